@@ -1,4 +1,4 @@
-"""A callback that reports the samples that could not be made, of all ranks."""
+"""A callback that reports the bad samples of all ranks."""
 
 from __future__ import annotations
 
@@ -18,59 +18,64 @@ from lit_loader.loader import DataLoader
 
 __all__ = ["BadSampleReport"]
 
-_hook: Any = partialmethod  # mypy takes it for no method
+_hook: Any = partialmethod  # typed as Any: mypy does not see a method in it
 
 
 class BadSampleReport(Callback):
-    """Gathers the bad samples of all ranks at the end of each epoch, of loaders with another policy than "raise".
+    """Gathers bad samples of all ranks at the end of each epoch, from loaders whose policy is not "raise".
 
-    Rank zero prints how many there are and what the first ones are, and appends them to a file. Logs
-    ``data/bad_samples`` (``data/val_bad_samples``, ``data/test_bad_samples``), their number over all ranks; Lightning
-    logs nothing in a prediction. The sanity check before training is left out.
+    Rank 0 prints their number and the first ones, and appends all of them to a file. Their number over all ranks is
+    logged as ``data/bad_samples`` (``data/val_bad_samples``, ``data/test_bad_samples``), except in a prediction, where
+    Lightning logs nothing. The sanity check before training is ignored.
 
     Args:
-        path: A file of JSON lines: ``stage``, ``dataloader_idx`` and the fields of `BadSample`; or None for no file.
+        path: File for JSON lines with ``stage``, ``dataloader_idx`` and the fields of `BadSample`; None to write none.
 
     Attributes:
-        records: For each stage (train, val, test, predict), the bad samples of the last epoch; every rank has those of
-            all ranks.
-        num_bad_samples: For each stage, their number so far, over all ranks.
+        records: Bad samples of the last epoch of all ranks, per stage (train, val, test, predict).
+        num_bad_samples: Number of bad samples so far over all ranks, per stage.
     """
 
     def __init__(self, path: Path | str | None = None) -> None:
         self.path = None if path is None else Path(path)
         self.records: dict[str, list[BadSample]] = {}
         self.num_bad_samples: dict[str, int] = {}
-        # Of each stage, the logs of the loaders' iterations in this epoch, with the loader's number.
+        # Per stage, the logs of this epoch's iterators and the index of their loader.
         self._logs: dict[str, dict[BadSampleLog, int]] = {}
         self._num_reported: MutableMapping[BadSampleLog, int] = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_logs": {}, "_num_reported": {}}  # logs stay with their process
+        # Logs belong to the iterators of this process.
+        return {**self.__dict__, "_logs": {}, "_num_reported": {}}
 
     def _note_logs(self, trainer: Trainer, *_: Any, stage: str, loaders: str) -> None:
-        """Note which logs are written now: a loader that is shorter than others is iterated several times an epoch."""
-        given = CombinedLoader(getattr(trainer, loaders), "sequential").flattened
-        for number, loader in enumerate(each for each in given if isinstance(each, DataLoader)):
+        """Remember the logs of the loaders' current iterators.
+
+        Called for every batch, because a loader that is shorter than others starts several iterators per epoch.
+        """
+        flattened = CombinedLoader(getattr(trainer, loaders), "sequential").flattened
+        lit_loaders = [loader for loader in flattened if isinstance(loader, DataLoader)]
+        for index, loader in enumerate(lit_loaders):
             if loader._bad_sample_log is not None:
-                self._logs.setdefault(stage, {}).setdefault(loader._bad_sample_log, number)
+                self._logs.setdefault(stage, {}).setdefault(loader._bad_sample_log, index)
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, *, stage: str) -> None:
         """Report the bad samples of the epoch."""
-        found: list[tuple[int, BadSample]] = []
-        for log, number in self._logs.pop(stage, {}).items():
-            # A loader may be validated on in the middle of its training epoch, which reports a part of its log.
+        indexed_records: list[tuple[int, BadSample]] = []
+        for log, index in self._logs.pop(stage, {}).items():
+            # A validation in the middle of a loader's training epoch has reported a part of its log already.
             records = log.records[self._num_reported.get(log, 0) :]
             self._num_reported[log] = len(log.records)
-            found += [(number, record) for record in records]
+            indexed_records += [(index, record) for record in records]
         if trainer.sanity_checking:
             return
-        # a collective: ranks without bad samples call it too
+        # A collective: ranks without bad samples have to call it as well.
         if dist.is_available() and dist.is_initialized():
-            gathered: list[Any] = [None] * dist.get_world_size()
-            dist.all_gather_object(gathered, found)
-            found = [each for of_rank in gathered for each in of_rank]
-        records = self.records[stage] = [record for _, record in found]
+            records_by_rank: list[Any] = [None] * dist.get_world_size()
+            dist.all_gather_object(records_by_rank, indexed_records)
+            indexed_records = [item for rank_records in records_by_rank for item in rank_records]
+        records = [record for _, record in indexed_records]
+        self.records[stage] = records
         self.num_bad_samples[stage] = self.num_bad_samples.get(stage, 0) + len(records)
         if stage != "predict":
             name = "data/bad_samples" if stage == "train" else f"data/{stage}_bad_samples"
@@ -81,18 +86,19 @@ class BadSampleReport(Callback):
         if self.path is None:
             return
         try:
-            for number, record in found:
-                append_bad_samples(self.path, [record], stage=stage, dataloader_idx=number)
-        except OSError as error:  # a full disk does not end the training
-            rank_zero_warn(f"the bad samples of {stage} were not written to {self.path}: {error}")
+            for index, record in indexed_records:
+                append_bad_samples(self.path, [record], stage=stage, dataloader_idx=index)
+        except OSError as error:
+            # A full disk must not end the training.
+            rank_zero_warn(f"bad samples of {stage} could not be written to {self.path}: {error}")
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Forget the epoch in which an earlier run was broken off."""
+        """Forget the unfinished epoch of an earlier run."""
         self._logs = {}
 
-    # The hooks of a stage note the logs that are written, and report the bad samples of its epoch.
+    # In each stage, one hook remembers the logs, and another one reports the bad samples of the epoch.
     on_train_batch_start = _hook(_note_logs, stage="train", loaders="train_dataloader")
     on_train_epoch_end = _hook(_report, stage="train")
     on_validation_batch_start = _hook(_note_logs, stage="val", loaders="val_dataloaders")

@@ -1,4 +1,4 @@
-"""Callbacks that measure training: the classes that batches bring, and the time that it waits for data."""
+"""Callbacks that measure training: the classes in its batches, and the time it waits for data."""
 
 from __future__ import annotations
 
@@ -25,78 +25,82 @@ Shares = npt.NDArray[np.float64]
 
 
 class EpochCount:
-    """Counts of labels on the device that batches are on: to read them in each step would wait for its work.
+    """Counts of labels in one epoch, kept on the device of the batches, because reading them would wait for it.
 
     Args:
-        num_classes: Labels are 0 to ``num_classes - 1``; others are noticed by `check`.
+        num_classes: Number of classes. Labels are 0 to ``num_classes - 1``; `check` refuses others.
     """
 
     def __init__(self, num_classes: int) -> None:
         self._num_classes = num_classes
         self._counts: Tensor | None = None
-        self._range: Tensor | None = None  # minus the smallest label, and the largest one
+        self._range: Tensor | None = None  # negated smallest label, and largest label
 
     def add(self, labels: Tensor, mask: Tensor | None) -> None:
         """Count labels.
 
         Args:
             labels: int64, any shape.
-            mask: bool, of the same shape, True where a label counts, or None if all do.
+            mask: bool, of the same shape, True for labels that count; None if all do.
         """
         if labels.numel() == 0:
             return
-        last = self._num_classes
-        places = labels.long().clamp(-1, last).flatten()
-        # Labels that do not count, and those out of range, are in the last place, which is not read.
-        places = torch.where(places < 0, last, places)
+        # Labels that do not count or are out of range are counted in an additional bin, which is never read.
+        extra_bin = self._num_classes
+        bins = labels.long().clamp(-1, extra_bin).flatten()
+        bins = torch.where(bins < 0, extra_bin, bins)
         if mask is not None:
             labels = torch.where(mask, labels, 0)
-            places = torch.where(mask.flatten(), places, last)
-        counts = torch.zeros(last + 1, dtype=torch.int64, device=labels.device)
-        counts.index_add_(0, places, torch.ones_like(places))
+            bins = torch.where(mask.flatten(), bins, extra_bin)
+        counts = torch.zeros(extra_bin + 1, dtype=torch.int64, device=labels.device)
+        # Not `bincount`, which waits for the device.
+        counts.index_add_(0, bins, torch.ones_like(bins))
         label_range = torch.stack([-labels.min(), labels.max()])
         self._counts = counts if self._counts is None else self._counts + counts
         self._range = label_range if self._range is None else torch.maximum(self._range, label_range)
 
     def read(self) -> npt.NDArray[np.int64]:
-        """Return how often each class came, int64 ``(num_classes,)``."""
+        """Return the number of labels per class, int64 ``(num_classes,)``."""
         if self._counts is None:
             return np.zeros(self._num_classes, dtype=np.int64)
         counts: npt.NDArray[np.int64] = self._counts[:-1].cpu().numpy()
         return counts
 
     def check(self, first_label: int) -> None:
-        """Refuse labels of no class.
+        """Check that all counted labels were in range.
 
         Args:
-            first_label: What batches have for label 0, for the message.
+            first_label: Label of the first class in batches, for the message.
 
         Raises:
-            ValueError: If there were any.
+            ValueError: If a label was not.
         """
         if self._range is None:
             return
-        below, highest = self._range.tolist()
-        if below > 0:
-            raise ValueError(f"a batch holds label {first_label - below}, below first_label={first_label}.")
+        negated_lowest, highest = self._range.tolist()
+        if negated_lowest > 0:
+            raise ValueError(
+                f"expected labels of at least first_label={first_label} in a batch, got "
+                f"label {first_label - negated_lowest}, below first_label={first_label}."
+            )
         if highest >= self._num_classes:
             raise ValueError(
-                f"a batch holds class {highest}, counted from 0, and there are {self._num_classes} class_names; give "
-                "all names, and first_label as the data module has it"
+                f"expected classes below {self._num_classes} in a batch, because there are {self._num_classes} "
+                f"class_names, got class {highest}; give all names, and the data module's first_label"
             )
 
 
 @dataclass(eq=False)
 class ClassMix:
-    """How often each class, or each value of an attribute, came in training.
+    """Shares of the classes, or of the values of an attribute, in training batches.
 
     Attributes:
-        label: ``"class"``, or the attribute's name.
+        label: ``"class"``, or the name of the attribute.
         class_names: Names of the classes, or of the attribute's values.
-        natural: float64 ``(num_classes,)``, the share of each in the training set, or None if it is not known.
-        expected: float64 ``(num_classes,)``, the share that the sampler delivers in the mean, with the weights that it
-            has at the start of training; or None if it is not known.
-        epoch_count: This rank's count of the current epoch.
+        natural: float64 ``(num_classes,)``, share of each class in the training set; None if unknown.
+        expected: float64 ``(num_classes,)``, expected share of each class among sampled labels, with the sampler's
+            weights at the start of training; None if unknown.
+        epoch_count: This rank's counts of the current epoch.
     """
 
     label: str
@@ -112,49 +116,48 @@ class ClassMix:
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """int64 ``(num_classes,)``, how often each came.
+        """Number of labels per class, int64 ``(num_classes,)``.
 
-        Of all ranks in the epochs that have ended, and of this rank in the current one. To read it waits for the
-        device.
+        Includes past epochs of all ranks, and the current epoch of this rank. Reading it waits for the device.
         """
         return self._past + self.epoch_count.read()
 
     def end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
-        """Add an epoch's counts, and begin to count another one."""
+        """Add the counts of an epoch, and start the next one."""
         self._past += counts
         self.epoch_count = EpochCount(len(self.class_names))
 
     @property
     def arrived(self) -> Shares:
-        """float64 ``(num_classes,)``, the share of each among the labels counted; zeros before the first."""
+        """Share of each class among all counted labels, float64 ``(num_classes,)``; zeros before the first label."""
         return _shares(self.counts)
 
 
 class ClassMixMonitor(Callback):
-    """Counts the labels of each class in the training batches of all ranks, whatever kind of batch they are.
+    """Counts the labels of each class in the training batches of all ranks.
 
-    Without arguments it counts what the trainer's data module has: its classes (or the attribute that labels samples),
-    and the values of every attribute that batches hold. Batches are ``(images, targets)``, `LandmarkBatch`,
-    `ClassificationBatch` or `MultiTaskBatch`. Ranks add their counts when an epoch ends.
+    By default it counts the classes of the trainer's data module (or the values of the attribute that labels samples),
+    and the values of every attribute in its batches. Batches are ``(images, targets)``, `LandmarkBatch`,
+    `ClassificationBatch` or `MultiTaskBatch`. Ranks add up their counts at the end of an epoch.
 
-    Gives the loggers, at the end of each training epoch, the shares of this epoch: ``data/mix/NAME`` for classes and
-    ``data/mix/ATTRIBUTE/VALUE`` for attributes.
+    Logs the shares of each training epoch as ``data/mix/NAME`` for classes and ``data/mix/ATTRIBUTE/VALUE`` for
+    attributes.
 
     Args:
-        class_names: For loaders without a data module of lit_loader: names of the classes, or of the values of
-            ``label``. None for those of the data module.
-        first_label: Label of the first class in batches of detection and of several tasks, where ``class_names`` is
-            given; attributes and the other batches count from 0.
-        label: The attribute to count where ``class_names`` is given, or None for the class, or for what a
-            `ClassificationBatch` is labelled by.
+        class_names: Names of the classes, or of the values of ``label``, for loaders without a data module of
+            lit_loader. None for the names of the data module.
+        first_label: Label of the first class in detection and multi-task batches, if ``class_names`` is given.
+            Attributes and other batches count from 0.
+        label: Attribute to count, if ``class_names`` is given; None for the class, or for the labels of a
+            `ClassificationBatch`.
 
     Attributes:
-        mixes: What was counted, by ``"class"`` or the attribute's name; empty until training starts if it follows the
-            data module.
+        mixes: One `ClassMix` for ``"class"`` and for each attribute, by name. Without ``class_names`` it is empty until
+            training starts.
 
     Raises:
-        ValueError: If ``label`` is given without ``class_names``; at the start of training, if there is no data module
-            of lit_loader and no ``class_names``.
+        ValueError: If ``label`` is given without ``class_names``; at the start of training, if there is neither a data
+            module of lit_loader nor ``class_names``.
     """
 
     def __init__(
@@ -166,90 +169,93 @@ class ClassMixMonitor(Callback):
     ) -> None:
         if class_names is None and (label is not None or first_label != FIRST_LABEL):
             raise ValueError(
-                f"label={label!r} and first_label={first_label} have no effect without class_names; give them too, or "
-                "leave all out to count what the data module has"
+                f"label={label!r} and first_label={first_label} have no effect without class_names; give class_names, "
+                "or leave all of them out to count the classes of the data module"
             )
         if isinstance(class_names, str):
             raise TypeError(f"class_names={class_names!r} must be a list of names")
-        self._follows_datamodule, self._first_label = class_names is None, first_label
+        self._uses_datamodule = class_names is None
+        self._first_label = first_label
         self.mixes: dict[str, ClassMix] = {}
-        self._labels: dict[str, str | None] = {}  # of each mix the argument of `batch_labels`
+        self._labels: dict[str, str | None] = {}  # argument of `batch_labels` for each mix
         if class_names is not None:
             self._set([ClassMix(label or "class", tuple(class_names))], {label or "class": label})
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find out what there is to count.
+        """Read the classes and attributes to count from the data module.
 
         Raises:
             ValueError: If the trainer has no data module of lit_loader, and no ``class_names`` were given.
         """
-        if stage != "fit" or not self._follows_datamodule:
+        if stage != "fit" or not self._uses_datamodule:
             return
         datamodule: Any = getattr(trainer, "datamodule", None)
         if not isinstance(datamodule, TableDataModule):
-            found = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
+            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
             raise ValueError(
-                f"ClassMixMonitor takes the names of classes from a data module of lit_loader, and the trainer has "
-                f"{found}; give class_names=[...], or leave the callback out"
+                "ClassMixMonitor expected the trainer to have a data module of lit_loader with class names, got "
+                f"{kind}; give class_names=[...], or leave the callback out"
             )
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
-        if not (summaries := datamodule.summaries(["train"])):
-            return  # the data module says that there is nothing to train on
-        labelled, *others = summaries
-        held = [each for each in others if each.label in datamodule.attributes]
+        summaries = datamodule.summaries(["train"])
+        if not summaries:
+            return  # the data module reports the missing training set itself
+        sample_labels, *attribute_summaries = summaries
+        attributes = [summary for summary in attribute_summaries if summary.label in datamodule.attributes]
         mixes = [
-            ClassMix(each.label, each.class_names, each.natural_mix, each.expected_mix)
-            for each in (labelled, *held)
+            ClassMix(summary.label, summary.class_names, summary.natural_mix, summary.expected_mix)
+            for summary in (sample_labels, *attributes)
         ]
-        # a second fit on the same data goes on counting
-        if [(mix.label, mix.class_names) for mix in mixes] != [
-            (m.label, m.class_names) for m in self.mixes.values()
-        ]:
-            self._set(mixes, {labelled.label: None} | {each.label: each.label for each in held})
+        previous = [(mix.label, mix.class_names) for mix in self.mixes.values()]
+        # A second fit on the same data continues the counts of the first one.
+        if [(mix.label, mix.class_names) for mix in mixes] != previous:
+            labels: dict[str, str | None] = {summary.label: summary.label for summary in attributes}
+            self._set(mixes, {sample_labels.label: None} | labels)
 
     def _set(self, mixes: Sequence[ClassMix], labels: Mapping[str, str | None]) -> None:
-        self.mixes, self._labels = {mix.label: mix for mix in mixes}, dict(labels)
+        self.mixes = {mix.label: mix for mix in mixes}
+        self._labels = dict(labels)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin an epoch; what an epoch that was broken off has counted stays this rank's."""
+        """Start an epoch. Counts of an interrupted epoch are kept for this rank only."""
         for mix in self.mixes.values():
             mix.end_epoch(mix.epoch_count.read())
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
     ) -> None:
-        """Count a batch, on the device that it is on.
+        """Count the labels of a batch on its device.
 
         Raises:
-            TypeError: If targets come as columns, or the batch has no attributes.
-            ValueError: If the attribute is missing, or a label of a batch on the CPU lies outside ``class_names``.
+            TypeError: If targets are columns, or the batch has no attributes.
+            ValueError: If the batch lacks the attribute, or a label of a batch on the CPU has no class name.
         """
         for name, mix in self.mixes.items():
             labels, mask = masked_labels(batch, label=self._labels[name], first_label=self._first_label)
             mix.epoch_count.add(labels, mask)
+            # On another device, reading the labels would wait for it; those are checked when the epoch ends.
             if labels.device.type == "cpu":
                 mix.epoch_count.check(self._first_label)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Add the epoch's counts of all ranks, and give its shares to the loggers.
+        """Add up the counts of all ranks, and log the shares of the epoch.
 
         Raises:
-            ValueError: If a label of a batch on a device lay outside ``class_names``.
+            ValueError: If a label has no class name.
         """
         for mix in self.mixes.values():
             mix.epoch_count.check(self._first_label)
         rank_counts = [mix.epoch_count.read() for mix in self.mixes.values()]
-        own = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
-        total = trainer.strategy.reduce(own, reduce_op="sum").cpu().numpy()
+        # One reduction for all mixes: their counts in one vector.
+        flat_counts = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
+        remaining = trainer.strategy.reduce(flat_counts, reduce_op="sum").cpu().numpy()
         shares: dict[str, float] = {}
         for name, mix in self.mixes.items():
-            of_all, total = np.split(total, [len(mix.class_names)])
-            mix.end_epoch(of_all)
+            counts, remaining = np.split(remaining, [len(mix.class_names)])
+            mix.end_epoch(counts)
             prefix = "data/mix" if self._labels[name] is None else f"data/mix/{name}"
-            values = _shares(of_all).tolist()
-            shares |= {
-                f"{prefix}/{value}": share for value, share in zip(mix.class_names, values, strict=True)
-            }
+            for class_name, share in zip(mix.class_names, _shares(counts).tolist(), strict=True):
+                shares[f"{prefix}/{class_name}"] = share
         for logger in trainer.loggers:
             logger.log_metrics(shares, step=trainer.global_step)
 
@@ -260,56 +266,57 @@ def _shares(counts: npt.NDArray[np.int64]) -> Shares:
 
 
 class DataWaitMonitor(Callback):
-    """Sums the time that training waits for its loaders' workers, or while they make batches without workers.
+    """Measures how long training waits for its loaders' workers, or for batches made without workers.
 
-    Copies to the device, other callbacks and waiting for the device count as training. Validation and what runs between
+    Copies to the device, other callbacks and waiting for the device count as training. Validation and the time between
     epochs do not count. If no training loader is lit_loader's, all time between training steps counts as waiting.
 
-    Attributes:
-        wait_s: Seconds waited so far.
-        step_s: Other seconds of the training loop so far.
-        num_batches: Training batches so far.
-        num_images: Images in them, or crops; 0 for batches of another kind than lit_loader's.
+    Logs two values per epoch: ``data/wait_fraction``, the fraction of loop time spent waiting, averaged over ranks; and
+    ``data/images_per_s``, images per second of loop time, summed over ranks.
 
-    Logs at the epoch's end ``data/wait_fraction``, the share of the epoch's loop time that was spent waiting, the mean
-    of all ranks, and ``data/images_per_s``, images a second of loop time, of all ranks together. The attributes are
-    this rank's.
+    Attributes:
+        wait_s: Seconds this rank has waited so far.
+        step_s: Other seconds of this rank's training loop so far.
+        num_batches: Number of this rank's training batches so far.
+        num_images: Number of images or crops in them; 0 for batches of other kinds than lit_loader's.
     """
 
     def __init__(self) -> None:
-        self.wait_s = self.step_s = 0.0
-        self.num_batches = self.num_images = 0
-        self._mark = 0.0
+        self.wait_s = 0.0
+        self.step_s = 0.0
+        self.num_batches = 0
+        self.num_images = 0
+        self._mark = 0.0  # time at which the current interval started
         self._loaders_wait_s = 0.0
         self._epoch_start = (0.0, 0.0, 0)
 
     @property
     def wait_fraction(self) -> float:
-        """Share of the loop's time that was spent waiting, over the whole fit."""
+        """Fraction of the loop time of the whole fit that was spent waiting."""
         return self.wait_s / max(self.wait_s + self.step_s, 1e-9)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the wait for the first batch of a fit that is resumed in an epoch, whose start is not called again."""
+        """Start waiting in a fit that resumes within an epoch; `on_train_epoch_start` is not called then."""
         self._set_mark(trainer)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the wait for the first batch."""
+        """Start waiting for the first batch."""
         self._epoch_start = (self.wait_s, self.step_s, self.num_images)
         self._set_mark(trainer)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """End the wait for the batch."""
+        """Stop waiting for the batch."""
         self._add_time(trainer, is_between_steps=True)
         if isinstance(batch, tuple | ClassificationBatch):
             self.num_images += len(batch[0] if isinstance(batch, tuple) else batch.images)
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """End the step and begin the wait for the next batch."""
+        """End the step, and start waiting for the next batch."""
         self._add_time(trainer, is_between_steps=False)
         self.num_batches += 1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Leave a validation inside the epoch out."""
+        """Exclude a validation within the epoch."""
         self._set_mark(trainer)
 
     def _set_mark(self, trainer: Trainer) -> None:
@@ -322,6 +329,7 @@ class DataWaitMonitor(Callback):
         wait_s = self._loaders_wait_s
         self._set_mark(trainer)
         elapsed_s = self._mark - mark
+        # lit_loader's loaders measure themselves how long `next` waits. Other loaders cannot.
         waited_s = elapsed_s if is_between_steps else 0.0
         if train_loaders(trainer):
             waited_s = self._loaders_wait_s - wait_s
@@ -329,9 +337,11 @@ class DataWaitMonitor(Callback):
         self.step_s += elapsed_s - waited_s
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the epoch's share."""
-        wait, step = self.wait_s - self._epoch_start[0], self.step_s - self._epoch_start[1]
-        images, seconds = self.num_images - self._epoch_start[2], max(wait + step, 1e-9)
-        pl_module.log("data/wait_fraction", wait / seconds, sync_dist=True)
-        if images:
-            pl_module.log("data/images_per_s", images / seconds, sync_dist=True, reduce_fx="sum")
+        """Log the values of the epoch."""
+        start_wait_s, start_step_s, start_num_images = self._epoch_start
+        wait_s = self.wait_s - start_wait_s
+        loop_s = max(wait_s + self.step_s - start_step_s, 1e-9)
+        num_images = self.num_images - start_num_images
+        pl_module.log("data/wait_fraction", wait_s / loop_s, sync_dist=True)
+        if num_images:
+            pl_module.log("data/images_per_s", num_images / loop_s, sync_dist=True, reduce_fx="sum")

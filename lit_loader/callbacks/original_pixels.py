@@ -1,4 +1,4 @@
-"""From coordinates in the image that a model saw back to those of the image file."""
+"""Conversion of coordinates in a model's input image to pixels of the image file."""
 
 from __future__ import annotations
 
@@ -21,111 +21,119 @@ _TINY_SIDE = 4  # pixels
 
 @dataclass(frozen=True)
 class Placement:
-    """Where an image file's pixels are in the image that a model saw: ``seen = original * scale + offset``.
+    """Position of an image file's pixels in the model's input: ``input = original * scale + offset``.
 
     Attributes:
         size: Height and width of the original, upright image.
-        scale: Along x and y.
-        offset: Along x and y, in pixels of the image seen.
+        scale: Scale along x and y.
+        offset: Offset along x and y, in pixels of the input.
     """
 
     size: _Size
     scale: tuple[float, float] = (1.0, 1.0)
     offset: tuple[float, float] = (0.0, 0.0)
 
-    def points(self, seen: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return points ``(..., 2)``, x and y, in pixels of the original."""
-        return ((seen.astype(np.float64) - self.offset) / self.scale).astype(np.float32)
+    def points(self, points: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Convert points ``(..., 2)``, x and y, from the input to pixels of the original."""
+        return ((points.astype(np.float64) - self.offset) / self.scale).astype(np.float32)
 
-    def boxes(self, seen: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
-        """Return boxes ``(N, 4)``, xyxy, in pixels of the original, clipped to it."""
+    def boxes(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
+        """Convert xyxy boxes ``(N, 4)`` from the input to pixels of the original, and clip them to it."""
         height, width = self.size
-        corners = self.points(seen.reshape(-1, 2, 2)).reshape(-1, 4)
+        corners = self.points(boxes.reshape(-1, 2, 2)).reshape(-1, 4)
         return corners.clip(0, np.array([width, height, width, height], dtype=np.float32))
 
-    def mask(self, seen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Return a mask ``(H, W)`` at the size of the original: each pixel has the value of the nearest one seen."""
+    def mask(self, mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Resample a mask ``(H, W)`` of the input to the size of the original, by the nearest pixel."""
         height, width = self.size
-        if seen.shape == self.size and self.scale == (1.0, 1.0) and self.offset == (0.0, 0.0):
-            return seen
+        if mask.shape == self.size and self.scale == (1.0, 1.0) and self.offset == (0.0, 0.0):
+            return mask
         columns = np.floor((np.arange(width) + 0.5) * self.scale[0] + self.offset[0]).astype(np.int64)
         rows = np.floor((np.arange(height) + 0.5) * self.scale[1] + self.offset[1]).astype(np.int64)
-        inside = np.ix_((rows >= 0) & (rows < seen.shape[0]), (columns >= 0) & (columns < seen.shape[1]))
-        found = np.zeros(self.size, dtype=np.bool_)
-        found[inside] = seen[np.ix_(rows[inside[0][:, 0]], columns[inside[1][0]])]
-        return found
+        # Pixels of the original that the transforms cropped away have no value in the input; they stay False.
+        inside = np.ix_((rows >= 0) & (rows < mask.shape[0]), (columns >= 0) & (columns < mask.shape[1]))
+        resampled = np.zeros(self.size, dtype=np.bool_)
+        resampled[inside] = mask[np.ix_(rows[inside[0][:, 0]], columns[inside[1][0]])]
+        return resampled
 
 
 class Placements:
-    """Finds where images are placed by the transforms of a data set, which are not random.
+    """Placements of a dataset's images by its transforms, which must not be random.
 
-    A blank image of the same size goes through the transforms with a box, which shows where they move it; once for
-    each size.
+    For each image size, a blank image with one box is transformed; the box shows scale and offset.
 
     Args:
-        dataset: With ``transforms`` of ``(image, target)``, and ``cache`` and ``reading`` as `DetectionDataset` has
-            them; each may be missing.
-        table: Its samples.
+        dataset: Dataset that may have ``transforms`` of ``(image, target)``, and ``cache`` and ``reading`` like
+            `DetectionDataset`.
+        table: Table of its samples.
     """
 
     def __init__(self, dataset: Any, table: AnnotationTable) -> None:
-        self._dataset, self._table = dataset, table
-        self._moved: dict[_Size, tuple[_Size, tuple[float, float], tuple[float, float]]] = {}
+        self._dataset = dataset
+        self._table = table
+        self._result_by_size: dict[_Size, tuple[_Size, tuple[float, float], tuple[float, float]]] = {}
 
-    def find(self, row: int, seen: _Size) -> Placement:
-        """Return where an image is.
+    def find(self, row: int, input_size: _Size) -> Placement:
+        """Return the placement of an image.
 
         Args:
-            row: Of the sample.
-            seen: Height and width of the image that the model saw.
+            row: Row of the sample.
+            input_size: Height and width of the model's input.
 
         Raises:
-            ValueError: If the transforms do not give the size seen to a blank image of the original's size.
+            ValueError: If the transforms turn a blank image of the original's size into one of another size.
         """
-        known = (int(self._table.heights[row]), int(self._table.widths[row]))
-        if known == seen and self._is_plain(seen):
-            return Placement(seen)
-        true, kept = self.sizes(row)
-        shown, scale, offset = self._move(kept)
-        if shown != seen:
+        table_size = (int(self._table.heights[row]), int(self._table.widths[row]))
+        # The usual case without transforms: the file need not be opened.
+        if table_size == input_size and self._is_identity(input_size):
+            return Placement(input_size)
+        original, decoded = self.sizes(row)
+        transformed, scale, offset = self._transform(decoded)
+        if transformed != input_size:
             raise ValueError(
-                f"{self._table.image_path(row)}: predictions cannot be brought back to the image's own pixels: the "
-                f"model saw {seen[1]}x{seen[0]} pixels, and the transforms of prediction give {shown[1]}x{shown[0]} "
-                f"for a blank image of {kept[1]}x{kept[0]}; give predict_transforms without randomness that keep, "
-                "resize or letterbox the image"
+                f"{self._table.image_path(row)}: predictions cannot be converted to the image's own pixels: expected "
+                f"an input of {transformed[1]}x{transformed[0]} pixels, as predict_transforms make of a blank "
+                f"{decoded[1]}x{decoded[0]} image, got {input_size[1]}x{input_size[0]}; give predict_transforms "
+                "without randomness that keep, resize or letterbox the image"
             )
-        (x, y), (height, width) = scale, kept
-        return Placement(true, (x * width / true[1], y * height / true[0]), offset)
+        # A cache may hold a smaller image than the file.
+        scale_x = scale[0] * decoded[1] / original[1]
+        scale_y = scale[1] * decoded[0] / original[0]
+        return Placement(original, (scale_x, scale_y), offset)
 
     def sizes(self, row: int) -> tuple[_Size, _Size]:
-        """Return height and width of the original, and of the image that transforms get."""
-        path, cache = self._table.image_path(row), getattr(self._dataset, "cache", None)
+        """Return height and width of the original image, and of the decoded one that the transforms receive."""
+        path = self._table.image_path(row)
+        cache = getattr(self._dataset, "cache", None)
         if cache is not None:
-            image, true_size = cache.open(row)
-            return true_size[::-1], image.size
+            image, original_size = cache.open(row)
+            return original_size[::-1], image.size
         reading = getattr(self._dataset, "reading", None)
-        if reading is not None and not reading.exif_orientation:  # as it is stored
+        if (
+            reading is not None and not reading.exif_orientation
+        ):  # the transforms get stored pixels, without rotation
             size = reading.open(path).size
             return size, size
         sizes, reasons = read_image_sizes(path.parent, [path.name], num_workers=0, progress=False)
         if reasons:
-            raise ValueError(f"{path}: the size of the image cannot be read: {reasons[0]}")
+            raise ValueError(f"{path}: cannot read the size of the image: {reasons[0]}")
         width, height = sizes[0].tolist()
         return (height, width), (height, width)
 
-    def _is_plain(self, size: _Size) -> bool:
-        return self._move(size) == (size, (1.0, 1.0), (0.0, 0.0))
+    def _is_identity(self, size: _Size) -> bool:
+        return self._transform(size) == (size, (1.0, 1.0), (0.0, 0.0))
 
-    def _move(self, size: _Size) -> tuple[_Size, tuple[float, float], tuple[float, float]]:
-        """Return the size that transforms give to an image of a size, and scale and offset of its pixels."""
+    def _transform(self, size: _Size) -> tuple[_Size, tuple[float, float], tuple[float, float]]:
+        """Return the size of a transformed image, and scale and offset of its pixels, for an image of a size."""
         transforms = getattr(self._dataset, "transforms", None)
         if transforms is None:
             return size, (1.0, 1.0), (0.0, 0.0)
-        if size not in self._moved:
+        if size not in self._result_by_size:
             height, width = size
-            # not the whole image: a box at its rim would be clipped where the transforms crop
+            # Not a box of the whole image, which would be clipped if the transforms crop.
             corners = torch.tensor([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]])
-            if min(size) < _TINY_SIDE:  # the middle may be less than `min_box_size`
+            # In a tiny image that box may be smaller than `min_box_size`.
+            if min(size) < _TINY_SIDE:
                 corners = torch.tensor([[0.0, 0.0, width, height]])
             names = (*getattr(self._dataset, "extra_fields", ()), *getattr(self._dataset, "attributes", ()))
             target: dict[str, Any] = {
@@ -138,16 +146,18 @@ class Placements:
                 **{name: torch.zeros(1, dtype=torch.int64) for name in names},
             }
             with torch.random.fork_rng(devices=[]):
-                image, moved = transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
-            shown = (int(image.shape[-2]), int(image.shape[-1]))
-            before = corners[0].double().tolist()
-            after = torch.as_tensor(moved["boxes"]).as_subclass(torch.Tensor).double()
-            if after.shape != (1, 4):
+                image, target = transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
+            transformed = (int(image.shape[-2]), int(image.shape[-1]))
+            boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
+            if boxes.shape != (1, 4):
                 raise ValueError(
-                    f"the transforms of prediction dropped a box in the middle of a blank image of {width}x{height}; "
-                    "give predict_transforms that keep, resize or letterbox the image"
+                    f"predict_transforms dropped a box in the middle of a blank {width}x{height} image; give "
+                    "predict_transforms that keep, resize or letterbox the image"
                 )
-            left, top, right, bottom = after[0].tolist()
-            scale = (right - left) / (before[2] - before[0]), (bottom - top) / (before[3] - before[1])
-            self._moved[size] = shown, scale, (left - before[0] * scale[0], top - before[1] * scale[1])
-        return self._moved[size]
+            x1, y1, x2, y2 = corners[0].double().tolist()
+            new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
+            scale_x = (new_x2 - new_x1) / (x2 - x1)
+            scale_y = (new_y2 - new_y1) / (y2 - y1)
+            offset = (new_x1 - x1 * scale_x, new_y1 - y1 * scale_y)
+            self._result_by_size[size] = transformed, (scale_x, scale_y), offset
+        return self._result_by_size[size]

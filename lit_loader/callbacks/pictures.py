@@ -1,4 +1,4 @@
-"""A callback that draws batches, predictions and classes for loggers and the run's folder."""
+"""A callback that draws batches, predictions and class reports for loggers and the run's folder."""
 
 from __future__ import annotations
 
@@ -25,24 +25,23 @@ __all__ = ["PictureLogger", "class_reports"]
 
 
 class PictureLogger(Callback):
-    """Draws the first training batch, predictions in validations, and how classes came and were scored.
+    """Draws the first training batch, predictions of validations, and a report of class shares and scores.
 
-    Pictures are PNG files in a folder, ``train_batch.png``, ``predictions.png`` (of the last validation that was drawn,
-    with the ground truth) and ``class_report.png`` (of validation after a fit, of the test after a test); and every
-    logger that takes pictures gets them with the step, as ``train_batch``, ``predictions`` and ``class_report``:
-    TensorBoard by ``add_figure``, others, such as W&B, by ``log_image``. A CSV logger gets none.
+    Pictures are written as PNG files: ``train_batch.png``, ``predictions.png`` (of the last validation, with the ground
+    truth) and ``class_report.png`` (of validation after a fit, of the test after a test). Every logger that accepts
+    pictures gets them with the step as ``train_batch``, ``predictions`` and ``class_report``: TensorBoard through
+    ``add_figure``, others, such as W&B, through ``log_image``. A CSV logger gets none.
 
-    The batches are those that the loaders give to the run: none is loaded for a picture. Predictions are those of the
-    first batch of a validation, by one more ``predict_step``, if the module has one, which every rank takes, so that
-    sharded models can; rank 0 draws. Generators are left as they were. The class report needs a `ClassMixMonitor` among
-    the callbacks for the shares that arrived, and a task with ``val_scores`` or ``test_scores``, as those of
-    `lit_loader.recipes`, for the metrics.
+    No batch is loaded for a picture. Predictions are those of the first batch of a validation, from an additional
+    ``predict_step`` if the module has one. All ranks run it, as sharded models require; rank 0 draws. Random generators
+    keep their states. The class report shows the shares counted by a `ClassMixMonitor` among the callbacks, and the
+    metrics of a task with ``val_scores`` or ``test_scores``, as in `lit_loader.recipes`.
 
     Args:
-        every_n_epochs: Epochs from one picture of predictions to the next.
-        max_images: Images drawn of a batch at most.
-        min_score: Detections below it are left out.
-        folder: Where files are written, or None for ``pictures`` in the trainer's ``default_root_dir``.
+        every_n_epochs: Number of epochs from one picture of predictions to the next.
+        max_images: Largest number of images to draw of a batch.
+        min_score: Detections with lower scores are not drawn.
+        folder: Folder of the files, or None for ``pictures`` in the trainer's ``default_root_dir``.
 
     Raises:
         ValueError: If a number is out of range; at the start of a run, if the trainer has no data module of lit_loader.
@@ -60,14 +59,17 @@ class PictureLogger(Callback):
         if every_n_epochs < 1 or max_images < 1 or not 0 <= min_score <= 1:
             raise ValueError(
                 f"every_n_epochs={every_n_epochs} and max_images={max_images} must be at least 1, and "
-                f"min_score={min_score} lie in [0, 1]"
+                f"min_score={min_score} must be in [0, 1]"
             )
-        self.every_n_epochs, self.max_images, self.min_score = every_n_epochs, max_images, min_score
+        self.every_n_epochs = every_n_epochs
+        self.max_images = max_images
+        self.min_score = min_score
         self.folder = None if folder is None else Path(folder)
-        self._has_batch, self._last_epoch = False, -every_n_epochs
+        self._has_batch = False  # whether a training batch was drawn
+        self._last_epoch = -every_n_epochs  # of the last picture of predictions
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check that there is what drawing needs, before the first epoch.
+        """Check for matplotlib and a data module before the first epoch.
 
         Raises:
             ValueError: If the trainer has no data module of lit_loader.
@@ -76,12 +78,13 @@ class PictureLogger(Callback):
         require("matplotlib.figure", "plot")
         datamodule: Any = getattr(trainer, "datamodule", None)
         if not isinstance(datamodule, TableDataModule):
-            found = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
+            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
             raise ValueError(
-                "PictureLogger draws by a data module of lit_loader that reads tables, such as DetectionDataModule, "
-                f"and the trainer has {found}; leave the callback out"
+                "PictureLogger expected the trainer to have a data module of lit_loader that reads tables, such as "
+                f"DetectionDataModule, got {kind}; give trainer.fit one, or leave the callback out"
             )
-        self._has_batch, self._last_epoch = False, -self.every_n_epochs
+        self._has_batch = False
+        self._last_epoch = -self.every_n_epochs
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -92,11 +95,8 @@ class PictureLogger(Callback):
         self._has_batch = True
         if trainer.is_global_zero:
             datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-            self._give(
-                trainer,
-                "train_batch",
-                datamodule.draw_batch(batch, max_images=self.max_images, title="train batch"),
-            )
+            figure = datamodule.draw_batch(batch, max_images=self.max_images, title="train batch")
+            self._publish(trainer, "train_batch", figure)
 
     def on_validation_batch_end(
         self,
@@ -107,40 +107,49 @@ class PictureLogger(Callback):
         batch_idx: int,
         dataloader_idx: int = 0,
     ) -> None:
-        """Draw predictions of the first batch, with the weights that are validated."""
+        """Draw predictions of the first batch, which are made with the weights being validated."""
         is_due = trainer.current_epoch >= self._last_epoch + self.every_n_epochs
         is_first = not trainer.sanity_checking and batch_idx == 0 and dataloader_idx == 0
         if not (is_due and is_first and is_overridden("predict_step", pl_module)):
             return
         self._last_epoch = trainer.current_epoch
         with isolate_rng(), trainer.precision_plugin.predict_step_context():
-            found = pl_module.predict_step(batch, batch_idx)
+            predictions = pl_module.predict_step(batch, batch_idx)
         if trainer.is_global_zero:
             datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-            drawing: dict[str, Any] = {"min_score": self.min_score, "max_images": self.max_images}
-            title = f"predictions, epoch {trainer.current_epoch}"
-            self._give(trainer, "predictions", draw_found(datamodule, batch, found, title=title, **drawing))
+            figure = draw_found(
+                datamodule,
+                batch,
+                predictions,
+                title=f"predictions, epoch {trainer.current_epoch}",
+                min_score=self.min_score,
+                max_images=self.max_images,
+            )
+            self._publish(trainer, "predictions", figure)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the classes with the scores of the last validation."""
+        """Draw the class report with the scores of the last validation."""
         self._draw_classes(trainer, getattr(pl_module, "val_scores", None), "last validation")
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the classes with the scores of the test."""
+        """Draw the class report with the scores of the test."""
         self._draw_classes(trainer, getattr(pl_module, "test_scores", None), "test")
 
     def _draw_classes(self, trainer: Trainer, scores: Any, stage: str) -> None:
         if not trainer.is_global_zero:
             return
-        monitors = [each for each in trainer.callbacks if isinstance(each, ClassMixMonitor) and each.mixes]  # type: ignore[attr-defined]
+        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
+        monitors = [
+            monitor for monitor in callbacks if isinstance(monitor, ClassMixMonitor) and monitor.mixes
+        ]
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         mixes = monitors[0].mixes if monitors else {"class": ClassMix("class", datamodule.class_names)}
         reports = class_reports(mixes, [] if scores is None else scores.report())
         if monitors or any(report.metrics for report in reports):
-            self._give(trainer, "class_report", draw_class_report(reports, title=f"classes, {stage}"))
+            self._publish(trainer, "class_report", draw_class_report(reports, title=f"classes, {stage}"))
 
-    def _give(self, trainer: Trainer, name: str, figure: Figure) -> None:
-        """Write a picture to the folder, and give it to the loggers."""
+    def _publish(self, trainer: Trainer, name: str, figure: Figure) -> None:
+        """Write a picture to the folder, and pass it to the loggers."""
         folder = Path(trainer.default_root_dir, "pictures") if self.folder is None else self.folder
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=120)
@@ -161,21 +170,23 @@ def _log_picture(logger: Logger, name: str, figure: Figure, png: io.BytesIO, *, 
 def class_reports(
     mixes: Mapping[str, ClassMix], sections: Sequence[tuple[str, Mapping[str, float]]]
 ) -> list[ClassReport]:
-    """Return how classes and attributes came, each with its metrics, for `draw_class_report`.
+    """Combine the shares and metrics of classes and attributes into reports for `draw_class_report`.
 
     Args:
         mixes: ``ClassMixMonitor.mixes``.
-        sections: What ``test_report()`` of a task returns: a section with a number for each class belongs to the first
-            mix, one with the title ``"ATTRIBUTE: METRIC"`` and a number for each value to that attribute's.
+        sections: Titles and values, as a task's ``test_report()`` returns them. A section with a value per class
+            belongs to the first mix. A section with the title ``"ATTRIBUTE: METRIC"`` and a value per attribute value
+            belongs to that attribute.
     """
-    found = []
-    for number, (label, mix) in enumerate(mixes.items()):
+    reports = []
+    for index, (label, mix) in enumerate(mixes.items()):
         metrics: dict[str, Mapping[str, float]] = {}
         for title, values in sections:
-            of, is_of_attribute, metric = title.rpartition(": ")
-            if set(values) == set(mix.class_names) and (of == label if is_of_attribute else number == 0):
+            attribute, separator, metric = title.rpartition(": ")
+            belongs_to_mix = attribute == label if separator else index == 0
+            if belongs_to_mix and set(values) == set(mix.class_names):
                 metrics[metric] = values
         arrived = mix.arrived if mix.counts.any() else None
         shares = {"natural": mix.natural, "expected": mix.expected, "arrived": arrived}
-        found.append(ClassReport(label=label, class_names=mix.class_names, metrics=metrics, **shares))
-    return found
+        reports.append(ClassReport(label=label, class_names=mix.class_names, metrics=metrics, **shares))
+    return reports

@@ -1,4 +1,4 @@
-"""Predictions of images, in the images' own pixels, as files."""
+"""Files of predictions, with coordinates in pixels of the original images."""
 
 from __future__ import annotations
 
@@ -27,34 +27,33 @@ from lit_loader.datamodules.pictures import draw_objects
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file, new_folder
 
-__all__ = ["Found", "PredictionFormat", "check_can_be_written", "draw_prediction", "write_predictions"]
+__all__ = ["Prediction", "PredictionFormat", "check_can_be_written", "draw_prediction", "write_predictions"]
 
 PredictionFormat: TypeAlias = Literal["coco", "voc", "keypoints_txt", "csv"]
 
 _SCORE: Final = "score"
-"""Name of the attribute, or column, that holds the score of an object."""
-
+"""Name of the attribute or column with the score of an object."""
 
 _PICTURE_SIDE: Final = 1024
-"""Longer side of a drawn image in pixels."""
+"""Length of the longer side of a drawn image, in pixels."""
 
 _BOX_COLUMNS: Final = ("xmin", "ymin", "xmax", "ymax")
 _CSV_COLUMNS: Final = ("path", "label", _SCORE, *_BOX_COLUMNS)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class Found:
-    """What was found in one image, or in one object's crop of it; n objects, or n labels of the whole image.
+class Prediction:
+    """The n predicted objects of an image or of an object's crop, or n labels of a whole image.
 
     Attributes:
-        size: Height and width of the image in pixels, or None if they are not known.
-        labels: int64 ``(n,)`` from 0.
+        size: Height and width of the image in pixels; None if unknown.
+        labels: int64 ``(n,)``, class ids from 0.
         scores: float32 ``(n,)``.
-        boxes: float32 ``(n, 4)``, xyxy in pixels of the image, or None for labels of the whole image.
-        keypoints: float32 ``(n, K, 2)``, pixels of the image, or None.
-        keypoint_scores: float32 ``(n, K)``, or None.
-        attributes: int64 ``(n,)`` by name, positions in the names of the values.
-        masks: n masks of the image's size, or None.
+        boxes: float32 ``(n, 4)``, xyxy in pixels of the image; None for labels of a whole image.
+        keypoints: float32 ``(n, K, 2)``, in pixels of the image; None without keypoints.
+        keypoint_scores: float32 ``(n, K)``; None if the model predicts none.
+        attributes: int64 ``(n,)`` per attribute name, indices into the names of its values.
+        masks: n masks of the image's size; None if the model predicts none.
     """
 
     size: tuple[int, int] | None = None
@@ -76,37 +75,40 @@ def check_can_be_written(
     names: Sequence[str],
     attributes: Mapping[str, Sequence[str]],
 ) -> None:
-    """Refuse what would fail when the predictions are there.
+    """Check before a prediction that its results can be written in a format.
 
     Args:
         kind: The format.
-        folder: Where files go.
-        name: Of the file, without its ending.
-        table: The images.
+        folder: Folder of the file.
+        name: File name without extension.
+        table: Table of the images.
         names: Names of classes and points.
-        attributes: Names of the values of each attribute.
+        attributes: Value names of each attribute.
 
     Raises:
-        ValueError: If a path or a name cannot be in such a file.
-        FileExistsError: If there are XML files already.
+        ValueError: If the format cannot represent a path or a name.
+        FileExistsError: If the folder of XML files exists.
     """
     if kind == "voc":
-        voc_image_paths(table)
+        voc_image_paths(table)  # raises if an id cannot be a file name, or two are equal
         if (folder / name).exists():
             raise FileExistsError(
                 f"{folder / name} exists, and XML files of other images in it would stay; delete it, or give another "
                 "folder"
             )
-    taken = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
+    reserved_names = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
     for attribute in attributes:
-        if attribute in taken:
+        if attribute in reserved_names:
             raise ValueError(
-                f"format={kind!r} writes {attribute!r} itself; rename the attribute of that name in the data"
+                f"format={kind!r} has a column {attribute!r} of its own; rename the attribute of that name in the data"
             )
-    values = [value for each in attributes.values() for value in each]
-    for text in (*names, *attributes, *values, *table.image_paths) if kind == "keypoints_txt" else ():
-        if text != text.strip() or text.startswith("#") or any(mark in text for mark in "\t\n\r"):
-            rule = f"writes a list with tabs between columns, which cannot hold {text!r}"
+    if kind != "keypoints_txt":
+        return
+    values = [value for value_names in attributes.values() for value in value_names]
+    for text in (*names, *attributes, *values, *table.image_paths):
+        # Such text would be split or stripped, or read as a comment, when the list is read.
+        if text != text.strip() or text.startswith("#") or any(separator in text for separator in "\t\n\r"):
+            rule = f"cannot contain {text!r} in a tab-separated list"
             raise SettingError("format", kind, rule, settings={"format": "csv"})
 
 
@@ -114,53 +116,55 @@ def write_predictions(
     kind: PredictionFormat,
     folder: Path,
     name: str,
-    found: Mapping[int, Found],
+    predictions: Mapping[int, Prediction],
     *,
     table: AnnotationTable,
     attributes: Mapping[str, Sequence[str]],
     schema: KeypointSchema | None,
 ) -> Path:
-    """Write the predictions of a set, and return the file, or the folder of XML files; it is complete or not there.
+    """Write the predictions of a set atomically, and return the path of the file or of the folder of XML files.
 
     Args:
         kind: The format.
-        folder: Where to write.
-        name: Of the file, without its ending.
-        found: What was found, by the image's row in the table.
-        table: The images; its classes begin with those of the predictions.
-        attributes: Names of the values of each attribute.
-        schema: The points of the predictions, or None without points.
+        folder: Folder to write to.
+        name: File name without extension.
+        predictions: The predictions by row of the image in the table.
+        table: Table of the images, whose classes start with those of the predictions.
+        attributes: Value names of each attribute.
+        schema: Keypoints of the predictions; None without keypoints.
     """
-    held = list(found.values())
+    # Only attributes and points that the model has predicted.
     attributes = {
-        name: values for name, values in attributes.items() if any(name in one.attributes for one in held)
+        name: values
+        for name, values in attributes.items()
+        if any(name in prediction.attributes for prediction in predictions.values())
     }
-    schema = schema if any(one.keypoints is not None for one in held) else None
+    if all(prediction.keypoints is None for prediction in predictions.values()):
+        schema = None
     if kind == "coco":
         path = folder / f"{name}.json"
-        write_file(path, _coco_parts(found, table, attributes))
-    elif kind == "csv":
+        write_file(path, _coco_parts(predictions, table, attributes))
+        return path
+    if kind == "csv":
         path = folder / f"{name}.csv"
-        write_file(path, _csv_parts(found, table, attributes, schema))
-    else:
-        predicted = _as_table(found, table, attributes, schema)
-        if kind == "keypoints_txt":
-            path = folder / f"{name}.txt"
-            columns = ["path", "class", "box", *(f"attribute:{each}" for each in predicted.attributes)]
-            columns += [] if predicted.keypoints is None else ["points"]
-            # images in which nothing was found have no line
-            KeypointsTxtWriter(columns=columns, separator="\t").write(
-                predicted, folder, path.name, progress=False
-            )
-        else:
-            path = folder / name
-            _write_voc(path, predicted, attributes)
+        write_file(path, _csv_parts(predictions, table, attributes, schema))
+        return path
+    predicted = _as_table(predictions, table, attributes, schema)
+    if kind == "voc":
+        path = folder / name
+        _write_voc(path, predicted, attributes)
+        return path
+    path = folder / f"{name}.txt"
+    columns = ["path", "class", "box", *(f"attribute:{attribute}" for attribute in predicted.attributes)]
+    if predicted.keypoints is not None:
+        columns.append("points")
+    KeypointsTxtWriter(columns=columns, separator="\t").write(predicted, folder, path.name, progress=False)
     return path
 
 
 def draw_prediction(
     pixels: Tensor,
-    result: Found,
+    prediction: Prediction,
     path: Path,
     *,
     class_names: Sequence[str],
@@ -170,28 +174,28 @@ def draw_prediction(
     """Write a JPEG file of an image with its predictions.
 
     Args:
-        pixels: The image, uint8 ``(3, H, W)``, of the size that boxes and points refer to.
-        result: The predictions.
-        path: The file; missing folders are made.
+        pixels: The original image, uint8 ``(3, H, W)``.
+        prediction: Predictions in its pixels.
+        path: Path of the file; missing folders are created.
         class_names: Names of the classes.
-        attributes: Names of the values of each attribute.
-        min_score: Objects below it are left out; labels of the whole image are all drawn.
+        attributes: Value names of each attribute.
+        min_score: Objects with lower scores are not drawn. Labels of a whole image are always drawn.
 
     Raises:
         OSError: If the file cannot be written.
     """
     columns = {
-        "labels": result.labels,
-        "scores": result.scores,
-        "boxes": result.boxes,
-        "keypoints": result.keypoints,
-        **result.attributes,
+        "labels": prediction.labels,
+        "scores": prediction.scores,
+        "boxes": prediction.boxes,
+        "keypoints": prediction.keypoints,
+        **prediction.attributes,
     }
     target = {name: torch.as_tensor(column) for name, column in columns.items() if column is not None}
-    if result.masks:
+    if prediction.masks:
         height, width = pixels.shape[-2:]
-        masks = Masks.from_rows(list(result.masks))
-        rows = [masks.rasterize(row, height, width) for row in range(len(result.masks))]
+        masks = Masks.from_rows(list(prediction.masks))
+        rows = [masks.rasterize(row, height, width) for row in range(len(prediction.masks))]
         target["masks"] = torch.from_numpy(np.stack(rows))
     canvas = draw_objects(
         pixels,
@@ -199,7 +203,7 @@ def draw_prediction(
         class_names=class_names,
         first_label=0,
         attributes=attributes,
-        min_score=0.0 if result.boxes is None else min_score,
+        min_score=0.0 if prediction.boxes is None else min_score,
         longer_side=_PICTURE_SIDE,
     )
     buffer = io.BytesIO()
@@ -209,20 +213,21 @@ def draw_prediction(
 
 
 def _coco_parts(
-    found: Mapping[int, Found], table: AnnotationTable, attributes: Mapping[str, Sequence[str]]
+    predictions: Mapping[int, Prediction], table: AnnotationTable, attributes: Mapping[str, Sequence[str]]
 ) -> Iterator[bytes]:
+    """Yield a COCO result file one object at a time, so that the whole text is never in memory."""
+
     def entries() -> Iterator[dict[str, Any]]:
-        for row, one in found.items():
-            values = {
-                name: [_value(attributes[name], i) for i in ids.tolist()]
-                for name, ids in one.attributes.items()
+        names = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "masks")
+        for row, prediction in predictions.items():
+            fields = {name: getattr(prediction, name) for name in names}
+            entry = {name: value for name, value in fields.items() if value is not None}
+            entry["attributes"] = {
+                name: [_value_name(attributes[name], value_id) for value_id in ids.tolist()]
+                for name, ids in prediction.attributes.items()
             }
-            given = {
-                name: getattr(one, name)
-                for name in ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "masks")
-            }
-            kept = {name: value for name, value in given.items() if value is not None}
-            yield {**kept, "attributes": values, "image_id": int(table.image_numbers[row])}
+            entry["image_id"] = int(table.image_numbers[row])
+            yield entry
 
     yield b"["
     for number, result in enumerate(coco_results(table, entries(), first_label=0)):
@@ -232,29 +237,29 @@ def _coco_parts(
 
 
 def _csv_parts(
-    found: Mapping[int, Found],
+    predictions: Mapping[int, Prediction],
     table: AnnotationTable,
     attributes: Mapping[str, Sequence[str]],
     schema: KeypointSchema | None,
 ) -> Iterator[bytes]:
-    held = list(found.values())
-    has_boxes = any(one.boxes is not None for one in held)
+    has_boxes = any(prediction.boxes is not None for prediction in predictions.values())
     points = () if schema is None else schema.names
-    head = [*(_CSV_COLUMNS if has_boxes else _CSV_COLUMNS[:3]), *attributes]
+    header = [*(_CSV_COLUMNS if has_boxes else _CSV_COLUMNS[:3]), *attributes]
     for name in points:
-        head += [f"{name}_x", f"{name}_y", f"{name}_{_SCORE}"]
-    yield _csv_line(head)
-    for row, one in found.items():
-        for i, (label, score) in enumerate(zip(one.labels.tolist(), one.scores, strict=True)):
+        header += [f"{name}_x", f"{name}_y", f"{name}_{_SCORE}"]
+    yield _csv_line(header)
+    for row, prediction in predictions.items():
+        for i, (label, score) in enumerate(zip(prediction.labels.tolist(), prediction.scores, strict=True)):
             line = [table.image_paths[row], table.class_names[label], str(score)]
-            line += [] if one.boxes is None else map(str, one.boxes[i])
+            if prediction.boxes is not None:
+                line += map(str, prediction.boxes[i])
             for name, values in attributes.items():
-                line.append(
-                    (_value(values, int(one.attributes[name][i])) or "") if name in one.attributes else ""
-                )
+                ids = prediction.attributes.get(name)
+                line.append("" if ids is None else _value_name(values, int(ids[i])) or "")
             for k in range(len(points)):
-                place = ("", "") if one.keypoints is None else map(str, one.keypoints[i, k])
-                line += [*place, "" if one.keypoint_scores is None else str(one.keypoint_scores[i, k])]
+                line += ("", "") if prediction.keypoints is None else map(str, prediction.keypoints[i, k])
+                scores = prediction.keypoint_scores
+                line.append("" if scores is None else str(scores[i, k]))
             yield _csv_line(line)
 
 
@@ -264,36 +269,36 @@ def _csv_line(fields: Sequence[str]) -> bytes:
     return text.getvalue().encode("utf-8", "surrogateescape")
 
 
-def _value(values: Sequence[str], place: int) -> str | None:
-    return values[place] if place >= 0 else None
+def _value_name(names: Sequence[str], value_id: int) -> str | None:
+    return names[value_id] if value_id >= 0 else None
 
 
 def _as_table(
-    found: Mapping[int, Found],
+    predictions: Mapping[int, Prediction],
     table: AnnotationTable,
     attributes: Mapping[str, Sequence[str]],
     schema: KeypointSchema | None,
 ) -> AnnotationTable:
-    """Return the predictions as annotations, of which all points are visible and the score is an attribute."""
-    held = list(found.values())
-    images = table.select(list(found))
-    sizes = [(0, 0) if one.size is None else one.size for one in held]
-    count = sum(len(one.labels) for one in held)
-    texts = [str(score) for one in held for score in one.scores]
-    scores, places = np.unique(np.array(texts, dtype=object), return_inverse=True)
-    columns: dict[str, Any] = {_SCORE: Attribute(ids=places.reshape(-1), names=tuple(scores.tolist()))}
+    """Convert predictions to a table in which all points are visible and the score is an attribute."""
+    parts = list(predictions.values())
+    images = table.select(list(predictions))
+    sizes = [(0, 0) if part.size is None else part.size for part in parts]
+    score_texts = np.array([str(score) for part in parts for score in part.scores], dtype=object)
+    score_names, score_ids = np.unique(score_texts, return_inverse=True)
+    columns: dict[str, Any] = {
+        _SCORE: Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))
+    }
     for name, values in attributes.items():
-        none = [np.full(len(one.labels), -1) for one in held]
-        ids = [one.attributes.get(name, empty) for one, empty in zip(held, none, strict=True)]
+        ids = [part.attributes.get(name, np.full(len(part.labels), -1)) for part in parts]
         columns[name] = Attribute(ids=np.concatenate([np.zeros(0, np.int64), *ids]), names=tuple(values))
+    # Each concatenation starts with an empty array, because there may be no predictions.
     points: dict[str, Any] = {}
     if schema is not None:
-        shape = (0, len(schema.names), 2)
+        empty = np.zeros((0, len(schema.names), 2), np.float32)
+        keypoints = [empty if part.keypoints is None else part.keypoints for part in parts]
         points = {
-            "keypoints": np.concatenate(
-                [np.zeros(shape, np.float32), *(_points(one, shape) for one in held)]
-            ),
-            "visibility": np.full((count, len(schema.names)), 2, dtype=np.uint8),
+            "keypoints": np.concatenate([empty, *keypoints]),
+            "visibility": np.full((len(score_texts), len(schema.names)), 2, dtype=np.uint8),
             "keypoint_names": schema.names,
             "flip_pairs": schema.flip_pairs,
             "normalization_pair": schema.normalization_pair,
@@ -302,36 +307,36 @@ def _as_table(
         root=table.root,
         image_paths=images.image_paths,
         image_ids=images.image_ids,
-        widths=[width or known for (_, width), known in zip(sizes, images.widths.tolist(), strict=True)],
-        heights=[height or known for (height, _), known in zip(sizes, images.heights.tolist(), strict=True)],
+        widths=[
+            width or table_width
+            for (_, width), table_width in zip(sizes, images.widths.tolist(), strict=True)
+        ],
+        heights=[
+            height or table_height
+            for (height, _), table_height in zip(sizes, images.heights.tolist(), strict=True)
+        ],
         class_names=table.class_names,
-        offsets=np.cumsum([0, *(len(one.labels) for one in held)]),
+        offsets=np.cumsum([0, *(len(part.labels) for part in parts)]),
         boxes=np.concatenate(
-            [np.zeros((0, 4), np.float32), *(one.boxes for one in held if one.boxes is not None)]
+            [np.zeros((0, 4), np.float32), *(part.boxes for part in parts if part.boxes is not None)]
         ),
-        labels=np.concatenate([np.zeros(0, np.int64), *(one.labels for one in held)]),
+        labels=np.concatenate([np.zeros(0, np.int64), *(part.labels for part in parts)]),
         attributes=columns,
         **points,
     )
 
 
-def _points(one: Found, shape: tuple[int, int, int]) -> npt.NDArray[np.float32]:
-    return np.zeros(shape, np.float32) if one.keypoints is None else one.keypoints
-
-
 def _write_voc(path: Path, predicted: AnnotationTable, attributes: Mapping[str, Sequence[str]]) -> None:
-    """Write a folder with an XML file for each image.
-
-    ``<schema>`` lists no scores: it stands in every file, and there may be as many scores as objects. A reader takes
-    the values that it does not list from the objects.
-    """
+    """Write a folder with one XML file per image."""
+    # `<schema>` is part of every file and so does not list the scores, which may all differ. A reader
+    # adds values that it does not list from the objects.
     declared = Declared(
         class_names=predicted.class_names,
         keypoints=predicted.keypoint_schema,
         attributes=tuple((name, tuple(values)) for name, values in attributes.items()),
     )
     with new_folder(path) as folder:
-        for image, place in enumerate(voc_image_paths(predicted, image_dir=".")):
-            file = folder / "Annotations" / Path(place).with_suffix(".xml")
+        for row, image_path in enumerate(voc_image_paths(predicted, image_dir=".")):
+            file = folder / "Annotations" / Path(image_path).with_suffix(".xml")
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_image_xml(file, predicted, image, filename=Path(place).name, declared=declared)
+            write_image_xml(file, predicted, row, filename=Path(image_path).name, declared=declared)

@@ -21,7 +21,7 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.paths import check_relative
 from lit_loader.callbacks.original_pixels import Placements
 from lit_loader.callbacks.prediction_files import (
-    Found,
+    Prediction,
     PredictionFormat,
     check_can_be_written,
     draw_prediction,
@@ -42,8 +42,8 @@ from lit_loader.types import FIRST_LABEL
 
 __all__ = ["PredictionWriter"]
 
-_NOTE_INTERVAL_S = 10.0
-"""Time from one note of how many pictures are drawn to the next; the trainer's progress bar has the terminal."""
+_MESSAGE_INTERVAL_S = 10.0
+"""Time between two messages about the number of drawn pictures. A bar would collide with the trainer's."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -51,72 +51,71 @@ class _PredictSet:
     """One set to predict on.
 
     Attributes:
-        name: Of its file.
-        samples: The table of samples.
-        images: The table of images, with the classes of the model before others.
-        is_object: Whether a sample is an object that was cut out of an image.
-        row_of: Row of each sample by its ``image_id``.
-        placements: Finds where images are in those that the model sees.
+        name: Name of its file.
+        samples: Table of the samples.
+        images: Table of the images, with the classes of the model before all others.
+        is_object: Whether a sample is the crop of an object.
+        row_by_id: Row of each sample by its ``image_id``.
+        placements: Placements of the images in the model's input.
     """
 
     name: str
     samples: AnnotationTable
     images: AnnotationTable
     is_object: bool
-    row_of: Mapping[int, int]
+    row_by_id: Mapping[int, int]
     placements: Placements
 
 
 class PredictionWriter(BasePredictionWriter):
-    r"""Writes what ``predict_step`` finds: one file a set, in pixels of the original images, in the order of the table.
+    r"""Writes the results of ``predict_step``, one file per set, in pixels of the original images and in table order.
 
-    Takes what the tasks of `lit_loader.recipes` return, or any module that returns the same, for batches of one of
-    lit_loader's data modules that read tables. Boxes, points and masks are brought back from the image that the model
-    saw to the file's own pixels, and objects cut out of an image stand with that image. Samples that only fill up the
-    last batches of several ranks are left out; rank 0 writes what all ranks found.
+    Accepts the return values of the tasks of `lit_loader.recipes`, for batches of a data module of lit_loader that
+    reads tables. Boxes, points and masks are converted from the model's input to pixels of the image file. Objects that
+    were predicted in crops are written with the image they were cropped from. Duplicates that fill up the last batches
+    of several ranks are left out. Rank 0 writes the results of all ranks.
 
-    The score of an object whose points were found in a crop is the mean score of its points; its box, and without a
-    head for the class its class, are those that it was cut out by. Images in which nothing was found are in no list;
-    with ``"voc"`` they have a file without objects.
+    An object whose points were predicted in a crop has the mean score of its points. Its box is the annotated one, and
+    so is its class if the model does not predict it. Images without predictions do not appear in the lists; with
+    ``"voc"`` they have a file without objects.
 
     Formats:
 
-    - ``"coco"``: ``predictions.json``, a list of results as COCO's own evaluation takes them, with the numbers of the
-      annotation file: boxes, scores, masks, points with scores; attributes under a key that the evaluation ignores.
-    - ``"voc"``: a folder ``predictions`` with an XML file for each image, as ``convert`` writes them; the score is an
-      attribute. No masks, no scores of points.
-    - ``"keypoints_txt"``: ``predictions.txt``, a line an object, tabs between path, class, box, score, attributes and
-      points; read again by ``columns=["path", "class", "box", "attribute:score", ..., "points"]`` and
-      ``separator="\t"``. No masks, no scores of points.
-    - ``"csv"``: ``predictions.csv`` with a header, a row an object: path, label, score, box, attributes, points with
-      scores. No masks. For classification: path, label and probability; with several labels an image a row for each
-      label of 0.5 and more, with objects cut out also the object's box.
+    - ``"coco"``: ``predictions.json``, a list of results for COCO's evaluation with the image numbers of the annotation
+      file: boxes, scores, masks, points with scores; attributes under a key that the evaluation ignores.
+    - ``"voc"``: a folder ``predictions`` with one XML file per image, as ``convert`` writes them; the score is an
+      attribute. No masks and no scores of points.
+    - ``"keypoints_txt"``: ``predictions.txt`` with one line per object: path, class, box, score, attributes and points,
+      separated by tabs. To read it, use ``columns=["path", "class", "box", "attribute:score", ..., "points"]`` and
+      ``separator="\t"``. No masks and no scores of points.
+    - ``"csv"``: ``predictions.csv`` with a header and one row per object: path, label, score, box, attributes, points
+      with scores. No masks. For classification: path, label and probability (for crops also the object's box);
+      multi-label images have a row for each label with a probability of at least 0.5.
 
-    Several sets are numbered: ``predictions-0.json``. Probabilities of other classes, and of attributes, are not
-    written.
+    Several sets are numbered: ``predictions-0.json``. Probabilities of other classes and of attributes are not written.
 
-    On request the first images are drawn with their predictions, as JPEG files in a folder
-    ``predictions-pictures``: the image ``a/b.png`` is ``a/b.png.jpg``.
+    With ``num_pictures``, the first images are drawn with their predictions as JPEG files in the folder
+    ``predictions-pictures``: ``a/b.png`` becomes ``a/b.png.jpg``.
 
     Args:
-        format: One of these, or None for ``"csv"`` of classification, which has no other, and ``"coco"`` else.
-        folder: Where to write; missing folders are made.
-        name: Of the file without its ending, or of the folder of XML files, relative to ``folder``.
-        min_score: Objects below it are left out.
-        num_pictures: Images of each set that are drawn at most, or None for all.
-        min_picture_score: Detections below it are left out of pictures.
+        format: One of these formats; None for ``"csv"`` with classification (its only format), else ``"coco"``.
+        folder: Folder to write to; missing folders are created.
+        name: Name of the file without extension, or of the folder of XML files, relative to ``folder``.
+        min_score: Objects with lower scores are not written.
+        num_pictures: Largest number of images of each set to draw; None for all.
+        min_picture_score: Detections with lower scores are not drawn.
 
     Attributes:
-        format: The format; where None was given, it is chosen at the start of a prediction.
-        paths: The files, or folders, of the last prediction; of rank 0 alone.
+        format: The format. If None was given, it is chosen at the start of a prediction.
+        paths: Files or folders of the last prediction, on rank 0 only.
 
     Raises:
         ValueError: If an argument is out of range; at the start of a prediction, if the trainer has no data module of
-            lit_loader that reads tables, or the format cannot hold the task's predictions, a name or a path; at a
-            batch, if the format cannot hold its predictions, or the transforms of prediction cannot be undone.
+            lit_loader that reads tables, or the format cannot represent the task's predictions, a name or a path;
+            at a batch, if the format cannot represent its predictions, or the transforms cannot be undone.
         UnsafePathError: If ``name`` leads out of ``folder``.
-        FileExistsError: At the start of a prediction, if there is a folder of XML files already.
-        TypeError: If predictions are not what a task returns.
+        FileExistsError: At the start of a prediction, if the folder of XML files exists.
+        TypeError: If predictions do not have the types that a task returns.
     """
 
     def __init__(
@@ -137,7 +136,7 @@ class PredictionWriter(BasePredictionWriter):
             if not 0 <= score <= 1:
                 raise ValueError(f"{argument}={score} must be in [0, 1]")
         if num_pictures is not None and num_pictures < 0:
-            raise ValueError(f"num_pictures={num_pictures} must be 0 or more, or None for all images")
+            raise ValueError(f"num_pictures={num_pictures} must be at least 0, or None for all images")
         self._chosen_format = format
         self.format: PredictionFormat = format or "coco"
         self.folder = Path(folder)
@@ -151,81 +150,88 @@ class PredictionWriter(BasePredictionWriter):
         self._class_names: tuple[str, ...] = ()
         self._schema: KeypointSchema | None = None
         self._attributes: dict[str, tuple[str, ...]] = {}
-        # what this rank has found so far, by set and sample
-        self._found: dict[tuple[int, int], Found] = {}
+        # This rank's results so far, by set and row of the sample.
+        self._predictions: dict[tuple[int, int], Prediction] = {}
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_sets": [], "_found": {}}  # made again by setup
+        return {**self.__dict__, "_sets": [], "_predictions": {}}  # `setup` sets them again
 
     def check_task(self, datamodule: TableDataModule, module: LightningModule) -> None:
-        """Check that the format can hold a task's predictions for a data module, before a batch is read.
+        """Check that the format can represent a task's predictions for a data module, before a batch is read.
 
         Raises:
-            ValueError: If it cannot hold them, or a name or path.
-            FileExistsError: If there is a folder of XML files already.
+            ValueError: If it cannot represent them, or a name or path.
+            FileExistsError: If the folder of XML files exists.
         """
-        is_labels = isinstance(datamodule, ClassificationDataModule)
-        self.format = self._chosen_format or ("csv" if is_labels else "coco")
-        if is_labels and self.format != "csv":
+        predicts_labels = isinstance(datamodule, ClassificationDataModule)
+        self.format = self._chosen_format or ("csv" if predicts_labels else "coco")
+        if predicts_labels and self.format != "csv":
             raise _cannot_hold_labels(self.format)
         if getattr(module, "masks", None) is True and self.format != "coco":
             raise _cannot_hold_masks(self.format)
         self._class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(module, "keypoint_names", None) or (schema.names if schema else ()))
-        if schema is None or schema.names != points:  # the model's points are not those of the data
+        # A model may predict other points than the data has. Their flip pairs are then unknown.
+        if schema is None or schema.names != points:
             schema = KeypointSchema(names=points) if points else None
         self._schema = schema
         attributes = getattr(module, "attributes", None)
         self._attributes = dict(datamodule.attributes if attributes is None else attributes)
         texts: dict[str, Any] = {"names": (*self._class_names, *points), "attributes": self._attributes}
         tables = datamodule.tables("predict")
-        for number, samples in enumerate(tables):
-            images = self._image_table(datamodule, number, samples)
-            name = self._name_of_set(number, len(tables))
+        for index, samples in enumerate(tables):
+            images = self._image_table(datamodule, index, samples)
+            name = self._set_name(index, len(tables))
             check_can_be_written(self.format, self.folder, name, images, **texts)
 
     def _image_table(
-        self, datamodule: TableDataModule, number: int, samples: AnnotationTable
+        self, datamodule: TableDataModule, index: int, samples: AnnotationTable
     ) -> AnnotationTable:
-        """Return the images of a set, with the classes of the model before others."""
+        """Return the images of a set, with the classes of the model before all others."""
         images = samples
         if datamodule.sample_unit == "object":
-            images = with_same_names([samples.select([]), datamodule.source.tables("predict")[number]])[1]
-        further = [name for name in images.class_names if name not in self._class_names]
-        return images.with_class_names((*self._class_names, *further))
+            images = with_same_names([samples.select([]), datamodule.source.tables("predict")[index]])[1]
+        other_names = [name for name in images.class_names if name not in self._class_names]
+        return images.with_class_names((*self._class_names, *other_names))
 
-    def _name_of_set(self, number: int, num_sets: int) -> str:
-        return self.name if num_sets == 1 else f"{self.name}-{number}"
+    def _set_name(self, index: int, num_sets: int) -> str:
+        return self.name if num_sets == 1 else f"{self.name}-{index}"
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the images and the names, and check that they can be written."""
+        """Look up images and names, and check that they can be written."""
         super().setup(trainer, pl_module, stage)
         if stage != "predict":
             return
         datamodule: Any = getattr(trainer, "datamodule", None)
         if not isinstance(datamodule, TableDataModule):
-            found = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
+            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
             raise ValueError(
-                "PredictionWriter takes paths, ids and names from a data module of lit_loader that reads tables, and "
-                f"the trainer has {found}; give trainer.predict(model, datamodule=...) one, such as DetectionDataModule"
+                "PredictionWriter expected the trainer to have a data module of lit_loader that reads tables, got "
+                f"{kind}; give trainer.predict(model, datamodule=...) one, such as DetectionDataModule"
             )
         self.check_task(datamodule, pl_module)
         self._reading = datamodule.reading
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
-        self._found, self.paths = {}, []
+        self._predictions = {}
+        self._sets = []
+        self.paths = []
         datasets = datamodule.predict_dataset
-        datasets = datasets if isinstance(datasets, list) else [datasets]
-        is_object, self._sets = datamodule.sample_unit == "object", []
-        for number, dataset in enumerate(datasets):
-            samples = getattr(dataset, "table", datamodule.tables("predict")[number])
-            images = self._image_table(datamodule, number, samples)
-            name = self._name_of_set(number, len(datasets))
-            row_of = dict(zip(samples.image_numbers.tolist(), range(len(samples)), strict=True))
-            placements = Placements(dataset, samples)
-            self._sets.append(_PredictSet(name, samples, images, is_object, row_of, placements))
+        if not isinstance(datasets, list):
+            datasets = [datasets]
+        for index, dataset in enumerate(datasets):
+            samples = getattr(dataset, "table", datamodule.tables("predict")[index])
+            predict_set = _PredictSet(
+                name=self._set_name(index, len(datasets)),
+                samples=samples,
+                images=self._image_table(datamodule, index, samples),
+                is_object=datamodule.sample_unit == "object",
+                row_by_id={image_id: row for row, image_id in enumerate(samples.image_numbers.tolist())},
+                placements=Placements(dataset, samples),
+            )
+            self._sets.append(predict_set)
 
     def write_on_batch_end(
         self,
@@ -237,148 +243,176 @@ class PredictionWriter(BasePredictionWriter):
         batch_idx: int,
         dataloader_idx: int,
     ) -> None:
-        """Keep what was found in a batch, in pixels of the original images.
+        """Store the predictions of a batch, in pixels of the original images.
 
         Raises:
-            ValueError: If the format cannot hold it, or the transforms cannot be undone.
-            TypeError: If it is not what a task returns.
+            ValueError: If the format cannot represent them, or the transforms cannot be undone.
+            TypeError: If they do not have the types that a task returns.
         """
-        of = self._sets[dataloader_idx]
-        rows, found = self._read(prediction, batch, of)
-        for row, one, is_duplicate in zip(rows, found, batch_duplicates(batch).tolist(), strict=True):
+        rows, predictions = self._convert(prediction, batch, self._sets[dataloader_idx])
+        duplicates = batch_duplicates(batch).tolist()
+        for row, item, is_duplicate in zip(rows, predictions, duplicates, strict=True):
             if is_duplicate:
                 continue
-            if one.masks is not None and self.format != "coco":
+            if item.masks is not None and self.format != "coco":
                 raise _cannot_hold_masks(self.format)
-            if (
-                one.keypoint_scores is not None
-                and self.format in ("voc", "keypoints_txt")
-                and not self._found
-            ):
+            loses_scores = item.keypoint_scores is not None and self.format in ("voc", "keypoints_txt")
+            if loses_scores and not self._predictions:  # once, at the first sample
                 rank_zero_info(
                     f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can"
                 )
-            self._found.setdefault((dataloader_idx, row), one)
+            self._predictions.setdefault((dataloader_idx, row), item)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather what all ranks found, and write it on rank 0."""
-        parts: list[Any] = [self._found]
-        self._found = {}
+        """Gather the predictions of all ranks, and write them on rank 0."""
+        predictions = self._predictions
+        self._predictions = {}
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
-            own, parts = parts[0], [None] * dist.get_world_size() if trainer.is_global_zero else []
-            dist.gather_object(own, parts or None)
-        found: dict[tuple[int, int], Found] = {}
-        for part in parts:
-            found = {**part, **found}
-        if trainer.is_global_zero:
-            for number, of in enumerate(self._sets):
-                rows = {row: found[number, row] for at, row in sorted(found) if at == number}
-                settings: dict[str, Any] = {
-                    "table": of.images,
-                    "attributes": self._attributes,
-                    "schema": self._schema,
-                }
-                results = _by_image(rows, of)
-                path = write_predictions(self.format, self.folder, of.name, results, **settings)
-                self.paths.append(path)
-                rank_zero_info(f"predictions of {len(rows)} samples: {path}")
-                if self.num_pictures != 0:
-                    self.paths.append(self._draw(results, of))
+            parts: list[Any] | None = [None] * dist.get_world_size() if trainer.is_global_zero else None
+            dist.gather_object(predictions, parts)
+            for part in parts or ():
+                predictions = {**part, **predictions}
+        if not trainer.is_global_zero:
+            return
+        for index, predict_set in enumerate(self._sets):
+            prediction_by_row = {
+                row: predictions[set_index, row]
+                for set_index, row in sorted(predictions)
+                if set_index == index
+            }
+            results = _merge_objects(prediction_by_row, predict_set)
+            path = write_predictions(
+                self.format,
+                self.folder,
+                predict_set.name,
+                results,
+                table=predict_set.images,
+                attributes=self._attributes,
+                schema=self._schema,
+            )
+            self.paths.append(path)
+            rank_zero_info(f"predictions of {len(prediction_by_row)} samples: {path}")
+            if self.num_pictures != 0:
+                self.paths.append(self._draw(results, predict_set))
 
-    def _draw(self, results: Mapping[int, Found], predict_set: _PredictSet) -> Path:
+    def _draw(self, predictions: Mapping[int, Prediction], predict_set: _PredictSet) -> Path:
         """Draw the first images of a set, and return the folder of the pictures."""
         folder = self.folder / f"{predict_set.name}-pictures"
-        rows = list(results)[: self.num_pictures]
+        rows = list(predictions)[: self.num_pictures]
         drawing: dict[str, Any] = {
             "class_names": predict_set.images.class_names,
             "attributes": self._attributes,
             "min_score": 0.0 if predict_set.is_object else self.min_picture_score,
         }
         table = predict_set.images
-        last_note = time.monotonic()
-        for number, row in enumerate(rows):
-            if time.monotonic() - last_note > _NOTE_INTERVAL_S:
-                rank_zero_info(f"pictures: {number} of {len(rows)}")
-                last_note = time.monotonic()
-            # Read again: a batch has the image as the model sees it, resized or cropped.
+        last_message_s = time.monotonic()
+        for index, row in enumerate(rows):
+            if time.monotonic() - last_message_s > _MESSAGE_INTERVAL_S:
+                rank_zero_info(f"pictures: {index} of {len(rows)}")
+                last_message_s = time.monotonic()
+            # Read from the file, because the batch contains the model's input, which may be resized or cropped.
             pixels = self._reading.read(table.image_path(row))
-            draw_prediction(pixels, results[row], folder / f"{table.image_paths[row]}.jpg", **drawing)
-        counts = f"the first {len(rows)} of {len(results)}" if len(rows) < len(results) else f"{len(rows)}"
-        rank_zero_info(f"pictures of {counts} images: {folder}")
+            draw_prediction(pixels, predictions[row], folder / f"{table.image_paths[row]}.jpg", **drawing)
+        is_part = len(rows) < len(predictions)
+        count = f"the first {len(rows)} of {len(predictions)}" if is_part else f"{len(rows)}"
+        rank_zero_info(f"pictures of {count} images: {folder}")
         return folder
 
-    # -- what predict_step returns --------------------------------------------------------------------------
+    # -- conversion of the return values of predict_step ----------------------------------------------------
 
-    def _read(self, prediction: Any, batch: Any, of: _PredictSet) -> tuple[list[int], Iterator[Found]]:
-        """Return the samples of a batch and, one by one, what was found in them."""
+    def _convert(
+        self, prediction: Any, batch: Any, predict_set: _PredictSet
+    ) -> tuple[list[int], Iterator[Prediction]]:
+        """Return the rows of a batch's samples, and an iterator over their predictions."""
+        row_by_id = predict_set.row_by_id
         if isinstance(batch, ClassificationBatch):
             if not isinstance(prediction, Tensor) or prediction.ndim != 2:
-                raise TypeError(_wrong(prediction, "probabilities (B, num_classes)"))
-            rows = [of.row_of[each] for each in batch.image_ids.tolist()]
-            return rows, self._labels(prediction, batch, rows, of)
+                raise TypeError(_wrong_type(prediction, "probabilities (B, num_classes)"))
+            rows = [row_by_id[image_id] for image_id in batch.image_ids.tolist()]
+            return rows, self._convert_labels(prediction, batch, rows, predict_set)
         if isinstance(batch, LandmarkBatch):
             if not isinstance(prediction, Mapping) or "keypoints" not in prediction:
-                raise TypeError(_wrong(prediction, "a mapping with keypoints (B, K, 2) and scores (B, K)"))
-            rows = [of.row_of[each] for each in batch.image_ids.tolist()]
-            return rows, self._crops(prediction, batch, rows, of)
-        if not isinstance(prediction, Sequence) or not all(isinstance(one, Mapping) for one in prediction):
-            raise TypeError(_wrong(prediction, "one mapping an image, with boxes, labels and scores"))
-        rows = [of.row_of[int(target["image_id"])] for target in batch_targets(batch)]
-        seen = [(int(image.shape[-2]), int(image.shape[-1])) for image in batch_images(batch)]
-        return rows, (self._image(*each, of) for each in zip(prediction, rows, seen, strict=True))
+                expected = "a mapping with keypoints (B, K, 2) and scores (B, K)"
+                raise TypeError(_wrong_type(prediction, expected))
+            rows = [row_by_id[image_id] for image_id in batch.image_ids.tolist()]
+            return rows, self._convert_crops(prediction, batch, rows, predict_set)
+        if not isinstance(prediction, Sequence) or not all(isinstance(item, Mapping) for item in prediction):
+            raise TypeError(_wrong_type(prediction, "one mapping per image with boxes, labels and scores"))
+        rows = [row_by_id[int(target["image_id"])] for target in batch_targets(batch)]
+        sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in batch_images(batch)]
+        return rows, (
+            self._convert_image(item, row, size, predict_set)
+            for item, row, size in zip(prediction, rows, sizes, strict=True)
+        )
 
-    def _labels(
-        self, probabilities: Tensor, batch: ClassificationBatch, rows: Sequence[int], of: _PredictSet
-    ) -> Iterator[Found]:
+    def _convert_labels(
+        self, probabilities: Tensor, batch: ClassificationBatch, rows: Sequence[int], predict_set: _PredictSet
+    ) -> Iterator[Prediction]:
         if self.format != "csv":
             raise _cannot_hold_labels(self.format)
-        for row, values in zip(rows, probabilities.float().cpu().numpy(), strict=True):
-            best = np.flatnonzero(values >= 0.5) if batch.labels.ndim == 2 else values.argmax(keepdims=True)
-            labels = best[values[best] >= self.min_score].astype(np.int64)
-            boxes = of.samples.boxes[of.samples.objects(row)][: len(labels)] if of.is_object else None
-            yield Found(labels=labels, scores=values[labels], boxes=boxes)
+        samples = predict_set.samples
+        is_multi_label = batch.labels.ndim == 2
+        for row, scores in zip(rows, probabilities.float().cpu().numpy(), strict=True):
+            predicted = np.flatnonzero(scores >= 0.5) if is_multi_label else scores.argmax(keepdims=True)
+            labels = predicted[scores[predicted] >= self.min_score].astype(np.int64)
+            boxes = samples.boxes[samples.objects(row)][: len(labels)] if predict_set.is_object else None
+            yield Prediction(labels=labels, scores=scores[labels], boxes=boxes)
 
-    def _crops(
-        self, found: Mapping[str, Tensor], batch: LandmarkBatch, rows: Sequence[int], of: _PredictSet
-    ) -> Iterator[Found]:
+    def _convert_crops(
+        self,
+        prediction: Mapping[str, Tensor],
+        batch: LandmarkBatch,
+        rows: Sequence[int],
+        predict_set: _PredictSet,
+    ) -> Iterator[Prediction]:
+        samples = predict_set.samples
         height, width = batch.images.shape[-2:]
-        crops = batch.crops.cpu().double().numpy()  # on the CPU: MPS has no float64
-        points = found["keypoints"].cpu().double().numpy()
-        scores = found["scores"].float().cpu().numpy()
-        heads = found.get("class_logits")
-        labels = batch.labels if heads is None else heads.argmax(dim=1)
-        for row, label, crop, places, sure in zip(rows, labels.tolist(), crops, points, scores, strict=True):
-            true, kept = of.placements.sizes(row)
-            ratio = np.array([true[1] / kept[1], true[0] / kept[0]])
-            inside = crop[:2] + places * ((crop[2:] - crop[:2]) / (width, height))
-            kept = sure.mean(keepdims=True) >= self.min_score
-            yield Found(
-                size=true,
-                labels=np.array([label], dtype=np.int64)[kept],
-                scores=sure.mean(keepdims=True)[kept],
-                boxes=of.samples.boxes[of.samples.objects(row)][kept],
-                keypoints=(inside * ratio).astype(np.float32)[None][kept],
-                keypoint_scores=sure[None][kept],
+        crops = batch.crops.cpu().double().numpy()  # moved to the CPU first: MPS has no float64
+        points = prediction["keypoints"].cpu().double().numpy()
+        point_scores = prediction["scores"].float().cpu().numpy()
+        class_logits = prediction.get("class_logits")
+        labels = batch.labels if class_logits is None else class_logits.argmax(dim=1)
+        for index, (row, label) in enumerate(zip(rows, labels.tolist(), strict=True)):
+            original, decoded = predict_set.placements.sizes(row)
+            # From pixels of the resized crop to those of the decoded image, and from there to the original.
+            left_top, right_bottom = crops[index].reshape(2, 2)
+            decoded_points = left_top + points[index] * ((right_bottom - left_top) / (width, height))
+            ratio = np.array([original[1] / decoded[1], original[0] / decoded[0]])
+            score = point_scores[index].mean(keepdims=True)
+            is_kept = score >= self.min_score  # bool (1,), selects the object or nothing
+            yield Prediction(
+                size=original,
+                labels=np.array([label], dtype=np.int64)[is_kept],
+                scores=score[is_kept],
+                boxes=samples.boxes[samples.objects(row)][is_kept],
+                keypoints=(decoded_points * ratio).astype(np.float32)[None][is_kept],
+                keypoint_scores=point_scores[index][None][is_kept],
             )
 
-    def _image(self, found: Mapping[str, Tensor], row: int, seen: tuple[int, int], of: _PredictSet) -> Found:
+    def _convert_image(
+        self, prediction: Mapping[str, Tensor], row: int, size: tuple[int, int], predict_set: _PredictSet
+    ) -> Prediction:
         values = {
-            name: each.detach().cpu().numpy() for name, each in found.items() if isinstance(each, Tensor)
+            name: value.detach().cpu().numpy()
+            for name, value in prediction.items()
+            if isinstance(value, Tensor)
         }
-        kept = values["scores"] >= self.min_score
-        values = {name: each[kept] if each.ndim else each for name, each in values.items()}
-        place = of.placements.find(row, seen)
+        is_kept = values["scores"] >= self.min_score
+        values = {name: value[is_kept] if value.ndim else value for name, value in values.items()}
+        placement = predict_set.placements.find(row, size)
         masks = None
         if "masks" in values:
-            inside = values["masks"].reshape(-1, *values["masks"].shape[-2:])
-            inside = inside if inside.dtype == np.bool_ else inside > (0.5 if inside.dtype.kind == "f" else 0)
-            masks = [run_lengths(place.mask(mask)) for mask in inside]
-        return Found(
-            size=place.size,
+            # (N, H, W), or torchvision's (N, 1, H, W): bool, probabilities, or integers.
+            pixels = values["masks"].reshape(-1, *values["masks"].shape[-2:])
+            if pixels.dtype != np.bool_:
+                pixels = pixels > (0.5 if pixels.dtype.kind == "f" else 0)
+            masks = [run_lengths(placement.mask(mask)) for mask in pixels]
+        return Prediction(
+            size=placement.size,
             labels=values["labels"].astype(np.int64) - self._first_label,
             scores=values["scores"].astype(np.float32),
-            boxes=place.boxes(values["boxes"]),
-            keypoints=place.points(values["keypoints"]) if "keypoints" in values else None,
+            boxes=placement.boxes(values["boxes"]),
+            keypoints=placement.points(values["keypoints"]) if "keypoints" in values else None,
             keypoint_scores=values.get("keypoint_scores"),
             attributes={name: values[name] for name in self._attributes if name in values},
             masks=masks,
@@ -386,7 +420,7 @@ class PredictionWriter(BasePredictionWriter):
 
 
 def _cannot_hold_labels(format: PredictionFormat) -> SettingError:
-    rule = "holds objects with boxes, and these predictions are labels of samples"
+    rule = "holds objects with boxes, got predictions of labels of whole samples"
     return SettingError("format", format, rule, settings={"format": "csv"})
 
 
@@ -394,28 +428,31 @@ def _cannot_hold_masks(format: PredictionFormat) -> SettingError:
     return SettingError("format", format, "cannot hold masks", settings={"format": "coco"})
 
 
-def _by_image(found: Mapping[int, Found], of: _PredictSet) -> dict[int, Found]:
-    """Return what was found in each image, from what was found in its samples."""
-    if not of.is_object:
-        return dict(found)
-    names = zip(of.images.image_paths, of.images.image_ids, strict=True)
-    image_of = {name: row for row, name in enumerate(names)}
-    parts: dict[int, list[Found]] = {}
-    for row, one in found.items():
-        parts.setdefault(image_of[of.samples.image_paths[row], of.samples.image_ids[row]], []).append(one)
-    return {image: _joined(held) for image, held in sorted(parts.items())}
+def _merge_objects(predictions: Mapping[int, Prediction], predict_set: _PredictSet) -> dict[int, Prediction]:
+    """Return predictions by row of the image; samples that are crops of one image are merged."""
+    if not predict_set.is_object:
+        return dict(predictions)
+    samples = predict_set.samples
+    images = predict_set.images
+    image_keys = zip(images.image_paths, images.image_ids, strict=True)
+    image_row_by_key = {key: row for row, key in enumerate(image_keys)}
+    parts_by_image: dict[int, list[Prediction]] = {}
+    for row, prediction in predictions.items():
+        image_row = image_row_by_key[samples.image_paths[row], samples.image_ids[row]]
+        parts_by_image.setdefault(image_row, []).append(prediction)
+    return {image_row: _concatenate(parts) for image_row, parts in sorted(parts_by_image.items())}
 
 
-def _joined(held: Sequence[Found]) -> Found:
-    joined = {}
+def _concatenate(parts: Sequence[Prediction]) -> Prediction:
+    columns = {}
     for name in ("labels", "scores", "boxes", "keypoints", "keypoint_scores"):
-        values = [getattr(one, name) for one in held]
-        joined[name] = None if values[0] is None else np.concatenate(values)
-    return Found(size=held[0].size, **joined)  # type: ignore[arg-type] # labels and scores are never None
+        values = [getattr(part, name) for part in parts]
+        columns[name] = None if values[0] is None else np.concatenate(values)
+    return Prediction(size=parts[0].size, **columns)  # type: ignore[arg-type] # labels and scores are never None
 
 
-def _wrong(prediction: Any, expected: str) -> str:
+def _wrong_type(prediction: Any, expected: str) -> str:
     return (
-        f"predict_step returned a {type(prediction).__name__}, and PredictionWriter expected {expected}, as the tasks "
-        "of lit_loader.recipes return it; return that, or write the predictions by a BasePredictionWriter of your own"
+        f"PredictionWriter expected predict_step to return {expected}, got a {type(prediction).__name__}; return the "
+        "same as the tasks of lit_loader.recipes, or write predictions with your own BasePredictionWriter"
     )

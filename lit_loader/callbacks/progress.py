@@ -1,4 +1,4 @@
-"""The progress of a training run: a bar with loss, learning rate and rates, and one line for each epoch."""
+"""Progress of a training run: a bar with loss, learning rate and throughput, and one line per epoch."""
 
 from __future__ import annotations
 
@@ -25,20 +25,20 @@ _CallbackT = TypeVar("_CallbackT", bound=Callback)
 
 
 class _EpochRates:
-    """Images a second and the share of waiting since the epoch began, of the trainer's `DataWaitMonitor`."""
+    """Images per second and share of waiting in the current epoch, from the trainer's `DataWaitMonitor`."""
 
     def __init__(self) -> None:
         self._start = (0.0, 0.0, 0)
 
     def begin(self, trainer: Trainer) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         monitor = _callback(trainer, DataWaitMonitor)
         self._start = (
             (0.0, 0.0, 0) if monitor is None else (monitor.wait_s, monitor.step_s, monitor.num_images)
         )
 
     def texts(self, trainer: Trainer) -> dict[str, str]:
-        """Return the figures by name; none without a monitor or before the first batch."""
+        """Return the rates as text by name; empty without a monitor or before the first batch."""
         monitor = _callback(trainer, DataWaitMonitor)
         if monitor is None:
             return {}
@@ -52,15 +52,15 @@ class _EpochRates:
 
 
 def _callback(trainer: Trainer, kind: type[_CallbackT]) -> _CallbackT | None:
-    """Return the first of a trainer's callbacks of a kind, or None."""
+    """Return a trainer's first callback of a type, or None."""
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
     return next((callback for callback in callbacks if isinstance(callback, kind)), None)
 
 
 def _loss(outputs: Any, trainer: Trainer) -> torch.Tensor | None:
-    """Return the loss of a training step, on its device, or None if the step returned none."""
+    """Return the loss of a training step on its device, or None if the step returned none."""
     loss = outputs.get("loss") if isinstance(outputs, Mapping) else outputs
-    # Lightning divides the loss for the sum of gradients.
+    # Lightning divides the loss by the number of batches over which gradients are summed.
     return loss.detach() * trainer.accumulate_grad_batches if isinstance(loss, torch.Tensor) else None
 
 
@@ -73,14 +73,14 @@ def _learning_rate(trainer: Trainer) -> dict[str, str]:
 
 
 class TrainingProgressBar(RichProgressBar):
-    """Lightning's progress bar with the loss, the learning rate, images a second and the share of waiting for data.
+    """Lightning's progress bar with loss, learning rate, images per second and the share of waiting for data.
 
-    The rates are those of a `DataWaitMonitor` among the callbacks, since the epoch began. No bar is drawn if standard
-    output is not a terminal; `EpochLines` prints a line for each epoch either way.
+    The rates are those of the current epoch, measured by a `DataWaitMonitor` among the callbacks. No bar is drawn if
+    standard output is not a terminal; `EpochLines` prints a line per epoch in both cases.
 
     Args:
-        refresh_rate: Updates of the bar a second, 0 for no bar.
-        leave: Leave the bar of each epoch on the screen.
+        refresh_rate: Updates of the bar per second; 0 for no bar.
+        leave: Whether to leave the bar of each epoch on the screen.
     """
 
     def __init__(self, refresh_rate: int = 10, leave: bool = False) -> None:
@@ -91,14 +91,14 @@ class TrainingProgressBar(RichProgressBar):
         self._next_metrics_s = 0.0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Draw no bar into a pipe or a file, where each frame would be a line."""
+        """Disable the bar in a pipe or a file, where each frame would be a line."""
         super().setup(trainer, pl_module, stage)
         console = Console()
         if not console.is_terminal and not console.is_jupyter:
             self.disable()
 
     def configure_columns(self, trainer: Trainer) -> list[Any]:
-        """Return Lightning's columns with a bar that leaves room for the figures."""
+        """Return Lightning's columns with a narrower bar, which leaves room for the metrics."""
         columns: list[Any] = super().configure_columns(trainer)
         for column in columns:
             if isinstance(column, BarColumn):
@@ -106,25 +106,26 @@ class TrainingProgressBar(RichProgressBar):
         return columns
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the rates of an epoch."""
+        """Start the rates of an epoch."""
         self._rates.begin(trainer)
         super().on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Keep the loss, which is read from its device only when the bar is drawn."""
+        """Store the loss, which is read from its device only when the bar is drawn."""
         self._last_loss = _loss(outputs, trainer)
         super().on_train_batch_end(trainer, pl_module, outputs, batch, batch_idx)
 
     def get_metrics(self, trainer: Trainer, pl_module: LightningModule) -> dict[str, Any]:
-        """Return the figures beside the bar by name; new ones twice a second, as each read waits for the device."""
+        """Return the metrics next to the bar, updated twice a second, because each read waits for the device."""
         now = time.monotonic()
         if now >= self._next_metrics_s or not trainer.training:
             self._next_metrics_s = now + _REFRESH_S
             loss = {} if self._last_loss is None else {"loss": self._last_loss.item()}
             self._metrics = {**loss, **_learning_rate(trainer), **self._rates.texts(trainer)}
-            if _callback(trainer, EpochLines) is None:  # else they stay on the screen above a bar of one line
+            # `EpochLines` prints the logged metrics above the bar, which then fits on one line.
+            if _callback(trainer, EpochLines) is None:
                 logged = super().get_metrics(trainer, pl_module)
                 logged.pop("v_num", None)
                 self._metrics |= logged
@@ -132,10 +133,10 @@ class TrainingProgressBar(RichProgressBar):
 
 
 class EpochLines(Callback):
-    """Prints one line for each training epoch on rank 0, which stays on a screen and in a file.
+    """Prints one line per training epoch on rank 0, which remains on the screen and in a log file.
 
-    It has the epoch, the step, the mean loss of this rank, the learning rate, the metrics of a validation that the
-    progress bar would show, images a second, the share of waiting for data and the seconds since the epoch began.
+    It contains the epoch, the step, the mean loss of this rank, the learning rate, the progress-bar metrics of a
+    validation, images per second, the share of waiting for data and the duration of the epoch in seconds.
     """
 
     def __init__(self) -> None:
@@ -146,11 +147,11 @@ class EpochLines(Callback):
         self._has_validated = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the rest of an epoch that is resumed, whose start is not called again."""
+        """Start the rest of a resumed epoch, for which Lightning does not call `on_train_epoch_start`."""
         self.on_train_epoch_start(trainer, pl_module)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         self._rates.begin(trainer)
         self._begin_s = time.monotonic()
         self._loss_sum = None
@@ -160,14 +161,14 @@ class EpochLines(Callback):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Add the loss, on its device."""
+        """Sum up the loss on its device."""
         loss = _loss(outputs, trainer)
         if loss is not None:
             self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
             self._num_losses += 1
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Note that there are new metrics."""
+        """Remember that there are new metrics."""
         self._has_validated = True
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -188,4 +189,5 @@ class EpochLines(Callback):
         sys.stdout.write(f"{line}\n")  # above the bar, if one is drawn
         sys.stdout.flush()
         if isinstance(sys.stdout, FileProxy):
-            _log.info("%s", line)  # the bar's frames keep it from whatever copies standard output to a file
+            # The bar captures standard output, so the line would be missing in a log file.
+            _log.info("%s", line)

@@ -1,4 +1,4 @@
-"""A callback that makes stopping and resuming exact for the training loaders of a user's own code."""
+"""A callback for the exact resume of training loaders that users create themselves."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ __all__ = ["ResumeLoaders"]
 
 
 class ResumeLoaders(ResumeStates):
-    """Saves the state of every `lit_loader.DataLoader` that is trained on, and loads it before the first batch.
+    """Saves the state of every `lit_loader.DataLoader` used for training, and loads it before the first batch.
 
-    For loaders of your own code: our data modules do so themselves, and need it only if their training set is an
-    iterable dataset. What Lightning would do without it stands in ``lit_loader/datamodules/resuming.py``.
+    For loaders that you create yourself. lit_loader's data modules have this built in; they need the callback only if
+    their training set is an iterable dataset. ``lit_loader/datamodules/resuming.py`` describes what Lightning does
+    without it.
 
     Raises:
-        ValueError: At the start of training, if a state does not fit its loader, which has a seed.
+        ValueError: At the start of training, if a state does not fit its loader and the loader has a seed.
     """
 
     def __init__(self) -> None:
@@ -29,19 +30,19 @@ class ResumeLoaders(ResumeStates):
         self._last_position: LoopPosition | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_trainer": None}  # found again by setup
+        return {**super().__getstate__(), "_trainer": None}  # `setup` sets it again
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Know whose loaders to save."""
+        """Remember the trainer, whose loaders are saved."""
         self._trainer = weakref.ref(trainer)
         self._last_position = None
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Remember the position before the fetcher is gone: a checkpoint may be saved after training."""
+        """Remember the position for a checkpoint that is saved after training, when the fetcher is gone."""
         self._last_position = loop_position(trainer, self._flags(trainer))
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the loaders' states, and the position of the fit loop, in training and after it."""
+        """Return the states of the loaders and the position of the fit loop, during and after training."""
         trainer = None if self._trainer is None else self._trainer()
         if trainer is None:
             return {"loaders": []}
@@ -49,7 +50,7 @@ class ResumeLoaders(ResumeStates):
         return {"loaders": saved_states(trainer, position), "position": position.fields()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Keep the states until training starts; a checkpoint that is tested changes nothing."""
+        """Store the states until training starts; in other stages than fit, a checkpoint changes nothing."""
         trainer = None if self._trainer is None else self._trainer()
         if trainer is None or trainer.state.fn == "fit":
             self.states = list(state_dict.get("loaders", ()))

@@ -1,4 +1,4 @@
-"""New class weights for the training sampler after each epoch, such as those of `recall_weights`."""
+"""A callback that sets new class weights on the training sampler after each epoch, such as `recall_weights`."""
 
 from __future__ import annotations
 
@@ -23,45 +23,45 @@ __all__ = ["ClassWeights", "ReweightClasses", "recall_weights"]
 ClassWeights: TypeAlias = Callable[
     [Trainer, LightningModule], Sequence[float] | npt.NDArray[Any] | torch.Tensor | None
 ]
-"""Returns the weights of the classes after an epoch, or None to leave them."""
+"""A function that returns new class weights after an epoch, or None to keep the current ones."""
 
 
 class _Target(NamedTuple):
-    """The training set's table, the sampler that draws from it, and the sampler's own weights."""
+    """The training table, the sampler that draws from it, and the sampler's initial weights."""
 
     table: AnnotationTable
     sampler: WeightedRandomSampler
-    own: torch.Tensor
+    initial_weights: torch.Tensor
 
 
-# Of samplers that draw by weights set here: their own, and the revision that we set.
-_own_weights: WeakKeyDictionary[WeightedRandomSampler, tuple[torch.Tensor, int]] = WeakKeyDictionary()
+# For samplers whose weights this callback has set: the initial weights, and the revision after the callback's change.
+# Another revision means that the user has set new weights since, which then count as the initial ones.
+_initial_weights: WeakKeyDictionary[WeightedRandomSampler, tuple[torch.Tensor, int]] = WeakKeyDictionary()
 
 
 class ReweightClasses(Callback):
-    """Asks for class weights after each training epoch and sets them on the training sampler for the next.
+    """Computes class weights after each training epoch, and sets them on the training sampler for the next one.
 
-    The epoch's last validation has run by then: it asks when that validation ends, before a checkpoint is written
-    there, and without one at the end of the training epoch. They become weights of images by
-    `lit_loader.annotations.image_weights` over the training table. The weights are in the checkpoint: a
-    run that is resumed draws by them from its first batch on. They stay when the run ends, so that a checkpoint saved
-    then fits too; the next run with this callback begins with the sampler's own. For one without it make a new data
-    module, or call ``set_weights``. Where the trainer has loggers, the share that each class is expected to have among
-    the labels of the next epoch goes to them as ``data/class_mix/<name>``.
+    The weights are computed after the epoch's last validation, before checkpoints are saved there; without a
+    validation, at the end of the training epoch. `lit_loader.annotations.image_weights` turns them into weights of the
+    images of the training table. Checkpoints contain the weights, so a resumed run draws with them from its first batch
+    on. After a run the sampler keeps them, for checkpoints that are saved then. The next run with this callback starts
+    with the sampler's initial weights; for a run without it, create a new data module or call ``set_weights``. The
+    expected share of each class among the labels of the next epoch is logged as ``data/class_mix/<name>``.
 
-    The data module must be a `TableDataModule` whose training sampler is a `WeightedRandomSampler`, alone or in
-    batches of like shape. With ``Trainer(overfit_batches=...)`` Lightning draws in order, and this has no effect.
+    The data module must be a `TableDataModule` whose training sampler is a `WeightedRandomSampler`, also with grouped
+    batches. With ``Trainer(overfit_batches=...)``, Lightning draws in order and this callback has no effect.
 
     Args:
-        class_weights: ``class_weights(trainer, pl_module)`` returns one weight a class (or value of ``balance_by``),
-            finite, not negative, not all zero; None leaves them as they are. It is called on every rank, so that it may
-            gather what they hold; rank zero's weights are set on all of them. See `recall_weights`.
-        balance_by: The attribute whose values are weighted, or None for the class.
-        reduce: How the weights of an image's objects become the image's.
-        empty_weight: Weight of an image without objects that count, or None for the smallest of the others.
+        class_weights: Function ``class_weights(trainer, pl_module)`` that returns one weight per class (or per value of
+            ``balance_by``), finite, not negative and not all zero; None keeps the current weights. It is called on
+            every rank, so it may gather values; the weights of rank 0 are used. See `recall_weights`.
+        balance_by: Attribute whose values are weighted; None for the class.
+        reduce: How the weights of an image's objects are combined to the weight of the image.
+        empty_weight: Weight of an image without objects that count; None for the smallest weight of the others.
 
     Attributes:
-        last_class_weights: The weights set last, a list, or None before the first.
+        last_class_weights: List of the current class weights; None before the first.
     """
 
     def __init__(
@@ -75,82 +75,89 @@ class ReweightClasses(Callback):
         if not callable(class_weights):
             raise TypeError(
                 f"`class_weights` must be a function of (trainer, pl_module), got {type(class_weights).__name__}; "
-                "weights that do not change belong to the sampler"
+                "give constant weights to the sampler instead"
             )
         check_choice("reduce", reduce, Reduce)
-        self.class_weights, self.balance_by = class_weights, balance_by
-        self.reduce, self.empty_weight = reduce, empty_weight
+        self.class_weights = class_weights
+        self.balance_by = balance_by
+        self.reduce = reduce
+        self.empty_weight = empty_weight
         self.last_class_weights: list[float] | None = None
-        self._last_epoch = -1  # the epoch after which they were asked for
+        self._last_epoch = -1  # epoch after which the weights were last computed
         self._target: _Target | None = None
 
     # -- state ----------------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the weights in force, and the epoch after which they were set."""
+        """Return the current class weights, and the epoch after which they were computed."""
         return {"class_weights": self.last_class_weights, "epoch": self._last_epoch}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Take the weights of a checkpoint, and set them if the sampler is known, as it is in a trainer.
+        """Load the weights of a checkpoint, and set them on the sampler if a fit has been set up.
 
         Raises:
             ValueError: If they do not fit the training table.
         """
-        self.last_class_weights, self._last_epoch = state_dict["class_weights"], state_dict["epoch"]
+        self.last_class_weights = state_dict["class_weights"]
+        self._last_epoch = state_dict["epoch"]
         self._set_weights()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_target": None}  # found again where a trainer is
+        return {**self.__dict__, "_target": None}  # `setup` sets it again
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the sampler of a fit; in other stages a checkpoint's weights change nothing.
+        """Find the sampler for a fit; in other stages, the weights of a checkpoint have no effect.
 
         Raises:
-            ValueError: There is none whose weights can be set, or the table has no attribute ``balance_by``.
+            ValueError: If no sampler has weights to set, or the table lacks the attribute ``balance_by``.
         """
         self._target = None
         if stage != "fit":
             return
         self._target = _find_target(trainer)
-        self._target.table.labels_of(self.balance_by)
-        if trainer.current_epoch == 0:  # a new run; one that is resumed has its state loaded after this
-            self.last_class_weights, self._last_epoch = None, -1
+        self._target.table.labels_of(self.balance_by)  # raises for an unknown attribute
+        # A new run. Lightning loads the state of a resumed run after this hook.
+        if trainer.current_epoch == 0:
+            self.last_class_weights = None
+            self._last_epoch = -1
         self._set_weights()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Warn if it is another sampler that training uses."""
+        """Warn if training uses another sampler."""
         loaders = trainer.fit_loop._combined_loader
-        used = [getattr(loader, "sampler", None) for loader in loaders.flattened] if loaders else []
-        if self._target is not None and not any(_inner(sampler) is self._target.sampler for sampler in used):
-            names = ", ".join(type(sampler).__name__ for sampler in used)
-            rank_zero_warn(
-                f"{type(self).__name__} has no effect: training draws by {names} in the place of the data module's "
-                "sampler; is Trainer(overfit_batches=...) set?"
-            )
+        samplers = [getattr(loader, "sampler", None) for loader in loaders.flattened] if loaders else []
+        if self._target is None or any(_inner(sampler) is self._target.sampler for sampler in samplers):
+            return
+        names = ", ".join(type(sampler).__name__ for sampler in samplers)
+        rank_zero_warn(
+            f"{type(self).__name__} has no effect: expected training to draw with the data module's sampler, got "
+            f"{names}; is Trainer(overfit_batches=...) set?"
+        )
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ask after the validation that ends an epoch."""
-        fitting = trainer.state.fn == "fit" and not trainer.sanity_checking
-        if fitting and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
-            self._ask(trainer, pl_module)
+        """Update the weights after the last validation of an epoch."""
+        is_fitting = trainer.state.fn == "fit" and not trainer.sanity_checking
+        if is_fitting and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
+            self._update(trainer, pl_module)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Ask if no validation ended the epoch.
+        """Update the weights if no validation ended the epoch.
 
         Raises:
-            ValueError: The weights do not fit the table, or leave nothing to draw.
+            ValueError: If the weights do not fit the table, or leave nothing to draw.
         """
-        self._ask(trainer, pl_module)
+        self._update(trainer, pl_module)
 
     # -- weights --------------------------------------------------------------------------------------------
 
-    def _ask(self, trainer: Trainer, pl_module: LightningModule) -> None:
+    def _update(self, trainer: Trainer, pl_module: LightningModule) -> None:
         if self._last_epoch == trainer.current_epoch:
             return
-        answer = self.class_weights(trainer, pl_module)
-        values = None if answer is None else torch.as_tensor(answer, dtype=torch.float64).tolist()
+        new_weights = self.class_weights(trainer, pl_module)
+        values = None if new_weights is None else torch.as_tensor(new_weights, dtype=torch.float64).tolist()
+        # Ranks must draw with the same weights, and metrics may differ between them in the last bits.
         weights = trainer.strategy.broadcast(values)
         self._last_epoch = trainer.current_epoch
         if weights is not None:
@@ -161,11 +168,18 @@ class ReweightClasses(Callback):
     def _set_weights(self) -> None:
         if self._target is None:
             return
-        table, sampler, own = self._target
-        options: Any = {"by": self.balance_by, "reduce": self.reduce, "empty_weight": self.empty_weight}
-        given = self.last_class_weights
-        sampler.set_weights(own if given is None else image_weights(table, given, **options))
-        _own_weights[sampler] = own, sampler.revision  # for the next run
+        table, sampler, initial_weights = self._target
+        weights: torch.Tensor | npt.NDArray[np.float64] = initial_weights
+        if self.last_class_weights is not None:
+            weights = image_weights(
+                table,
+                self.last_class_weights,
+                by=self.balance_by,
+                reduce=self.reduce,
+                empty_weight=self.empty_weight,
+            )
+        sampler.set_weights(weights)
+        _initial_weights[sampler] = initial_weights, sampler.revision
 
     def _log_mix(self, trainer: Trainer) -> None:
         if self._target is None or not trainer.loggers:
@@ -187,47 +201,51 @@ def _find_target(trainer: Trainer) -> _Target:
     """Return the training table and its weighted sampler.
 
     Raises:
-        ValueError: If there is no such sampler.
+        ValueError: If training draws with another kind of sampler, or from several sets.
     """
     datamodule = getattr(trainer, "datamodule", None)
     if not isinstance(datamodule, TableDataModule):
-        found = "no data module" if datamodule is None else f"the data module {type(datamodule).__name__}"
+        kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
         raise ValueError(
-            f"ReweightClasses needs the annotation table that training draws from, and the trainer has {found}; give "
-            "`Trainer.fit` a data module of lit_loader, or call set_weights of your own sampler"
+            "ReweightClasses expected the trainer to have a data module of lit_loader with annotation tables, got "
+            f"{kind}; give `Trainer.fit` one, or call set_weights of your own sampler"
         )
     sets = datamodule._open("train")
     sampler = _inner(sets[0][1]) if len(sets) == 1 else None
     if not isinstance(sampler, WeightedRandomSampler):
-        found = f"draws by {type(sampler).__name__}" if len(sets) == 1 else f"has {len(sets)} training sets"
+        draws_from = f"a {type(sampler).__name__}" if len(sets) == 1 else f"{len(sets)} training sets"
         raise ValueError(
-            f"ReweightClasses sets the weights of a WeightedRandomSampler, and {type(datamodule).__name__} {found}; "
-            "give it train_sampler=WeightedSamplerConfig() (sampler=weighted in Hydra), or leave the callback out"
+            f"ReweightClasses expected {type(datamodule).__name__} to draw with one WeightedRandomSampler, got "
+            f"{draws_from}; give it train_sampler=WeightedSamplerConfig() (sampler=weighted in Hydra), or leave the "
+            "callback out"
         )
     table = datamodule.tables("train")[0]
     if table.num_images != sampler.num_indices:
         raise ValueError(
-            f"the training sampler has {sampler.num_indices} weights and the training table {table.num_images} "
-            "samples; give the sampler one weight a sample"
+            f"expected the training sampler to have a weight for each of the {table.num_images} samples of the "
+            f"training table, got {sampler.num_indices} weights; give the sampler one weight per sample"
         )
-    own, revision = _own_weights.get(sampler, (None, -1))
-    return _Target(table, sampler, sampler.weights if own is None or revision != sampler.revision else own)
+    initial_weights, revision = _initial_weights.get(sampler, (None, -1))
+    if initial_weights is None or revision != sampler.revision:
+        initial_weights = sampler.weights
+    return _Target(table, sampler, initial_weights)
 
 
 def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.1) -> npt.NDArray[np.float64]:
-    """Return a weight for each class that rises as its recall falls.
+    """Return class weights that are larger for classes with lower recall.
 
-    ``w_c = (1 - r_c + floor) / mean``, with ``r_c = confusion[c, c] / confusion[c].sum()`` and the mean over the
-    classes that were seen; a class that was not, an empty row, gets 1. So weights are 1 in the mean, and those of two
-    classes differ by at most the factor ``(1 + floor) / floor``: 11 by default.
+    ``w_c = (1 - r_c + floor) / mean``, with ``r_c = confusion[c, c] / confusion[c].sum()`` and the mean over classes
+    with samples. A class without samples (an empty row) gets weight 1. So the mean weight is 1, and the weights of two
+    classes differ by at most the factor ``(1 + floor) / floor``, 11 by default.
 
     Args:
-        confusion: ``(num_classes, num_classes)`` counts or shares, finite and not negative, rows the true class, as
-            scikit-learn and torchmetrics have it.
-        floor: Above 0, so that a class with a recall of 1 is still drawn; the lower, the stronger the weights.
+        confusion: Counts or shares ``(num_classes, num_classes)``, finite and not negative, one row per true class, as
+            in scikit-learn and torchmetrics.
+        floor: Number above 0, which keeps classes with a recall of 1 in the draws. A smaller floor makes the weights
+            differ more.
 
     Returns:
-        float64 ``(num_classes,)``, each above 0.
+        float64 ``(num_classes,)``, all above 0.
 
     Raises:
         ValueError: If the matrix is not square, an entry is negative or not finite, or the floor is not above 0.
@@ -237,18 +255,20 @@ def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.
         raise ValueError(
             f"`confusion` must have shape (num_classes, num_classes), got {counts.shape}; leave a background class out"
         )
-    wrong = np.argwhere(~(np.isfinite(counts) & (counts >= 0)))
-    if len(wrong):
-        row, column = wrong[0].tolist()
+    invalid = np.argwhere(~(np.isfinite(counts) & (counts >= 0)))
+    if len(invalid):
+        row, column = invalid[0].tolist()
         raise ValueError(
             f"`confusion` must be finite and not negative, got confusion[{row}, {column}]={counts[row, column]}; "
-            "give counts, or shares of all rows together (a matrix normalised by row has NaN for a class not seen)"
+            "give counts, or shares of the total (a matrix normalised by row has NaN for a class without samples)"
         )
     if not 0 < floor < np.inf:
         raise ValueError(
             f"floor={floor} must be above 0 and finite; at 0 a class with a recall of 1 is never drawn"
         )
     totals = counts.sum(axis=1)
-    seen = totals > 0
-    lacking = 1.0 - np.diagonal(counts) / np.where(seen, totals, 1.0) + floor
-    return np.where(seen, lacking / lacking.mean(where=seen), 1.0) if seen.any() else np.ones(len(counts))
+    has_samples = totals > 0
+    if not has_samples.any():
+        return np.ones(len(counts))
+    weights = 1.0 - np.diagonal(counts) / np.where(has_samples, totals, 1.0) + floor
+    return np.where(has_samples, weights / weights.mean(where=has_samples), 1.0)

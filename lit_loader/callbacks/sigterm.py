@@ -1,4 +1,4 @@
-"""A callback that saves the state to resume from when the system asks a run to end."""
+"""A callback that saves a checkpoint when the system asks a run to end."""
 
 from __future__ import annotations
 
@@ -16,34 +16,36 @@ __all__ = ["SigtermCheckpoint"]
 
 
 class SigtermCheckpoint(Checkpoint):
-    """Saves a checkpoint when SIGTERM ends a fit, as schedulers of clusters and containers send it before SIGKILL.
+    """Saves a checkpoint when SIGTERM ends a fit. Schedulers of clusters and containers send it before SIGKILL.
 
-    Lightning ends the fit after the current batch, or within a validation. The checkpoint holds the state after this
+    Lightning ends the fit after the current batch, or within a validation. The checkpoint contains the state after this
     batch.
 
-    NOTE Several ranks. Lightning's handler (2.6) broadcasts to all ranks while these may wait in the reduction of
-    gradients: both wait forever. In training this callback handles the signal instead. It notes the signal, the ranks
-    agree every ``every_n_steps`` batches and at the end of an epoch whether one of them was signalled, and all save and
-    stop together.
+    NOTE [Several ranks]
+        Lightning's handler (2.6) broadcasts to all ranks while these may wait in the reduction of gradients: a
+        deadlock. So during training this callback handles the signal instead and only records it. Every
+        ``every_n_steps`` batches and at the end of an epoch, the ranks agree whether one of them received it, and then
+        save and stop together.
 
     Args:
         dirpath: Folder of the checkpoint.
-        filename: Its name without the extension ``.ckpt``; an earlier file of this name is replaced.
-        every_n_steps: With several ranks, training batches between two agreements. Each waits for all ranks and for
-            the device, so a small number slows training down; a large one may take longer than the scheduler waits.
+        filename: File name without the extension ``.ckpt``; an existing file of this name is replaced.
+        every_n_steps: Number of training batches between two agreements of several ranks. Each agreement waits for all
+            ranks and for the device, so a small number slows training down; with a large one, the scheduler may not
+            wait long enough.
 
     Raises:
         ValueError: If ``every_n_steps`` is below 1.
 
     Attributes:
-        path: The file.
-        has_saved: Whether a signal came and the file was written.
-        received: Whether the signal came to this rank, of several.
+        path: Path of the checkpoint.
+        has_saved: Whether the signal was received and the checkpoint written.
+        received: With several ranks, whether this rank received the signal.
     """
 
     def __init__(self, dirpath: str | Path, filename: str = "last", *, every_n_steps: int = 10) -> None:
         if every_n_steps < 1:
-            raise ValueError(f"every_n_steps={every_n_steps} must be 1 or more")
+            raise ValueError(f"every_n_steps={every_n_steps} must be at least 1")
         self.every_n_steps = every_n_steps
         self.path = Path(dirpath) / f"{filename}.ckpt"
         self.has_saved = False
@@ -62,7 +64,7 @@ class SigtermCheckpoint(Checkpoint):
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
-        """Save after the batch in which the signal came, at the moment at which other checkpoints are saved.
+        """Save after the batch in which the signal was received, in the hook in which other checkpoints are saved.
 
         Raises:
             SIGTERMException: With several ranks, on all of them.
@@ -77,13 +79,13 @@ class SigtermCheckpoint(Checkpoint):
             raise SIGTERMException
 
     def on_exception(self, trainer: Trainer, pl_module: LightningModule, exception: BaseException) -> None:
-        """Save where the signal ended a validation."""
+        """Save if the signal ended a validation."""
         if not isinstance(exception, SIGTERMException) or trainer.state.fn != "fit" or self.has_saved:
             return
         callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
         averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
         if trainer.validating and averages:
-            return  # the model holds the averaged weights, from which no training may go on
+            return  # the model has the averaged weights, which training must not continue from
         self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:

@@ -120,7 +120,7 @@ def fits(value: Any, hint: Any) -> bool:
         return False
     if isinstance(value, Mapping):
         # Only strings are checked: a command line makes numbers of text such as `{a: 1}`, which is ambiguous.
-        parts = zip(arguments, (value.keys(), value.values()), strict=False)
+        parts = zip(arguments, (list(value), list(value.values())), strict=False)
         return all(fits(item, str) for item_hint, items in parts if item_hint is str for item in items)
     if isinstance(value, list | tuple) and arguments:
         return all(fits(item, arguments[0]) for item in value)

@@ -178,10 +178,9 @@ class Slots:
             lease = None  # this process is not allowed to map so much
         if lease is None:
             return [self.file.read(ticket.number, start, size) for start, size in places]
-        buffer: Any = lease  # type stubs do not know that a ctypes array is a buffer
-        view = memoryview(
-            np.frombuffer(buffer, np.uint8)
-        )  # a memoryview of the lease cannot be sliced as bytes
+        buffer: Any = lease  # typed as Any: type stubs do not know that ctypes and numpy arrays are buffers
+        buffer = np.frombuffer(buffer, np.uint8)  # a memoryview of the lease itself cannot be sliced as bytes
+        view = memoryview(buffer)
         return [view[start : start + size] for start, size in places]
 
     def _open(self, ticket: Ticket, ranges: Places) -> Lease | None:

@@ -217,7 +217,7 @@ def test_batches_on_a_device_are_counted_without_waiting_for_it(kind):
             monitor.on_train_batch_start(None, None, batch, 0)
 
 
-@pytest.mark.parametrize(("label", "message"), [(3, "holds class 3"), (-1, "label 0, below first_label=1")])
+@pytest.mark.parametrize(("label", "message"), [(3, "got class 3"), (-1, "label 0, below first_label=1")])
 def test_labels_of_no_class_on_a_device_are_told_when_they_are_read(label, message):
     count = EpochCount(3)
     count.add(torch.tensor([0, label, 2, 2]), None)
@@ -230,7 +230,7 @@ def test_labels_of_no_class_on_a_device_are_told_when_they_are_read(label, messa
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"class_names": ["a"]}, "holds class 1, counted from 0, and there are 1 class_names"),
+        ({"class_names": ["a"]}, "classes below 1 .* 1 class_names, got class 1"),
         ({"class_names": list("abc"), "first_label": 2}, "label 1, below first_label=2"),
     ],
 )

@@ -99,7 +99,7 @@ def test_without_a_data_module_of_tables_the_names_are_asked_for(tmp_path, given
     data = {"datamodule": DatasetsDataModule(train_dataset=sets[0], val_dataset=sets[1])}
     if given == "no data module":
         data = dict(zip(("train_dataloaders", "val_dataloaders"), map(DataLoader, sets), strict=True))
-    with pytest.raises(ValueError, match=f"the trainer has {given}; give class_names"):
+    with pytest.raises(ValueError, match=f"got {given}; give class_names"):
         trainer_of(tmp_path, ClassMixMonitor()).fit(Tiny(), **data)
 
 

@@ -82,7 +82,7 @@ def test_a_cache_of_smaller_images_and_transforms_of_a_users_own_are_undone(tmp_
 def test_random_transforms_are_refused_since_they_cannot_be_undone(tmp_path, table):
     random = v2.Compose([v2.RandomResize(20, 300), v2.ToDtype(torch.float32, scale=True)])
     datamodule = DetectionDataModule(DrawnSource(predict=table), predict_transforms=random)
-    with pytest.raises(ValueError, match=r"0\.png: predictions cannot be brought back"):
+    with pytest.raises(ValueError, match=r"0\.png: predictions cannot be converted"):
         predict(tmp_path, datamodule)
     assert not (tmp_path / "out").exists()
 

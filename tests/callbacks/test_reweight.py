@@ -147,15 +147,15 @@ class Holding:
 def test_a_sampler_without_weights_is_refused_before_the_first_epoch(shapes, tmp_path):
     callback = ReweightClasses(Asked())
     with pytest.raises(
-        ValueError, match=r"DetectionDataModule draws by RandomSampler; .*WeightedSamplerConfig\(\)"
+        ValueError, match=r"DetectionDataModule .* got a RandomSampler; .*WeightedSamplerConfig\(\)"
     ):
         set_up(callback, Holding(data_of(shapes, train_sampler=None)))
-    with pytest.raises(ValueError, match="the trainer has no data module"):
+    with pytest.raises(ValueError, match="got no data module"):
         set_up(callback, Holding(None))
     with pytest.raises(ValueError, match="colour"):
         set_up(ReweightClasses(Asked(), balance_by="colour"), Holding(data_of(shapes)))
     too_short = WeightedRandomSampler([1.0, 1.0])
-    with pytest.raises(ValueError, match="2 weights and the training table 24 samples"):
+    with pytest.raises(ValueError, match="24 samples of the training table, got 2 weights"):
         set_up(callback, Holding(data_of(shapes, train_sampler=too_short)))
 
 
@@ -207,5 +207,5 @@ def test_samples_of_one_object_are_weighted_by_theirs(shapes):
 
 @pytest.mark.filterwarnings("ignore:You requested to overfit")
 def test_training_by_another_sampler_is_told(shapes, tmp_path):
-    with pytest.warns(UserWarning, match="ReweightClasses has no effect: .* by SequentialSampler"):
+    with pytest.warns(UserWarning, match="ReweightClasses has no effect: .* got SequentialSampler"):
         fit(tmp_path, shapes, ReweightClasses(Asked()), overfit_batches=2, max_epochs=1)

@@ -60,5 +60,5 @@ def test_ranks_agree_every_few_batches_and_at_the_end_of_an_epoch(tmp_path):
         trainer.is_last_batch = batch_idx == 7
         callback.on_train_batch_end(trainer, None, None, None, batch_idx)
     assert agreements == [2, 5, 7]
-    with pytest.raises(ValueError, match="every_n_steps=0 must be 1 or more"):
+    with pytest.raises(ValueError, match="every_n_steps=0 must be at least 1"):
         SigtermCheckpoint(tmp_path, every_n_steps=0)

@@ -152,7 +152,7 @@ def test_other_loaders_are_left_alone():
 def test_a_file_that_cannot_be_written_ends_no_training(tmp_path):
     (tmp_path / "file").write_text("")
     report = BadSampleReport(tmp_path / "file" / "bad.jsonl")
-    with pytest.warns(UserWarning, match="the bad samples of train were not written to"):
+    with pytest.warns(UserWarning, match="bad samples of train could not be written to"):
         trainer_of(report).fit(Counting(), loader_of())
     assert report.num_bad_samples == {"train": 3}
 
