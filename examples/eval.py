@@ -1,8 +1,8 @@
-"""Test a checkpoint, in an app of one's own.
+"""Test a checkpoint in your own app.
 
     python examples/eval.py ckpt_path=logs/train/runs/DATE_TIME/checkpoints/best.ckpt
 
-`lit-loader eval` is the same app with the configs of the package.
+`lit-loader eval` is the same app with the package's configs.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Fit and test from one YAML file by Lightning's own command line, without Hydra.
+"""Fit and test from one YAML file with Lightning's command line, without Hydra.
 
     python examples/lightning_cli.py fit --config examples/lightning_cli.yaml
     python examples/lightning_cli.py test --config examples/lightning_cli.yaml --ckpt_path PATH
     python examples/lightning_cli.py fit --config examples/lightning_cli.yaml --data.batch_size 8 --data.num_workers 0
 
-`fit --help` lists the settings of the trainer; `fit --data.help lit_loader.DetectionDataModule` those of a data
-module, and `--print_config` the whole configuration. Prints the progress of the fit and its validation scores.
+`fit --help` lists the trainer's settings, `fit --data.help lit_loader.DetectionDataModule` those of a data module, and
+`--print_config` the complete configuration. Prints the progress of the fit and its validation scores.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from lightning.pytorch.cli import LightningCLI
 
 
 def main() -> None:
-    """Run what the command line asks for."""
+    """Run the subcommand given on the command line."""
     LightningCLI(LightningModule, LightningDataModule, subclass_mode_model=True, subclass_mode_data=True)
 
 

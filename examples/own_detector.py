@@ -1,11 +1,11 @@
-"""Train a detector of your own, here a small DETR, with the data module, metric and optimizer of any other.
+"""Train your own detector, here a small DETR, with lit_loader's data module, metric and task.
 
     python examples/own_detector.py
     python examples/own_detector.py 30  # epochs instead of 10
 
-`DetectionTask` takes any builder of a module with two modes: ``model(images, targets)`` returns losses by name in
-training, ``model(images)`` a dict of boxes, labels and scores an image in evaluation. Images are float in [0, 1] and of
-any size; labels count from 1. In a config: ``_target_: lit_loader.recipes.DetectionTask``, ``model: {_target_:
+`DetectionTask` takes any builder of a module with two modes: in training, ``model(images, targets)`` returns a dict of
+losses; in evaluation, ``model(images)`` returns a dict of boxes, labels and scores per image. Images are floats in
+[0, 1] of any size; labels start at 1. In a config: ``_target_: lit_loader.recipes.DetectionTask``, ``model: {_target_:
 PACKAGE.SmallDETR, _partial_: true}``. Prints the progress, and after 10 epochs ``mAP@50 after 1880 steps: 0.231``.
 """
 
@@ -28,15 +28,13 @@ from lit_loader.recipes import DetectionTask
 
 
 class SmallDETR(nn.Module):
-    """A transformer whose queries each answer with a class, 0 for none, and a box (Carion et al. 2020)."""
+    """A transformer whose queries each predict a class (0 for no object) and a box (Carion et al. 2020)."""
 
-    def __init__(
-        self, *, num_classes: int, num_queries: int = 12, channels: int = 64, size: int = 96
-    ) -> None:
+    def __init__(self, num_classes: int, num_queries: int = 12, channels: int = 64, size: int = 96) -> None:
         super().__init__()
         self.size = size
-        widths = zip((3, 16, 32, channels), (16, 32, channels, channels), strict=True)
-        self.backbone = nn.Sequential(*(Conv2dNormActivation(a, b, stride=2) for a, b in widths))
+        widths = ((3, 16), (16, 32), (32, channels), (channels, channels))
+        self.backbone = nn.Sequential(*(Conv2dNormActivation(*pair, stride=2) for pair in widths))
         self.positions = nn.Parameter(torch.randn((size // 16) ** 2, channels) * 0.1)
         self.queries = nn.Parameter(torch.randn(num_queries, channels))
         settings: dict[str, Any] = {"dim_feedforward": 2 * channels, "dropout": 0.0, "batch_first": True}
@@ -47,43 +45,45 @@ class SmallDETR(nn.Module):
     def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
         """Return losses in training, detections in evaluation."""
         inputs = [functional.interpolate(image[None], (self.size, self.size)) for image in images]
-        maps = self.backbone((torch.cat(inputs) - 0.5) / 0.25)
-        cells = maps.flatten(2).transpose(1, 2) + self.positions
-        answers = self.transformer(cells, self.queries.expand(len(images), -1, -1))
-        logits = self.classes(answers)
-        boxes = box_convert(self.boxes(answers).sigmoid(), "cxcywh", "xyxy")  # as shares of the image's sides
+        features = self.backbone((torch.cat(inputs) - 0.5) / 0.25)
+        cells = features.flatten(2).transpose(1, 2) + self.positions
+        outputs = self.transformer(cells, self.queries.expand(len(images), -1, -1))
+        logits = self.classes(outputs)
+        boxes = box_convert(self.boxes(outputs).sigmoid(), "cxcywh", "xyxy")  # relative to the image's size
         scales = [image.new_tensor(image.shape[-2:]).flip(0).repeat(2) for image in images]
         if targets is not None:
             return self.losses(logits, boxes, targets, scales)
         scores, labels = logits.softmax(dim=-1)[..., 1:].max(dim=-1)
-        found = zip(boxes, labels + 1, scores, scales, strict=True)
-        return [{"boxes": b * scale, "labels": label, "scores": s} for b, label, s, scale in found]
+        outputs = zip(boxes, labels + 1, scores, scales, strict=True)
+        return [{"boxes": b * scale, "labels": label, "scores": s} for b, label, s, scale in outputs]
 
     def losses(self, logits: Tensor, boxes: Tensor, targets: Any, scales: list[Tensor]) -> dict[str, Tensor]:
-        """Return the losses of queries, each matched with at most one object."""
-        wanted = torch.zeros(logits.shape[:2], dtype=torch.int64, device=logits.device)
-        found, objects = list[Tensor](), list[Tensor]()
+        """Return the losses of the queries; each is matched to at most one object."""
+        classes = torch.zeros(logits.shape[:2], dtype=torch.int64, device=logits.device)
+        pairs: list[tuple[Tensor, Tensor]] = []
         for i, (target, scale) in enumerate(zip(targets, scales, strict=True)):
-            shares = target["boxes"] / scale
+            true_boxes = target["boxes"] / scale
             with torch.no_grad():
-                cost = 5 * torch.cdist(boxes[i], shares, p=1) - 2 * generalized_box_iou(boxes[i], shares)
+                cost = 5 * torch.cdist(boxes[i], true_boxes, p=1) - 2 * generalized_box_iou(
+                    boxes[i], true_boxes
+                )
                 cost -= logits[i].softmax(dim=-1)[:, target["labels"]]
             rows, columns = map(torch.as_tensor, linear_sum_assignment(cost.cpu()))
-            wanted[i, rows] = target["labels"][columns]
-            found, objects = [*found, boxes[i, rows]], [*objects, shares[columns]]
+            classes[i, rows] = target["labels"][columns]
+            pairs.append((boxes[i, rows], true_boxes[columns]))
         weights = logits.new_ones(logits.shape[-1])
         weights[0] = 0.1  # most queries have no object
-        pair = torch.cat(found), torch.cat(objects)
-        count = max(1, len(pair[0]))
+        predicted, matched = map(torch.cat, zip(*pairs, strict=True))
+        count = max(1, len(predicted))
         return {
-            "classification": functional.cross_entropy(logits.flatten(0, 1), wanted.flatten(), weights),
-            "box": 5 * functional.l1_loss(*pair, reduction="sum") / count,
-            "giou": 2 * generalized_box_iou_loss(*pair, reduction="sum") / count,
+            "classification": functional.cross_entropy(logits.flatten(0, 1), classes.flatten(), weights),
+            "box": 5 * functional.l1_loss(predicted, matched, reduction="sum") / count,
+            "giou": 2 * generalized_box_iou_loss(predicted, matched, reduction="sum") / count,
         }
 
 
 def main(epochs: int = 10, **source: Any) -> None:
-    """Train on the embedded scenes, and print what came of it."""
+    """Train on the embedded scenes, and print the test score."""
     datamodule = DetectionDataModule(ShapesSource(**source), batch_size=16, seed=0)
     datamodule.prepare_data()
     torch.manual_seed(0)

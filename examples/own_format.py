@@ -1,10 +1,10 @@
-"""A format of your own: `python examples/own_format.py` writes two pictures and a list of boxes, and reads them.
+"""Add an annotation format: `python examples/own_format.py` writes two images and a list of boxes, and reads them.
 
-The format "boxes" has a line for each box, ``picture;class;x;y;width;height``. A package makes a reader known by an
-entry point of the group ``lit_loader.formats``, and then `read_annotations`, the data modules
-(``FormatSource("boxes", root, ...)``), the app (``dataset=files dataset.format=boxes``) and the commands of
-``lit-loader`` know it and its options. `register_format` makes it known in one program. The script prints the table,
-what could not be read, and the classes.
+The format "boxes" has one line per box, ``image;class;x;y;width;height``. A package registers a reader through an entry
+point of the group ``lit_loader.formats``. Then `read_annotations`, the data modules
+(``FormatSource("boxes", root, ...)``), the app (``dataset=files dataset.format=boxes``) and the ``lit-loader`` commands
+support it with all its options. `register_format` registers it for one program. The script prints the table, a report
+of the lines that could not be read, and the classes.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class BoxesReader(Reader):
     """Reads lists of boxes.
 
     Args:
-        image_dir: The folder that paths are relative to, relative to the root.
-        separator: What stands between fields.
+        image_dir: Folder of the images, relative to the root.
+        separator: Separator between the fields of a line.
     """
 
     format: ClassVar[str] = "boxes"
-    description: ClassVar[str] = "text, a box a line: picture, class, x, y, width, height; NAME: the file"
+    description: ClassVar[str] = "text, one box per line: image, class, x, y, width, height; NAME: the file"
 
     image_dir: str = "."
     separator: str = ";"
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what one list says."""
+        """Add the boxes of one list."""
         for line, text in self.lines(rows, unit):
             path, class_name, *numbers = text.split(self.separator)
             try:
