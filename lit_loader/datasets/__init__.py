@@ -1,4 +1,4 @@
-"""Datasets, and the sources that say where they lie."""
+"""Datasets, and the sources that provide their annotation tables."""
 
 from __future__ import annotations
 

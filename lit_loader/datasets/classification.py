@@ -1,4 +1,4 @@
-"""The classification data set: whole images or single objects, labelled by class or by an attribute."""
+"""The classification dataset: whole images or single objects, labelled by class or by an attribute."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 __all__ = ["ClassificationDataset", "ClassificationSample"]
 
 ClassificationSample: TypeAlias = tuple[Any, int | Tensor, int, bool]
-"""``(image, label, image_id, is_duplicate)``; what a transform gives may be of any type."""
+"""``(image, label, image_id, is_duplicate)``; a transform may return any type."""
 
 _AUTO_AUGMENT: Final = (v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide, v2.AugMix)
 _CONTAINERS: Final = (v2.Compose, v2.RandomApply, v2.RandomChoice, v2.RandomOrder)
@@ -37,39 +37,38 @@ _CONTAINERS: Final = (v2.Compose, v2.RandomApply, v2.RandomChoice, v2.RandomOrde
 class ClassificationDataset(Dataset[ClassificationSample]):
     """Images with a label.
 
-    ``dataset[i]`` is ``(image, label, image_id, is_duplicate)``: the image a ``tv_tensors.Image``, uint8,
-    ``(3, H, W)``, until ``transforms`` change it; the label an int from 0, or with ``multi_label`` float32
-    ``(num_labels,)`` of 0 and 1; ``image_id`` that of `table.image_numbers`; ``is_duplicate`` a bool, what
-    `lit_loader.is_duplicate` says of the sample. A sample whose label is not known is left out, unless ``unlabelled``
-    keeps it: its label is -1 (or, with ``multi_label``, all 0).
+    ``dataset[i]`` is ``(image, label, image_id, is_duplicate)``. The image is a ``tv_tensors.Image``, uint8,
+    ``(3, H, W)``, before ``transforms``. The label is an int from 0, or with ``multi_label`` a float32 tensor
+    ``(num_labels,)`` of 0 and 1. ``image_id`` comes from `AnnotationTable.image_numbers`, and ``is_duplicate`` is a
+    bool, see `lit_loader.is_duplicate`. A sample without a known label is left out, or with ``unlabelled="keep"`` gets
+    the label -1 (with ``multi_label``, all 0).
 
-    Labels are those of the whole image or object: a random crop that cuts the one labelled thing away
-    does not change them.
+    Labels apply to the whole image or object: a random crop that removes the labelled thing does not change them.
 
-    Runs in: the main process, workers and threads alike. Determinism: no randomness of its own.
+    Runs in: the main process, workers and threads. Determinism: no randomness except that of ``transforms``.
 
     Args:
-        table: The annotations; `table` of the data set has one image row for each sample.
-        label_attribute: The attribute that labels, or None for the class.
+        table: The annotations. The dataset's own ``table`` has one image row per sample.
+        label_attribute: The attribute to use as label, or None for the class.
         multi_label: An image may have several labels or, without any object, none.
-        sample_unit: ``"image"``: one sample an image; ``"object"``: one sample an object, which ``transforms`` must
-            cut out, such as ``classification_transforms(crop=True)`` does.
-        unlabelled: ``"keep"`` makes every image, or object, a sample, as prediction wants it; so are images with
-            several labels without ``multi_label``, whose label is -1 too.
+        sample_unit: ``"image"``: one sample per image; ``"object"``: one sample per object, which ``transforms`` must
+            cut out, for example with ``classification_transforms(crop=True)``.
+        unlabelled: ``"keep"`` makes every image or object a sample, for prediction. This includes images with several
+            labels without ``multi_label``, whose label is -1.
         transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0. With
-            ``sample_unit="image"`` a transform that takes one argument, as torchvision's first version has them, or
-            that holds ``AutoAugment``, ``RandAugment``, ``TrivialAugmentWide`` or ``AugMix`` of ``transforms.v2``,
-            which refuse boxes, is called as ``transforms(image)``.
-        reading: How image files are read.
-        cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
+            ``sample_unit="image"``, a transform is called as ``transforms(image)`` if it takes one argument, such as
+            those of torchvision's v1, or contains ``AutoAugment``, ``RandAugment``, ``TrivialAugmentWide`` or
+            ``AugMix`` from ``transforms.v2``, which refuse boxes.
+        reading: Settings for reading image files.
+        cache: Cache decoded images, see `DetectionDataset`; all samples of an image share its entry.
 
     Attributes:
         class_names: Names of the labels.
-        cache: The decoded cache, or None if there is none.
-        num_left_out: Images (or objects) of the given table that are no sample.
+        cache: The decoded cache, or None.
+        num_left_out: Images (or objects) of the argument ``table`` that are not samples.
 
     Raises:
-        ValueError: An argument is out of range, or images have several labels without ``multi_label``.
+        ValueError: An argument is not one of its choices, or images have several labels without ``multi_label``.
     """
 
     def __init__(
@@ -93,29 +92,31 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             self.table, self.num_left_out = labelled_samples(
                 table, label_attribute=label_attribute, multi_label=multi_label, sample_unit=sample_unit
             )
-        # What nothing is known of may lack the attribute altogether.
-        has_labels = (
-            unlabelled == "drop" or label_attribute is None or label_attribute in self.table.attributes
-        )
-        self.class_names = self.table.labels_of(label_attribute)[1] if has_labels else ()
-        self._labels = (
-            image_labels(self.table, label_attribute) if has_labels else _no_labels(self.table.num_images)
-        )
-        self.label_attribute, self.multi_label = label_attribute, multi_label
-        if transforms is not None and sample_unit == "image" and _takes_image_alone(transforms):
+        # Images for prediction may not have the attribute at all.
+        if unlabelled == "drop" or label_attribute is None or label_attribute in self.table.attributes:
+            self.class_names = self.table.labels_of(label_attribute)[1]
+            self._labels = image_labels(self.table, label_attribute)
+        else:
+            self.class_names = ()
+            offsets = np.zeros(self.table.num_images + 1, dtype=np.int64)
+            self._labels = LabelSets(offsets, np.empty(0, dtype=np.int64))
+        self.label_attribute = label_attribute
+        self.multi_label = multi_label
+        if transforms is not None and sample_unit == "image" and _takes_only_image(transforms):
             transforms = _ImageTransform(transforms)
         self._samples = DetectionDataset(
             self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
         )
         self.cache: CachedReader | None = self._samples.cache
-        if self.table.keypoints is None:  # with points, flips check that they know left from right
+        # With points, flips need the target to check that flip_pairs are declared.
+        if self.table.keypoints is None:
             self._samples.skip_targets()
 
     def __len__(self) -> int:
         return len(self._samples)
 
     def sample_path(self, index: SupportsIndex) -> Path:
-        """Return the image file of a sample, see `DetectionDataset`."""
+        """Return the path of a sample's image file, see `DetectionDataset`."""
         return self._samples.sample_path(index)
 
     def __getitem__(self, index: SupportsIndex) -> ClassificationSample:
@@ -133,7 +134,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         return sample[0], self.label(position), int(self.table.image_numbers[position]), is_duplicate()
 
     def label(self, position: int) -> int | Tensor:
-        """Return the label of a sample, with no image opened; -1 where there is none, or more than one.
+        """Return the label of a sample without opening its image; -1 if it has none, or more than one.
 
         Args:
             position: From ``-len(self)`` to ``len(self) - 1``.
@@ -143,16 +144,16 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         """
         position = range(len(self))[position]
         offsets, classes = self._labels
-        known = classes[offsets[position] : offsets[position + 1]]
+        labels = classes[offsets[position] : offsets[position + 1]]
         if not self.multi_label:
-            return int(known[0]) if len(known) == 1 else -1
-        hot = np.zeros(len(self.class_names), dtype=np.float32)
-        hot[known] = 1
-        return torch.from_numpy(hot)
+            return int(labels[0]) if len(labels) == 1 else -1
+        one_hot = np.zeros(len(self.class_names), dtype=np.float32)
+        one_hot[labels] = 1
+        return torch.from_numpy(one_hot)
 
 
 class _ImageTransform:
-    """Apply a transform of images to the image of a sample, and leave its target.
+    """A sample transform that applies an image transform and returns the target unchanged.
 
     Args:
         transform: Called as ``transform(image)``.
@@ -162,27 +163,24 @@ class _ImageTransform:
         self.transform = transform
 
     def __call__(self, image: Any, target: dict[str, Any]) -> DetectionSample:
-        """Return the new image with the same target."""
+        """Return the transformed image and the same target."""
         return self.transform(image), target
 
 
-def _takes_image_alone(transforms: Callable[..., Any]) -> bool:
-    """Return whether a transform takes an image and no target."""
+def _takes_only_image(transforms: Callable[..., Any]) -> bool:
+    """Return True if a transform takes an image without a target."""
     if isinstance(transforms, DecodeAwareCompose):
         return False
     if isinstance(transforms, _AUTO_AUGMENT):
         return True
     if isinstance(transforms, _CONTAINERS):
-        return any(map(_takes_image_alone, transforms.transforms))
-    # A module's own signature takes anything.
+        return any(map(_takes_only_image, transforms.transforms))
+    # nn.Module.__call__ accepts any arguments; forward has the real signature.
     function = transforms.forward if isinstance(transforms, nn.Module) else transforms
     try:
         parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):  # a builtin
+    except (TypeError, ValueError):
+        # Some builtins have no signature.
         return False
     kinds = [parameter.kind for parameter in parameters if parameter.kind != parameter.KEYWORD_ONLY]
     return kinds in ([inspect.Parameter.POSITIONAL_ONLY], [inspect.Parameter.POSITIONAL_OR_KEYWORD])
-
-
-def _no_labels(num_images: int) -> LabelSets:
-    return LabelSets(np.zeros(num_images + 1, dtype=np.int64), np.empty(0, dtype=np.int64))

@@ -1,4 +1,4 @@
-"""Sources of files: any format, the VOC layout, and the embedded data set."""
+"""Sources that read annotation files: any format, the VOC layout, and the built-in shapes dataset."""
 
 from __future__ import annotations
 
@@ -25,37 +25,37 @@ _SPLITS: Final[tuple[Stage, ...]] = ("train", "val", "test")
 
 @dataclass(frozen=True, kw_only=True)
 class FormatSource(FileSource):
-    r"""Annotations of any format that `lit_loader.annotations.formats.registry` names.
+    r"""Annotations of any format in `lit_loader.annotations.formats.registry`.
 
     Args:
-        format: A format's name, such as ``"keypoints_txt"``, ``"coco"``, ``"image_folder"``.
-        root: The data set's folder.
-        train: What to train on: a file, folder or split relative to ``root``, as the format takes it, or None
+        format: Name of the format, such as ``"keypoints_txt"``, ``"coco"``, ``"image_folder"``.
+        root: Folder of the dataset.
+        train: File, folder or split to train on, relative to ``root``, in the form that the format expects, or None
             without training.
-        val: The same for validation, or several, or None for images held out of ``train`` by
-            ``val_fraction``, if any.
-        test: The same for the test, with ``test_fraction``.
-        predict: The same for prediction, or None for the ones of ``test``.
-        options: The format's own options, such as ``columns``.
-        stage_options: Options that differ in a stage: for a stage's name what is laid over ``options``.
-        val_fraction: Share of the images of ``train`` to validate on instead.
-        test_fraction: Share of the images of ``train`` to test on instead.
-        group_pattern: A regular expression whose first group, found in an image path, names what must stay on
-            one side of a split, such as a person: ``'([A-Za-z_]+)_\d+'``. With it, a group that occurs in two of
-            training, validation and test is an error, whether files or fractions made the splits.
-        seed: Seed of the splits by fractions; see `stratified_split`. Images that are byte-identical copies of each
-            other stay in one split, which is logged.
-        class_names: Names in the order of their ids, or None for those of all stages, sorted unless the format has an
-            order of its own.
-        policy: What to do about annotations that are wrong, as keywords of the format's policy.
-        cache_dir: Where tables are cached, or None for the user's cache folder.
+        val: The same for validation, or a list for several validation sets, or None for images held out from
+            ``train`` with ``val_fraction``, if any.
+        test: The same for testing, with ``test_fraction``.
+        predict: The same for prediction, or None for the images of ``test``.
+        options: Options of the format, such as ``columns``.
+        stage_options: Options of single stages, by the stage's name; they override ``options``.
+        val_fraction: Fraction of the images of ``train`` to use for validation instead.
+        test_fraction: Fraction of the images of ``train`` to use for testing instead.
+        group_pattern: Regular expression whose first group, searched in an image path, names a unit that must not be
+            divided between splits, such as a person: ``'([A-Za-z_]+)_\d+'``. A group in two of training, validation and
+            test is then an error, whether files or fractions define the splits.
+        seed: Seed of the splits by fractions; see `stratified_split`. Byte-identical copies of an image stay in one
+            split, which is logged.
+        class_names: Names in the order of their ids, or None for the names in all stages, in the format's order if it
+            defines one, otherwise sorted.
+        policy: How to handle invalid annotations, as keywords of the format's policy.
+        cache_dir: Folder of the cached tables, or None for the user's cache folder.
         num_workers: Processes that read, or None to decide by the amount of work.
-        progress: Draw a progress bar.
+        progress: Show a progress bar.
 
     Raises:
-        ValueError: If the settings contradict each other, or the format or an option is unknown.
-        AnnotationError: If an annotation cannot be used, a group lies in two splits, or a fraction leaves a stage
-            without images.
+        ValueError: The settings contradict each other, or the format or an option is unknown.
+        AnnotationError: An annotation cannot be used, two splits share a group, or a fraction leaves a stage without
+            images.
     """
 
     format: str = field(kw_only=False)
@@ -77,13 +77,16 @@ class FormatSource(FileSource):
     progress: bool = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "root", str(self.root))  # as it stands in messages and cache keys
+        # A string, because messages and cache keys contain it.
+        object.__setattr__(self, "root", str(self.root))
         stages = get_args(Stage)
-        if not any(listed(names) for names in (self.train, self.val, self.test, self.predict)):
-            raise ValueError(f"{self.format} in {self.root}: name what to read, such as train='train.txt'")
-        unknown = sorted(set(self.stage_options) - set(stages))
-        if unknown:
-            raise ValueError(f"stage_options names {unknown}; the stages are {', '.join(stages)}")
+        if not any(listed(getattr(self, stage)) for stage in stages):
+            raise ValueError(
+                f"{self.format} in {self.root}: no stage is set; give at least one, e.g. train='train.txt'"
+            )
+        unknown_stages = sorted(set(self.stage_options) - set(stages))
+        if unknown_stages:
+            raise ValueError(f"stage_options names {unknown_stages}; the stages are {', '.join(stages)}")
         for stage, fraction in self._fractions().items():
             if not 0 <= fraction < 1:
                 raise ValueError(f"{stage}_fraction={fraction} must be in [0, 1)")
@@ -93,11 +96,14 @@ class FormatSource(FileSource):
                     f"give {stage}=None to hold images out of train, or {stage}_fraction=0"
                 )
             if fraction and self.train is None:
-                raise ValueError(f"{stage}_fraction={fraction} holds images out of train, which is None")
+                raise ValueError(
+                    f"{stage}_fraction={fraction} holds images out of train, which is None; give train as well"
+                )
         if sum(self._fractions().values()) >= 1:
             raise ValueError(
                 f"val_fraction + test_fraction = {sum(self._fractions().values())} must be below 1"
             )
+        # Without paths, this only checks that the pattern compiles and has a group.
         if self.group_pattern is not None:
             group_names([], self.group_pattern)
 
@@ -105,25 +111,29 @@ class FormatSource(FileSource):
         return {"val": self.val_fraction, "test": self.test_fraction}
 
     def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
-        found: dict[str, AnnotationTable] = {}
-        keys: dict[Stage, list[str]] = {stage: [] for stage in get_args(Stage)}
-        folder = Folder(self.root)  # its folders are listed once for all lists
+        table_by_key: dict[str, AnnotationTable] = {}
+        stage_keys: dict[Stage, list[str]] = {stage: [] for stage in get_args(Stage)}
+        # A Folder remembers its listings, so all stages share one.
+        folder = Folder(self.root)
         for stage in get_args(Stage):
             options = {**self.options, **self.stage_options.get(stage, {})}
             for name in listed(getattr(self, stage)):
+                # Stages with the same name and options share a table.
                 key = json.dumps([name, options], sort_keys=True, default=repr)
-                keys[stage].append(key)
-                if key not in found:
-                    found[key] = self._read_list(read, folder, name, options)
-        if not any(table.class_names for table in found.values()):
-            message = "no object in any of the lists, hence no class"
+                stage_keys[stage].append(key)
+                if key not in table_by_key:
+                    table_by_key[key] = self._read_list(read, folder, name, options)
+        if not any(table.class_names for table in table_by_key.values()):
+            message = "no object in any of the lists, so there are no classes"
             raise AnnotationError(message, path=self.root, settings={"class_names": ...})
-        same = dict(zip(found, with_same_names(list(found.values())), strict=True))
-        tables = {stage: [same[key] for key in keys[stage]] for stage in keys}
+        # The same ids for the same names in all stages.
+        merged_tables = with_same_names(list(table_by_key.values()))
+        table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
+        tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
             paths: dict[str, list[str]] = {
-                name: [path for table in tables[name] for path in table.image_paths] for name in _SPLITS
+                split: [path for table in tables[split] for path in table.image_paths] for split in _SPLITS
             }
             check_groups(paths, self.group_pattern, root=self.root)
         if self.predict is None:
@@ -133,34 +143,37 @@ class FormatSource(FileSource):
     def _read_list(
         self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
     ) -> AnnotationTable:
-        own = ("class_names", "policy", "cache_dir", "num_workers", "progress")
-        return read(self.format, folder, name, **{key: getattr(self, key) for key in own}, **options)
+        settings = ("class_names", "policy", "cache_dir", "num_workers", "progress")
+        return read(self.format, folder, name, **{key: getattr(self, key) for key in settings}, **options)
 
     def _held_out(self, train: Sequence[AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
-        """Return the stages that share the training table, by fractions."""
-        shares = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
-        if not shares:
+        """Split the training table by fractions; return the new tables by stage, including training."""
+        fractions = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
+        if not fractions:
             return {}
         (table,) = train
-        pattern = self.group_pattern
-        parts, copies, is_new = hold_out(
+        rows_by_stage, copies, is_new = hold_out(
             table,
-            {"train": 1 - sum(shares.values()), **shares},
-            group_pattern=pattern,
+            {"train": 1 - sum(fractions.values()), **fractions},
+            group_pattern=self.group_pattern,
             seed=self.seed,
             cache_dir=self.cache_dir,
         )
-        if copies:  # a warning once, not on every rank and in every run
+        if copies:
+            # Warn only when the split is made, not on every rank and in every run.
             _logger.log(logging.WARNING if is_new else logging.INFO, "%s: %s", self.root, copies)
-        for stage in shares:
-            if table.num_images and not len(parts[stage]):
-                what = "images" if pattern is None else f"groups of {pattern!r}, which are never cut"
+        for stage, fraction in fractions.items():
+            if table.num_images and not len(rows_by_stage[stage]):
+                pattern = self.group_pattern
+                units = "images" if pattern is None else f"groups of {pattern!r}, which are never divided"
                 raise AnnotationError(
-                    f"{stage}_fraction={shares[stage]} of {table.num_images} images leaves no image for {stage}: "
-                    f"there are too few {what}; raise the fraction, or name a list for {stage}",
+                    f"{stage}_fraction={fraction} of {table.num_images} images leaves no image for {stage}: "
+                    f"there are too few {units}; raise the fraction, or give a list for {stage}",
                     path=self.root,
                 )
-        return {stage: [table.select(parts[stage])] for stage in get_args(Stage) if stage in parts}
+        return {
+            stage: [table.select(rows_by_stage[stage])] for stage in get_args(Stage) if stage in rows_by_stage
+        }
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -169,18 +182,18 @@ class VocSource(FormatSource):
 
     Args:
         root: The folder.
-        train: Split file in ``ImageSets/Main`` (without ``.txt``) to train on, or None without one.
-        val: The same for validation, or several.
-        test: The same for the test, or several.
-        schema: What the points are, as `keypoint_schema` takes it: a known name such as ``face_68``, names with
-            flip pairs, or a number, or None for what the files declare.
+        train: Split file in ``ImageSets/Main`` (without ``.txt``) to train on, or None.
+        val: The same for validation, or a list of several.
+        test: The same for testing, or a list of several.
+        schema: Schema of the points, see `keypoint_schema`: a known name such as ``face_68``, names with flip pairs, or
+            a number of points; None for the schema that the files declare.
         one_based: Subtract one from the coordinates.
-        image_dir: Folder of the images under ``root``.
-        annotation_dir: Folder of the XML files under ``root``.
-        **settings: The others of `FormatSource`.
+        image_dir: Folder of the images in ``root``.
+        annotation_dir: Folder of the XML files in ``root``.
+        **settings: The other arguments of `FormatSource`.
 
     Raises:
-        AnnotationError: If an annotation cannot be used.
+        AnnotationError: An annotation cannot be used.
     """
 
     format: str = field(default="voc", init=False)
@@ -195,42 +208,45 @@ class VocSource(FormatSource):
     def _read_list(
         self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
     ) -> AnnotationTable:
-        own = {key: getattr(self, key) for key in ("schema", "one_based", "image_dir", "annotation_dir")}
+        voc_options = {
+            key: getattr(self, key) for key in ("schema", "one_based", "image_dir", "annotation_dir")
+        }
         try:
-            return super()._read_list(read, folder, name, {**own, **options})
+            return super()._read_list(read, folder, name, {**voc_options, **options})
         except AnnotationError:
+            # A missing split file deserves a better message, with the arguments of this class.
             path = Path(self.root, "ImageSets/Main", f"{name}.txt")
             if not path.parent.is_dir() or path.exists():
                 raise
             stage = next(stage for stage in get_args(Stage) if name in listed(getattr(self, stage)))
-            found = ", ".join(sorted(file.stem for file in path.parent.glob("*.txt"))[:20]) or "none"
+            splits = ", ".join(sorted(file.stem for file in path.parent.glob("*.txt"))[:20]) or "none"
             raise AnnotationError(
-                f"there is no split file for {stage}={name!r}; give {stage}=None if there is none, or one of those "
-                f"found there: {found}",
+                f"the split file of {stage}={name!r} does not exist; give {stage}=None if the dataset has no such "
+                f"split, or one of the existing splits: {splits}",
                 path=path,
             ) from None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShapesSource(FileSource):
-    """The embedded data set: scenes of shapes with points and a finish, drawn on first use.
+    """The built-in dataset: scenes of shapes with points and a finish, drawn on first use.
 
-    90, 9 and 1 % of the objects are of three classes; 88, 10 and 2 % have the attribute ``finish`` plain,
-    dotted and hollow, whatever their class.
+    The three classes have 90, 9 and 1 % of the objects. Independently of the class, 88, 10 and 2 % have the attribute
+    ``finish`` plain, dotted and hollow.
 
     Args:
-        num_images: Images of the splits ``train``, ``val`` and ``test``; one that is not named is not there.
+        num_images: Number of images in the splits ``train``, ``val`` and ``test``; a missing split is not drawn.
         image_size: Side of the square images in pixels.
-        objects_per_image: Fewest and most objects of an image.
+        objects_per_image: Smallest and largest number of objects in an image.
         class_shares: Share of each class among the objects.
         finish_shares: Share of each finish among the objects.
-        max_rotation: Degrees that an object leans to either side at most.
+        max_rotation: Largest rotation of an object in either direction, in degrees.
         seed: Seed of the drawing.
-        cache_dir: Where it is kept, or None for the user's cache folder.
-        progress: Draw a progress bar.
+        cache_dir: Folder of the dataset, or None for the user's cache folder.
+        progress: Show a progress bar.
 
     Raises:
-        ValueError: If ``num_images`` names another split.
+        ValueError: ``num_images`` names another split.
     """
 
     num_images: Mapping[str, int] = field(default_factory=lambda: dict(DEFAULT_NUM_IMAGES))
@@ -244,14 +260,14 @@ class ShapesSource(FileSource):
     progress: bool = True
 
     def __post_init__(self) -> None:
-        unknown = sorted(set(self.num_images) - set(_SPLITS))
-        if unknown:
-            raise ValueError(f"num_images names {unknown}; the splits are train, val and test")
+        unknown_splits = sorted(set(self.num_images) - set(_SPLITS))
+        if unknown_splits:
+            raise ValueError(f"num_images names {unknown_splits}; the splits are train, val and test")
 
     def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
         return self._voc()._read_all(read)
 
     def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
-        stages: dict[str, Any] = {name: name if name in self.num_images else None for name in _SPLITS}
-        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **stages)
+        splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
+        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)

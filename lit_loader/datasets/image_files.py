@@ -22,27 +22,27 @@ __all__ = ["ImageFilesSource"]
 
 _logger = logging.getLogger(__name__)
 
-# Side of an object that fills an image of unknown size. The data sets clip boxes to the decoded image.
+# Side of an object that fills an image of unknown size; datasets clip boxes to the decoded image.
 _UNKNOWN_SIDE = 1 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFilesSource(TableSource):
-    """Image files without annotations: one file, or all of a folder and the folders below it, sorted by path.
+    """Image files without annotations: one file, or all files in a folder and its subfolders, sorted by path.
 
-    The stage ``"predict"`` gets all images, the other stages nothing. A file is an image by its ending, in upper or
-    lower case (``IMAGE_EXTENSIONS``). Hidden files and folders are left out; other files are counted in the log. An
-    image that cannot be decoded stays in the table: the loader's ``on_bad_sample`` decides on it.
+    Only the stage ``"predict"`` has a table. The extension, in upper or lower case, decides whether a file is an image
+    (``IMAGE_EXTENSIONS``). Hidden files and folders are ignored; other files are counted in the log. An image that
+    cannot be decoded stays in the table, and the loader's ``on_bad_sample`` decides how to handle it.
 
     Args:
         root: A folder, or one image file.
         object_class: Class of one object that fills each image, for a data module with ``sample_unit="object"``, or
             None for images without objects.
         num_workers: Processes that read the sizes of the images, or None to decide by their number.
-        progress: Draw a progress bar.
+        progress: Show a progress bar.
 
     Raises:
-        AnnotationError: If the file or folder does not exist, or holds no image.
+        AnnotationError: The file or folder does not exist, or contains no image.
     """
 
     root: str | Path = field(kw_only=False)
@@ -55,11 +55,11 @@ class ImageFilesSource(TableSource):
         self._read()
 
     def reopen(self) -> None:
-        """List the files, as `prepare` did in another process."""
+        """List the files again, because the list of another process is not shared."""
         self._read()
 
     def fingerprint(self) -> Any:
-        """Return the table, which is another one after files were added, removed, or changed in size."""
+        """Return the table, which is a new object if files were added, removed, or changed in size."""
         return self.__dict__.get("_table")
 
     def tables(self, stage: Stage) -> list[AnnotationTable]:
@@ -74,57 +74,63 @@ class ImageFilesSource(TableSource):
         root, paths = self._list()
         sizes, _ = read_image_sizes(root, paths, num_workers=self.num_workers, progress=self.progress)
         table: AnnotationTable | None = self.__dict__.get("_table")
-        if table is not None and list(table.image_paths) == paths:
-            is_same = np.array_equal(np.stack([table.widths, table.heights], axis=1), sizes)
-            if is_same:
-                return
-        objects = 0 if self.object_class is None else 1
+        if (
+            table is not None
+            and list(table.image_paths) == paths
+            and np.array_equal(np.stack([table.widths, table.heights], axis=1), sizes)
+        ):
+            # Keep the table, whose identity is the fingerprint.
+            return
+        objects_per_image = 0 if self.object_class is None else 1
         table = AnnotationTable(
             root=root,
             image_paths=paths,
             class_names=() if self.object_class is None else (self.object_class,),
             widths=sizes[:, 0],
             heights=sizes[:, 1],
-            offsets=np.arange(len(paths) + 1) * objects,
-            boxes=_whole_images(sizes)[: len(paths) * objects],
-            labels=np.zeros(len(paths) * objects, dtype=np.int64),
+            offsets=np.arange(len(paths) + 1) * objects_per_image,
+            boxes=_image_boxes(sizes)[: len(paths) * objects_per_image],
+            labels=np.zeros(len(paths) * objects_per_image, dtype=np.int64),
         )
-        self.__dict__["_table"] = table  # the dataclass is frozen
+        # A frozen dataclass refuses setattr.
+        self.__dict__["_table"] = table
 
     def _list(self) -> tuple[Path, list[str]]:
         """Return the root of the images, and their paths relative to it, sorted."""
         path = Path(self.root)
-        endings = ", ".join(IMAGE_EXTENSIONS)
+        extensions = ", ".join(IMAGE_EXTENSIONS)
         if path.is_file():
             if not is_image_name(path.name):
                 raise AnnotationError(
-                    f"expected a folder or an image file, got a file that does not end in {endings}",
+                    f"expected a folder or an image file, got a file that does not end in {extensions}",
                     path=path,
                 )
             return path.parent.resolve(), [path.name]
         if not path.is_dir():
-            place = "" if path.is_absolute() else f" in {Path.cwd()}"
+            location = "" if path.is_absolute() else f" in {Path.cwd()}"
             raise AnnotationError(
-                f"this file or folder does not exist{place}; name a folder of images, or an image", path=path
+                f"this file or folder does not exist{location}; give a folder of images, or an image",
+                path=path,
             )
         folder = Folder(path)
         files = sorted(folder.below("."))
         images = [name for name in files if is_image_name(name)]
-        endings_of_others = Counter(PurePosixPath(name).suffix for name in files if not is_image_name(name))
-        counts = shorten(", ".join(f"{count} *{ending}" for ending, count in endings_of_others.most_common()))
+        other_suffixes = Counter(PurePosixPath(name).suffix for name in files if not is_image_name(name))
+        counts = shorten(", ".join(f"{count} *{suffix}" for suffix, count in other_suffixes.most_common()))
         if not images:
             raise AnnotationError(
-                f"expected image files, which end in {endings}; got {counts or 'an empty folder'}", path=path
+                f"expected image files, which end in {extensions}; got {counts or 'an empty folder'}",
+                path=path,
             )
         if counts:
-            _logger.info("%s: %d files are not images: %s", path, endings_of_others.total(), counts)
+            _logger.info("%s: %d files are not images: %s", path, other_suffixes.total(), counts)
         return folder.root, images
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name != "_table"}
 
 
-def _whole_images(sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
+def _image_boxes(sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     """Return the boxes of whole images ``(N, 4)``, xyxy, from their widths and heights ``(N, 2)``."""
     sides = np.where(sizes == 0, _UNKNOWN_SIDE, sizes)
     return np.concatenate([np.zeros_like(sides), sides], axis=1).astype(np.float32)

@@ -1,4 +1,4 @@
-"""The landmark data set: one object a sample, with its points."""
+"""The landmark dataset: one object with points per sample."""
 
 from __future__ import annotations
 
@@ -17,25 +17,24 @@ __all__ = ["LandmarkDataset"]
 
 
 class LandmarkDataset(DetectionDataset):
-    """Objects with points, one a sample; ``transforms`` cut the object out.
+    """Objects with points, one per sample, for ``transforms`` that cut them out.
 
-    ``dataset[i]`` is ``(image, target)`` as `DetectionDataset` gives it, with one row in every field, points,
-    and labels from 0. The image is the whole one: a transform such as
-    ``lit_loader.transforms.landmark_transforms`` crops it around the object and notes the region in
-    ``target["crop"]``, which `LandmarkCollate` asks for.
+    ``dataset[i]`` is ``(image, target)`` as in `DetectionDataset`, with one row in every field, points, and labels from
+    0. The image is the whole image: a transform such as ``lit_loader.transforms.landmark_transforms`` crops it to the
+    object and stores the region in ``target["crop"]``, which `LandmarkCollate` requires.
 
-    Several samples may come from one image, and each decodes it again unless there is a ``cache``.
+    An image with several objects is decoded for each of them unless there is a ``cache``.
 
     Args:
-        table: The annotations; `table` of the data set has one image row for each sample.
+        table: The annotations. The dataset's own ``table`` has one image row per sample.
         transforms: Called as ``transforms(image, target)``.
-        min_points: Objects with fewer points that are not absent are left out.
+        min_points: Objects with fewer points (absent ones not counted) are left out.
         attributes: Names of the table's attributes to add, or ``"all"``.
-        reading: How image files are read.
-        cache: Keep the images decoded, see `DetectionDataset`; all samples of an image share it.
+        reading: Settings for reading image files.
+        cache: Cache decoded images, see `DetectionDataset`; all samples of an image share its entry.
 
     Attributes:
-        num_left_out: Objects of the given table that are no sample.
+        num_left_out: Objects of the argument ``table`` that are not samples.
 
     Raises:
         ValueError: An argument is out of range, or the table has no points.

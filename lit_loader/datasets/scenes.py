@@ -1,4 +1,4 @@
-"""Scenes of shapes, the images of the embedded data set: what an object is, where it stands, how it is drawn."""
+"""Scenes of the built-in shapes dataset: place objects, draw them, and compute their boxes and points."""
 
 from __future__ import annotations
 
@@ -30,47 +30,54 @@ SHAPE_NAMES: tuple[str, ...] = ("disc", "square", "star")
 """Class names, the most frequent first."""
 
 FINISH_NAMES: tuple[str, ...] = ("plain", "dotted", "hollow")
-"""Values of the attribute ``finish``, the most frequent first: filled; filled and with dots; a rim."""
+"""Values of the attribute ``finish``, the most frequent first: filled; filled, with dots; a ring."""
 
 POINTS = KeypointSchema(
     names=("top", "top_left", "top_right", "bottom_left", "bottom_right"),
     flip_pairs=((1, 2), (3, 4)),
     normalization_pair=(1, 2),
 )
-"""What the points are: a star's tips, a square's corners (which has no ``top``); a disc has none. The two upper
-ones are there for every object with points, so an error is divided by their distance."""
+"""Keypoint schema: the tips of a star, the corners of a square (without ``top``); a disc has no points. Every object
+with points has the two upper ones, so errors are normalised by their distance."""
 
 MAX_ROTATION = 36.0
-"""Degrees; from here on another tip of a star would be its top."""
+"""Rotation in degrees from which another tip of a star would be its top."""
 
-_STAR_INNER_RADIUS = 0.45  # of the outer radius
-_HOLE = 0.65  # of the radius: the inner outline of a hollow object
+# Fractions of an object's radius.
+_STAR_INNER_RADIUS = 0.45
+_HOLE_RADIUS = 0.65
+_DOT_RADIUS = 0.15
+
 _NUM_CORNERS = {"disc": 40, "square": 4, "star": 10}
-_FIRST_CORNER = {"disc": -90.0, "square": -135.0, "star": -90.0}  # degrees from the x axis, clockwise as seen
-_POINT_CORNERS = {  # which point of `POINTS` each corner of the outline is
+# Degrees from the x axis, clockwise in the image.
+_FIRST_CORNER_ANGLE = {"disc": -90.0, "square": -135.0, "star": -90.0}
+# The point in `POINTS` at each corner of the outline.
+_CORNER_POINTS = {
     "disc": {},
     "square": {0: "top_left", 1: "top_right", 2: "bottom_right", 3: "bottom_left"},
     "star": {0: "top", 2: "top_right", 4: "bottom_right", 6: "bottom_left", 8: "top_left"},
 }
 
-_SUPERSAMPLING = 4  # drawn this many times larger, then averaged: smooth edges
-_PLACES_TRIED = 10
-_NEAREST = 0.75  # of the sum of two radii: nearer than that, too much of what is drawn first would be hidden
-_DOT = 0.15  # of the radius: that of a dot
+# Scenes are drawn larger by this factor and averaged, for smooth edges.
+_SUPERSAMPLING = 4
+_NUM_CANDIDATES = 10
+# Smallest distance of two centres, as a fraction of the sum of their radii. At smaller distances, the later object
+# would hide too much of the earlier one.
+_MIN_DISTANCE = 0.75
 
 
 @dataclass(frozen=True, kw_only=True)
 class SceneObject:
     """One object of a scene.
 
-    Coordinates count from the image's top left corner: the centre of its first pixel is (0.5, 0.5).
+    Coordinates start at the image's top left corner, so the centre of the first pixel is (0.5, 0.5).
 
     Args:
         class_id: Position in `SHAPE_NAMES`.
         finish_id: Position in `FINISH_NAMES`.
         centre: x and y in pixels.
         radius: Distance from the centre to the outermost point, in pixels.
-        rotation: Radians, clockwise as seen; at 0 a square lies on a side and a star's tip points up.
+        rotation: Radians, clockwise in the image; at 0 a square is upright and one tip of a star points up.
         colour: Red, green, blue in 0..255.
     """
 
@@ -87,11 +94,11 @@ def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.
 
     Args:
         scene_object: The object.
-        scale: Multiplies the radius.
+        scale: Factor for the radius.
     """
     name = SHAPE_NAMES[scene_object.class_id]
-    first = math.radians(_FIRST_CORNER[name]) + scene_object.rotation
-    angles = first + np.arange(_NUM_CORNERS[name]) * (2 * math.pi / _NUM_CORNERS[name])
+    first_angle = math.radians(_FIRST_CORNER_ANGLE[name]) + scene_object.rotation
+    angles = first_angle + np.arange(_NUM_CORNERS[name]) * (2 * math.pi / _NUM_CORNERS[name])
     corners = scene_object.radius * scale * np.stack([np.cos(angles), np.sin(angles)], axis=1)
     if name == "star":
         corners[1::2] *= _STAR_INNER_RADIUS
@@ -101,8 +108,9 @@ def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.
 def box_of(scene_object: SceneObject) -> tuple[int, int, int, int]:
     """Return the tight box ``(xmin, ymin, xmax, ymax)`` in whole pixels."""
     corners = outline(scene_object)
-    low, high = np.floor(corners.min(axis=0)), np.ceil(corners.max(axis=0))
-    return int(low[0]), int(low[1]), int(high[0]), int(high[1])
+    xmin, ymin = np.floor(corners.min(axis=0)).astype(int).tolist()
+    xmax, ymax = np.ceil(corners.max(axis=0)).astype(int).tolist()
+    return xmin, ymin, xmax, ymax
 
 
 def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
@@ -112,30 +120,32 @@ def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], 
         objects: The scene, in drawing order.
 
     Returns:
-        float32 ``(num_objects, K, 2)`` pixels, 0 where absent, K as in `POINTS`; uint8 ``(num_objects, K)``
-        visibility: 0 absent, 1 hidden by an object that is drawn later, 2 visible.
+        Points, float32 ``(num_objects, K, 2)`` in pixels, 0 for absent points, K as in `POINTS`; visibility, uint8
+        ``(num_objects, K)``: 0 absent, 1 hidden by an object that is drawn later, 2 visible.
     """
     visibility = np.zeros((len(objects), len(POINTS.names)), dtype=np.uint8)
     points = np.zeros((*visibility.shape, 2), dtype=np.float32)
     for i, scene_object in enumerate(objects):
         corners = outline(scene_object)
-        for corner, name in _POINT_CORNERS[SHAPE_NAMES[scene_object.class_id]].items():
-            place = i, POINTS.names.index(name)
-            points[place] = corners[corner]
-            visibility[place] = 1 if any(_covers(one, corners[corner]) for one in objects[i + 1 :]) else 2
+        for corner, name in _CORNER_POINTS[SHAPE_NAMES[scene_object.class_id]].items():
+            column = POINTS.names.index(name)
+            hidden = any(_covers(later_object, corners[corner]) for later_object in objects[i + 1 :])
+            points[i, column] = corners[corner]
+            visibility[i, column] = 1 if hidden else 2
     return points, visibility
 
 
 def _covers(scene_object: SceneObject, point: npt.NDArray[np.float64]) -> bool:
-    """Whether an object is painted over a point."""
+    """Return True if an object is painted over a point."""
     is_hollow = FINISH_NAMES[scene_object.finish_id] == "hollow"
-    in_hole = is_hollow and _inside(outline(scene_object, scale=_HOLE), point)
-    return _inside(outline(scene_object), point) and not in_hole
+    in_hole = is_hollow and _is_inside(outline(scene_object, scale=_HOLE_RADIUS), point)
+    return _is_inside(outline(scene_object), point) and not in_hole
 
 
-def _inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> bool:
-    """Whether a polygon holds a point: a ray from it to the right crosses the edges an odd number of times."""
-    (x0, y0), (x1, y1) = corners.T, np.roll(corners, -1, axis=0).T
+def _is_inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> bool:
+    """Return True if a point is inside a polygon: a ray to its right crosses the edges an odd number of times."""
+    x0, y0 = corners.T
+    x1, y1 = np.roll(corners, -1, axis=0).T
     crossed = (y0 > point[1]) != (y1 > point[1])
     x = x0[crossed] + (point[1] - y0[crossed]) * (x1 - x0)[crossed] / (y1 - y0)[crossed]
     return int((x > point[0]).sum()) % 2 == 1
@@ -153,26 +163,30 @@ def place_objects(
 
     Args:
         class_ids: The classes to draw, in drawing order.
-        finish_ids: The finish of each.
+        finish_ids: The finish of each object.
         image_size: Width and height of the image in pixels.
-        max_rotation: Degrees that an object leans to either side at most.
-        rng: Source of the scene; the same state gives the same scene.
+        max_rotation: Largest rotation of an object in either direction, in degrees.
+        rng: Random generator; the same state results in the same scene.
 
     Returns:
-        As many objects as class ids, in the same order.
+        One object for each class id, in the same order.
     """
-    placed: list[SceneObject] = []
+    placed_objects: list[SceneObject] = []
 
-    def overlap(one: SceneObject) -> float:
-        """How far an object is too near to those placed, in pixels; 0 if it is not."""
-        gaps = [_NEAREST * (one.radius + o.radius) - math.dist(one.centre, o.centre) for o in placed]
-        return max([0.0, *gaps])
+    def overlap(candidate: SceneObject) -> float:
+        """Return how much a candidate falls short of the smallest distance to the placed objects, in pixels."""
+        overlaps = [
+            _MIN_DISTANCE * (candidate.radius + placed.radius) - math.dist(candidate.centre, placed.centre)
+            for placed in placed_objects
+        ]
+        return max([0.0, *overlaps])
 
     for class_id, finish_id in zip(class_ids, finish_ids, strict=True):
         candidates = []
-        for _ in range(_PLACES_TRIED):
+        for _ in range(_NUM_CANDIDATES):
             radius = image_size * (0.08 + 0.08 * float(rng.random()))
-            margin = radius + 1  # the object lies wholly inside the image
+            # The margin keeps the whole object inside the image.
+            margin = radius + 1
             x, y = margin + rng.random(2) * (image_size - 2 * margin)
             candidates.append(
                 SceneObject(
@@ -184,17 +198,17 @@ def place_objects(
                     colour=_colour(rng),
                 )
             )
-        placed.append(min(candidates, key=overlap))
-    return placed
+        placed_objects.append(min(candidates, key=overlap))
+    return placed_objects
 
 
 def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.random.Generator) -> Image.Image:
     """Draw a scene over a textured, noisy background.
 
     Args:
-        objects: What to draw, the last on top.
+        objects: The objects, the last on top.
         image_size: Width and height in pixels.
-        rng: Source of background and noise.
+        rng: Random generator for background and noise.
 
     Returns:
         An RGB image of ``image_size`` x ``image_size``.
@@ -212,25 +226,28 @@ def draw_objects(canvas: Image.Image, objects: Sequence[SceneObject], *, scale: 
     """Draw objects onto an RGB image that is ``scale`` times as large as the scene, the last on top."""
     draw = ImageDraw.Draw(canvas)
     for scene_object in objects:
-        finish, corners = FINISH_NAMES[scene_object.finish_id], outline(scene_object)
+        finish = FINISH_NAMES[scene_object.finish_id]
+        corners = outline(scene_object)
         mask = Image.new("1", canvas.size)
-        pen = ImageDraw.Draw(mask)
-        # Pillow cuts points down to the pixels that hold them.
-        pen.polygon((corners * scale).ravel().tolist(), fill=1)
+        mask_draw = ImageDraw.Draw(mask)
+        # Pillow rounds coordinates down to the pixel that contains them.
+        mask_draw.polygon((corners * scale).ravel().tolist(), fill=1)
         if finish == "hollow":
-            pen.polygon((outline(scene_object, scale=_HOLE) * scale).ravel().tolist(), fill=0)
+            hole = outline(scene_object, scale=_HOLE_RADIUS)
+            mask_draw.polygon((hole * scale).ravel().tolist(), fill=0)
         canvas.paste(scene_object.colour, mask=mask)
         if finish == "dotted":
-            # black or white, by brightness (ITU-R BT.601)
+            # Black or white, by the brightness of the object (ITU-R BT.601).
             contrast = 255 if np.dot(scene_object.colour, (0.299, 0.587, 0.114)) < 128 else 0
-            tips = corners[:: max(1, len(corners) // 5)]  # four of a square, five of the others
-            # one dot at the centre, the others half-way to the tips
+            # Four tips for a square, five for the others.
+            tips = corners[:: max(1, len(corners) // 5)]
+            # One dot at the centre, the others halfway to the tips.
             for x, y in scale * (np.vstack([scene_object.centre, tips]) + scene_object.centre) / 2:
-                draw.circle((x, y), _DOT * scene_object.radius * scale, fill=(contrast,) * 3)
+                draw.circle((x, y), _DOT_RADIUS * scene_object.radius * scale, fill=(contrast,) * 3)
 
 
 def _colour(rng: np.random.Generator) -> tuple[int, int, int]:
-    """Return a colour with a channel that is nearly 0 or 255, as no background's is."""
+    """Draw a colour with one channel near 0 or 255, unlike any background."""
     channels = (rng.random(3) * 256).astype(int)
     channels[int(rng.random() * 3)] = 12 if rng.random() < 0.5 else 243
     red, green, blue = channels.tolist()

@@ -1,8 +1,8 @@
-"""The embedded data set: scenes of shapes with rare kinds, drawn on first use, written as unified VOC.
+"""The built-in dataset: scenes of shapes with rare classes, drawn on first use and written as unified VOC.
 
-Nothing is downloaded. A folder is named after a fingerprint of the settings that drew it, so other
-settings never overwrite it, and it appears under that name only when it is complete: it is drawn in a
-temporary folder beside its place and renamed, under a lock that the system drops when a process dies.
+Nothing is downloaded. The name of the dataset's folder contains a fingerprint of its settings, so other settings never
+overwrite it. It is drawn in a temporary folder next to its destination and renamed when it is complete, under a lock
+that the operating system releases if the process dies.
 """
 
 from __future__ import annotations
@@ -39,9 +39,10 @@ from lit_loader.types import IndexArray
 __all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes"]
 
 DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400}
-"""Images per split; 1,400 images of four objects on average hold 56 of a class with a share of 1 %."""
+"""Images per split; 1,400 images with four objects on average contain 56 objects of a class with a share of 1 %."""
 
-_DRAWING = 5  # raised whenever the same settings would be drawn differently
+# Version of the drawing; increase it whenever the same settings would result in other images or annotations.
+_DRAWING = 5
 _SETTINGS_FILE = "shapes.json"
 
 
@@ -57,34 +58,34 @@ def draw_shapes(
     seed: int = 0,
     progress: bool = True,
 ) -> Path:
-    """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they are there.
+    """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they already exist.
 
-    One set serves every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS`
-    (a square's corners, a star's tips; a disc has none), and the attribute ``finish``, dealt out
-    independently of the class: plain, dotted, or hollow.
+    The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS` (the
+    corners of a square, the tips of a star; a disc has none), and the attribute ``finish``, independent of the class:
+    plain, dotted, or hollow.
 
-    The number of objects of each class in a split is its share of the split's objects, exactly, to the
-    nearest whole number and never 0; so is that of each finish. The same settings give the same annotations
-    to the byte, and the same pixels on the same version of Pillow.
+    The number of objects of each class in a split is exactly its share of the split's objects, rounded, and never 0;
+    the same holds for each finish. The same settings result in the same annotations to the byte, and in the same pixels
+    with the same version of Pillow.
 
     Args:
-        cache_dir: Folder under which the data set's own folder, ``shapes-<fingerprint>``, is made, or None for the
-            user's cache folder.
-        num_images: Images of every split; the names become files in ``ImageSets/Main``.
+        cache_dir: Folder to create the dataset's folder, ``shapes-<fingerprint>``, in, or None for the user's cache
+            folder.
+        num_images: Number of images in each split; the names become files in ``ImageSets/Main``.
         image_size: Width and height in pixels, at least 32.
-        objects_per_image: Fewest and most objects of an image, drawn uniformly.
-        class_shares: Share of all objects for each of `SHAPE_NAMES`; positive, sums to 1.
-        finish_shares: Share of all objects for each of `FINISH_NAMES`; positive, sums to 1.
-        max_rotation: Degrees that an object leans to either side at most; below `MAX_ROTATION`, so that each
-            point can be told from the others.
-        seed: Seed of everything that is drawn.
+        objects_per_image: Smallest and largest number of objects in an image, drawn uniformly.
+        class_shares: Share of all objects for each of `SHAPE_NAMES`; positive, sum 1.
+        finish_shares: Share of all objects for each of `FINISH_NAMES`; positive, sum 1.
+        max_rotation: Largest rotation of an object in either direction, in degrees; below `MAX_ROTATION`, so that its
+            points remain distinguishable.
+        seed: Seed of all random numbers.
         progress: Show a progress bar while drawing.
 
     Returns:
-        The data set's folder, with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main``.
+        The folder of the dataset, with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main``.
 
     Raises:
-        ValueError: If a setting is out of range, or a split is too small to hold every class and finish.
+        ValueError: A setting is out of range, or a split is too small to contain every class and finish.
     """
     settings = {
         "drawing": _DRAWING,
@@ -96,69 +97,89 @@ def draw_shapes(
         "max_rotation": float(max_rotation),
         "seed": int(seed),
     }
-    _check(settings)
+    _check_settings(settings)
     text = json.dumps(settings, indent=1, sort_keys=True)
-    target = cache_folder(cache_dir) / f"shapes-{key64(text):016x}"
-    if (target / _SETTINGS_FILE).is_file():
-        return target
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(target.with_name(f".{target.name}.lock")):
-        if (target / _SETTINGS_FILE).is_file():  # another process drew it while this one waited
-            return target
-        for abandoned in target.parent.glob(f".{target.name}.*.tmp"):
-            shutil.rmtree(abandoned)  # safe: whoever holds the lock is the only one drawing
-        with TemporaryDirectory(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent) as temporary:
-            folder = Path(temporary, "drawn")
-            _write_all(folder, settings, progress=progress)
-            (folder / _SETTINGS_FILE).write_text(text + "\n")
-            if target.exists():  # a folder without the settings file is not one that this function finished
-                shutil.rmtree(target)
-            folder.replace(target)
-    return target
+    folder = cache_folder(cache_dir) / f"shapes-{key64(text):016x}"
+    if not (folder / _SETTINGS_FILE).is_file():
+        _draw_locked(folder, settings, text, progress=progress)
+    return folder
 
 
-def _check(settings: Mapping[str, Any]) -> None:
-    """Refuse settings that cannot be drawn."""
-    fewest, most = settings["objects_per_image"]
-    if not 1 <= fewest <= most:
-        raise ValueError(f"objects_per_image=({fewest}, {most}) must be 1 <= fewest <= most, e.g. (2, 6)")
-    for what, names in (("class_shares", SHAPE_NAMES), ("finish_shares", FINISH_NAMES)):
-        shares = settings[what]
+def _draw_locked(folder: Path, settings: Mapping[str, Any], text: str, *, progress: bool) -> None:
+    """Draw the dataset while other processes wait; ``text`` is the contents of the settings file."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with file_lock(folder.with_name(f".{folder.name}.lock")):
+        # Another process may have drawn it while this one waited for the lock.
+        if (folder / _SETTINGS_FILE).is_file():
+            return
+        # Only the holder of the lock draws, so other temporary folders are left from processes that were killed.
+        for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):
+            shutil.rmtree(leftover)
+        with TemporaryDirectory(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent) as temporary:
+            new_folder = Path(temporary, "drawn")
+            _write_splits(new_folder, settings, progress=progress)
+            (new_folder / _SETTINGS_FILE).write_text(text + "\n")
+            # A folder without a settings file is incomplete.
+            if folder.exists():
+                shutil.rmtree(folder)
+            new_folder.replace(folder)
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    min_objects, max_objects = settings["objects_per_image"]
+    if not 1 <= min_objects <= max_objects:
+        raise ValueError(
+            f"objects_per_image=({min_objects}, {max_objects}) must be 1 <= smallest <= largest, e.g. (2, 6)"
+        )
+    for key, names in (("class_shares", SHAPE_NAMES), ("finish_shares", FINISH_NAMES)):
+        shares = settings[key]
         if len(shares) != len(names) or not min(shares) > 0 or not abs(sum(shares) - 1) <= 1e-6:
-            raise ValueError(f"{what}={shares} must be {len(names)} positive shares of sum 1, for {names}")
+            raise ValueError(f"{key}={shares} must be {len(names)} positive shares of sum 1, for {names}")
     if not 0 <= settings["max_rotation"] < MAX_ROTATION:
         raise ValueError(
-            f"max_rotation={settings['max_rotation']} must be in [0, {MAX_ROTATION:g}) degrees; a star that "
-            "leans farther has another tip on top"
+            f"max_rotation={settings['max_rotation']} must be in [0, {MAX_ROTATION:g}) degrees; beyond it, another "
+            "tip of a star is its top"
         )
     if settings["image_size"] < 32:
-        raise ValueError(f"image_size={settings['image_size']} is below 32, too small to tell shapes apart")
+        raise ValueError(
+            f"image_size={settings['image_size']} is too small for recognizable shapes; give at least 32"
+        )
     if not settings["num_images"]:
-        raise ValueError("num_images={} names no split; give e.g. {'train': 3000, 'val': 300}")
+        raise ValueError("num_images={} contains no split; give e.g. {'train': 3000, 'val': 300}")
     for split, count in settings["num_images"].items():
         if count < 1 or not split or Path(split).name != split:
-            raise ValueError(f"num_images[{split!r}]={count}: a split is a file name with at least one image")
+            raise ValueError(f"num_images[{split!r}]={count}: expected a file name and at least one image")
 
 
-def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
+def _write_splits(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
     """Draw every split into a new folder."""
     (folder / "JPEGImages").mkdir(parents=True)
     size = settings["image_size"]
     with Progress(disable=not progress) as bar:
         task = bar.add_task("Drawing shapes", total=sum(settings["num_images"].values()))
         for split, num_images in settings["num_images"].items():
-            paths, scenes, finishes = [], [], []
-            for index, (class_ids, finish_ids) in enumerate(_kinds(split, num_images, settings)):
-                paths.append(f"JPEGImages/{split}_{index:05d}.jpg")
+            paths = []
+            scenes = []
+            for index, (scene_classes, scene_finishes) in enumerate(
+                _class_and_finish_ids(split, num_images, settings)
+            ):
+                path = f"JPEGImages/{split}_{index:05d}.jpg"
+                # A generator per image, so that an image does not depend on the number of images before it.
                 rng = np.random.default_rng(key64("scene", settings["seed"], split, index))
-                leaning = settings["max_rotation"]
-                objects = place_objects(class_ids, finish_ids, image_size=size, max_rotation=leaning, rng=rng)
-                render_scene(objects, image_size=size, rng=rng).save(folder / paths[-1], quality=90)
-                scenes.append(objects)
-                finishes += finish_ids
+                scene = place_objects(
+                    scene_classes,
+                    scene_finishes,
+                    image_size=size,
+                    max_rotation=settings["max_rotation"],
+                    rng=rng,
+                )
+                render_scene(scene, image_size=size, rng=rng).save(folder / path, quality=90)
+                paths.append(path)
+                scenes.append(scene)
                 bar.advance(task)
-            drawn = [scene_object for objects in scenes for scene_object in objects]
-            # what hides a point is in its scene
+            objects = [scene_object for scene in scenes for scene_object in scene]
+            finish_ids = np.array([scene_object.finish_id for scene_object in objects])
+            # Scene by scene, because only objects of the same scene hide a point.
             points, visibility = zip(*map(points_of, scenes), strict=True)
             table = AnnotationTable(
                 root=folder,
@@ -168,34 +189,40 @@ def _write_all(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> 
                 heights=[size] * num_images,
                 class_names=SHAPE_NAMES,
                 offsets=np.cumsum([0, *map(len, scenes)]),
-                boxes=[box_of(scene_object) for scene_object in drawn],
-                labels=[scene_object.class_id for scene_object in drawn],
+                boxes=[box_of(scene_object) for scene_object in objects],
+                labels=[scene_object.class_id for scene_object in objects],
                 keypoints=np.concatenate(points),
                 visibility=np.concatenate(visibility),
                 keypoint_names=POINTS.names,
                 flip_pairs=POINTS.flip_pairs,
                 normalization_pair=POINTS.normalization_pair,
-                attributes={"finish": Attribute(ids=np.array(finishes), names=FINISH_NAMES)},
+                attributes={"finish": Attribute(ids=finish_ids, names=FINISH_NAMES)},
             )
             write_annotations("voc", table, folder, split, allow_loss=True, progress=False)
 
 
-def _kinds(split: str, num_images: int, settings: Mapping[str, Any]) -> Iterator[tuple[list[int], list[int]]]:
-    """Yield the class ids and the finish ids of every image of a split, the quotas dealt out at random."""
+def _class_and_finish_ids(
+    split: str, num_images: int, settings: Mapping[str, Any]
+) -> Iterator[tuple[list[int], list[int]]]:
+    """Yield the class ids and the finish ids of the objects of each image in a split."""
     rng = np.random.default_rng(key64("classes", settings["seed"], split))
-    fewest, most = settings["objects_per_image"]
-    counts = fewest + np.floor(rng.random(num_images) * (most - fewest + 1)).astype(np.int64)
-    classes = _dealt(int(counts.sum()), settings["class_shares"], rng)
+    min_objects, max_objects = settings["objects_per_image"]
+    counts = min_objects + np.floor(rng.random(num_images) * (max_objects - min_objects + 1)).astype(np.int64)
+    class_ids = _shuffled_quotas(int(counts.sum()), settings["class_shares"], rng)
+    # A generator of its own makes the finish independent of the class.
     rng = np.random.default_rng(key64("finishes", settings["seed"], split))
-    finishes = _dealt(int(counts.sum()), settings["finish_shares"], rng)
+    finish_ids = _shuffled_quotas(int(counts.sum()), settings["finish_shares"], rng)
     ends = np.cumsum(counts)[:-1]
-    for class_ids, finish_ids in zip(np.split(classes, ends), np.split(finishes, ends), strict=True):
-        yield class_ids.tolist(), finish_ids.tolist()
+    for image_classes, image_finishes in zip(
+        np.split(class_ids, ends), np.split(finish_ids, ends), strict=True
+    ):
+        yield image_classes.tolist(), image_finishes.tolist()
 
 
-def _dealt(total: int, shares: Sequence[float], rng: np.random.Generator) -> IndexArray:
-    """Return the kind of each of ``total`` objects: the shares by largest remainders, at least one of each kind."""
+def _shuffled_quotas(total: int, shares: Sequence[float], rng: np.random.Generator) -> IndexArray:
+    """Return ``total`` ids in random order, each with its share by largest remainders and at least once."""
     if total < len(shares):
-        raise ValueError(f"{total} objects cannot hold each of {len(shares)} kinds; draw more images")
-    quota = class_quotas([Fraction(str(share)) for share in shares], total)
-    return np.repeat(np.arange(len(quota)), quota)[np.argsort(rng.random(total), kind="stable")]
+        raise ValueError(f"{total} objects cannot include each of {len(shares)} classes; draw more images")
+    # Via str, so that a share such as 0.09 is the exact decimal fraction.
+    quotas = class_quotas([Fraction(str(share)) for share in shares], total)
+    return np.repeat(np.arange(len(quotas)), quotas)[np.argsort(rng.random(total), kind="stable")]

@@ -1,4 +1,4 @@
-"""Sources of annotation tables: what a data module asks of one, and the base of those that read files."""
+"""Interface of the sources that give a data module its annotation tables, and a base class for reading files."""
 
 from __future__ import annotations
 
@@ -16,28 +16,28 @@ Names: TypeAlias = str | Sequence[str] | None
 
 
 class TableSource(ABC):
-    """Gives the annotation tables of every stage, all with the same classes."""
+    """Source of the annotation tables of every stage, all with the same classes."""
 
     @abstractmethod
     def prepare(self) -> None:
-        """Do once on a machine what the tables need: draw, unpack, index. Safe to call again."""
+        """Prepare the tables once per machine: draw, unpack, index. Calling it again must be safe."""
 
     @abstractmethod
     def tables(self, stage: Stage) -> list[AnnotationTable]:
-        """Return the tables of a stage: one, several (a list of validation sets), or none."""
+        """Return the tables of a stage: one, several (for several validation sets), or none."""
 
-    def reopen(self) -> None:  # noqa: B027 # a source that keeps nothing has nothing to do
-        """Take over what `prepare` has just done in another process of this machine; by default nothing is kept."""
+    def reopen(self) -> None:  # noqa: B027 # optional: a source without state has nothing to do
+        """Load the results of `prepare` in another process of this machine; by default does nothing."""
 
     def fingerprint(self) -> Any:
-        """Return something that differs when `prepare` or `reopen` has found other tables; by default always None."""
+        """Return a value that changes if `prepare` or `reopen` found other tables; by default always None."""
         return None
 
 
 class FileSource(TableSource):
-    """A source that reads annotation files: at the first call of `tables`, and again in `prepare`.
+    """A source that reads annotation files at the first call of `tables`, and again in `prepare`.
 
-    Owns: The tables of all stages, once read. A copy for another process has none, and reads them through the cache.
+    Owns: The tables of all stages, once read. A pickled copy has none, and reads them through the cache.
     """
 
     _keys: list[Any]
@@ -48,7 +48,7 @@ class FileSource(TableSource):
         self._read(trust_cache=False)
 
     def reopen(self) -> None:
-        """Open the tables that `prepare` has put into the cache, with no look at the files that they are made of."""
+        """Open the tables that `prepare` cached, without checking the annotation files again."""
         self._read(trust_cache=True)
 
     def fingerprint(self) -> Any:
@@ -56,33 +56,36 @@ class FileSource(TableSource):
         return self.__dict__.get("_keys")
 
     def tables(self, stage: Stage) -> list[AnnotationTable]:
-        """Return the stage's tables."""
+        """Return the tables of a stage."""
         if "_tables" not in self.__dict__:
             self._read(trust_cache=False)
         return list(self._tables[stage])
 
     @abstractmethod
     def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
-        """Return the tables of all stages, read by ``read``, which takes what `read_annotations` takes."""
+        """Return the tables of all stages, using ``read``, which has the arguments of `read_annotations`."""
 
     def _read(self, *, trust_cache: bool) -> None:
         keys: list[Any] = []
 
         def read(*arguments: Any, **options: Any) -> AnnotationTable:
             table = read_annotations(*arguments, trust_cache=trust_cache, **options)
-            keys.append(table.cache_key or object())  # one that is not in the cache may be another each time
+            # A table without a cache key may have changed; a new object() never equals an earlier one.
+            keys.append(table.cache_key or object())
             return table
 
         tables = self._read_all(read)
-        if keys != self.fingerprint():  # else those that are there are as good
-            self.__dict__.update(_keys=keys, _tables=tables)  # a subclass may be a frozen dataclass
+        # With equal keys, keep the current tables, so that datasets made from them stay valid.
+        if keys != self.fingerprint():
+            # Subclasses may be frozen dataclasses, so set the attributes directly.
+            self.__dict__.update(_keys=keys, _tables=tables)
 
     def __getstate__(self) -> dict[str, Any]:
         return {name: value for name, value in self.__dict__.items() if name not in ("_keys", "_tables")}
 
 
 def listed(names: Names) -> list[str]:
-    """Return what a stage is given as a list: one name, several, or none."""
+    """Return the names of a stage as a list, from one name, several, or None."""
     if names is None:
         return []
     return [names] if isinstance(names, str) else list(names)

@@ -1,4 +1,4 @@
-"""The target dict of a sample, from the rows that a table holds for it."""
+"""Build the target dict of a sample from the rows of its image in a table."""
 
 from __future__ import annotations
 
@@ -26,46 +26,42 @@ __all__ = [
 ]
 
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
-"""Columns of the table that may be added to a target."""
+"""Optional columns of the table that can be added to a target."""
 
-# Names that a target, a transform or a model of torchvision gives a meaning of its own.
-_RESERVED: Final = frozenset((*PER_OBJECT_FIELDS, *PER_IMAGE_FIELDS, "boxes", "is_duplicate"))
+# Names that already have a meaning in a target, a transform or a torchvision model.
+_RESERVED_NAMES: Final = frozenset((*PER_OBJECT_FIELDS, *PER_IMAGE_FIELDS, "boxes", "is_duplicate"))
 
 
 def attribute_names(table: AnnotationTable, attributes: Sequence[str] | Literal["all"]) -> tuple[str, ...]:
-    """Return the names of the attributes wanted, checked against the table.
+    """Return the names of the requested attributes, checked against the table.
 
     Args:
         table: The annotations.
-        attributes: Names, or ``"all"`` that the table has.
+        attributes: Names, or ``"all"`` for all names of the table.
 
     Raises:
-        ValueError: The table has no such attribute, a name stands twice, or it is one that targets need.
+        ValueError: The table has no such attribute, a name is repeated, or a name is reserved for another field.
     """
     if isinstance(attributes, str) and attributes != "all":
         raise ValueError(f'attributes={attributes!r} is neither a list of names nor "all".')
     names = tuple(table.attributes) if isinstance(attributes, str) else tuple(attributes)
-    unknown = [name for name in names if name not in table.attributes]
-    if unknown:
-        raise ValueError(f"attributes holds {unknown}; the table has {sorted(table.attributes)}.")
-    taken = sorted(_RESERVED.intersection(names))
-    if taken:
-        others = [name for name in names if name not in taken]
+    unknown_names = [name for name in names if name not in table.attributes]
+    if unknown_names:
+        raise ValueError(f"attributes contains {unknown_names}; the table has {sorted(table.attributes)}.")
+    reserved_names = sorted(_RESERVED_NAMES.intersection(names))
+    if reserved_names:
+        allowed_names = [name for name in names if name not in reserved_names]
         raise ValueError(
-            f"the table has attributes {taken}, and a target keeps fields of that name for itself; name the "
-            f"others, attributes={others}, or rename them in the annotations."
+            f"the table has attributes {reserved_names}, which are names of other target fields; leave them out, "
+            f"attributes={allowed_names}, or rename them in the annotations."
         )
     if len(set(names)) != len(names):
-        raise ValueError(f"attributes={list(names)} holds a name twice; name each once.")
+        raise ValueError(f"attributes={list(names)} contains a name twice; give each name once.")
     return names
 
 
 def check_keypoints(table: AnnotationTable) -> None:
-    """Refuse a table without points.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Raise ValueError if a table has no points."""
     if table.keypoints is None:
         rule = f"but no object of {table!r} has points"
         remedy = "read the points (read_annotations(..., schema=...))"
@@ -73,11 +69,7 @@ def check_keypoints(table: AnnotationTable) -> None:
 
 
 def check_masks(table: AnnotationTable) -> None:
-    """Refuse a table without masks.
-
-    Raises:
-        ValueError: It has none.
-    """
+    """Raise ValueError if a table has no masks."""
     if table.masks is None:
         rule = f"but no object of {table!r} has a mask"
         remedy = "read annotations with polygons or run lengths (COCO's segmentation, YOLO's or LabelMe's polygons)"
@@ -95,21 +87,21 @@ def object_target(
     attributes: Sequence[str],
     mask_size: tuple[int, int] | None = None,
 ) -> dict[str, Any]:
-    """Return the target of one image, see `DetectionDataset`; every tensor has memory of its own.
+    """Create the target of one image, see `DetectionDataset`; its tensors share no memory with the table.
 
     Args:
         table: The annotations.
-        position: The image's row.
+        position: Row of the image.
         canvas_size: Height and width of the decoded image.
         first_label: Label of class id 0.
         extra_fields: Some of ``OBJECT_FIELDS``.
-        keypoints: Whether to add points.
+        keypoints: Add points.
         attributes: Names of the table's attributes to add.
-        mask_size: Height and width of the masks to add, those of the image as it is kept; None for no masks.
+        mask_size: Height and width of the masks to add, which a cached image may have shrunk; None for no masks.
     """
     rows = table.objects(position)
     height, width = canvas_size
-    # Each of these copies: the table's arrays are read-only views of a mapped file.
+    # Every operation below copies, because the table's arrays are read-only views of a mapped file.
     limits = np.array([width, height, width, height], dtype=np.float32)
     boxes = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -130,6 +122,7 @@ def object_target(
         target["visibility"] = torch.from_numpy(np.where(inside, table.visibility[rows], np.uint8(0)))
     if mask_size is not None and table.masks is not None:
         scale = (mask_size[1] / width, mask_size[0] / height)
+        # Drawn at the size of a cached image, so masks need no resize.
         masks = np.empty((rows.stop - rows.start, *mask_size), dtype=np.uint8)
         for i, row in enumerate(range(rows.start, rows.stop)):
             masks[i] = table.masks.rasterize(row, *mask_size, scale=scale)
@@ -140,23 +133,23 @@ def object_target(
 
 
 def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
-    """Refuse a sample that a transform left with rows of boxes that no longer exist.
+    """Check that a transform removed the same rows from all per-object fields.
 
     Args:
-        sample: What a transform gave.
-        fields: Per-object fields to look at beside the standard ones.
+        sample: The sample that the transform returned.
+        fields: Per-object fields to check in addition to the standard ones.
 
     Raises:
-        ValueError: A field has another number of rows than ``boxes``.
+        ValueError: A field and ``boxes`` have different numbers of rows.
     """
     target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
     boxes = target.get("boxes") if isinstance(target, Mapping) else None
     if target is None or not isinstance(boxes, torch.Tensor):
         return
-    rows = num_rows(boxes)
+    num_boxes = num_rows(boxes)
     for name in (*PER_OBJECT_FIELDS, *fields):
-        if name in target and num_rows(target[name]) != rows:
+        if name in target and num_rows(target[name]) != num_boxes:
             raise ValueError(
-                f"after the transforms, {name!r} has {num_rows(target[name])} rows for {rows} boxes; drop "
-                "objects with lit_loader.transforms.SanitizeObjects() in the place of SanitizeBoundingBoxes()."
+                f"after the transforms, {name!r} has {num_rows(target[name])} rows for {num_boxes} boxes; remove "
+                "objects with lit_loader.transforms.SanitizeObjects() instead of SanitizeBoundingBoxes()."
             )

@@ -161,7 +161,7 @@ def test_a_list_is_read_once_for_all_stages(root, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "told"),
     [
-        ({"train": None}, "name what to read, such as train='train.txt'"),
+        ({"train": None}, "no stage is set; give at least one, e.g. train='train.txt'"),
         ({"val": "val.txt", "val_fraction": 0.1}, "val='val.txt' and val_fraction=0.1 contradict each other"),
         ({"test": "val.txt", "test_fraction": 0.1}, "test='val.txt' and test_fraction=0.1 contradict"),
         ({"val_fraction": 1.0}, r"val_fraction=1.0 must be in \[0, 1\)"),

@@ -61,7 +61,7 @@ def test_a_folder_without_images_is_refused_with_its_content(tmp_path):
         "empty": r"expected image files, which end in \.jpg.*; got an empty folder",
         "texts": r"expected image files.*; got 1 \*\.txt",
         "texts/a.txt": r"expected a folder or an image file, got a file that does not end in \.jpg",
-        "nowhere": "this file or folder does not exist; name a folder of images, or an image",
+        "nowhere": "this file or folder does not exist; give a folder of images, or an image",
     }
     for name, message in messages.items():
         with pytest.raises(AnnotationError, match=message):

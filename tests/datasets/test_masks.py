@@ -86,7 +86,7 @@ def test_a_table_without_masks_is_refused(table):
     with pytest.raises(ValueError, match=r"masks=True but no object of AnnotationTable.* has a mask; read"):
         DetectionDataset(bare, masks=True)
     named = dataclasses.replace(table, attributes={"masks": Attribute(ids=table.labels, names=("a", "b"))})
-    with pytest.raises(ValueError, match="a target keeps fields of that name for itself"):
+    with pytest.raises(ValueError, match="names of other target fields"):
         DetectionDataset(named, attributes="all")
 
 

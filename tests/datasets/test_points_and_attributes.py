@@ -72,11 +72,11 @@ def test_what_the_table_lacks_is_refused(table):
         ValueError, match=r"keypoints=True but no object of AnnotationTable.* has points; read"
     ):
         DetectionDataset(bare, keypoints=True)
-    with pytest.raises(ValueError, match=r"attributes holds \['colour'\]; the table has \['finish'\]"):
+    with pytest.raises(ValueError, match=r"attributes contains \['colour'\]; the table has \['finish'\]"):
         DetectionDataset(table, attributes=["finish", "colour"])
     with pytest.raises(ValueError, match="'finish' is neither a list of names nor"):
         DetectionDataset(table, attributes="finish")
-    with pytest.raises(ValueError, match="holds a name twice"):
+    with pytest.raises(ValueError, match="contains a name twice"):
         DetectionDataset(table, attributes=["finish", "finish"])
 
 

@@ -58,7 +58,9 @@ def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class_and_fin
     class_shares, finish_shares = (0.90, 0.09, 0.01), (0.88, 0.10, 0.02)
     settings = {"objects_per_image": (2, 6), "class_shares": class_shares, "finish_shares": finish_shares}
     for seed in range(20):
-        dealt = list(shapes._kinds("test", shapes.DEFAULT_NUM_IMAGES["test"], settings | {"seed": seed}))
+        dealt = list(
+            shapes._class_and_finish_ids("test", shapes.DEFAULT_NUM_IMAGES["test"], settings | {"seed": seed})
+        )
         for which, shares in enumerate((class_shares, finish_shares)):
             counts = np.bincount(np.concatenate([image[which] for image in dealt]))
             assert counts.min() >= 50
@@ -71,7 +73,7 @@ def test_the_finish_is_dealt_out_independently_of_the_class() -> None:
         "class_shares": (0.4, 0.3, 0.3),
         "finish_shares": (0.4, 0.3, 0.3),
     }
-    dealt = list(shapes._kinds("train", 3000, settings | {"seed": 0}))
+    dealt = list(shapes._class_and_finish_ids("train", 3000, settings | {"seed": 0}))
     classes, finishes = (np.concatenate([image[which] for image in dealt]) for which in (0, 1))
     together = np.zeros((3, 3))
     np.add.at(together, (classes, finishes), 1)
@@ -234,7 +236,7 @@ def test_progress_is_shown_only_when_asked(tmp_path: Path, capsys: pytest.Captur
         ({"num_images": {}}, "num_images"),
         ({"num_images": {"train": 0}}, "num_images"),
         ({"num_images": {"../train": 3}}, "num_images"),
-        ({"num_images": {"train": 1}, "objects_per_image": (2, 2)}, "cannot hold each"),
+        ({"num_images": {"train": 1}, "objects_per_image": (2, 2)}, "cannot include each"),
     ],
 )
 def test_settings_that_cannot_be_drawn_are_refused(

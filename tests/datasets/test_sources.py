@@ -211,7 +211,9 @@ def test_renumbered_tables_are_those_read_with_the_names(root):
 
 
 def test_a_missing_split_is_told_with_its_stage(root):
-    with pytest.raises(AnnotationError, match=r"test='exam'; give test=None .* test, train, val, val2"):
+    with pytest.raises(
+        AnnotationError, match=r"test='exam' does not exist; give test=None .* test, train, val, val2"
+    ):
         voc(root, test="exam").tables("train")
 
 
