@@ -30,6 +30,7 @@ __all__ = ["ClassificationDataset", "ClassificationSample"]
 ClassificationSample: TypeAlias = tuple[Any, int | Tensor, int, bool]
 """``(image, label, image_id, is_duplicate)``; a transform may return any type."""
 
+# These refuse samples with boxes.
 _AUTO_AUGMENT: Final = (v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide, v2.AugMix)
 _CONTAINERS: Final = (v2.Compose, v2.RandomApply, v2.RandomChoice, v2.RandomOrder)
 
@@ -39,13 +40,13 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     ``dataset[i]`` is ``(image, label, image_id, is_duplicate)``. The image is a ``tv_tensors.Image``, uint8,
     ``(3, H, W)``, before ``transforms``. The label is an int from 0, or with ``multi_label`` a float32 tensor
-    ``(num_labels,)`` of 0 and 1. ``image_id`` comes from `AnnotationTable.image_numbers`, and ``is_duplicate`` is a
-    bool, see `lit_loader.is_duplicate`. A sample without a known label is left out, or with ``unlabelled="keep"`` gets
+    ``(num_labels,)`` of 0 and 1. For ``image_id`` see `AnnotationTable.image_numbers`, for the bool ``is_duplicate``
+    see `lit_loader.is_duplicate`. A sample without a known label is left out, or with ``unlabelled="keep"`` gets
     the label -1 (with ``multi_label``, all 0).
 
     Labels apply to the whole image or object: a random crop that removes the labelled thing does not change them.
 
-    Runs in: the main process, workers and threads. Determinism: no randomness except that of ``transforms``.
+    Runs in: the main process, workers and threads. Determinism: only ``transforms`` may be random.
 
     Args:
         table: The annotations. The dataset's own ``table`` has one image row per sample.
@@ -56,8 +57,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         unlabelled: ``"keep"`` makes every image or object a sample, for prediction. This includes images with several
             labels without ``multi_label``, whose label is -1.
         transforms: Called as ``transforms(image, target)`` with the target of `DetectionDataset`, labels from 0. With
-            ``sample_unit="image"``, a transform is called as ``transforms(image)`` if it takes one argument, such as
-            those of torchvision's v1, or contains ``AutoAugment``, ``RandAugment``, ``TrivialAugmentWide`` or
+            ``sample_unit="image"``, a transform is called as ``transforms(image)`` if it takes one argument, like
+            torchvision's v1 transforms, or contains ``AutoAugment``, ``RandAugment``, ``TrivialAugmentWide`` or
             ``AugMix`` from ``transforms.v2``, which refuse boxes.
         reading: Settings for reading image files.
         cache: Cache decoded images, see `DetectionDataset`; all samples of an image share its entry.
@@ -129,6 +130,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             IndexError: ``index`` is out of range.
             ImageError: The image cannot be decoded; the message names the file.
         """
+        # Read first: it checks the index, so that the position below is valid.
         sample = self._samples[index]
         position = operator.index(index) % len(self)
         return sample[0], self.label(position), int(self.table.image_numbers[position]), is_duplicate()
@@ -169,6 +171,7 @@ class _ImageTransform:
 
 def _takes_only_image(transforms: Callable[..., Any]) -> bool:
     """Return True if a transform takes an image without a target."""
+    # A v2.Compose like those below, but it always accepts a target.
     if isinstance(transforms, DecodeAwareCompose):
         return False
     if isinstance(transforms, _AUTO_AUGMENT):

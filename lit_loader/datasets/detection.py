@@ -57,13 +57,13 @@ class DetectionDataset(Dataset[DetectionSample]):
       object. Masks take N bytes a pixel. An object without a mask gets an empty one, and `SanitizeObjects` removes it;
     - each name in ``attributes``: int64 ``(N,)``, ids from 0, -1 for an object without the attribute.
 
-    The canvas is that of the decoded, upright image. No row is removed here: an object without area after clipping
-    keeps its row until ``SanitizeObjects`` removes it from every field at once.
+    The decoded, upright image is the canvas. No row is removed here: an object without area after clipping keeps its
+    row until ``SanitizeObjects`` removes it from every field at once.
 
     Runs in: the main process, workers and threads; it has no mutable state.
     Owns: its mapping of the ``cache``, if any. It references the table's arrays and creates no Python object per image,
         so forked workers do not copy it page by page, and its pickle is as small as the table's.
-    Determinism: no randomness except that of ``transforms``.
+    Determinism: only ``transforms`` may be random.
 
     Args:
         table: The annotations.
@@ -155,6 +155,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             ImageError: The image cannot be decoded, or its size is refused; the message names the file.
             ValueError: ``transforms`` returned a target whose per-object fields do not have one row per box.
         """
+        # A range handles negative indices and everything with __index__.
         try:
             position = range(self._num_images)[index]
         except IndexError:
@@ -182,6 +183,7 @@ class DetectionDataset(Dataset[DetectionSample]):
                 target = shrink_target(target, true_size=(width, height), image=image)
         if self.transforms is None:
             return image.image(), target
+        # An error in a transform is hard to reproduce without the sample that caused it.
         try:
             if isinstance(self.transforms, DecodeAwareCompose):
                 sample: DetectionSample = self.transforms.read(image, target)
@@ -229,6 +231,7 @@ class DetectionDataset(Dataset[DetectionSample]):
                     f"{width}x{height}, so the boxes were drawn on the pixels as stored; give exif_orientation=False, "
                     "or correct <size> if the boxes refer to the upright image."
                 )
+        # A size of 0 is unknown, and any image matches it.
         if self.reading.size_mismatch == "raise" and all(annotated):
             raise ImageError(
                 f"{path}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}; "

@@ -118,13 +118,13 @@ class FormatSource(FileSource):
         for stage in get_args(Stage):
             options = {**self.options, **self.stage_options.get(stage, {})}
             for name in listed(getattr(self, stage)):
-                # Stages with the same name and options share a table.
+                # Stages with the same name and options share a table, which is read once.
                 key = json.dumps([name, options], sort_keys=True, default=repr)
                 stage_keys[stage].append(key)
                 if key not in table_by_key:
                     table_by_key[key] = self._read_list(read, folder, name, options)
         if not any(table.class_names for table in table_by_key.values()):
-            message = "no object in any of the lists, so there are no classes"
+            message = "no object in any of the lists, so the classes are unknown"
             raise AnnotationError(message, path=self.root, settings={"class_names": ...})
         # The same ids for the same names in all stages.
         merged_tables = with_same_names(list(table_by_key.values()))
@@ -136,6 +136,7 @@ class FormatSource(FileSource):
                 split: [path for table in tables[split] for path in table.image_paths] for split in _SPLITS
             }
             check_groups(paths, self.group_pattern, root=self.root)
+        # After the split, because test images may be held out from training.
         if self.predict is None:
             tables["predict"] = tables["test"]
         return tables
@@ -151,6 +152,7 @@ class FormatSource(FileSource):
         fractions = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
         if not fractions:
             return {}
+        # __post_init__ requires `train`, which is one name.
         (table,) = train
         rows_by_stage, copies, is_new = hold_out(
             table,

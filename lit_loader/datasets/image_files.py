@@ -127,6 +127,7 @@ class ImageFilesSource(TableSource):
         return folder.root, images
 
     def __getstate__(self) -> dict[str, Any]:
+        # Another process lists the files again.
         return {name: value for name, value in self.__dict__.items() if name != "_table"}
 
 

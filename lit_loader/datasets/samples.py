@@ -73,14 +73,16 @@ def landmark_samples(
     check_keypoints(table)
     if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
         raise ValueError(
-            f"min_points={min_points} must lie in [0, {len(table.keypoint_names)}], the number of points per object."
+            f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points per object."
         )
     has_points = (table.visibility > 0).sum(axis=1) >= min_points
     if sample_unit == "object":
         requirement = f"at least min_points={min_points} points and an area inside its image"
         return _select_objects(table, has_points & _can_be_cropped(table), requirement=requirement)
+    # Every image qualifies, including those without objects.
     if min_points == 0:
         return SampleTable(table, 0)
+    # minlength: the last images may have no such object.
     selected = np.bincount(table.image_of_object()[has_points], minlength=table.num_images) > 0
     return _select_images(
         table, selected, requirement=f"an object with at least min_points={min_points} points"
@@ -149,7 +151,7 @@ def _can_be_cropped(table: AnnotationTable) -> npt.NDArray[np.bool_]:
     top_left = np.maximum(table.boxes[:, :2], 0)
     bottom_right = table.boxes[:, 2:]
     fits = (np.minimum(bottom_right, sizes) > top_left).all(axis=1)
-    # The size may be that of the upright image and the boxes may refer to the stored one, with exchanged sides.
+    # The annotated size may be upright while the boxes refer to the stored image, whose sides are exchanged.
     fits_turned = (np.minimum(bottom_right, sizes[:, ::-1]) > top_left).all(axis=1)
     return np.asarray(fits | fits_turned, dtype=np.bool_)
 

@@ -147,6 +147,7 @@ def _is_inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64])
     x0, y0 = corners.T
     x1, y1 = np.roll(corners, -1, axis=0).T
     crossed = (y0 > point[1]) != (y1 > point[1])
+    # The x coordinate at which each of these edges crosses the ray.
     x = x0[crossed] + (point[1] - y0[crossed]) * (x1 - x0)[crossed] / (y1 - y0)[crossed]
     return int((x > point[0]).sum()) % 2 == 1
 
@@ -198,6 +199,7 @@ def place_objects(
                     colour=_colour(rng),
                 )
             )
+        # The candidate with the least overlap; a crowded scene may have no place without any.
         placed_objects.append(min(candidates, key=overlap))
     return placed_objects
 
@@ -214,6 +216,7 @@ def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.ran
         An RGB image of ``image_size`` x ``image_size``.
     """
     large = image_size * _SUPERSAMPLING
+    # A smooth background of medium brightness; objects are darker or brighter in one channel, see `_colour`.
     coarse = 60 + rng.random((6, 6, 3)) * 130
     image = Image.fromarray(coarse.astype(np.uint8)).resize((large, large), Image.Resampling.BICUBIC)
     draw_objects(image, objects, scale=_SUPERSAMPLING)

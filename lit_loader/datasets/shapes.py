@@ -100,6 +100,7 @@ def draw_shapes(
     _check_settings(settings)
     text = json.dumps(settings, indent=1, sort_keys=True)
     folder = cache_folder(cache_dir) / f"shapes-{key64(text):016x}"
+    # The settings file is written last, so its folder is complete; no lock is needed to read it.
     if not (folder / _SETTINGS_FILE).is_file():
         _draw_locked(folder, settings, text, progress=progress)
     return folder
@@ -147,6 +148,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
     if not settings["num_images"]:
         raise ValueError("num_images={} contains no split; give e.g. {'train': 3000, 'val': 300}")
     for split, count in settings["num_images"].items():
+        # The name becomes part of paths and must not lead elsewhere.
         if count < 1 or not split or Path(split).name != split:
             raise ValueError(f"num_images[{split!r}]={count}: expected a file name and at least one image")
 

@@ -81,6 +81,7 @@ class FileSource(TableSource):
             self.__dict__.update(_keys=keys, _tables=tables)
 
     def __getstate__(self) -> dict[str, Any]:
+        # Another process opens the tables through the cache, without copying them.
         return {name: value for name, value in self.__dict__.items() if name not in ("_keys", "_tables")}
 
 

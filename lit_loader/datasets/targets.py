@@ -102,6 +102,7 @@ def object_target(
     rows = table.objects(position)
     height, width = canvas_size
     # Every operation below copies, because the table's arrays are read-only views of a mapped file.
+    # float32 limits keep the boxes float32.
     limits = np.array([width, height, width, height], dtype=np.float32)
     boxes = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
     sides = boxes[:, 2:] - boxes[:, :2]
@@ -116,6 +117,7 @@ def object_target(
     for name in extra_fields:
         target[name] = torch.from_numpy(np.array(getattr(table, name)[rows], dtype=np.bool_))
     if keypoints and table.keypoints is not None and table.visibility is not None:
+        # Points outside the image keep their coordinates; only their visibility changes.
         points = np.array(table.keypoints[rows])
         inside = ((points >= 0) & (points <= limits[2:])).all(axis=2)
         target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=canvas_size)
@@ -144,6 +146,7 @@ def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
     """
     target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
     boxes = target.get("boxes") if isinstance(target, Mapping) else None
+    # Transforms may return anything; only a target with boxes can be checked.
     if target is None or not isinstance(boxes, torch.Tensor):
         return
     num_boxes = num_rows(boxes)

@@ -145,7 +145,7 @@ def test_a_value_outside_its_choices_is_refused_at_once(source, settings, error,
 
 
 def test_what_the_tables_lack_is_refused(source, tmp_path):
-    with pytest.raises(ValueError, match=r"min_points=4 must lie in \[0, 3\]"):
+    with pytest.raises(ValueError, match=r"min_points=4 must be in \[0, 3\]"):
         LandmarkDataModule(source, min_points=4).train_dataloader()
     with pytest.raises(ValueError, match="'colour'"):
         LandmarkDataModule(source, attributes=["colour"]).train_dataloader()

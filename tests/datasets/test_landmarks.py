@@ -80,8 +80,8 @@ def test_whole_images_stay_with_all_their_objects(table):
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"min_points": -1}, r"min_points=-1 must lie in \[0, 3\]"),
-        ({"min_points": 4}, r"min_points=4 must lie in \[0, 3\]"),
+        ({"min_points": -1}, r"min_points=-1 must be in \[0, 3\]"),
+        ({"min_points": 4}, r"min_points=4 must be in \[0, 3\]"),
         ({"sample_unit": "box"}, "sample_unit='box'"),
     ],
 )
