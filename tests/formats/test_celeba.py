@@ -126,7 +126,7 @@ def test_lists_lie_in_the_authors_folders_too(aligned, tmp_path):
         folder = "Eval" if "partition" in file.name else "Anno"
         shutil.move(file, tmp_path / "set" / folder / file.name)
     assert read(aligned, "train", annotation_dir="set").num_images == 2
-    with pytest.raises(AnnotationError, match=r"annotation_dir='\.' and Anno in it have none of"):
+    with pytest.raises(AnnotationError, match=r"annotation_dir='\.' and its folder Anno have none of"):
         read(aligned)
 
 
@@ -149,23 +149,43 @@ def test_what_a_list_does_not_say_of_an_image_is_absent_and_counted(aligned, tmp
     ("file", "text", "line", "words"),
     [
         ("list_attr_celeba", "000001.jpg -1 1\n", 1, "2 values; columns are not named"),
-        ("list_attr_celeba", "4\nBald Bald\n", 2, "'Bald Bald' names no image; columns are different names"),
-        ("list_attr_celeba", "Bald B\x07\n", 1, "names no image; columns are different names of text"),
-        ("list_attr_celeba", "Bald Smiling\n000001.jpg -1 0\n", 2, "'0' is none of -1, 1"),
+        (
+            "list_attr_celeba",
+            "4\nBald Bald\n",
+            2,
+            "'Bald Bald' does not begin with an image; columns are unique",
+        ),
+        ("list_attr_celeba", "Bald B\x07\n", 1, "columns are unique printable names"),
+        ("list_attr_celeba", "Bald Smiling\n000001.jpg -1 0\n", 2, "expected one of -1, 1, got '0'"),
         ("list_attr_celeba", "Bald Smiling\n000001.jpg -1\n", 2, "1 values; columns are Bald Smiling"),
-        ("list_attr_celeba", "4\nBald\n000001.jpg 1\n", 1, "the list has 1 images, and 4 stands above them"),
-        ("list_attr_celeba", "Bald\n000002.jpg 1\n000001.jpg 1\n", 3, "must be sorted by their names"),
+        (
+            "list_attr_celeba",
+            "4\nBald\n000001.jpg 1\n",
+            1,
+            "the list has 1 images, but its first line says 4",
+        ),
+        ("list_attr_celeba", "Bald\n000002.jpg 1\n000001.jpg 1\n", 3, "must be sorted by name"),
         ("identity_CelebA", "000001.jpg 1\n000001.jpg 2\n", 2, "must be sorted .* each of them once"),
-        ("list_eval_partition", "000001.jpg 3\n", 1, "'3' is none of 0, 1, 2"),
+        ("list_eval_partition", "000001.jpg 3\n", 1, "expected one of 0, 1, 2, got '3'"),
         ("list_landmarks_align_celeba", "000001.jpg 1 2 3\n", 1, "3 values; columns are lefteye_x"),
-        ("list_landmarks_align_celeba", f"{POINTS[:-1]}z\n", 1, "names no image; columns are lefteye_x"),
+        (
+            "list_landmarks_align_celeba",
+            f"{POINTS[:-1]}z\n",
+            1,
+            "does not begin with an image; columns are lefteye_x",
+        ),
         (
             "list_landmarks_align_celeba",
             "000001.jpg 1 2 3 4 5 6 7 8 9 x\n",
             1,
             "expected number 10 of 10, got 'x'",
         ),
-        ("identity_CelebA", "000001.jpg 1\nwhat\n", 2, "'what' names no image; columns are identity"),
+        (
+            "identity_CelebA",
+            "000001.jpg 1\nwhat\n",
+            2,
+            "'what' does not begin with an image; columns are identity",
+        ),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(aligned, tmp_path, file, text, line, words):
@@ -181,7 +201,7 @@ def test_a_split_that_is_not_there_and_a_list_that_is_twice_are_refused(aligned,
     (tmp_path / "Anno").mkdir()
     shutil.copy(tmp_path / "list_attr_celeba.txt", tmp_path / "Anno")
     with pytest.raises(
-        AnnotationError, match=r"'list_attr_celeba\.txt' and 'Anno/list_attr_celeba\.txt' are one"
+        AnnotationError, match=r"'list_attr_celeba\.txt' and 'Anno/list_attr_celeba\.txt' are the same"
     ):
         read(aligned)
     (tmp_path / "list_eval_partition.txt").unlink()

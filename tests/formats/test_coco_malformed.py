@@ -207,7 +207,7 @@ def test_any_number_of_entries_may_be_malformed(coco, key):
 def test_a_part_that_is_no_list_and_a_key_that_stands_twice_are_refused(coco):
     for text, words in (
         ('{"images": {"id": 1}}', "images must be a list"),
-        ('{"images": [],\n"categories": [], "images": []}', ":2: the key 'images' stands twice"),
+        ('{"images": [],\n"categories": [], "images": []}', ":2: the key 'images' is repeated"),
     ):
         (coco.root / "a.json").write_text(text)
         with pytest.raises(AnnotationError, match=words):
@@ -266,7 +266,7 @@ def test_numbers_that_are_no_json_refuse_the_file_with_line_and_remedy(coco, num
     coco.add()
     coco.add([1, 1, number, 3])
     coco.write()
-    with pytest.raises(AnnotationError, match=r"a\.json:5: no JSON \(.*write null for NaN"):
+    with pytest.raises(AnnotationError, match=r"a\.json:5: not valid JSON \(.*write null for NaN"):
         coco.read(malformed="drop")
 
 

@@ -133,7 +133,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(root, monkeypatch):
 )
 def test_files_are_found_by_name_folder_or_pattern(root, name, found):
     if found is None:
-        with pytest.raises(AnnotationError, match=r"no file .* with the ending '\.jpg'"):
+        with pytest.raises(AnnotationError, match=r"no file .* with the extension '\.jpg'"):
             Folder(root).find_files(name, ending=".jpg")
     else:
         assert Folder(root).find_files(name, ending=".jpg") == found

@@ -58,7 +58,7 @@ def test_other_files_are_counted_by_their_endings_and_hidden_ones_passed_over(tm
     table = read(tmp_path)
     assert list(table.image_paths) == ["a/1.png"]
     assert table.report.counts == {
-        ("files without an ending", "not read"): 1,
+        ("files without an extension", "not read"): 1,
         ("files *.heic", "not read"): 1,
         ("files *.md", "not read"): 1,
         ("files *.txt", "not read"): 2,
@@ -84,7 +84,7 @@ def test_images_of_every_known_ending_are_read(tmp_path, ending):
 
 def test_an_image_in_no_class_folder_is_malformed(tmp_path):
     add(tmp_path, "a/1.png", "stray.JPG")
-    with pytest.raises(AnnotationError, match=r"image 'stray\.JPG' is in no class folder.*malformed="):
+    with pytest.raises(AnnotationError, match=r"image 'stray\.JPG' is not in a class folder.*malformed="):
         read(tmp_path)
     table = read(tmp_path, malformed="drop")
     assert (table.num_images, table.report.counts) == (1, {("malformed", "drop"): 1})
@@ -135,7 +135,7 @@ def test_folders_outside_of_the_root_are_refused(tmp_path, name):
 
 def test_a_folder_one_level_too_high_is_refused_with_the_remedy(tmp_path):
     add(tmp_path, "train/a/1.png", "train/b/1.png", "val/b/deep/1.png", "val/a/1.png")
-    with pytest.raises(AnnotationError, match=r"'train' holds no image but 2 folders.*\(a, b\).*nested=True"):
+    with pytest.raises(AnnotationError, match=r"'train' has no images but 2 folders.*\(a, b\).*nested=True"):
         read(tmp_path)
     table = read(tmp_path, nested=True)
     assert (table.class_names, table.class_counts().tolist()) == (("train", "val"), [2, 2])

@@ -123,9 +123,9 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
         (
             '{"a": {"' + "k" * 5_000 + '": [1,\n2' + " " * 5_000 + "]}}",
             1,
-            "a key of more than 4096 characters",
+            "a key has more than 4096 characters",
         ),
-        ('{"a": [1],\n"b": 1, "a": [2]}', 2, "the key 'a' stands twice"),
+        ('{"a": [1],\n"b": 1, "a": [2]}', 2, "the key 'a' is repeated"),
         (b'{"a":\n"\xff"}', 2, "invalid bytes in UTF8"),
         ('{"a": 1}'.encode("utf-16"), 1, "one JSON object"),
         (b"\0" * 100, 1, "one JSON object"),

@@ -127,7 +127,7 @@ def test_names_of_box_columns_that_fit_no_format_are_refused(read, names, option
         ("f,x,y\n\na.jpg,1,z\n", 3, "expected number 2 of 2, got 'z'"),
         ('f,x,y\n"a.jpg,1,2\n\n', 2, "the row is not valid CSV"),
         ('f,x,y\n"a"b,1,2\n', 2, "the row is not valid CSV"),
-        ('f,x,y\n"' + "a\n" * 40, 2, "a row of more than 16 lines; is a quote not closed"),
+        ('f,x,y\n"' + "a\n" * 40, 2, "the row has more than 16 lines; is a quote not closed"),
         ("f,x,y\n" + "a" * 140_000 + ",1,2\n", 2, "field larger than field limit"),
         ("f,x,y\n,1,2\n", 2, "the path of the image is empty"),
         ("f,x,y\n\na.jpg,1,2\nnone.jpg,1,2", 4, "there is no image 'none.jpg'"),

@@ -128,7 +128,7 @@ def test_names_lead_nowhere_outside_the_root_and_links_are_followed(tmp_path):
 
 def test_names_that_fit_nothing_are_refused(face, tmp_path):
     for name in ("none", "*.pts", "faces/a.png", "faces/*.txt", "faces/a.pts/b"):
-        with pytest.raises(AnnotationError, match=r"no file .* with the ending '.pts'"):
+        with pytest.raises(AnnotationError, match=r"no file .* with the extension '.pts'"):
             read(tmp_path, name)
 
 

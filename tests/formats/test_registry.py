@@ -209,9 +209,7 @@ def tiny_package(tmp_path_factory, monkeypatch):
     monkeypatch.syspath_prepend(folder)
 
     def declare(*points):
-        (info / "entry_points.txt").write_text(
-            "[lit_loader.annotations.formats]\n" + "\n".join(points) + "\n"
-        )
+        (info / "entry_points.txt").write_text("[lit_loader.formats]\n" + "\n".join(points) + "\n")
 
     yield declare
     sys.modules.pop("tiny_formats", None)
@@ -232,14 +230,14 @@ def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, t
     [
         ("tiny_formats:dataclass", "is neither a Reader nor a Writer"),
         ("no_such_package:Reader", "ModuleNotFoundError: No module named"),
-        ("tiny_formats:VocNamesake", "its format 'voc' is that of VocReader"),
+        ("tiny_formats:VocNamesake", "its format 'voc' is taken by VocReader"),
         ("leaves_at_import:Reader", "SystemExit: 3"),
         ("tiny_formats:Nameless", "AttributeError: .* has no attribute 'format'"),
     ],
 )
 def test_an_entry_point_that_is_no_format_is_named_and_stops_no_other(tiny_package, value, why):
     tiny_package(f"bad = {value}", "tiny = tiny_formats:TinyReader")
-    with pytest.warns(UserWarning, match=rf"bad='{value}' .* is left out: .*{why}"):
+    with pytest.warns(UserWarning, match=rf"bad='{value}' .* is ignored: .*{why}"):
         found = readers()
     assert found["voc"].__module__ == "lit_loader.annotations.formats.voc"
     assert "tiny" in found
@@ -285,5 +283,5 @@ def test_a_program_registers_formats_of_its_own(tiny_set, monkeypatch):
     class Other(OneReader):
         format: ClassVar[str] = "coco"
 
-    with pytest.raises(ValueError, match=r"format='coco' of .*Other is that of CocoReader; take another"):
+    with pytest.raises(ValueError, match=r"format='coco' of .*Other is taken by CocoReader; choose another"):
         register_format(Other)

@@ -48,9 +48,9 @@ def test_odd_bytes_give_the_same_file_name_again(write):
 @pytest.mark.parametrize(
     ("data", "line", "words"),
     [
-        (b"a\n" + b"x" * 300_000, 2, "a line of more than"),
-        (b"a\nb\0c\n", 2, "holds a NUL"),
-        ("a\nb".encode("utf-16"), 1, "must be text in UTF-8"),
+        (b"a\n" + b"x" * 300_000, 2, "the line has more than"),
+        (b"a\nb\0c\n", 2, "contains a NUL"),
+        ("a\nb".encode("utf-16"), 1, "must be UTF-8 text"),
     ],
 )
 def test_hostile_lines_are_refused_with_their_number(write, data, line, words):

@@ -182,7 +182,7 @@ def test_a_split_cannot_name_files_outside_the_root(three_images, line):
     with pytest.raises(UnsafePathError, match=r"train\.txt:2"):
         three_images.read("train")
     three_images.split("train", "a\na\0b\n")
-    with pytest.raises(AnnotationError, match=r"train\.txt:2: the line holds a NUL"):
+    with pytest.raises(AnnotationError, match=r"train\.txt:2: the line contains a NUL"):
         three_images.read("train")
 
 

@@ -74,7 +74,7 @@ def test_a_face_without_width_is_a_matter_of_the_policy(read):
         ("c.png\n1\n1 2 x 40 0 0 0 0 0 0\n", 3, "expected number 3 of 4, got 'x'"),
         ("c.png\n1\n1 2 3 4 3 0 0 0 0 0\n", 3, "blur is '3'; 0 to 2 expected"),
         ("c.png\n1\n1 2 3 4 0 0 0 2 0 0\n", 3, "invalid is '2'; 0 to 1 expected"),
-        ("none.png\n1\n" + FACE, 1, "there is no image 'images/none.png'; `image_dir`"),
+        ("none.png\n1\n" + FACE, 1, "there is no image 'images/none.png'; set `image_dir`"),
     ],
 )
 def test_what_is_wrong_is_named_with_its_line(read, text, line, words):

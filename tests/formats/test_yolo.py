@@ -131,7 +131,7 @@ def test_a_label_file_that_is_no_text_drops_its_image_not_half_of_its_rows(tmp_p
     root = make_set(tmp_path, "0 0.5 0.5 0.2 0.4\n\0\0\0\n")
     write_image(root / "images/train/b.jpg")
     (root / "labels/train/b.txt").write_text("1 0.5 0.5 0.2 0.4\n")
-    with pytest.raises(AnnotationError, match=r"a\.txt:2: the line holds a NUL"):
+    with pytest.raises(AnnotationError, match=r"a\.txt:2: the line contains a NUL"):
         read(root)
     table = read(root, policy={"malformed": "drop"})
     assert list(table.image_paths) == ["images/train/b.jpg"]

@@ -1,4 +1,4 @@
-"""Annotation formats: readers and writers of an `AnnotationTable`, found by name; others can add theirs."""
+"""Annotation formats: readers and writers of an `AnnotationTable` by name; other packages can add theirs."""
 
 from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.annotations.formats.reader import Inputs, Reader, ReadOptions

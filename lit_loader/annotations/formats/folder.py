@@ -1,9 +1,10 @@
-"""The folder of a data set: its files by name, folder or pattern, and the images that annotations name.
+"""Folder of a data set: its files by name, folder or pattern, and the images that annotations name.
 
 NOTE [Trust]
-    What the user names is trusted: the root, and the folders of images and annotations. So are links in the file
-    system, wherever they lead: data sets on clusters are folders of links. A path that a file names (a split list, an
-    XML file, a JSON file) is not trusted: it must stay below the root by its own words, not absolute, without ``..``.
+    Names from the user are trusted: the root, and the folders of images and annotations. So are links in the file
+    system, wherever they lead, because data sets on clusters are often folders of links. A path inside a file (a split
+    list, an XML or JSON file) is not trusted: as written, it must stay under the root, that is, be relative and without
+    ``..``.
 """
 
 from __future__ import annotations
@@ -28,41 +29,42 @@ IMAGE_EXTENSIONS: Final = (
     *(".jpg", ".jpeg", ".png", ".bmp", ".webp", ".tif", ".tiff", ".gif", ".ppm", ".pgm"),
     *(".jfif", ".jpe", ".jp2", ".avif", ".mpo", ".pbm"),
 )
-"""Endings of the names of images, in the order in which a name without an ending is looked for."""
+"""Extensions of image files, in the order in which they are tried for a name without extension."""
 
 _SINCE_PILLOW_11_3: Final = ("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()
 IMAGE_FORMATS: Final = (
     *("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000"),
     *_SINCE_PILLOW_11_3,
 )
-"""Pillow's formats that are read; JPEG stands for MPO too.
+"""Pillow's names of the accepted formats; JPEG includes MPO.
 
-Files of others may run programs (EPS), or hide what their headers do not say.
+Files of other formats may run programs (EPS), or contain more than their headers say.
 """
 
-_ORDER: Final = {ending: place for place, ending in enumerate(IMAGE_EXTENSIONS)}
+_EXTENSION_ORDER: Final = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
 
-
+# Few folders are joined with many paths.
 _check_folder = lru_cache(maxsize=256)(check_relative)
 
 
 def is_image_name(name: str) -> bool:
-    """Whether a file is an image by its ending."""
+    """Return True if a file is an image by its extension."""
     return name.lower().endswith(IMAGE_EXTENSIONS)
 
 
 def join_path(folder: str, path: str, *, source: Path | str | None = None, line: int | None = None) -> str:
-    """Return ``folder/path`` in its shortest spelling, both checked to stay below a root by their words.
+    """Return the normalized path ``folder/path`` after checking that it stays under a root.
 
     Args:
-        folder: A trusted folder relative to the root; ``"."`` is the root.
-        path: A path relative to it, not trusted; ``/`` or, as written on Windows, a backslash between parts.
-        source: The file that names it, for the message.
+        folder: Trusted folder relative to the root; ``"."`` is the root.
+        path: Untrusted path relative to ``folder``, with ``/`` or (from Windows) backslashes between its parts.
+        source: File that contains the path, for the message.
         line: Line in that file.
 
     Raises:
-        UnsafePathError: As ``check_relative``.
+        UnsafePathError: As for ``check_relative``.
     """
+    # Substring tests come before the slower calls, because this runs for every image.
     if "\\" in path:
         path = path.replace("\\", "/")
     check_relative(path, source=source, line=line)
@@ -75,43 +77,46 @@ def join_path(folder: str, path: str, *, source: Path | str | None = None, line:
 
 
 def file_stamp(path: str) -> tuple[int, int]:
-    """Return size and time (ns) of a file; the size of a folder is 0, and -1 of what is neither.
+    """Return size and modification time (ns) of a file; the size is 0 for a folder, and -1 for anything else.
 
     Raises:
-        OSError: If there is none.
+        OSError: If the path does not exist.
     """
-    state = os.stat(path)  # noqa: PTH116 # a Path takes longer to make
-    kind = stat.S_IFMT(state.st_mode)
-    return state.st_size if kind == stat.S_IFREG else 0 if kind == stat.S_IFDIR else -1, state.st_mtime_ns
+    state = os.stat(path)  # noqa: PTH116 # creating a Path takes longer
+    if stat.S_ISREG(state.st_mode):
+        return state.st_size, state.st_mtime_ns
+    return 0 if stat.S_ISDIR(state.st_mode) else -1, state.st_mtime_ns
 
 
 @dataclass(slots=True)
 class _Listing:
     files: set[str] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
-    broken: set[str] = field(default_factory=set)  # links that lead nowhere
-    inode: tuple[int, int] = (0, 0)  # with its device
-    error: str = ""  # why the folder cannot be listed
-    endings: list[str] | None = None
+    broken: set[str] = field(default_factory=set)  # links without a target
+    inode: tuple[int, int] = (0, 0)  # device and inode
+    error: str = ""  # reason why the folder cannot be listed
+    extensions: list[str] | None = None
 
-    def image_endings(self) -> list[str]:
-        """Return the endings of the images here as they are spelled, in the order of `IMAGE_EXTENSIONS`."""
-        if self.endings is None:
-            found = {name[name.rfind(".") :] for name in self.files}
-            known = [ending for ending in found if ending.lower() in _ORDER]
-            self.endings = sorted(known, key=lambda ending: (_ORDER[ending.lower()], ending))
-        return self.endings
+    def image_extensions(self) -> list[str]:
+        """Return the extensions of the images in the folder, in upper and lower case, in `IMAGE_EXTENSIONS` order."""
+        if self.extensions is None:
+            extensions = {name[name.rfind(".") :] for name in self.files}
+            self.extensions = sorted(
+                (extension for extension in extensions if extension.lower() in _EXTENSION_ORDER),
+                key=lambda extension: (_EXTENSION_ORDER[extension.lower()], extension),
+            )
+        return self.extensions
 
 
 class Folder:
-    """The folder of a data set; each folder below it is listed at most once.
+    """Folder of a data set; each folder under it is listed at most once.
 
     Args:
-        root: The folder; links on the way to it are followed.
+        root: The folder; links in its path are resolved.
 
     Attributes:
-        root: The same, real and absolute.
-        num_listed: How many folders were listed.
+        root: The folder as a real absolute path.
+        num_listed: Number of folders listed so far.
     """
 
     def __init__(self, root: Path | str) -> None:
@@ -120,10 +125,10 @@ class Folder:
         self._listings: dict[str, _Listing] = {}
 
     def stamp(self, name: str) -> tuple[int, int]:
-        """Return size and time (ns) of a file, or of a folder that is itself what is read.
+        """Return size and modification time (ns) of an annotation file, or of a folder that takes its place.
 
         Raises:
-            AnnotationError: If there is none, or it is neither a regular file nor a folder.
+            AnnotationError: If the path does not exist, or is neither a regular file nor a folder.
         """
         check_relative(name)
         try:
@@ -131,20 +136,20 @@ class Folder:
         except OSError as error:
             reason = error.strerror or error
             raise AnnotationError(f"cannot be read ({reason})", path=self.root / name) from None
-        if stamp[0] < 0:  # a pipe would be waited for
+        if stamp[0] < 0:  # opening a named pipe would wait for a writer
             raise AnnotationError("is not a regular file; name the annotation file", path=self.root / name)
         return stamp
 
     # -- listings -------------------------------------------------------------------------------------------
 
     def is_folder(self, path: str) -> bool:
-        """Whether there is such a folder."""
+        """Return True if the folder exists."""
         return path == "." or self._listing(posixpath.normpath(path)) is not None
 
     def files(self, folder: str) -> list[str]:
-        """Return the names of the files in a folder, sorted; none if there is no such folder.
+        """Return the sorted names of the files in a folder; none if the folder does not exist.
 
-        A link that leads nowhere is one of them, so that opening it reports it; hidden files are not.
+        Hidden files are left out. Broken links are included, so that opening one reports it.
 
         Raises:
             AnnotationError: If the folder cannot be listed.
@@ -153,7 +158,7 @@ class Folder:
         return sorted(name for name in listing.files | listing.broken if not name.startswith("."))
 
     def folders(self, folder: str) -> list[str]:
-        """Return the names of the folders in a folder, sorted; none if there is no such folder.
+        """Return the sorted names of the folders in a folder; none if the folder does not exist.
 
         Raises:
             AnnotationError: If the folder cannot be listed.
@@ -161,92 +166,97 @@ class Folder:
         return sorted(self._readable(folder).folders)
 
     def below(self, folder: str) -> Iterator[str]:
-        """Yield the paths of all files below a folder, relative to the root, sorted within each folder."""
-        for here in self.tree(folder):
-            yield from (_below(here, name) for name in self.files(here))
+        """Yield the paths of all files under a folder, relative to the root, sorted within each folder."""
+        for parent in self.tree(folder):
+            yield from (_join(parent, name) for name in self.files(parent))
 
     def tree(self, folder: str) -> Iterator[str]:
-        """Yield a folder and all folders below it, relative to the root.
+        """Yield a folder and all folders under it, relative to the root.
 
-        A folder that several links lead to is entered once, and one above ``folder`` is not entered through a link.
+        A folder with several links to it is entered once, and a parent of ``folder`` is not entered through a link.
 
         Raises:
             AnnotationError: If a folder cannot be listed.
         """
         if not self.is_folder(folder):
             return
-        above = (self.root / path for path in PurePosixPath(folder).parents)
-        seen = {(state.st_dev, state.st_ino) for state in map(os.stat, above)}
-        waiting = [folder]  # no recursion: folders may be nested deeper than Python may call
-        while waiting:
-            here = waiting.pop()
-            inode = self._readable(here).inode
-            if inode in seen:
+        parents = (self.root / path for path in PurePosixPath(folder).parents)
+        visited = {(state.st_dev, state.st_ino) for state in map(os.stat, parents)}
+        # A stack, because folders may be nested deeper than Python's recursion limit.
+        pending = [folder]
+        while pending:
+            current = pending.pop()
+            inode = self._readable(current).inode
+            if inode in visited:
                 continue
-            seen.add(inode)
-            yield here
-            waiting += [_below(here, name) for name in reversed(self.folders(here))]
+            visited.add(inode)
+            yield current
+            pending += [_join(current, name) for name in reversed(self.folders(current))]
 
     def find_files(self, name: str, *, ending: str) -> list[str]:
-        """Return the paths, relative to the root, of the files that a name means, sorted.
+        """Return the sorted paths, relative to the root, of the files that a name stands for.
 
         Args:
-            name: A file; a folder, whose files with the ending are meant; or a pattern: ``*``, ``?`` and ``[...]``
-                within a part of the path, ``**`` for any number of folders.
-            ending: Of the files in a folder, such as ".pts"; files of a pattern must have it too.
+            name: A file; a folder, for its files with the extension; or a pattern with ``*``, ``?`` and ``[...]``
+                within a part of the path, and ``**`` for any number of folders.
+            ending: Extension of the files in a folder or of a pattern, such as ".pts".
 
         Raises:
-            AnnotationError: If there is none.
+            AnnotationError: If there is no such file.
             UnsafePathError: If the name leads out of the root.
         """
         name = posixpath.normpath(check_relative(name))
         if self.is_folder(name):
-            found = [_below(name, file) for file in self.files(name)]
+            paths = [_join(name, file) for file in self.files(name)]
         elif name.endswith(ending) and (self.root / name).is_file():
             return [name]
         else:
-            found = list(self._matches(name.split("/")))
-        found = [path for path in found if path.endswith(ending)]
-        if not found:
+            paths = list(self._matches(name.split("/")))
+        paths = sorted(path for path in paths if path.endswith(ending))
+        if not paths:
             raise AnnotationError(
-                f"no file {name!r} with the ending {ending!r} is in {self.root}; name a file, a folder or a pattern"
+                f"there is no file {name!r} with the extension {ending!r} in {self.root}; name a file, a folder or a "
+                "pattern"
             )
-        return sorted(found)
+        return paths
 
     def file_names(self, folder: str) -> Set[str]:
-        """Return the names of the files in a folder, hidden ones included; none if there is no such folder."""
+        """Return the names of the files in a folder, including hidden ones; none if the folder does not exist."""
         return (self._listing(folder) or _Listing()).files
 
     def is_file(self, path: str) -> bool:
-        """Whether there is such a file, by the listing of its folder."""
+        """Return True if the listing of its folder contains the file."""
         parent, _, name = path.rpartition("/")
         listing = self._listings.get(parent) or self._listing(parent or ".")
         return listing is not None and name in listing.files
 
     def find_images(self, paths: Iterable[str], are_stems: Iterable[bool]) -> Iterator[list[str]]:
-        """Yield for each path the image files that it means, relative to the root, the likeliest one first.
+        """Yield the image files that each path stands for, relative to the root, the most likely one first.
 
         Args:
-            paths: Relative to the root, in their shortest spelling. A path without an ending of ``IMAGE_EXTENSIONS``
-                means every file that has one in addition.
-            are_stems: For each path, whether it means these even if it looks as if it had an ending.
+            paths: Normalized paths relative to the root. A path without an extension of ``IMAGE_EXTENSIONS`` stands
+                for all existing files that add one of them.
+            are_stems: For each path, True if it has no extension even though it looks as if it had.
         """
-        known: str | None = None
+        last_parent: str | None = None
         files: set[str] = set()
-        endings: list[str] = []
+        extensions: list[str] = []
         for path, is_stem in zip(paths, are_stems, strict=True):
             parent, _, name = path.rpartition("/")
-            if parent != known:
-                known, listing = parent, self._listing(parent or ".") or _Listing()
-                files, endings = listing.files, listing.image_endings()
+            # Consecutive images are mostly in one folder, so its listing is looked up once.
+            if parent != last_parent:
+                last_parent = parent
+                listing = self._listing(parent or ".") or _Listing()
+                files = listing.files
+                extensions = listing.image_extensions()
             if not is_stem and (name in files or is_image_name(name)):
                 yield [path] if name in files else []
                 continue
-            found = []
-            for ending in endings:
-                if name + ending in files:
-                    found.append(path + ending)  # noqa: PERF401 # faster than a comprehension up to Python 3.11
-            yield found or ([path] if name in files else [])
+            images = []
+            for extension in extensions:
+                if name + extension in files:
+                    images.append(path + extension)  # noqa: PERF401 # faster than a comprehension up to Python 3.11
+            yield images or ([path] if name in files else [])
 
     def _readable(self, folder: str) -> _Listing:
         listing = self._listing(folder) or _Listing()
@@ -255,51 +265,52 @@ class Folder:
         return listing
 
     def _matches(self, pattern: list[str]) -> Iterator[str]:
-        """Yield the files that fit a pattern; only folders that fit its parts are listed."""
-        waiting = [(".", 0)]
-        seen = set(waiting)  # several `**` lead to the same folder in several ways
-        while waiting:
-            here, place = waiting.pop()
-            part, is_last = pattern[place], place + 1 == len(pattern)
+        """Yield the files that match a pattern, given as its parts; only folders that match are listed."""
+        pending = [(".", 0)]
+        visited = set(pending)  # several `**` lead to the same folder in several ways
+        while pending:
+            current, position = pending.pop()
+            part = pattern[position]
+            is_last = position + 1 == len(pattern)
             folders: list[str] = []
             if part == "**":
-                folders = [] if is_last else list(self.tree(here))
+                folders = [] if is_last else list(self.tree(current))
             elif is_last:
-                yield from (_below(here, name) for name in self.files(here) if fnmatchcase(name, part))
+                yield from (_join(current, name) for name in self.files(current) if fnmatchcase(name, part))
             else:
-                folders = [_below(here, name) for name in self.folders(here) if fnmatchcase(name, part)]
-            steps = {(folder, place + 1) for folder in folders} - seen
-            seen |= steps
-            waiting += steps
+                folders = [_join(current, name) for name in self.folders(current) if fnmatchcase(name, part)]
+            steps = {(folder, position + 1) for folder in folders} - visited
+            visited |= steps
+            pending += steps
 
     def _listing(self, folder: str) -> _Listing | None:
-        """Return what is in a folder, or None if there is no such folder.
-
-        A path through a folder that does not exist costs no look at the disk, so a list of a million wrong paths is
-        read as fast as one of right ones.
-        """
-        known = self._listings.get(folder)
-        if known is not None:
-            return known
+        """Return the listing of a folder, or None if the folder does not exist."""
+        listing = self._listings.get(folder)
+        if listing is not None:
+            return listing
+        # Every parent is checked in its own parent's listing, so a missing folder costs no access to the disk, and a
+        # list of a million wrong paths is processed as fast as one of right paths.
         listing = self._listings.get(".") or self._list(".")
         parts = [] if folder == "." else folder.split("/")
         for end, part in enumerate(parts, 1):
             if part not in listing.folders:
                 return None
-            inner = "/".join(parts[:end])
-            listing = self._listings.get(inner) or self._list(inner)
+            path = "/".join(parts[:end])
+            listing = self._listings.get(path) or self._list(path)
         return listing
 
     def _list(self, folder: str) -> _Listing:
-        listing = self._listings[folder] = _Listing()
+        listing = _Listing()
+        self._listings[folder] = listing
         self.num_listed += 1
         try:
             state = (self.root / folder).stat()
             listing.inode = (state.st_dev, state.st_ino)
             with os.scandir(self.root / folder) as entries:
                 for entry in entries:
+                    # `join_path` takes a backslash for a separator, so no annotation can name such a file.
                     if "\\" in entry.name:
-                        continue  # no annotation can name it
+                        continue
                     try:
                         if entry.is_file():
                             listing.files.add(entry.name)
@@ -308,12 +319,13 @@ class Folder:
                                 listing.folders.add(entry.name)
                         elif entry.is_symlink():
                             listing.broken.add(entry.name)
-                    except OSError:  # a circle of links
+                    except OSError:  # a cycle of links
                         listing.broken.add(entry.name)
-        except OSError as error:  # what is in it is missing, which the policy decides on
+        except OSError as error:
+            # Not raised here: for a folder of images, the policy decides on its missing images.
             listing.error = error.strerror or str(error)
         return listing
 
 
-def _below(folder: str, name: str) -> str:
+def _join(folder: str, name: str) -> str:
     return name if folder == "." else f"{folder}/{name}"

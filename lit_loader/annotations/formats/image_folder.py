@@ -1,4 +1,4 @@
-"""Classification sets in which each class is a folder of images."""
+"""Classification data sets with one folder of images per class."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ __all__ = ["ImageFolderReader"]
 
 @dataclass(frozen=True, kw_only=True)
 class ImageFolderReader(Reader):
-    """Reads a folder of class folders, as torchvision's ``ImageFolder`` does.
+    """Reader of a folder of class folders, like torchvision's ``ImageFolder``.
 
-    An image belongs to the folder of the first level that it is in, however deep. It is an image by its ending, in
-    upper or lower case (``IMAGE_EXTENSIONS``); other files are counted in the report by their endings, and all whose
-    names begin with a dot are passed over. Every image gets one object of its class whose box is the whole image.
-    Images are sorted by class and path. Links to images and folders are followed.
+    The class of an image is the first-level folder that contains it, at any depth. Images are recognized by their
+    extension in upper or lower case (``IMAGE_EXTENSIONS``). Other files are counted in the report by extension, and
+    hidden files are ignored. Each image gets one object of its class whose box is the whole image. Images are sorted by
+    class and path. Links to images and folders are followed.
 
-    The classes are all folders, sorted. Pass the first split's to the others: one that lacks a class would otherwise
-    number them differently. An image that is in no class folder is malformed. A class folder without images is a
-    class, and is reported.
+    The classes are all folders, sorted. Pass those of the first split as ``class_names`` for the other splits, because
+    a split that lacks a class would otherwise number them differently. An image outside all class folders is
+    malformed. A class folder without images is a class, and is reported.
 
     Args:
-        nested: Whether a class folder may hold nothing but two or more folders with images. By default it is refused,
-            since the folder that is read is likely one level too high.
+        nested: Whether a class folder may contain no images itself, only two or more folders with images. By default
+            this is refused, because the folder is probably one level too high.
     """
 
     format: ClassVar[str] = "image_folder"
@@ -42,24 +42,26 @@ class ImageFolderReader(Reader):
     nested: bool = False
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
-        """Return every folder: its time changes when an image is added, renamed or removed."""
+        """Return all folders; adding, renaming or removing an image changes the time of its folder."""
         top = posixpath.normpath(check_relative(name))
         if not folder.is_folder(top):
             raise AnnotationError(
-                "there is no such folder of class folders; pass it as `name`", path=folder.root / top
+                "there is no such folder; set `name` to the folder of class folders", path=folder.root / top
             )
         return Inputs(files=list(folder.tree(top)), units=[top])
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the images of every class folder."""
-        folder = Folder(rows.root)  # listed after the folders' times were taken, so that a change is seen
+        # A new listing, made after the folders' times were taken, so that a change in between is not missed.
+        folder = Folder(rows.root)
         classes = folder.folders(unit)
         others: Counter[str] = Counter()
         rows.declare(class_names=classes)
         for name in _images(folder.files(unit), others):
-            rows.malformed(f"image {shorten(name)!r} is in no class folder")
+            rows.malformed(f"image {shorten(name)!r} is not in a class folder")
         for class_name in classes:
-            rows.file = top = posixpath.normpath(f"{unit}/{class_name}")
+            top = posixpath.normpath(f"{unit}/{class_name}")
+            rows.file = top
             images = _images(folder.below(top), others)
             self._check_level(rows, unit, top, images)
             for path in images:
@@ -67,24 +69,25 @@ class ImageFolderReader(Reader):
             if not images:
                 rows.problem("empty_class", "keep", f"no image of {shorten(class_name)!r}")
         for ending, count in sorted(others.items()):
-            rows.not_read(f"files *{shorten(ending)}" if ending else "files without an ending", count)
+            rows.not_read(f"files *{shorten(ending)}" if ending else "files without an extension", count)
 
     def _check_level(self, rows: Rows, unit: str, top: str, images: list[str]) -> None:
         """Refuse a class folder that looks like a folder of class folders."""
-        below = {path[len(top) + 1 :].partition("/")[0] for path in images if "/" in path[len(top) + 1 :]}
-        if self.nested or len(below) < 2 or any("/" not in path[len(top) + 1 :] for path in images):
+        relative_paths = [path[len(top) + 1 :] for path in images]
+        subfolders = {path.partition("/")[0] for path in relative_paths if "/" in path}
+        if self.nested or len(subfolders) < 2 or any("/" not in path for path in relative_paths):
             return
-        listed = shorten(", ".join(sorted(below)))
+        listed = shorten(", ".join(sorted(subfolders)))
         raise AnnotationError(
-            f"the class folder {shorten(top)!r} holds no image but {len(below)} folders with images ({listed}); if "
-            f"these are the classes, name {shorten(top)!r} instead of {unit!r}",
+            f"the class folder {shorten(top)!r} has no images but {len(subfolders)} folders with images ({listed}); if "
+            f"these are the classes, read {shorten(top)!r} instead of {unit!r}",
             path=rows.root / top,
             settings={"nested": True},
         )
 
 
 def _images(files: Iterable[str], others: Counter[str]) -> list[str]:
-    """Return the images, sorted, and count the other files by their endings."""
+    """Return the images, sorted, and count the other files by extension."""
     paths = sorted(files)
     others.update(posixpath.splitext(path)[1].lower() for path in paths if not is_image_name(path))
     return [path for path in paths if is_image_name(path)]

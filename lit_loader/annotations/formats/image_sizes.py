@@ -1,4 +1,4 @@
-"""Upright sizes of many images from their headers: no pixel is decoded, hostile files do no harm."""
+"""Read the upright sizes of many images from their headers, safely and without decoding pixels."""
 
 from __future__ import annotations
 
@@ -23,13 +23,12 @@ from lit_loader.annotations.problems import shorten
 
 __all__ = ["MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_image_sizes", "read_shown_sizes"]
 
-# NOTE [what is read of an image]
-# Pillow reads as far as the size and stops, but WebP and AVIF are read whole, a damaged TIFF can send it through
-# the file many times, and a JPEG of a million empty segments, which it keeps as a list, or a PPM of comments,
-# which it reads byte by byte, would take minutes and gigabytes. So the file object given to it counts: all that
-# is handed out, up to MAX_HEADER_BYTES; what is handed out in pieces, since Pillow adds segments of EXIF to each
-# other one by one; and how often it is asked. What the file claims decides none of them. EXIF counts as
-# in `decode_image`: Pillow would decode a PNG's pixels to find EXIF behind them, so the chunks are walked here.
+# NOTE [Limits of a header]
+# Pillow usually stops reading after the size, with exceptions: WebP and AVIF are read whole; a damaged TIFF can send
+# it through the file many times; a JPEG of a million empty segments, which it keeps in a list, or a PPM of
+# comments, which it reads byte by byte, would take minutes and gigabytes. So Pillow gets a file object that counts the
+# bytes it hands out, the bytes it hands out in small pieces (Pillow concatenates EXIF segments one by one), and the
+# calls. No limit depends on numbers in the file.
 MAX_HEADER_BYTES: Final = 64 * 1024 * 1024
 MAX_HEADER_READS: Final = 50_000
 _MAX_PIECES_BYTES: Final = 16 * 1024 * 1024
@@ -41,16 +40,16 @@ _PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 def read_image_sizes(
     root: Path, paths: Sequence[str], *, num_workers: int | None, progress: bool
 ) -> tuple[npt.NDArray[np.int32], dict[int, str]]:
-    """Read the sizes of images as they are shown, turned as their EXIF says.
+    """Read the sizes of images in their EXIF orientation.
 
     Args:
-        root: The folder below which the paths lie.
-        paths: Image files relative to ``root``, known to lie below it.
-        num_workers: As in ``iter_chunks``.
+        root: Folder that the paths are relative to.
+        paths: Paths of image files, checked to stay under ``root``.
+        num_workers: As for ``iter_chunks``.
         progress: Whether to draw a progress bar on a terminal.
 
     Returns:
-        int32 ``(num_paths, 2)`` width and height, 0 where the header cannot be read, and why, by position.
+        int32 ``(num_paths, 2)`` width and height, 0 if the header cannot be read; the reason for that by position.
     """
     sizes, _, reasons = read_shown_sizes(root, paths, num_workers=num_workers, progress=progress)
     return sizes, reasons
@@ -59,25 +58,25 @@ def read_image_sizes(
 def read_shown_sizes(
     root: Path, paths: Sequence[str], *, num_workers: int | None, progress: bool
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], dict[int, str]]:
-    """Read the same, and which images EXIF turns onto their side.
+    """Read the sizes of images in their EXIF orientation, and whether EXIF turns them onto their side.
 
     Args:
-        root: As for `read_image_sizes`, like the others.
-        paths: Image files.
-        num_workers: Processes.
-        progress: Progress bar.
+        root: As for `read_image_sizes`.
+        paths: As for `read_image_sizes`.
+        num_workers: As for `read_image_sizes`.
+        progress: As for `read_image_sizes`.
 
     Returns:
-        The sizes; bool ``(num_paths,)``, True where the stored width is the shown height; the reasons.
+        The sizes; bool ``(num_paths,)``, True if the stored width is the upright height; the reasons.
     """
     read = partial(_read_chunk, root=str(root))
-    parts = iter_chunks(
+    chunks = iter_chunks(
         read, paths, num_workers=num_workers, progress=progress, description="Reading image sizes"
     )
     sizes = np.zeros((len(paths), 2), dtype=np.int32)
     turned = np.zeros(len(paths), dtype=np.bool_)
     reasons: dict[int, str] = {}
-    for row, header in enumerate(chain.from_iterable(parts)):
+    for row, header in enumerate(chain.from_iterable(chunks)):
         if isinstance(header, str):
             reasons[row] = header
         else:
@@ -87,36 +86,40 @@ def read_shown_sizes(
 
 def _read_chunk(paths: Sequence[str], *, root: str) -> list[tuple[int, int, bool] | str]:
     with warnings.catch_warnings():
-        # Pillow warns of broken EXIF and of large images; neither changes a size, and decoding finds them.
+        # Pillow warns about broken EXIF and large images. Neither changes the size, and decoding reports both.
         warnings.simplefilter("ignore")
         return [_read(Path(root, path)) for path in paths]
 
 
 def _read(path: Path) -> tuple[int, int, bool] | str:
     try:
-        if not stat.S_ISREG(path.stat().st_mode):  # a pipe would be waited for
+        # Opening a named pipe would wait for a writer.
+        if not stat.S_ISREG(path.stat().st_mode):
             return "is not a regular file"
         is_labelme = path.suffix == LABELME_ENDING
         raw = io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb")
         with _LimitedFile(raw) as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             width, height = image.size
             is_turned = _orientation(image, file) in (5, 6, 7, 8)
-            if is_turned and image.format != "TIFF":  # Pillow gives the shown size of a TIFF
+            if is_turned and image.format != "TIFF":  # for a TIFF, Pillow returns the upright size
                 width, height = height, width
-            stated = f"it is said to have {width} x {height} pixels"
-            return (width, height, is_turned) if max(image.size) < 2**31 else stated
+            if max(image.size) >= 2**31:
+                return f"its header gives a size of {width} x {height} pixels, beyond 2**31 - 1"
+            return width, height, is_turned
     except UnidentifiedImageError:
-        return "its header is damaged, or its format is not one that is read"
+        return "its header is damaged, or its format is not supported"
     except Exception as error:  # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError ...
         return shorten(getattr(error, "strerror", None) or str(error) or type(error).__name__)
 
 
 class _LimitedFile(io.BufferedReader):
-    """A file that hands out only so much; see NOTE [what is read of an image]."""
+    """File that raises OSError when too much of it is read; see NOTE [Limits of a header]."""
 
     def __init__(self, raw: Any) -> None:
         super().__init__(raw, 16 * 1024)
-        self._left, self._left_in_pieces, self._reads = MAX_HEADER_BYTES, _MAX_PIECES_BYTES, 0
+        self._bytes_left = MAX_HEADER_BYTES
+        self._piece_bytes_left = _MAX_PIECES_BYTES
+        self._num_reads = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
         return self._count(super().read(self._allowed(size)))
@@ -125,26 +128,29 @@ class _LimitedFile(io.BufferedReader):
         return self._count(super().readline(self._allowed(size)))
 
     def _allowed(self, size: int | None) -> int:
-        return self._left + 1 if size is None or size < 0 else min(size, self._left + 1)
+        # One byte more than allowed, so that `_count` notices the excess.
+        limit = self._bytes_left + 1
+        return limit if size is None or size < 0 else min(size, limit)
 
     def _count(self, data: bytes) -> bytes:
-        self._reads += 1
-        self._left -= len(data)
-        self._left_in_pieces -= len(data) if len(data) < _PIECE_BYTES else 0
-        if self._reads > MAX_HEADER_READS:
+        self._num_reads += 1
+        self._bytes_left -= len(data)
+        self._piece_bytes_left -= len(data) if len(data) < _PIECE_BYTES else 0
+        if self._num_reads > MAX_HEADER_READS:
             raise OSError(f"its header asks for more than MAX_HEADER_READS={MAX_HEADER_READS} pieces")
-        if self._left < 0 or self._left_in_pieces < 0:
+        if self._bytes_left < 0 or self._piece_bytes_left < 0:
             raise OSError(f"its header asks for more than MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
         return data
 
 
 def _orientation(image: Image.Image, file: BinaryIO) -> int:
     try:
+        # Pillow would decode the pixels of a PNG to find EXIF behind them, so its chunks are walked here.
         if image.format == "PNG" and "exif" not in image.info:
             exif = _png_exif(file)
             if exif is not None:
                 image.info["exif"] = b"Exif\0\0" + exif
-        # Of the base class: a PNG's own would decode its pixels.
+        # The base class's method, because that of a PNG decodes the pixels.
         value = Image.Image.getexif(image).get(_EXIF_ORIENTATION)
     except Exception:
         return 1
@@ -152,11 +158,11 @@ def _orientation(image: Image.Image, file: BinaryIO) -> int:
 
 
 def _png_exif(file: BinaryIO) -> bytes | None:
-    """Return the EXIF of a PNG file, wherever it stands."""
+    """Return the EXIF of a PNG file, from any position in it."""
     file.seek(0)
     if file.read(8) != _PNG_START:
         return None
-    while True:  # the file counts
+    while True:  # bounded by the limits of the file object
         head = file.read(8)
         if len(head) < 8 or head[4:] == b"IEND":
             return None

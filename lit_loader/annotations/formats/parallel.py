@@ -1,4 +1,4 @@
-"""A function over many files: in this process for few, in a pool for many, with a progress bar."""
+"""Apply a function to many files, in this process or in a pool, with a progress bar."""
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ from rich.status import Status
 
 __all__ = ["INLINE_FILES", "iter_chunks", "status_spinner"]
 
-INLINE_FILES: Final = 4_000  # measured: where two processes begin to win over the cost of forking
-_CHUNK_FILES: Final = 200  # fewer keep processes waiting for each other
-_NUM_CHUNKS: Final = 32  # of large sets; fewer, and one process reads the last of them alone
-_MOST_FILES: Final = 1_000
+# Measured: from this number of files on, two processes are faster than one in spite of the cost of forking.
+INLINE_FILES: Final = 4_000
+# Smaller chunks cost more than their reading takes; with fewer chunks, one process reads the last one alone.
+_MIN_CHUNK_FILES: Final = 200
+_MAX_CHUNK_FILES: Final = 1_000
+_NUM_CHUNKS: Final = 32
 _MAX_WORKERS: Final = 16
-_SPINNERS: Final[list[Status]] = []  # shown now, the innermost last
+_SPINNERS: Final[list[Status]] = []  # currently shown, the innermost last
 
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
@@ -37,37 +39,37 @@ def iter_chunks(
     progress: bool,
     description: str,
 ) -> Iterator[ResultT]:
-    """Apply ``function`` to consecutive chunks of ``items`` and yield the results in order, while others are made.
+    """Apply ``function`` to consecutive chunks of ``items``, and yield each result in order as soon as it is ready.
 
-    Chunks do not depend on ``num_workers``, so neither do the results; of several errors the first in
-    order is raised. No process is left behind.
+    The chunks do not depend on ``num_workers``, so the results do not either; of several errors the first in order is
+    raised. All processes have ended when the generator ends.
 
     Args:
-        function: Picklable; gets 200 to 1,000 items.
+        function: Picklable function of 200 to 1,000 items.
         items: Picklable items.
-        num_workers: Processes, 0 for this one, or None for this one below ``INLINE_FILES`` items and otherwise
-            one for each available CPU.
-        progress: Whether to draw a progress bar on a terminal's standard error.
-        description: The text beside the bar.
+        num_workers: Number of processes; 0 for this process; None for this process below ``INLINE_FILES`` items, else
+            one process per available CPU.
+        progress: Whether to draw a progress bar if standard error is a terminal.
+        description: Text next to the bar.
 
     Raises:
         ValueError: If ``num_workers`` is negative.
     """
     if num_workers is not None and num_workers < 0:
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
-    step = min(max(_CHUNK_FILES, len(items) // _NUM_CHUNKS), _MOST_FILES)
+    step = min(max(_MIN_CHUNK_FILES, len(items) // _NUM_CHUNKS), _MAX_CHUNK_FILES)
     chunks = [items[start : start + step] for start in range(0, len(items), step)]
-    workers = min(_workers(len(items)) if num_workers is None else num_workers, len(chunks))
+    workers = min(_default_workers(len(items)) if num_workers is None else num_workers, len(chunks))
     with _spinners_paused():
         if workers == 0 or len(chunks) == 0:
             yield from _with_bar((function(chunk) for chunk in chunks), chunks, progress, description)
             return
         methods = multiprocessing.get_all_start_methods()
         context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-        # gc.freeze: what a process inherits by a fork its collector need not go through, which would copy each page
+        # gc.freeze: a garbage collection in a forked process would touch, and so copy, every inherited page.
         with ProcessPoolExecutor(workers, mp_context=context, initializer=gc.freeze) as pool:
             with warnings.catch_warnings():
-                # Python 3.12 warns of forking beside threads; the children take no lock of this process.
+                # Python 3.12 warns about forking while threads run; the children take no lock of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 futures = deque(pool.submit(function, chunk) for chunk in chunks)
             try:
@@ -80,10 +82,10 @@ def iter_chunks(
 
 @contextmanager
 def status_spinner(description: str, *, progress: bool) -> Iterator[None]:
-    """Show a spinner on a terminal's standard error, until a progress bar within takes its place.
+    """Show a spinner if standard error is a terminal, except while a progress bar is drawn.
 
     Args:
-        description: The text beside it.
+        description: Text next to the spinner.
         progress: Whether to show it.
     """
     console = Console(stderr=True)
@@ -100,7 +102,10 @@ def status_spinner(description: str, *, progress: bool) -> Iterator[None]:
 
 @contextmanager
 def _spinners_paused() -> Iterator[None]:
-    """Stop the spinners: a bar needs the terminal alone, and no thread may draw while a process forks."""
+    """Stop the spinners for a while.
+
+    A progress bar needs the terminal to itself, and a spinner's thread must not hold a lock while a process forks.
+    """
     for status in _SPINNERS:
         status.stop()
     try:
@@ -110,9 +115,9 @@ def _spinners_paused() -> Iterator[None]:
             status.start()
 
 
-def _workers(num_items: int) -> int:
+def _default_workers(num_items: int) -> int:
     if num_items < INLINE_FILES or multiprocessing.current_process().daemon:
-        return 0  # a daemonic process may not have children
+        return 0  # a daemonic process must not have children
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if available < 2 else min(available, _MAX_WORKERS)
 
@@ -120,7 +125,7 @@ def _workers(num_items: int) -> int:
 def _with_bar(
     results: Iterator[ResultT], chunks: Sequence[Sequence[ItemT]], progress: bool, description: str
 ) -> Iterator[ResultT]:
-    """Yield results, and draw a progress bar meanwhile."""
+    """Yield results and advance a progress bar."""
     console = Console(stderr=True) if progress else None
     if console is None or not console.is_terminal:
         yield from results

@@ -1,15 +1,15 @@
-"""Formats by name: those of this package, those of others by entry points, and those that a program registers.
+"""Formats by name: shipped ones, those of other packages' entry points, and those that a program registers.
 
 NOTE [Formats of others]
-    A package makes a format known by an entry point of the group ``lit_loader.formats``, whose value is a subclass of
-    `Reader` or of `Writer`; in pyproject.toml::
+    A package adds a format by an entry point of the group ``lit_loader.formats`` whose value is a subclass of
+    `Reader` or `Writer`; in pyproject.toml::
 
         [project.entry-points."lit_loader.formats"]
         tiny = "my_package.tiny:TinyReader"
 
-    Entry points are looked up (10 ms) and imported when formats are listed, or one is asked for that is neither shipped
-    nor registered; one that fails, is not a format, or has the name of another format is left out with a warning, so
-    that a broken package stops no other format.
+    Entry points are searched (10 ms) and imported only when formats are listed, or for a format that is neither
+    shipped nor registered. An entry point that fails, is not a format, or has the name of another format is ignored
+    with a warning, so that a broken package does not disable the other formats.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ __all__ = [
 ]
 
 _GROUP: Final = "lit_loader.formats"
-_SHORT_NAMES: Final = {"csv": "keypoints_csv"}  # as the config of the data set is called
+_SHORT_NAMES: Final = {"csv": "keypoints_csv"}  # the name of the config group option
 _Kind = type[Reader] | type[Writer]
 _KindT = TypeVar("_KindT", bound=_Kind)
 _T = TypeVar("_T", Reader, Writer)
@@ -58,16 +58,17 @@ _registered: dict[tuple[type, str], _Kind] = {}
 
 
 def register_format(kind: _KindT) -> _KindT:
-    """Make a reader or a writer known under its ``format``; also as a decorator of its class.
+    """Register a reader or writer class under its ``format``; usable as a class decorator.
 
     Raises:
-        ValueError: If another class of that kind has the name.
+        ValueError: If another class of that kind has the same name.
     """
     base = Writer if issubclass(kind, Writer) else Reader
     other = _all(base).get(kind.format)
     if other is not None and (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
-        names = f"{kind.__qualname__} is that of {other.__qualname__}"
-        raise ValueError(f"format={kind.format!r} of {names}; take another")
+        raise ValueError(
+            f"format={kind.format!r} of {kind.__qualname__} is taken by {other.__qualname__}; choose another name"
+        )
     _registered[base, kind.format] = kind
     return kind
 
@@ -86,20 +87,20 @@ def find_reader(format: str) -> type[Reader]:
     """Return the reader of a format.
 
     Raises:
-        ValueError: If there is none; names those that there are.
+        ValueError: If there is none; lists the formats.
     """
-    found: type[Reader] = _find(Reader, format, "read")
-    return found
+    reader: type[Reader] = _find(Reader, format, "read")
+    return reader
 
 
 def find_writer(format: str) -> type[Writer]:
     """Return the writer of a format.
 
     Raises:
-        ValueError: If there is none; names those that there are.
+        ValueError: If there is none; lists the formats.
     """
-    found: type[Writer] = _find(Writer, format, "written")
-    return found
+    writer: type[Writer] = _find(Writer, format, "written")
+    return writer
 
 
 def format_options(kind: _Kind) -> dict[str, Field[Any]]:
@@ -108,24 +109,28 @@ def format_options(kind: _Kind) -> dict[str, Field[Any]]:
 
 
 def takes_option(kind: _Kind, name: str, value: Any) -> bool:
-    """Return whether a value is of the type of an option; True for an option that is not known."""
+    """Return True if a value has the type of an option, or the option is unknown."""
     return fits(value, get_type_hints(kind).get(name, Any))
 
 
 def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
-    """Return a reader or writer with these options.
+    """Return a reader or writer with some options.
 
     Raises:
-        ValueError: If an option is not known or of another type, or one is needed and not given.
+        ValueError: If an option is unknown or has a wrong type, or a required option is missing.
     """
-    known, hints = format_options(kind), get_type_hints(kind)
+    known = format_options(kind)
+    hints = get_type_hints(kind)
     for name, value in options.items():
         if name not in known:
-            options_are = _known(name, known, "its options")
-            raise ValueError(f"format {kind.format!r} has no option {name!r}; {options_are}")
+            raise ValueError(
+                f"format {kind.format!r} has no option {name!r}; {_suggestion(name, known, 'its options')}"
+            )
         if not fits(value, hints[name]):
-            given = f"{name}={shorten(repr(value))}"
-            raise ValueError(f"option {given} of format {kind.format!r} must be {type_text(hints[name])}")
+            option_text = f"{name}={shorten(repr(value))}"
+            raise ValueError(
+                f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}"
+            )
     for name, option in known.items():
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
             raise ValueError(f"format {kind.format!r} needs the option {name!r}")
@@ -140,17 +145,18 @@ def read_annotations(
     Args:
         format: The format's name; `readers` lists them.
         root: The data set's folder.
-        name: What to read, relative to the root: a file, a folder or a split, as the format takes it.
-        options: The fields of `ReadOptions`, with ``policy`` also as a mapping of its fields, and the options of the
+        name: Set to read, relative to the root: a file, a folder or a split, depending on the format.
+        options: Fields of `ReadOptions`, where ``policy`` may also be a mapping of its fields, and the options of the
             format.
 
     Raises:
-        ValueError: If the format or an option is not known, or an option is of another type.
+        ValueError: If the format or an option is unknown, or an option has a wrong type.
         AnnotationError: If the annotations cannot be used; names file and line.
     """
     kind = find_reader(format)
     shared = {field.name: options.pop(field.name) for field in fields(ReadOptions) if field.name in options}
-    if not isinstance(policy := shared.get("policy"), ReadPolicy):
+    policy = shared.get("policy")
+    if not isinstance(policy, ReadPolicy):
         shared["policy"] = _make_policy(policy or {})
     return make_format(kind, options).read_table(root, name, ReadOptions(**shared))
 
@@ -165,19 +171,19 @@ def write_annotations(
     progress: bool = True,
     **options: Any,
 ) -> list[str]:
-    """Write a table in any format that has a writer, and return what the format could not hold.
+    """Write a table in any format that has a writer, and return descriptions of the values it could not hold.
 
     Args:
         format: The format's name; `writers` lists them.
         table: The table.
-        root: The folder to write below.
-        name: What to write, as the format takes it: a file relative to the root, or a split.
-        allow_loss: Whether to leave out what the format cannot hold.
+        root: Folder to write to.
+        name: Target, depending on the format: a file relative to the root, or a split.
+        allow_loss: Whether to leave out the values that the format cannot hold.
         progress: Whether to draw a progress bar on a terminal.
         options: The options of the format.
 
     Raises:
-        ValueError: If the format cannot hold the table, ids aside, and ``allow_loss`` is False, or as
+        ValueError: If the format cannot hold values other than ids and ``allow_loss`` is False, or as for
             `read_annotations`.
     """
     writer = make_format(find_writer(format), options)
@@ -188,12 +194,12 @@ def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
     known = [field.name for field in fields(ReadPolicy)]
     for name in actions:
         if name not in known:
-            raise ValueError(f"the policy has no {name!r}; {_known(name, known, 'it has')}")
+            raise ValueError(f"the policy has no {name!r}; {_suggestion(name, known, 'it has')}")
     return ReadPolicy(**actions)
 
 
 def policy_text() -> str:
-    """Return the problems of a `ReadPolicy` with their actions, one a line, the default first."""
+    """Return the problems of a `ReadPolicy` with their actions, one per line, the default first."""
     hints = get_type_hints(ReadPolicy)
     lines = []
     for field in fields(ReadPolicy):
@@ -203,55 +209,63 @@ def policy_text() -> str:
 
 
 def _all(base: Any) -> dict[str, Any]:
-    """Return the classes of one kind by format, those of entry points too."""
-    found = _at_hand(base)
+    """Return the classes of one kind by format, including those of entry points."""
+    kinds = _shipped_and_registered(base)
     for point in entry_points(group=_GROUP):
         try:
             kind = point.load()
             if not (isinstance(kind, type) and issubclass(kind, (Reader, Writer))):
                 raise TypeError("it is neither a Reader nor a Writer")
-            if issubclass(kind, base) and (other := found.setdefault(kind.format, kind)) is not kind:
-                raise ValueError(f"its format {kind.format!r} is that of {other.__qualname__}")
+            if issubclass(kind, base):
+                other = kinds.setdefault(kind.format, kind)
+                if other is not kind:
+                    raise ValueError(f"its format {kind.format!r} is taken by {other.__qualname__}")
         except (Exception, SystemExit) as error:  # a module may call sys.exit() when it is imported
-            message = f"entry point {point.name}={point.value!r} of {_GROUP!r} is left out"
-            warnings.warn(f"{message}: {type(error).__name__}: {error}", stacklevel=2)
-    return found
+            warnings.warn(
+                f"entry point {point.name}={point.value!r} of {_GROUP!r} is ignored: {type(error).__name__}: {error}",
+                stacklevel=2,
+            )
+    return kinds
 
 
-def _at_hand(base: Any) -> dict[str, Any]:
-    """Return the classes of one kind that are shipped or registered, by format."""
-    shipped = {kind.format: kind for kind in _shipped(base)}
-    return shipped | {format: kind for (of, format), kind in _registered.items() if of is base}
+def _shipped_and_registered(base: Any) -> dict[str, Any]:
+    """Return the classes of one kind by format, without those of entry points."""
+    registered = {format: kind for (kind_base, format), kind in _registered.items() if kind_base is base}
+    return {kind.format: kind for kind in _shipped(base)} | registered
 
 
 @cache
 def _shipped(base: Any) -> list[Any]:
-    """Return the readers or writers in the modules of this package, by the names of these."""
-    names = (each.name for each in iter_modules([str(Path(__file__).parent)]))
+    """Return the readers or writers of this package, in the order of their modules' names."""
+    names = (module_info.name for module_info in iter_modules([str(Path(__file__).parent)]))
     modules = [import_module(f"lit_loader.annotations.formats.{name}") for name in names]
     return [
         kind
         for module in modules
         for kind in vars(module).values()
+        # A class that a module imports belongs to the module that defines it.
         if isinstance(kind, type) and issubclass(kind, base) and kind.__module__ == module.__name__
         if not isabstract(kind)
     ]
 
 
-def _find(base: Any, format: str, done: str) -> Any:
-    known = _at_hand(base)
-    if format not in known:
+def _find(base: Any, format: str, verb: str) -> Any:
+    kinds = _shipped_and_registered(base)
+    if format not in kinds:
         format = _SHORT_NAMES.get(format, format)
-    if format not in known and format not in (known := _all(base)):
+    if format not in kinds:
+        kinds = _all(base)
+    if format not in kinds:
         raise ValueError(
-            f"format {format!r} cannot be {done}; {_known(format, known, 'formats')}; one of your own is made known by "
-            f"an entry point of the group {_GROUP!r}, in one program by register_format"
+            f"format {format!r} cannot be {verb}; {_suggestion(format, kinds, 'formats')}; to add your own, define an "
+            f"entry point of the group {_GROUP!r}, or call register_format in your program"
         )
-    return known[format]
+    return kinds[format]
 
 
-def _known(name: object, known: Iterable[str], what: str) -> str:
-    """Return the likeliest name that was meant, and all that are known, as the end of a message."""
+def _suggestion(name: object, known: Iterable[str], label: str) -> str:
+    """Return the end of a message about an unknown name: the most similar known name, and all known names."""
     names = list(known)
-    close = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
-    return f"{f'did you mean {close[0]!r}? ' if close else ''}{what}: {', '.join(names) or 'none'}"
+    similar = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
+    question = f"did you mean {similar[0]!r}? " if similar else ""
+    return f"{question}{label}: {', '.join(names) or 'none'}"

@@ -1,4 +1,4 @@
-"""Text files that may be hostile: read line by line under limits, lines with their numbers."""
+"""Read untrusted text files line by line, under limits, with line numbers."""
 
 from __future__ import annotations
 
@@ -29,36 +29,36 @@ __all__ = [
 MAX_LINE_BYTES: Final = 256 * 1024
 MAX_ROW_LINES: Final = 16
 _BOM: Final = b"\xef\xbb\xbf"
-# A pipe would be waited for.
+# Without O_NONBLOCK, opening a named pipe waits for a writer.
 _FLAGS: Final = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
 def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tuple[int, str]]:
-    r"""Yield the lines of a text file with their numbers, counted from 1; at most one is in memory.
+    r"""Yield the lines of a text file with their numbers, from 1; at most one line is in memory.
 
-    Lines end with ``\n`` or ``\r\n``. The text is UTF-8, with or without a byte order mark; bytes that are
-    not come as surrogates, which give the same file name again.
+    Lines end with ``\n`` or ``\r\n``. The text is UTF-8, with or without a byte order mark; invalid bytes are decoded
+    to surrogates, which encode to the same file name again.
 
     Args:
-        root: The data set's folder.
+        root: Folder of the data set.
         name: The file, relative to ``root``.
-        keep_ends: Whether lines keep their ends, as the ``csv`` module asks for.
+        keep_ends: Whether to keep line ends, which the ``csv`` module requires.
 
     Raises:
-        AnnotationError: If the file is not a regular file, cannot be read, holds a NUL (as UTF-16 does),
-            or has a line of more than ``MAX_LINE_BYTES``; names file and line.
+        AnnotationError: If the file is not a regular file, cannot be read, contains a NUL (as UTF-16 does), or has a
+            line of more than ``MAX_LINE_BYTES``; names file and line.
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / check_relative(name)
-    with open_file(path) as (opened, _), os.fdopen(opened, "rb", closefd=False) as file:
+    with open_file(path) as (descriptor, _), os.fdopen(descriptor, "rb", closefd=False) as file:
         number = 0
         while data := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(data) > MAX_LINE_BYTES:
-                message = f"a line of more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; expected lines of annotations"
+                message = f"the line has more than MAX_LINE_BYTES={MAX_LINE_BYTES} bytes; expected lines of annotations"
                 raise AnnotationError(message, path=path, line=number)
             if b"\0" in data:
-                message = "the line holds a NUL; the file must be text in UTF-8"
+                message = "the line contains a NUL; the file must be UTF-8 text"
                 raise AnnotationError(message, path=path, line=number)
             if number == 1:
                 data = data.removeprefix(_BOM)
@@ -67,53 +67,55 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
 
 
 def read_rows(root: Path, name: str, *, separator: str = ",") -> Iterator[tuple[int, list[str]]]:
-    """Yield the rows of a CSV file (RFC 4180: fields may be quoted with ``"``), each with its line; not the empty ones.
+    """Yield the non-empty rows of a CSV file (RFC 4180: fields may be quoted with ``"``), each with its line number.
 
     Args:
-        root: The data set's folder.
+        root: Folder of the data set.
         name: The file, relative to ``root``.
-        separator: The character between fields; blanks around fields are dropped.
+        separator: Character between fields; blanks around fields are stripped.
 
     Raises:
-        AnnotationError: As ``read_lines``, or if a quote is wrong, a field has more characters than the ``csv``
-            module takes, or a row goes over more than ``MAX_ROW_LINES`` lines.
+        AnnotationError: As for ``read_lines``, or if a quote is wrong, a field exceeds the limit of the ``csv``
+            module, or a row spans more than ``MAX_ROW_LINES`` lines.
         UnsafePathError: If the name leads out of ``root``.
     """
     path = root / name
-    last = first = 0
+    line = 0  # latest line that the csv module has read
+    previous_line = 0  # last line of the previous row
 
     def lines() -> Iterator[str]:
-        nonlocal last
-        for last, text in read_lines(root, name, keep_ends=True):
-            if last - first > MAX_ROW_LINES:
-                message = f"a row of more than {MAX_ROW_LINES} lines; is a quote not closed?"
-                raise AnnotationError(message, path=path, line=first + 1)
+        nonlocal line
+        for line, text in read_lines(root, name, keep_ends=True):
+            # A quote that is never closed would make one row of the rest of the file.
+            if line - previous_line > MAX_ROW_LINES:
+                message = f"the row has more than {MAX_ROW_LINES} lines; is a quote not closed?"
+                raise AnnotationError(message, path=path, line=previous_line + 1)
             yield text
 
     rows = csv.reader(lines(), delimiter=separator, strict=True, skipinitialspace=separator != " ")
     try:
         for fields in rows:
             if any(fields):
-                yield first + 1, [field.strip() for field in fields]
-            first = last
+                yield previous_line + 1, [field.strip() for field in fields]
+            previous_line = line
     except csv.Error as error:
         message = f"the row is not valid CSV ({error}); correct it, or choose another separator"
-        raise AnnotationError(message, path=path, line=first + 1) from None
+        raise AnnotationError(message, path=path, line=previous_line + 1) from None
 
 
 def check_separator(separator: str | None) -> None:
-    """Raise ValueError unless it is None, or one character that no number has."""
+    """Raise ValueError unless ``separator`` is None or one character that cannot be part of a number."""
     if separator is not None and (len(separator) != 1 or separator.isalnum() or separator in '."\n\r-+'):
         raise ValueError(f"separator={separator!r} must be one character such as ',', ';' or a tab, or None")
 
 
 def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
-    """Return a whole file.
+    """Return the content of a file.
 
     Args:
-        root: The data set's folder.
+        root: Folder of the data set.
         name: The file, relative to ``root``.
-        max_bytes: A larger file is refused.
+        max_bytes: Largest accepted size.
 
     Raises:
         AnnotationError: If the file is not a regular file, cannot be read, or is larger than ``max_bytes``.
@@ -123,28 +125,34 @@ def read_bytes(root: Path, name: str, *, max_bytes: int) -> bytes:
 
 
 def read_file(path: Path | str, *, max_bytes: int) -> bytes:
-    """Return a whole file that the caller trusts; otherwise as `read_bytes`."""
+    """Return the content of a file at a trusted path; see `read_bytes`."""
     return read_with_state(path, max_bytes=max_bytes)[0]
 
 
 def read_with_state(path: Path | str, *, max_bytes: int) -> tuple[bytes, os.stat_result]:
-    """Return the same, and what the file was when it was opened."""
-    with open_file(path) as (file, state):  # read(max_bytes) would allocate as much for every small file
-        wanted = min(state.st_size, max_bytes) + 1
-        data = os.read(file, wanted)
-        while len(data) < wanted - 1 and (rest := os.read(file, wanted - len(data))):
-            data += rest  # a file of a networked file system comes in pieces
+    """Return the content of a file at a trusted path, and its state when it was opened; see `read_bytes`."""
+    with open_file(path) as (file, state):
+        # os.read allocates the size it is asked for, so it is not asked for max_bytes. One byte more than expected
+        # shows a file that is too large or has grown.
+        num_bytes = min(state.st_size, max_bytes) + 1
+        data = os.read(file, num_bytes)
+        # A networked file system may return less than it is asked for.
+        while len(data) < num_bytes - 1 and (piece := os.read(file, num_bytes - len(data))):
+            data += piece
     if len(data) > max_bytes:
-        message = f"the file is larger than {max_bytes} bytes, the most that is read of such a file"
-        raise AnnotationError(message, path=path)
+        raise AnnotationError(
+            f"the file is larger than {max_bytes} bytes, the limit for such a file", path=path
+        )
     return data, state
 
 
-class open_file:  # used as a function; a generator would take 1 us longer
-    """Open a regular file and give its descriptor and state: a file object takes longer to make than to read.
+class open_file:  # called like a function; a generator-based context manager would take 1 us longer
+    """Context manager that opens a regular file and returns its descriptor and state.
+
+    It returns no file object, because creating one takes longer than reading a small file.
 
     Raises:
-        AnnotationError: If it is not a regular file, cannot be opened, or not be read to its end.
+        AnnotationError: If it is not a regular file, cannot be opened, or cannot be read to its end.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -171,16 +179,16 @@ class open_file:  # used as a function; a generator would take 1 us longer
 
 
 def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int | None = None) -> list[float]:
-    """Return ``texts`` as numbers; NaN and infinities are numbers here.
+    """Convert texts to numbers; NaN and infinities count as numbers.
 
     Raises:
-        AnnotationError: If one is not a number; names file and line.
+        AnnotationError: If a text is not a number; names file and line.
     """
-    found = []
+    values = []
     for position, text in enumerate(texts, 1):
         try:
-            found.append(float(text))
+            values.append(float(text))
         except ValueError:
             message = f"expected number {position} of {len(texts)}, got {shorten(repr(text))}"
             raise AnnotationError(message, path=path, line=line) from None
-    return found
+    return values

@@ -1,4 +1,4 @@
-"""Writers: an `AnnotationTable` as the files of one format, with a list of what the format cannot hold."""
+"""Write an `AnnotationTable` as the files of one format, and describe the values that the format cannot hold."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ _Part = TypeVar("_Part")
 
 @dataclass(frozen=True, kw_only=True)
 class Writer(ABC):
-    """Writes one format. The fields of a subclass, a frozen dataclass with keywords only, are the format's options.
+    """Writer of one format; the fields of a subclass, a frozen keyword-only dataclass, are the format's options.
 
-    A subclass is made known as a `Reader` is.
+    A subclass is registered in the same way as a `Reader`.
 
     Attributes:
         format: The format's name.
-        description: One line, for ``--help``; it explains NAME.
-        name_of_split: The name under which ``lit-loader convert`` writes a split, with ``{}`` for the split.
+        description: One line for ``--help`` that explains NAME.
+        name_of_split: Name under which ``lit-loader convert`` writes a split, with ``{}`` for the split.
     """
 
     format: ClassVar[str]
@@ -40,7 +40,7 @@ class Writer(ABC):
 
     @abstractmethod
     def losses(self, table: AnnotationTable) -> list[str]:
-        """Return what the format cannot hold of a table, in words, such as "3 images without objects"."""
+        """Return descriptions of the values that the format cannot hold, such as "3 images without objects"."""
 
     @abstractmethod
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
@@ -48,8 +48,8 @@ class Writer(ABC):
 
         Args:
             table: The table.
-            root: The folder to write below.
-            name: What to write, as the format takes it.
+            root: Folder to write to.
+            name: Target, depending on the format.
             progress: Whether to draw a progress bar on a terminal.
         """
 
@@ -62,13 +62,14 @@ class Writer(ABC):
         allow_loss: bool = False,
         progress: bool = True,
     ) -> list[str]:
-        """Write a table and return what the format could not hold.
+        """Write a table and return descriptions of the values that the format could not hold.
 
         Raises:
-            ValueError: If there is such a thing, other than ids, and ``allow_loss`` is False.
+            ValueError: If the format cannot hold values other than ids and ``allow_loss`` is False.
         """
         losses = self.losses(table)
-        lost_ids = lost(table, "ids")  # new ids do as well
+        # Ids may be lost silently, because a reader numbers images and objects anew.
+        lost_ids = lost(table, "ids")
         refused = [loss for loss in losses if loss not in lost_ids]
         if refused and not allow_loss:
             rule = f"refuses losses, and format {self.format!r} cannot hold {'; '.join(refused)}"
@@ -80,33 +81,38 @@ class Writer(ABC):
 def in_chunks(
     write: Callable[[Sequence[_Item]], _Part], items: Sequence[_Item], *, progress: bool
 ) -> Iterator[_Part]:
-    """Yield what ``write`` returns for each part of the items, with a progress bar on a terminal if asked for."""
+    """Yield the result of ``write`` for each chunk of the items, with a progress bar on a terminal if ``progress``."""
     return iter_chunks(write, items, num_workers=0, progress=progress, description="Writing annotations")
 
 
 def write_file(path: Path, parts: Iterable[bytes]) -> None:
-    """Write a file that is complete or not there: beside its place, and then renamed."""
+    """Write a file atomically: to a temporary name first, which is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with new_file(path, mode=0o666) as file:
         file.writelines(parts)
 
 
 def lost(table: AnnotationTable, *kinds: str) -> list[str]:
-    """Return what a format does not hold of a table, in words, each with its count.
+    """Return descriptions, with counts, of the values that a format cannot hold.
 
     Args:
         table: The table.
-        kinds: What the format has no place for: ``"masks"``; ``"numbers"``, which are ids and areas; ``"ids"`` alone;
-            ``"places"`` of absent points; ``"sizes"`` of which one side is known; ``"files"`` of several images;
-            ``"flags"``.
+        kinds: Kinds of values that the format has no place for: ``"masks"``; ``"numbers"``, ids and areas; ``"ids"``;
+            ``"places"``, coordinates of absent points; ``"sizes"`` with one side known; ``"files"``, several images
+            of one file; ``"flags"``.
     """
-    masks, points, absent = table.masks, table.keypoints, table.visibility == 0
-    parts = () if masks is None else np.diff(masks.part_offsets) + np.diff(masks.run_offsets)
+    absent_points = 0
+    if table.keypoints is not None:
+        absent_points = table.keypoints[table.visibility == 0].any(axis=-1).sum()
+    num_masks = 0
+    if table.masks is not None:
+        parts = np.diff(table.masks.part_offsets) + np.diff(table.masks.run_offsets)
+        num_masks = np.count_nonzero(parts)
     ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
     counts: dict[str, dict[str, Any]] = {
-        "masks": {"masks": np.count_nonzero(parts)},
-        "ids": {f"ids of {what}": (each >= 0).sum() for what, each in ids.items() if each is not None},
-        "places": {"absent points with a place": 0 if points is None else points[absent].any(axis=-1).sum()},
+        "masks": {"masks": num_masks},
+        "ids": {f"ids of {rows}": (column >= 0).sum() for rows, column in ids.items() if column is not None},
+        "places": {"absent points with a place": absent_points},
         "sizes": {"widths or heights without the other": ((table.widths == 0) != (table.heights == 0)).sum()},
         "files": {"images that have the same file as another": len(table) - len(set(table.image_paths))},
         "flags": {f"{flag} objects": getattr(table, flag).sum() for flag in _FLAGS},
@@ -114,4 +120,4 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
     counts["numbers"] = dict(counts["ids"])
     if table.areas is not None:
         counts["numbers"]["areas of objects"] = np.isfinite(table.areas).sum()
-    return [f"{count} {what}" for kind in kinds for what, count in counts[kind].items() if count]
+    return [f"{count} {name}" for kind in kinds for name, count in counts[kind].items() if count]
