@@ -1,4 +1,4 @@
-"""Tables kept between runs: the folder, the key by which a stale one is found, and loading or building."""
+"""Cache of tables between runs: its folder, the keys that reveal stale tables, loading and storing."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = [
     "was_read",
 ]
 
-# NOTE [when a cache is stale]
-# A cache file is named by the hash of everything that its table was made from: reader, its version, its
-# settings, the root, and the relative name, size and modification time (ns) of every annotation file. If one of
-# these differs, the name differs, and the file of that name does not exist. A table that depends on images (their
-# headers were read, or they were missing) holds a stamp of each. A stamp is taken before its file is read: a file
-# that changes meanwhile has another stamp at the next read. Not seen: a file rewritten with the same size within the
-# clock tick of the file system, or with its time set back. Files are never changed in place, so a mapping stays
-# valid; old ones stay until the folder is deleted, which is safe at any time between runs.
+# NOTE [When a cache is stale]
+# The name of a cache file is the hash of everything that the table was made from: the reader, its version, its
+# settings, the root, and the relative name, size and modification time (ns) of every annotation file. If one of these
+# changes, so does the name, and no file of that name exists. A table that depends on images (their headers were read,
+# or they were missing) contains a stamp of each. A stamp is taken before its file is read, so a file that changes in
+# between has another stamp at the next read. Two changes are not noticed: a file rewritten with the same size within
+# one clock tick of the file system, or with its time set back. Cache files are never changed in place, so mappings stay
+# valid. Old ones stay until the folder is deleted, which is safe at any time between runs.
 
 
 def cache_folder(cache_dir: Path | str | None = None) -> Path:
-    """Return ``cache_dir``, or the user's: ``$XDG_CACHE_HOME/lit_loader``, else ``~/.cache/lit_loader``.
+    """Return ``cache_dir``, or the default ``$XDG_CACHE_HOME/lit_loader``, else ``~/.cache/lit_loader``.
 
     Raises:
         CacheError: If the user has no home folder.
@@ -52,7 +52,7 @@ def cache_folder(cache_dir: Path | str | None = None) -> Path:
         return Path.home() / ".cache" / "lit_loader"
     except RuntimeError:
         raise CacheError(
-            "there is no home folder to cache in; pass `cache_dir` or `use_cache=False`"
+            "there is no home folder for the cache; pass `cache_dir` or `use_cache=False`"
         ) from None
 
 
@@ -65,20 +65,20 @@ def cache_key(
     files: Sequence[str] = (),
     stamps: Sequence[int] = (),
 ) -> str:
-    """Return the key of a table as 32 hexadecimal digits; see NOTE [when a cache is stale].
+    """Return the key of a table as 32 hexadecimal digits; see NOTE [When a cache is stale].
 
     Args:
-        reader: The reader's name.
-        version: Changes whenever the reader gives other results for the same files.
-        root: The data set's folder.
-        settings: Every argument that changes the result, as plain values.
-        files: Names in the reader's order.
-        stamps: Size and modification time (ns) of each, one after the other.
+        reader: Name of the reader.
+        version: Version of the reader; changes whenever it reads another table from the same files.
+        root: Folder of the data set.
+        settings: All arguments that change the table, as plain values.
+        files: File names in the reader's order.
+        stamps: Size and modification time (ns) of each file, concatenated.
     """
     digest = hashlib.blake2b(digest_size=16)
     head = [reader, version, str(root), settings]
     digest.update(json.dumps(head, sort_keys=True).encode())
-    digest.update(b"\0" + "\0".join(files).encode("utf-8", "surrogateescape"))  # no name holds a NUL
+    digest.update(b"\0" + "\0".join(files).encode("utf-8", "surrogateescape"))  # no name contains a NUL
     digest.update(np.asarray(stamps, dtype=np.int64).tobytes())
     return digest.hexdigest()
 
@@ -89,47 +89,47 @@ def cache_file(folder: Path, key: str) -> Path:
 
 
 def was_read(*, folder: Path, request: str) -> bool:
-    """Return whether `keep` or `load_unchanged` has noted a table for a request."""
+    """Return True if `keep` or `load_unchanged` has recorded a table for a request."""
     return _last_file(folder, request).is_file()
 
 
 def load_unchanged(*, folder: Path, key: str, request: str, root: Path) -> AnnotationTable | None:
-    """Return the table of ``key`` from the cache, or None if it must be made.
+    """Return the table of ``key`` from the cache, or None if it is missing or stale.
 
-    A table is made again if none is there, if it is damaged or of another root, or if an image that it depends on has
-    changed.
+    It is stale if it is damaged, has another root, or depends on an image that has changed.
 
     Args:
         folder: The cache folder.
-        key: The table's key.
-        request: The key without the files: that of what is read and how, under which `load_last` finds the table.
-        root: The data set's folder.
+        key: Key of the table.
+        request: Key of the reader's settings without the files, by which `load_last` looks up the table.
+        root: Folder of the data set.
     """
     table = _load(cache_file(folder, key), key, root)
-    found = None if table is None or _images_changed(table) else table
-    _set_last(folder, request, None if found is None else key)
-    return found
+    if table is not None and _images_changed(table):
+        table = None
+    _set_last(folder, request, None if table is None else key)
+    return table
 
 
 def keep(table: AnnotationTable, *, folder: Path, key: str, request: str) -> AnnotationTable:
-    """Put a table into the cache, and return it as it is opened from there, so that its arrays are shared.
+    """Store a table in the cache and return it opened from there, so that processes share its arrays.
 
-    Several processes at once do the work several times and leave one complete file.
+    Several processes may store the same table at once; the result is one complete file.
 
     Args:
         table: The table.
         folder: The cache folder.
-        key: The table's key.
+        key: Key of the table.
         request: As for `load_unchanged`.
 
     Warns:
-        UserWarning: If the cache cannot be written; the table is then held in memory.
+        UserWarning: If the cache cannot be written; the table then stays in memory.
     """
     path = cache_file(folder, key)
     try:
         table.save(path, key=key)
         table = AnnotationTable.load(path, key=key)
-    except OSError as error:  # CacheError is one
+    except OSError as error:  # includes CacheError
         remedy = "pass a writable `cache_dir` or `use_cache=False`"
         warnings.warn(f"the cache {path} cannot be used ({error}); {remedy}", UserWarning, stacklevel=3)
         return table
@@ -138,12 +138,13 @@ def keep(table: AnnotationTable, *, folder: Path, key: str, request: str) -> Ann
 
 
 def load_last(*, folder: Path, request: str, root: Path) -> AnnotationTable | None:
-    """Return the table that was kept or opened last for a request, with no look at the files that it is made of.
+    """Return the table that was stored or opened last for a request, without checking its source files.
 
     Returns:
-        None without such a table, or if the cache cannot be written: the last read may be missing in it.
+        The table, or None if there is none or the cache is not writable.
     """
     path = _last_file(folder, request)
+    # If the cache cannot be written, the table in it may be older than the last read.
     if not os.access(path.parent, os.W_OK):
         return None
     key = _last_key(path)
@@ -153,7 +154,7 @@ def load_last(*, folder: Path, request: str, root: Path) -> AnnotationTable | No
 def _load(path: Path, key: str, root: Path) -> AnnotationTable | None:
     try:
         table = AnnotationTable.load(path, key=key)
-    except CacheError:  # none, or damaged
+    except CacheError:  # missing or damaged
         return None
     return table if table.root == root else None
 
@@ -163,17 +164,17 @@ def _last_file(folder: Path, request: str) -> Path:
 
 
 def _last_key(path: Path) -> str | None:
-    """Return the key that a file of `_last_file` holds, or None without one."""
+    """Return the key in a file of `_last_file`, or None if there is none."""
     try:
         key = path.read_text("ascii")
-    except (OSError, UnicodeDecodeError):  # damaged: as if the file were missing
+    except (OSError, UnicodeDecodeError):  # treat a damaged file as missing
         return None
     return key if key.isalnum() else None
 
 
 def _set_last(folder: Path, request: str, key: str | None) -> None:
     path = _last_file(folder, request)
-    # without it `load_last` finds nothing, and other processes look at the files themselves
+    # Errors are ignored: without this file `load_last` returns None, and other processes check the files themselves.
     with suppress(OSError):
         if key is not None and _last_key(path) == key:
             return
@@ -184,9 +185,9 @@ def _set_last(folder: Path, request: str, key: str | None) -> None:
 
 
 def image_stamp(root: Path | str, path: str) -> int:
-    """Return a number that changes with the size and the time of an image file. Never 0; -1 without a file."""
+    """Return a number that changes with size and time of an image file; never 0, and -1 if the file is missing."""
     try:
-        state = os.stat(f"{root}/{path}")  # noqa: PTH116 - a third of a Path's time, for each image
+        state = os.stat(f"{root}/{path}")  # noqa: PTH116 - takes a third of the time of Path.stat
     except OSError:
         return -1
     digest = hashlib.blake2b(b"%d %d" % (state.st_size, state.st_mtime_ns), digest_size=8).digest()

@@ -1,4 +1,4 @@
-"""What the K points of an object are: their names, which two swap in a mirror, what scales an error."""
+"""Keypoint schemas: the names of an object's points, their mirror pairs, and the pair that normalizes errors."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ _KEYS: Final = ("names", "flip_pairs", "normalization_pair")
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointSchema:
-    """The names of K points and how they relate to each other.
+    """Names of K points and their relations.
 
-    Sequences are kept as tuples, whatever was given.
+    All sequences are converted to tuples.
 
     Attributes:
-        names: One name a point, in the order of the table's columns.
-        flip_pairs: Positions of the points that are each other's mirror image (left eye, right eye). A point
-            in no pair is its own mirror image (nose), or has none.
-        normalization_pair: Positions of the two points whose distance an error is divided by, or None without one.
+        names: One name per point, in the order of the table's columns.
+        flip_pairs: Positions of points that are each other's mirror image (left eye, right eye). A point without a
+            pair is its own mirror image (nose), or has none.
+        normalization_pair: Positions of the two points whose distance normalizes errors, or None.
 
     Raises:
-        ValueError: There are no names, a name occurs twice or is empty, a position does not exist, stands
-            in two pairs or is paired with itself.
-        TypeError: A name is not a string, or a position not an int.
+        ValueError: If there are no names, a name is empty or a duplicate, or a position does not exist, is in two
+            pairs or is paired with itself.
+        TypeError: If a name is not a string or a position not an int.
     """
 
     names: tuple[str, ...]
@@ -41,7 +41,7 @@ class KeypointSchema:
         pairs = tuple(self._pair(pair, "flip_pairs") for pair in self.flip_pairs)
         for position, times in Counter(chain(*pairs)).items():
             if times > 1:
-                raise ValueError(f"flip_pairs holds position {position} twice; a point has one mirror image")
+                raise ValueError(f"flip_pairs has position {position} twice; a point has one mirror image")
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "flip_pairs", pairs)
         if self.normalization_pair is not None:
@@ -49,63 +49,72 @@ class KeypointSchema:
             object.__setattr__(self, "normalization_pair", pair)
 
     def columns(self) -> dict[str, Any]:
-        """Return the arguments of an `AnnotationTable` that say what its keypoints are."""
-        columns = {"keypoint_names": self.names, "flip_pairs": self.flip_pairs}
-        return columns | {"normalization_pair": self.normalization_pair}
+        """Return the arguments of an `AnnotationTable` that describe its keypoints."""
+        return {
+            "keypoint_names": self.names,
+            "flip_pairs": self.flip_pairs,
+            "normalization_pair": self.normalization_pair,
+        }
 
     def _names(self) -> tuple[str, ...]:
-        given: Any = self.names
-        if isinstance(given, str) or not isinstance(given, Sequence):
-            raise TypeError(f"names={given!r} is a {type(given).__name__}; give a sequence, one name a point")
-        if not given:
+        names: Any = self.names
+        if isinstance(names, str) or not isinstance(names, Sequence):
+            raise TypeError(
+                f"expected names as a sequence of strings, got {names!r} ({type(names).__name__})"
+            )
+        if not names:
             raise ValueError("names is empty; a schema has at least 1 point")
-        for position, name in enumerate(given):
+        for position, name in enumerate(names):
             if not isinstance(name, str):
-                raise TypeError(f"names holds {name!r}, a {type(name).__name__}; a name is a string")
+                raise TypeError(f"names[{position}] must be a string, got {name!r} ({type(name).__name__})")
             if not name:
-                raise ValueError(f"names holds an empty name at position {position}; name every point")
-        name, times = Counter(given).most_common(1)[0]
-        if times > 1:
-            raise ValueError(f"names holds {name!r} twice; names must differ")
-        return tuple(given)
+                raise ValueError(f"names[{position}] is empty; name every point")
+        name, count = Counter(names).most_common(1)[0]
+        if count > 1:
+            raise ValueError(f"names has {name!r} {count} times; names must be unique")
+        return tuple(names)
 
-    def _pair(self, pair: Any, what: str) -> tuple[int, int]:
+    def _pair(self, pair: Any, field_name: str) -> tuple[int, int]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
-            raise ValueError(f"{what} holds {pair!r}, not two positions")
+            raise ValueError(f"expected two positions in {field_name}, got {pair!r}")
         for position in pair:
             if isinstance(position, bool) or not isinstance(position, int):
-                raise TypeError(f"{what} holds {position!r}; a position is an int")
+                raise TypeError(f"positions in {field_name} must be int, got {position!r}")
             if not 0 <= position < len(self.names):
-                raise ValueError(f"{what} holds position {position}; there are {len(self.names)} points")
+                raise ValueError(
+                    f"{field_name} has position {position}, but there are {len(self.names)} points"
+                )
         first, second = pair
         if first == second:
-            raise ValueError(f"{what} pairs position {first} with itself; leave such a point out")
+            raise ValueError(f"{field_name} pairs position {first} with itself; leave this point out")
         return first, second
 
 
 def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> KeypointSchema:
-    """Return the schema that ``spec`` means.
+    """Return the schema that ``spec`` describes.
 
     Args:
-        spec: A name in ``KEYPOINT_SCHEMAS``; a schema; a mapping with ``names`` and optionally
-            ``flip_pairs`` and ``normalization_pair``, whose points are given by position or by name; or the number
-            of points, which are then named "00", "01", ... and have no mirror images.
+        spec: A name in ``KEYPOINT_SCHEMAS``; a schema; a mapping with ``names`` and optionally ``flip_pairs`` and
+            ``normalization_pair``, whose points are positions or names; or the number of points, which are then named
+            "00", "01", ... and have no pairs.
 
     Raises:
-        ValueError: The name is unknown, the mapping has other keys, or its values make no schema.
-        TypeError: ``spec`` is of another type.
+        ValueError: If the name is unknown, or the mapping has other keys or invalid values.
+        TypeError: If ``spec`` has another type.
     """
     if isinstance(spec, KeypointSchema):
         return spec
     if isinstance(spec, str):
         if spec not in KEYPOINT_SCHEMAS:
-            raise ValueError(f"schema={spec!r} is not one of {', '.join(sorted(KEYPOINT_SCHEMAS))}")
+            raise ValueError(f"unknown schema={spec!r}; known schemas: {', '.join(sorted(KEYPOINT_SCHEMAS))}")
         return KEYPOINT_SCHEMAS[spec]
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
     if isinstance(spec, bool) or not isinstance(spec, int):
-        remedy = "give a name, a KeypointSchema, a mapping with names, or the number of points"
-        raise TypeError(f"schema={spec!r} is a {type(spec).__name__}; {remedy}")
+        raise TypeError(
+            f"expected schema as a name, a KeypointSchema, a mapping with names, or the number of points, got {spec!r} "
+            f"({type(spec).__name__})"
+        )
     if spec < 1:
         raise ValueError(f"schema={spec} points; a schema has at least 1 point")
     return KeypointSchema(names=_numbered(spec))
@@ -114,25 +123,26 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
 def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
     unknown = [key for key in values if key not in _KEYS]
     if unknown:
-        raise ValueError(f"schema has the key {unknown[0]!r}; the keys are {', '.join(_KEYS)}")
+        raise ValueError(f"schema has an unknown key {unknown[0]!r}; expected {', '.join(_KEYS)}")
     if "names" not in values:
-        raise ValueError("schema has no names; give one name a point")
-    bare = KeypointSchema(names=values["names"])
+        raise ValueError("schema has no names; add one name per point")
+    # The names are checked first, because pairs refer to them.
+    names = KeypointSchema(names=values["names"]).names
     normalization_pair = values.get("normalization_pair")
     return KeypointSchema(
-        names=bare.names,
-        flip_pairs=tuple(_positions(pair, bare.names) for pair in values.get("flip_pairs") or ()),
-        normalization_pair=None if normalization_pair is None else _positions(normalization_pair, bare.names),
+        names=names,
+        flip_pairs=tuple(_positions(pair, names) for pair in values.get("flip_pairs") or ()),
+        normalization_pair=None if normalization_pair is None else _positions(normalization_pair, names),
     )
 
 
 def _positions(pair: Any, names: tuple[str, ...]) -> Any:
-    """Replace names in a pair by their positions; the schema checks the rest."""
+    """Replace names in a pair by their positions; the schema checks everything else."""
     if isinstance(pair, str) or not isinstance(pair, Sequence):
         return pair
     unknown = [point for point in pair if isinstance(point, str) and point not in names]
     if unknown:
-        raise ValueError(f"schema pairs {unknown[0]!r}, which is not one of its names")
+        raise ValueError(f"a pair of the schema has {unknown[0]!r}, which is not one of its names")
     return tuple(names.index(point) if isinstance(point, str) else point for point in pair)
 
 
@@ -141,7 +151,7 @@ def _numbered(count: int) -> tuple[str, ...]:
 
 
 def _facing(first: int, last: int, count: int) -> tuple[tuple[int, int], ...]:
-    """Pair two runs that face each other: (first, last), (first + 1, last - 1), ..., ``count`` pairs."""
+    """Return ``count`` pairs from the ends inwards: (first, last), (first + 1, last - 1), ..."""
     return tuple((first + step, last - step) for step in range(count))
 
 
@@ -195,16 +205,17 @@ _COCO_17 = KeypointSchema(
     flip_pairs=tuple((left, left + 1) for left in range(1, 17, 2)),
 )
 
-_KNOWN: Final = {"coco_17": _COCO_17, "face_5": _FACE_5, "face_68": _FACE_68, "face_98": _FACE_98}
-KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(_KNOWN)
-"""The known schemas.
+KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(
+    {"coco_17": _COCO_17, "face_5": _FACE_5, "face_68": _FACE_68, "face_98": _FACE_98}
+)
+"""Schemas by name.
 
-- ``face_5``: eye centres, nose tip, mouth corners; "left" is the image's left, as in RetinaFace's lists. An
-  error is divided by the distance of the eye centres.
+- ``face_5``: eye centres, nose tip, mouth corners; "left" is the image's left, as in RetinaFace's lists. Errors are
+  normalized by the distance between the eye centres.
 - ``face_68``: the iBUG 300-W mark-up, numbered from 0, as dlib writes it; outer eye corners 36 and 45.
 - ``face_98``: the WFLW mark-up, numbered from 0; outer eye corners 60 and 72.
-- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS, so there is
-  no inter-ocular distance.
+- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS, so there is no
+  normalization pair.
 
 Source:
     Sagonas et al. 2013, 300 Faces in-the-Wild Challenge; Wu et al. 2018, Look at Boundary (WFLW); Deng et al.

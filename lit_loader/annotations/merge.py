@@ -1,4 +1,4 @@
-"""Tables of several files or splits: brought to the same classes, attributes and points, or put end to end."""
+"""Concatenate tables of several files or splits, or give them the same classes, attributes and points."""
 
 from __future__ import annotations
 
@@ -18,41 +18,41 @@ __all__ = ["concatenate", "with_same_names"]
 
 
 def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) -> AnnotationTable:
-    """Return the images of all tables in one, in the order of the tables.
+    """Return one table with the images of all tables, in the order of the tables.
 
-    Nothing is merged: an image that two tables hold is there twice. Where another table has them, objects of a
-    table without keypoints or masks get absent ones, and -1 or NaN is filled in for attributes, ids and areas that
-    theirs lacks.
+    An image in two tables appears twice. If only some tables have keypoints, masks, attributes, ids or areas, the
+    objects of the others get absent keypoints and masks, and -1 or NaN for the rest.
 
     Args:
-        tables: At least one; all of the same root, and of the same keypoint schema where they have keypoints.
-        split: Name of the result's split; default: the one that all tables have, else None.
+        tables: At least one table; all with the same root, and the same keypoint schema if they have keypoints.
+        split: Split of the result; default: the common split of all tables, else None.
 
     Returns:
-        The table; classes, attributes and their values in the order of their first occurrence, the
-        reports added up. It has ``category_ids`` if each class has one and the tables agree on it.
+        The table, with classes, attributes and their values in the order of first occurrence, and the merged reports.
+        It has ``category_ids`` if every class has one and the tables agree.
 
     Raises:
         ValueError: If there are no tables, or their roots or keypoint schemas differ.
     """
     if not tables:
-        raise ValueError("tables is empty; give at least one")
+        raise ValueError("tables is empty; pass at least one")
     first = tables[0]
     for table in tables[1:]:
         if table.root != first.root:
-            roots = f"{first.root} and {table.root}"
-            raise ValueError(f"roots {roots} differ; read both sets under one folder that holds them")
+            raise ValueError(
+                f"roots {first.root} and {table.root} differ; read both sets with a common parent folder as root"
+            )
     if split is None and len({table.split for table in tables}) == 1:
         split = first.split
     if len(tables) == 1 and split == first.split:
         return first
     attributes = _attribute_values(tables, _union)
     schema = _common_schema(tables)
-    same = _with_names(tables, _union(table.class_names for table in tables), attributes, schema)
+    aligned = _with_names(tables, _union(table.class_names for table in tables), attributes, schema)
     columns = {
         name: spec.join(
-            [getattr(table, name) for table in same],
-            [table.num_images if spec.rows == "images" else table.num_objects for table in same],
+            [getattr(table, name) for table in aligned],
+            [table.num_images if spec.rows == "images" else table.num_objects for table in aligned],
             num_points=len(schema.names) if schema else 0,
         )
         for name, spec in COLUMNS.items()
@@ -62,13 +62,15 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
     for table in tables:
         report.merge(table.report)
     return replace(
-        same[0],
-        offsets=joined_offsets(table.offsets for table in same),
+        aligned[0],
+        offsets=joined_offsets(table.offsets for table in aligned),
         attributes={
-            name: Attribute(ids=np.concatenate([table.attributes[name].ids for table in same]), names=names)
+            name: Attribute(
+                ids=np.concatenate([table.attributes[name].ids for table in aligned]), names=names
+            )
             for name, names in attributes.items()
         },
-        category_ids=_category_ids(tables, same[0].class_names),
+        category_ids=_category_ids(tables, aligned[0].class_names),
         split=split,
         report=report,
         **columns,
@@ -76,17 +78,17 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
 
 
 def with_same_names(tables: Sequence[AnnotationTable]) -> list[AnnotationTable]:
-    """Return tables that number classes and attribute values alike, and have the same points.
+    """Return the tables with common numbers of classes and attribute values, and with the same points.
 
-    Where tables disagree, the names are those of the table that has them all, else all of them, sorted. A
-    table that has its attributes and points right stays a view of its cache file. Classes that a table lacks get the
-    ``category_ids`` that another one gives them, if each class has one and the tables agree.
+    If tables disagree, the names are those of a table that has all of them, else all names, sorted. A table whose
+    attributes and points need no change stays a view of its cache file. The tables have ``category_ids`` if every
+    class has one in some table and the tables agree.
 
     Args:
-        tables: Of the same root.
+        tables: Tables of the same root.
 
     Raises:
-        ValueError: If two tables have points of different schemas.
+        ValueError: If two tables have different keypoint schemas.
     """
     attributes = _attribute_values(tables, _widest)
     class_names = _widest(table.class_names for table in tables)
@@ -99,12 +101,13 @@ def _with_names(
     attributes: Mapping[str, tuple[str, ...]],
     schema: KeypointSchema | None,
 ) -> list[AnnotationTable]:
-    """Return the tables with these classes, attributes and points; one that has them already stays what it is."""
+    """Return the tables with some classes, attributes and points; a table that has them already is unchanged."""
     category_ids = _category_ids(tables, class_names)
-    same = []
-    for given in tables:
-        table = given.with_class_names(class_names, category_ids=category_ids)
+    aligned = []
+    for original in tables:
+        table = original.with_class_names(class_names, category_ids=category_ids)
         values = [(name, attribute.names) for name, attribute in table.attributes.items()]
+        # Any other change than renaming classes drops the table's link to its cache file, so it is made only if needed.
         if values != list(attributes.items()) or table.keypoint_schema != schema:
             points: dict[str, Any] = {}
             if schema is not None and table.keypoints is None:
@@ -112,12 +115,12 @@ def _with_names(
                 points = {
                     "keypoints": np.zeros((*shape, 2), np.float32),
                     "visibility": np.zeros(shape, np.uint8),
+                    **schema.columns(),
                 }
-                points |= schema.columns()
-            named = {name: _attribute(table, name, values) for name, values in attributes.items()}
-            table = replace(table, attributes=named, **points)
-        same.append(table)
-    return same
+            columns = {name: _attribute(table, name, names) for name, names in attributes.items()}
+            table = replace(table, attributes=columns, **points)
+        aligned.append(table)
+    return aligned
 
 
 def _attribute_values(
@@ -128,12 +131,14 @@ def _attribute_values(
 
 
 def _attribute(table: AnnotationTable, name: str, names: tuple[str, ...]) -> Attribute:
-    given = table.attributes.get(name)
-    if given is None:
+    """Return an attribute of a table with its values numbered as in ``names``, all -1 if the table lacks it."""
+    attribute = table.attributes.get(name)
+    if attribute is None:
         return Attribute(ids=np.full(table.num_objects, -1, dtype=np.int64), names=names)
-    places = {value: place for place, value in enumerate(names)}
-    lookup = np.array([*(places[value] for value in given.names), -1], dtype=np.int64)  # -1 is the last one
-    return Attribute(ids=lookup[given.ids], names=names)
+    new_ids = {value: value_id for value_id, value in enumerate(names)}
+    # Id -1, no value, selects the last entry.
+    lookup = np.array([*(new_ids[value] for value in attribute.names), -1], dtype=np.int64)
+    return Attribute(ids=lookup[attribute.ids], names=names)
 
 
 def _category_ids(tables: Sequence[AnnotationTable], class_names: tuple[str, ...]) -> IndexArray | None:
@@ -143,26 +148,30 @@ def _category_ids(tables: Sequence[AnnotationTable], class_names: tuple[str, ...
         if table.category_ids is not None
         for pair in zip(table.class_names, table.category_ids.tolist(), strict=True)
     }
-    known = dict(pairs)
-    if not len(pairs) == len(known) == len(set(known.values())) == len(class_names):
+    id_by_name = dict(pairs)
+    # Fewer names than pairs: tables disagree. Fewer ids than names: two classes share one. Else a class may lack one.
+    if not len(pairs) == len(id_by_name) == len(set(id_by_name.values())) == len(class_names):
         return None
-    return np.array([known[name] for name in class_names], dtype=np.int64)
+    return np.array([id_by_name[name] for name in class_names], dtype=np.int64)
 
 
 def _common_schema(tables: Sequence[AnnotationTable]) -> KeypointSchema | None:
     schemas = [schema for table in tables if (schema := table.keypoint_schema) is not None]
     for schema in schemas[1:]:
         if schema != schemas[0]:
-            raise ValueError(f"keypoints of {schemas[0]} and of {schema} differ; read both with one schema")
+            raise ValueError(
+                f"keypoint schemas {schemas[0]} and {schema} differ; read both sets with one schema"
+            )
     return schemas[0] if schemas else None
 
 
-def _union(names: Iterable[Iterable[str]]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(name for each in names for name in each))
+def _union(listings: Iterable[Iterable[str]]) -> tuple[str, ...]:
+    """Return all names, in the order of first occurrence."""
+    return tuple(dict.fromkeys(name for names in listings for name in names))
 
 
 def _widest(listings: Iterable[tuple[str, ...]]) -> tuple[str, ...]:
-    """Return the names of the listing that has all of them, else all names, sorted."""
-    given = list(listings)
-    every = {name for names in given for name in names}
-    return next((names for names in given if len(names) == len(every)), tuple(sorted(every)))
+    """Return the first listing that has all names, else all names, sorted."""
+    listings = list(listings)
+    all_names = {name for names in listings for name in names}
+    return next((names for names in listings if len(names) == len(all_names)), tuple(sorted(all_names)))

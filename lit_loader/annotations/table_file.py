@@ -1,4 +1,4 @@
-"""An annotation table as one Arrow file: written at once or not at all, mapped back, nothing in it trusted."""
+"""Store an annotation table as one Arrow file, written atomically, and map it back without trusting it."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ __all__ = ["read_table", "write_table"]
 _Arrays = dict[str, npt.NDArray[Any]]
 
 # NOTE [One row of lists]
-# A record batch has columns of one length; those of a table have many (images, objects, bytes of names). So the
-# file holds a single row whose cells are large lists: each cell is one flat numpy array, whose buffer
-# Arrow aligns and maps. The file's schema carries a JSON header and a checksum of header and buffers.
+# All columns of a record batch have one length; those of a table have several (images, objects, bytes of names). So
+# the file has a single row whose cells are large lists: each cell is one flat numpy array, whose buffer Arrow aligns
+# and maps. The file's schema contains a JSON header and a checksum of header and buffers.
 _MAGIC: Final = b"lit_loader.columns.1"
 _FORMAT: Final = 4
 _ATTRIBUTE: Final = "attribute:"
 
 
 def write_table(path: Path, parts: Mapping[str, Any], specs: Mapping[str, ColumnSpec], *, key: str) -> None:
-    """Write the arguments of a table.
+    """Write the constructor arguments of a table.
 
     Args:
-        path: The file; its folder is made if missing.
+        path: The file; its folder is created if missing.
         parts: The arguments.
-        specs: The declarations of those that are columns.
-        key: What the table was made from.
+        specs: Declarations of the arguments that are columns.
+        key: Identifier of the sources that the table was made from.
 
     Raises:
         OSError: If the folder cannot be written.
@@ -56,17 +56,17 @@ def write_table(path: Path, parts: Mapping[str, Any], specs: Mapping[str, Column
 
 
 def read_table(path: Path, specs: Mapping[str, ColumnSpec], *, key: str) -> dict[str, Any]:
-    """Map a file of `write_table` and return the arguments; the columns are views of the mapping.
+    """Map a file of `write_table` and return the constructor arguments; the columns are views of the mapping.
 
     Raises:
-        CacheError: If there is no such file, it is damaged, or it was made under another key.
-        AttributeError, KeyError, TypeError, ValueError: If what it holds is of other types.
+        CacheError: If the file is missing, damaged, or has another key.
+        AttributeError, KeyError, TypeError, ValueError: If a value has a wrong type.
     """
     arrays, header = read_arrays(path, key=key)
     names = _strings(header["keypoint_names"])
     columns = {name: spec.from_arrays(name, arrays, num_points=len(names)) for name, spec in specs.items()}
-    _strings([header["root"], "" if header["split"] is None else header["split"]])
-    read = {
+    _strings([header["root"], "" if header["split"] is None else header["split"]])  # check only
+    decoded = {
         "offsets": arrays["offsets"],
         "class_names": _strings(header["class_names"]),
         "keypoint_names": names,
@@ -76,20 +76,21 @@ def read_table(path: Path, specs: Mapping[str, ColumnSpec], *, key: str) -> dict
         },
         "report": ReadReport.from_dict(header["report"]),
     }
-    return {name: part for name, part in header.items() if name not in ("format", "key")} | columns | read
+    return {name: part for name, part in header.items() if name not in ("format", "key")} | columns | decoded
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Mapping[str, Any]) -> None:
     """Write vectors and a JSON header to ``path``.
 
-    The file appears under its name complete or not at all: it is written to a temporary name in the same
-    folder and then renamed, so a killed writer or several at once do no harm.
+    The file is written to a temporary name in the same folder and then renamed, so it is complete even if a writer is
+    killed or several write at once.
 
     Raises:
         OSError: If the folder cannot be written.
     """
     encoded = json.dumps(header, sort_keys=True).encode()
-    cells, fields = [], []
+    cells = []
+    fields = []
     for name, array in arrays.items():
         values = pa.array(array, from_pandas=False)
         cells.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), values))
@@ -107,12 +108,12 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Map
 def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
     """Map a file of `write_arrays` and return its vectors as read-only views, and its header.
 
-    Arrow validates the structure, a checksum the content, and nothing is unpickled. The mapping lives as long as any of
-    the views.
+    Arrow validates the structure, a checksum the content, and nothing is unpickled. The mapping stays open as long as
+    any of the views exists.
 
     Raises:
-        CacheError: If there is no such file, it is damaged, cut short or made by something else, or its header names
-            another format or key; that is found before any buffer is looked at.
+        CacheError: If the file is missing, damaged, truncated or not a cache file, or its header has another format or
+            key; that is checked before any buffer is read.
     """
     try:
         with pa.memory_map(str(path), "r") as source:
@@ -125,7 +126,9 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
             if not isinstance(header, dict) or (header.get("format"), header.get("key")) != (_FORMAT, key):
                 raise CacheError(f"{path} was made by another version or from other files; delete it")
             if reader.num_record_batches != 1:
-                raise CacheError(f"{path} has {reader.num_record_batches} record batches, not 1; delete it")
+                raise CacheError(
+                    f"{path} has {reader.num_record_batches} record batches instead of 1; delete it"
+                )
             batch = reader.get_batch(0)
         batch.validate(full=True)
         arrays = {name: _view(path, batch, name) for name in batch.schema.names}
@@ -141,7 +144,8 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
 
 
 def _checksum(header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
-    """Return what tells a damaged file; a CRC takes half the time of a cryptographic hash, which stops no forger."""
+    """Return a checksum of header and arrays."""
+    # A CRC takes half the time of a cryptographic hash, which would not stop a forger either.
     checksum = zlib.crc32(header)
     for name in sorted(arrays):
         array = arrays[name]
@@ -156,12 +160,12 @@ def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
         raise CacheError(f"{path}: column {name!r} is not one row of a large list; delete it")
     values = column.flatten()
     if values.null_count or not pa.types.is_primitive(values.type):
-        raise CacheError(f"{path}: column {name!r} has nulls or no numbers; delete it")
+        raise CacheError(f"{path}: column {name!r} has nulls or is not numeric; delete it")
     view: npt.NDArray[Any] = values.to_numpy(zero_copy_only=True)
     return view
 
 
 def _strings(values: Any) -> tuple[str, ...]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ValueError("names are not a list of strings")
+        raise ValueError("expected names as a list of strings")
     return tuple(values)

@@ -1,4 +1,4 @@
-"""Sampling weights and labels of images, from the table's columns alone: no image is opened."""
+"""Sampling weights and labels of images, computed from table columns without opening images."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ __all__ = ["LabelSets", "class_weights", "image_labels", "image_weights", "label
 
 
 class LabelSets(NamedTuple):
-    """The distinct labels of each image as one ragged list.
+    """Distinct labels of each image as one ragged list.
 
     Attributes:
         offsets: int64 ``(num_images + 1,)``; image ``i`` has ``classes[offsets[i]:offsets[i + 1]]``.
-        classes: int64, ids of classes or of an attribute's values, rising within an image.
+        classes: int64, ids of classes or of attribute values, ascending within an image.
     """
 
     offsets: IndexArray
@@ -34,7 +34,7 @@ def image_labels(table: AnnotationTable, by: str | None = None) -> LabelSets:
         by: None for the classes, or the name of an attribute.
 
     Returns:
-        The labels; an image without objects, or whose objects have no value, has none.
+        The labels; none for an image without objects, or whose objects have no value.
 
     Raises:
         ValueError: If the table has no such attribute.
@@ -61,7 +61,7 @@ def label_counts(table: AnnotationTable, by: str | None = None) -> IndexArray:
 
 
 def class_weights(counts: npt.ArrayLike, *, exponent: float = 1.0) -> npt.NDArray[np.float64]:
-    """Return a weight for each class that falls with its count.
+    """Return a weight for each class that decreases with its count.
 
     ``w_c = (N / (C * n_c)) ** exponent`` with ``n_c`` the count of class ``c``, ``N`` the sum of all
     counts and ``C`` the number of classes with ``n_c > 0``; a class without objects gets 0. With exponent 1
@@ -69,7 +69,7 @@ def class_weights(counts: npt.ArrayLike, *, exponent: float = 1.0) -> npt.NDArra
 
     Args:
         counts: ``(num_classes,)`` counts, >= 0.
-        exponent: In [0, 1]: 0 leaves the classes as they are, 1 balances them.
+        exponent: Between 0 (classes stay unbalanced) and 1 (classes are balanced).
 
     Returns:
         float64 ``(num_classes,)``.
@@ -96,16 +96,16 @@ def image_weights(
     reduce: Literal["mean", "max", "sum"] = "mean",
     empty_weight: float | None = None,
 ) -> npt.NDArray[np.float64]:
-    """Return a sampling weight for each image from the weights of its objects' labels.
+    """Return a sampling weight for each image, computed from the weights of its objects' labels.
 
     Args:
         table: The images.
         weights: ``(num_names,)`` weight of each label, e.g. from ``class_weights``; finite, >= 0.
-        by: None for the classes, or the name of an attribute; objects without a value do not count.
-        reduce: ``"mean"`` over the image's objects; ``"max"``: its heaviest label decides; ``"sum"``:
-            images with many objects are drawn more often.
-        empty_weight: Weight of an image without objects that count, or None for the smallest that any other
-            image gets (1 when there is no other).
+        by: None for the classes, or the name of an attribute; objects without a value are ignored.
+        reduce: ``"mean"``, ``"max"`` or ``"sum"`` of the weights of the image's objects. With ``"sum"``, images with
+            many objects are drawn more often.
+        empty_weight: Weight of an image without labelled objects, or None for the smallest weight of the other images
+            (1 if there are none).
 
     Returns:
         float64 ``(num_images,)``.
@@ -116,24 +116,28 @@ def image_weights(
     ids, names = table.labels_of(by)
     per_label = np.asarray(weights, dtype=np.float64)
     if per_label.shape != (len(names),):
-        what = "classes" if by is None else f"values of {by!r}"
-        raise ValueError(f"weights of shape {per_label.shape} must be one for each of {len(names)} {what}")
+        labels = "classes" if by is None else f"values of {by!r}"
+        raise ValueError(
+            f"expected one weight for each of {len(names)} {labels}, got shape {per_label.shape}"
+        )
     if not np.isfinite(per_label).all() or (per_label < 0).any():
         raise ValueError(f"weights={per_label.tolist()} must be finite and >= 0")
     if empty_weight is not None and not (np.isfinite(empty_weight) and empty_weight >= 0):
         raise ValueError(f"empty_weight={empty_weight} must be finite and >= 0")
     if reduce not in ("mean", "max", "sum"):
         raise ValueError(f"reduce={reduce!r} must be 'mean', 'max' or 'sum'")
-    images, of_object = table.image_of_object()[ids >= 0], per_label[ids[ids >= 0]]
+    has_label = ids >= 0
+    images = table.image_of_object()[has_label]
+    object_weights = per_label[ids[has_label]]
     num_objects = np.bincount(images, minlength=table.num_images)
-    filled = num_objects > 0
-    result = np.bincount(images, weights=of_object, minlength=table.num_images).astype(np.float64)
+    is_filled = num_objects > 0
+    result = np.bincount(images, weights=object_weights, minlength=table.num_images).astype(np.float64)
     if reduce == "max":
         result[:] = 0.0
-        np.maximum.at(result, images, of_object)
+        np.maximum.at(result, images, object_weights)
     elif reduce == "mean":
-        result[filled] /= num_objects[filled]
-    if not filled.all():
-        smallest = float(result[filled].min()) if filled.any() else 1.0
-        result[~filled] = smallest if empty_weight is None else empty_weight
+        result[is_filled] /= num_objects[is_filled]
+    if not is_filled.all():
+        smallest = float(result[is_filled].min()) if is_filled.any() else 1.0
+        result[~is_filled] = smallest if empty_weight is None else empty_weight
     return result

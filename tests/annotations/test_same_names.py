@@ -78,5 +78,5 @@ def test_tables_that_agree_are_left_as_they_are(tmp_path):
 
 def test_points_of_two_kinds_are_refused():
     tables = [table_of(["face"], [0], points=("a", "b")), table_of(["face"], [0], points=("c", "d"))]
-    with pytest.raises(ValueError, match="read both with one schema"):
+    with pytest.raises(ValueError, match="read both sets with one schema"):
         with_same_names(tables)

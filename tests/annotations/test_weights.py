@@ -101,10 +101,10 @@ def test_images_without_objects_get_the_smallest_weight_or_the_one_given():
 @pytest.mark.parametrize(
     ("weights", "options", "words"),
     [
-        ([1, 2], {}, "one for each of 3 classes"),
+        ([1, 2], {}, "one weight for each of 3 classes"),
         ([1, 2, -1], {}, "finite and >= 0"),
         ([1, 2, np.inf], {}, "finite and >= 0"),
-        ([1, 2], {"by": "size"}, "one for each of 3 values of 'size'"),
+        ([1, 2], {"by": "size"}, "one weight for each of 3 values of 'size'"),
         ([1, 2, 3], {"reduce": "median"}, "'mean', 'max' or 'sum'"),
         ([1, 2, 3], {"empty_weight": -1.0}, "empty_weight=-1.0"),
         ([1, 2, 3], {"empty_weight": np.nan}, "empty_weight"),

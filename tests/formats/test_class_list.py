@@ -43,7 +43,7 @@ def test_paths_may_hold_blanks_or_lack_their_ending(listed):
 
 @pytest.mark.parametrize("text", ["a.jpg,cat\n", "a.jpg, cat\n"])
 def test_a_comma_after_the_path_asks_for_a_separator(listed, text):
-    with pytest.raises(AnnotationError, match="is not an image's path; pass separator=','"):
+    with pytest.raises(AnnotationError, match="is not an image path; pass separator=','"):
         listed(text)
     assert listed(text, separator=",").class_names == ("cat",)
 
@@ -82,7 +82,7 @@ def test_numbers_mean_the_lines_of_a_file_or_the_names_given(listed):
 @pytest.mark.parametrize("label", ["3", "-1", "1.0", "x", "\u0661", "9" * 50])
 def test_a_number_without_a_class_is_an_unknown_class(listed, label):
     with pytest.raises(
-        AnnotationError, match=r"list\.txt:2: label .* is not one of the 3 numbers.*unknown_class="
+        AnnotationError, match=r"list\.txt:2: label .* is not one of the 3 class numbers.*unknown_class="
     ):
         listed(f"a.jpg 0\nb.png {label}\n", numbered=True, class_names=["p", "q", "r"])
     table = listed(f"b.png {label} 2\n", numbered=True, class_names=["p", "q", "r"], unknown_class="drop")
@@ -92,9 +92,9 @@ def test_a_number_without_a_class_is_an_unknown_class(listed, label):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "names no class"),
-        ("a\nb\na\n", r"classes\.txt:3: 'a' is listed before"),
-        ("x" * 300, "has over 256"),
+        ("", "has no class names"),
+        ("a\nb\na\n", r"classes\.txt:3: 'a' is a duplicate"),
+        ("x" * 300, "has more than 256"),
     ],
 )
 def test_a_class_file_that_is_none_names_its_line(listed, text, words):
@@ -232,12 +232,12 @@ def test_labels_in_quotes_are_read_without_them(listed):
 @pytest.mark.parametrize(
     ("options", "error", "words"),
     [
-        ({"numbered": True}, ValueError, "needs class_file or class_names"),
+        ({"numbered": True}, ValueError, "requires class_file or class_names"),
         ({"numbered": True, "one_hot": True}, ValueError, "exclude each other"),
-        ({"label_columns": ["x"]}, ValueError, "names, which need header=True"),
-        ({"label_columns": []}, ValueError, "must be different columns"),
-        ({"label_columns": [0]}, ValueError, "must be different columns"),
-        ({"label_columns": [1, 1]}, ValueError, "must be different columns"),
+        ({"label_columns": ["x"]}, ValueError, "names, which require header=True"),
+        ({"label_columns": []}, ValueError, "all different"),
+        ({"label_columns": [0]}, ValueError, "all different"),
+        ({"label_columns": [1, 1]}, ValueError, "all different"),
         ({"separator": ""}, ValueError, "separator=''"),
         ({"separator": "\n"}, ValueError, "separator="),
         ({"class_names": []}, ValueError, "at least one"),

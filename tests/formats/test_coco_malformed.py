@@ -157,7 +157,7 @@ def test_an_unknown_category_is_an_unknown_class(coco):
         (
             "categories",
             {"id": 2, "name": "y", "keypoints": ["a"], "normalization_pair": [0]},
-            "not two positions",
+            "expected two positions",
         ),
         ("categories", {"id": 2, "name": "y", "keypoints": ["p"] * 3_000}, "at most 2048"),
     ],

@@ -148,7 +148,7 @@ def test_a_file_of_classes_gives_their_order(folder):
     root = folder(BOX, BOX | {"label": "ant"})
     (root / "labels.txt").write_text("__ignore__\n_background_\nzebra\r\ncat\n\n")
     assert read(root, class_file="labels.txt").class_names == ("zebra", "cat", "ant")
-    for text, words in {"": "names no class", "a\nb\na\n": r"labels\.txt:3: 'a' is listed before"}.items():
+    for text, words in {"": "has no class names", "a\nb\na\n": r"labels\.txt:3: 'a' is a duplicate"}.items():
         (root / "labels.txt").write_text(text)
         with pytest.raises(AnnotationError, match=words):
             read(root, class_file="labels.txt")
@@ -241,7 +241,7 @@ def test_sizes_that_are_no_whole_numbers_are_reported_and_read_from_the_image(fo
 
 def test_xml_of_the_old_labelme_is_refused_by_name(tmp_path):
     (tmp_path / "a.xml").write_text("<annotation></annotation>")
-    with pytest.raises(AnnotationError, match=r"ending '\.json'.*XML files of the old LabelMe to COCO"):
+    with pytest.raises(AnnotationError, match=r"extension '\.json'.*XML files of the old LabelMe to COCO"):
         read(tmp_path)
 
 

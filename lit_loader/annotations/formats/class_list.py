@@ -1,9 +1,9 @@
-"""Lists of images with their class, or classes, on every line, and tables with a column of 0 and 1 for each class."""
+"""Lists of images with one or more classes per line, and tables with one column of 0 and 1 per class."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any, ClassVar, Final, NamedTuple, NoReturn
@@ -17,11 +17,11 @@ from lit_loader.errors import AnnotationError
 
 __all__ = ["ClassListReader", "read_class_names"]
 
-_ENDINGS: Final = "|".join(re.escape(ending) for ending in IMAGE_EXTENSIONS)
-_PATH: Final = re.compile(rf"(\S.*?(?:{_ENDINGS}))(?:\s+(.*))?", re.IGNORECASE)
+_EXTENSIONS: Final = "|".join(re.escape(extension) for extension in IMAGE_EXTENSIONS)
+_PATH: Final = re.compile(rf"(\S.*?(?:{_EXTENSIONS}))(?:\s+(.*))?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[-+]?\d*\.?\d+")
 _ONE_HOT: Final = {"0": False, "1": True, "0.0": False, "1.0": True}
-_LOOKED_AT: Final = 100  # lines that decide whether there is a header, and whether cells are 0 and 1
+_NUM_PROBED_LINES: Final = 100  # lines that decide on the kind of file
 
 
 class _Line(NamedTuple):
@@ -31,47 +31,47 @@ class _Line(NamedTuple):
 
 
 class _Columns(NamedTuple):
-    """What the columns of a table hold, counted from the first one after the path.
+    """Columns of a table after the path.
 
     Attributes:
-        has_header: Whether the first line is a header.
-        names: What the header calls them, or their numbers; empty if the file is a list, whose cells are all labels.
-        used: Those that are labels.
-        is_one_hot: Whether they are classes, and hold 0 and 1.
+        has_header: True if the first line is a header.
+        names: Names in the header, or numbers; empty if the file is a list, in which every cell is a label.
+        label_columns: Positions of the columns with labels.
+        is_one_hot: True if these columns are classes with cells 0 and 1.
     """
 
     has_header: bool
     names: Sequence[str] = ()
-    used: Sequence[int] = ()
+    label_columns: Sequence[int] = ()
     is_one_hot: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ClassListReader(Reader):
-    """Reads a list such as mmpretrain's ``ann.txt``: ``train/a.jpg cat``, or ``train/a.jpg cat outdoor``.
+    """Reader of a list such as mmpretrain's ``ann.txt``: ``train/a.jpg cat``, or ``train/a.jpg cat outdoor``.
 
-    A line is a path, then any number of labels. Each label becomes one object of the image, whose box is the whole
-    image; a line without a label is an image without objects, and reported. Lines with the same path are one image's.
-    A path without an image's ending means the first file that has one. Empty lines are skipped.
+    A line is a path, followed by any number of labels. Each label becomes one object of the image, whose box is the
+    whole image. A line without a label is an image without objects, and is reported. Lines with the same path belong to
+    one image. A path without an image extension stands for the first existing file with one. Empty lines are skipped.
 
-    A table has a header and several columns besides the path. If every cell is 0 or 1, the header names the classes
-    (``one_hot``). Of other tables ``label_columns`` names the columns that are labels; without it they are refused, and
-    so are lists in which some columns are numbers and others are not.
+    A table has a header and several columns after the path. If every cell is 0 or 1, the header names the classes
+    (``one_hot``). For other tables ``label_columns`` selects the columns with labels; without it they are refused, as
+    are lists in which only some columns are numbers.
 
     Args:
-        image_dir: The folder that paths are relative to, relative to the root.
-        separator: The character between path and labels, and between labels; fields may be quoted as in CSV. None for
-            blanks, where a path may hold blanks if it has an image's ending.
+        image_dir: Folder that paths are relative to, itself relative to the root.
+        separator: Character between path and labels, and between labels; fields may be quoted as in CSV. None for
+            blanks; a path may then contain blanks if it has an image extension.
         header: Whether the first line is a header.
-        one_hot: Whether the first line names classes, and each cell below is 1 if the image has the class and 0 if
-            not. None to recognise such a table, and to report that: the first line is a header, or its path has no
-            image's ending; it names two columns or more; all cells below are 0 or 1; labels are not ``numbered``.
-        label_columns: Columns that are labels, or classes of a one-hot table, by their names in the header or by their
-            numbers, where the path is 0. Others are counted in the report.
-        numbered: Whether labels are numbers, from 0, of the lines of ``class_file``, else of ``class_names``. A number
-            without a class is an unknown class.
-        class_file: A file with a class on each line, relative to the root: the classes in the order of their ids,
-            unless ``class_names`` give another one.
+        one_hot: Whether the first line names classes, and each cell is 1 if the image has the class, else 0. None to
+            detect such a table, and report it: the first line is a header, or its path has no image extension; it names
+            at least two columns; all cells below are 0 or 1; labels are not ``numbered``.
+        label_columns: Columns with labels, or classes of a one-hot table, by name in the header or by number (the path
+            is 0). Other columns are counted in the report.
+        numbered: Whether labels are numbers, from 0, of the lines of ``class_file``, or without it of ``class_names``.
+            A number without a class is an unknown class.
+        class_file: File with one class per line, relative to the root: the classes in the order of their ids, unless
+            ``class_names`` sets another order.
     """
 
     format: ClassVar[str] = "class_list"
@@ -91,40 +91,47 @@ class ClassListReader(Reader):
         check_separator(self.separator)
         if self.numbered and self.one_hot:
             raise ValueError(
-                "numbered=True and one_hot=True exclude each other: cells are numbers, or 0 and 1"
+                "numbered=True and one_hot=True exclude each other: cells are either numbers or 0 and 1"
             )
         if columns is not None:
             if not columns or len(set(columns)) != len(columns) or 0 in columns:
-                raise ValueError(f"label_columns={columns} must be different columns, one or more, and not 0")
+                raise ValueError(
+                    f"label_columns={columns} must be at least one column, all different, none of them 0"
+                )
             if any(isinstance(column, str) for column in columns) and not (self.header or self.one_hot):
-                raise ValueError(f"label_columns={columns} are names, which need header=True or one_hot=True")
+                raise ValueError(
+                    f"label_columns={columns} has names, which require header=True or one_hot=True"
+                )
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
-        """Return the list and the file of classes."""
+        """Return the list and the class file."""
         return Inputs(files=[name] if self.class_file is None else [name, self.class_file], units=[name])
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
-        listed = None if self.class_file is None else read_class_names(rows, self.class_file)
-        meant = None
+        file_classes = None if self.class_file is None else read_class_names(rows, self.class_file)
+        class_by_number = None
         if self.numbered:
-            if not (names := listed or rows.given_classes):
-                raise ValueError("numbered=True needs class_file or class_names: what the numbers mean")
-            meant = {str(number): name for number, name in enumerate(names)}
+            names = file_classes or rows.given_classes
+            if not names:
+                raise ValueError(
+                    "numbered=True requires class_file or class_names, which the numbers refer to"
+                )
+            class_by_number = {str(number): name for number, name in enumerate(names)}
         lines = self._read_lines(rows, unit)
-        first = list(islice(lines, _LOOKED_AT))
-        columns = self._columns(rows, first)
-        classes = [columns.names[i] for i in columns.used] if columns.is_one_hot else []
-        rows.declare(class_names=listed or classes)
+        first_lines = list(islice(lines, _NUM_PROBED_LINES))
+        columns = self._columns(rows, first_lines)
+        one_hot_classes = [columns.names[i] for i in columns.label_columns] if columns.is_one_hot else []
+        rows.declare(class_names=file_classes or one_hot_classes)
         count = 0
-        for line in chain(first[1:] if columns.has_header else first, lines):
+        for line in chain(first_lines[1:] if columns.has_header else first_lines, lines):
             count += 1
             if not line.path:
                 rows.malformed("the line has no path", line=line.number)
             elif (labels := self._labels(rows, columns, line)) is not None:
-                self._add(rows, line, labels, meant)
+                self._add(rows, line, labels, class_by_number)
         for i, name in enumerate(columns.names if count else ()):
-            if i not in columns.used:
+            if i not in columns.label_columns:
                 rows.not_read(f"column {shorten(name)!r}", count)
 
     def _read_lines(self, rows: Rows, name: str) -> Iterator[_Line]:
@@ -139,126 +146,145 @@ class ClassListReader(Reader):
                 path, *cells = text.split()
                 yield _Line(number, path, cells)
 
-    def _columns(self, rows: Rows, first: Sequence[_Line]) -> _Columns:
-        """Return what the columns hold.
+    def _columns(self, rows: Rows, first_lines: Sequence[_Line]) -> _Columns:
+        """Decide from the first lines whether the file is a list or a table, and which columns have labels.
 
         Raises:
-            AnnotationError: If the file is a table, and nothing says which columns are labels.
+            AnnotationError: If the file is a table, and neither its cells nor an option tell which columns are labels.
         """
-
-        def refuse(message: str, **settings: Any) -> NoReturn:
-            raise AnnotationError(
-                message, path=rows.root / rows.file, line=first[0].number, settings=settings
-            )
-
-        if not first:
+        if not first_lines:
             return _Columns(False)
-        (_, path, names), below = first[0], first[1:]
-        apart = re.search(r"[,;\t]", path)
-        if (
-            self.separator is None
-            and apart
-            and not is_image_name(path)
-            and (not names or path.endswith(apart[0]))
-        ):
-            refuse(f"{shorten(path)!r} is not an image's path", separator=apart[0])
-        every = range(len(names))
-        listed = shorten(", ".join(map(repr, names)))
-        is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in below)
-        may_be_one_hot = self.one_hot is None and not self.numbered and bool(below)
+        names = first_lines[0].cells
+        body = first_lines[1:]
+        self._check_separator(rows, first_lines[0])
+        is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in body)
+        may_be_one_hot = self.one_hot is None and not self.numbered and bool(body)
         has_header = self.header or self.one_hot is True
         if not has_header and self.label_columns is None:
-            if not is_table or not below:
-                return _Columns(False)
-            if may_be_one_hot and _are_binary(first, every):
-                message = "all cells are 0 or 1, and no header names classes; add one if columns are classes"
-                refuse(message, numbered=True, one_hot=False)
-            binary = may_be_one_hot and _are_binary(below, every)
-            named = self.separator is not None and all(is_image_name(line.path) for line in below)
-            if is_image_name(path) or not (binary or named):
-                numeric = [all(_NUMBER.fullmatch(line.cells[i]) for line in first) for i in every]
-                if any(numeric) and not all(numeric):
-                    refuse("only some columns are numbers; pass label_columns with those that are labels")
+            if not is_table or not body or not self._looks_like_header(rows, first_lines, may_be_one_hot):
                 return _Columns(False)
             has_header = True
-        used: Sequence[int] = every
+        label_columns: Sequence[int] = range(len(names))
         if self.label_columns is not None:
-            for column in self.label_columns:
-                known = names.count(column) == 1 if isinstance(column, str) else 0 < column <= len(names)
-                if not known:
-                    refuse(f"label_columns: {column!r} is not one of the {len(names)} columns {listed}")
-            used = [names.index(each) if isinstance(each, str) else each - 1 for each in self.label_columns]
+            label_columns = self._selected_columns(rows, first_lines[0])
         elif not self.one_hot and (len(names) < 2 or (self.separator is None and not is_table)):
             return _Columns(has_header)
         is_one_hot = self.one_hot is True
-        if has_header and may_be_one_hot and len(used) > 1 and _are_binary(below, used):
+        listed = shorten(", ".join(map(repr, names)))
+        if has_header and may_be_one_hot and len(label_columns) > 1 and _are_binary(body, label_columns):
             is_one_hot = True
-            message = f"columns {listed} are classes that a line has (1) or not (0); one_hot=True settles it"
-            rows.problem("one_hot", "recognised", message, line=first[0].number)
-        if not is_one_hot and self.label_columns is None:
             message = (
-                f"the table has the columns {listed} besides the path, and label_columns must name the labels"
+                f"columns {listed} are read as classes with cells 0 and 1; pass one_hot=True to confirm it"
             )
-            refuse(message, header=True)
-        classes = [names[i] for i in used]
+            rows.problem("one_hot", "recognised", message, line=first_lines[0].number)
+        if not is_one_hot and self.label_columns is None:
+            message = f"the table has the columns {listed} besides the path, and label_columns must name the labels"
+            _refuse(rows, first_lines[0], message, header=True)
+        classes = [names[i] for i in label_columns]
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
-            refuse(f"the header must name different classes, none of them empty; it has {listed}")
-        return _Columns(has_header, names if has_header else [str(i + 1) for i in every], used, is_one_hot)
+            message = f"the header must name different classes, none of them empty; it has {listed}"
+            _refuse(rows, first_lines[0], message)
+        column_names = names if has_header else [str(i + 1) for i in range(len(names))]
+        return _Columns(has_header, column_names, label_columns, is_one_hot)
+
+    def _check_separator(self, rows: Rows, line: _Line) -> None:
+        """Refuse a file that is split at blanks but seems to have another separator."""
+        separator = re.search(r"[,;\t]", line.path)
+        if self.separator is not None or separator is None or is_image_name(line.path):
+            return
+        if not line.cells or line.path.endswith(separator[0]):
+            _refuse(rows, line, f"{shorten(line.path)!r} is not an image path", separator=separator[0])
+
+    def _looks_like_header(self, rows: Rows, first_lines: Sequence[_Line], may_be_one_hot: bool) -> bool:
+        """Return True if the first line of a table is a header; refuse tables that may be read in several ways."""
+        columns = range(len(first_lines[0].cells))
+        body = first_lines[1:]
+        if may_be_one_hot and _are_binary(first_lines, columns):
+            message = "all cells are 0 or 1, and no header names classes; add one if columns are classes"
+            _refuse(rows, first_lines[0], message, numbered=True, one_hot=False)
+        has_binary_body = may_be_one_hot and _are_binary(body, columns)
+        has_image_body = self.separator is not None and all(is_image_name(line.path) for line in body)
+        if not is_image_name(first_lines[0].path) and (has_binary_body or has_image_body):
+            return True
+        is_numeric = [all(_NUMBER.fullmatch(line.cells[i]) for line in first_lines) for i in columns]
+        if any(is_numeric) and not all(is_numeric):
+            message = "only some columns are numbers; pass label_columns with those that are labels"
+            _refuse(rows, first_lines[0], message)
+        return False
+
+    def _selected_columns(self, rows: Rows, first_line: _Line) -> list[int]:
+        """Return the positions of ``label_columns``, from the first column after the path."""
+        names = first_line.cells
+        positions = []
+        for column in self.label_columns or ():
+            exists = names.count(column) == 1 if isinstance(column, str) else 0 < column <= len(names)
+            if not exists:
+                listed = shorten(", ".join(map(repr, names)))
+                message = f"label_columns: {column!r} is not one of the {len(names)} columns {listed}"
+                _refuse(rows, first_line, message)
+            positions.append(names.index(column) if isinstance(column, str) else column - 1)
+        return positions
 
     def _labels(self, rows: Rows, columns: _Columns, line: _Line) -> list[str] | None:
         """Return the labels of a line, or None if it is malformed."""
-        cells, names = line.cells, columns.names
+        cells = line.cells
+        names = columns.names
         if not names:
             return cells
         if len(cells) != len(names):
             rows.malformed(f"{len(cells) + 1} fields; the first row has {len(names) + 1}", line=line.number)
             return None
         if not columns.is_one_hot:
-            return [cells[i] for i in columns.used]
-        for i in columns.used:
+            return [cells[i] for i in columns.label_columns]
+        for i in columns.label_columns:
             if cells[i] not in _ONE_HOT:
-                what = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))} is not 0 or 1"
-                rows.malformed(f"cell {what}; for another kind of table pass label_columns", line=line.number)
+                cell = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))}"
+                message = f"cell {cell} is not 0 or 1; for another kind of table pass label_columns"
+                rows.malformed(message, line=line.number)
                 return None
-        return [names[i] for i in columns.used if _ONE_HOT[cells[i]]]
+        return [names[i] for i in columns.label_columns if _ONE_HOT[cells[i]]]
 
-    def _add(self, rows: Rows, line: _Line, labels: Sequence[str], meant: Mapping[str, str] | None) -> None:
-        """Add an image and its labels, which are keys of ``meant`` if that is given."""
+    def _add(
+        self, rows: Rows, line: _Line, labels: Sequence[str], class_by_number: Mapping[str, str] | None
+    ) -> None:
+        """Add an image and its labels, which are class names or, with ``class_by_number``, numbers."""
         image = rows.image(line.path, folder=self.image_dir, line=line.number)
         labels = [label for label in labels if label]
         if not labels:
             rows.problem("no_label", "keep", f"{shorten(line.path)!r} has no label", line=line.number)
         for label in dict.fromkeys(labels):
-            class_name = label if meant is None else meant.get(label.lstrip("0") or "0")
+            class_name = label if class_by_number is None else class_by_number.get(label.lstrip("0") or "0")
             if class_name is not None:
                 rows.object(image, class_name=class_name, box=None, line=line.number)
                 continue
-            message = (
-                f"label {shorten(label)!r} is not one of the {len(meant or ())} numbers, from 0, of classes"
-            )
+            num_classes = len(class_by_number or ())
+            message = f"label {shorten(label)!r} is not one of the {num_classes} class numbers, from 0"
             rows.problem("unknown_class", rows.policy.unknown_class, message, line=line.number)
 
 
 def read_class_names(rows: Rows, name: str) -> list[str]:
-    """Return the names of a file with a class on each line; empty lines are skipped.
+    """Return the class names in a file with one class per line; empty lines are skipped.
 
     Raises:
-        AnnotationError: If it has no name, or one twice or of too many characters; names file and line.
+        AnnotationError: If the file has no names, or a duplicate or too long name; names file and line.
     """
-    names: dict[str, int] = {}
+    names: dict[str, None] = {}
     for line, text in read_lines(rows.root, name):
         class_name = text.strip()
         if class_name in names or len(class_name) > MAX_NAME_CHARS:
-            rule = f"is listed before, too, or has over {MAX_NAME_CHARS} characters"
+            rule = f"is a duplicate, or has more than {MAX_NAME_CHARS} characters"
             raise AnnotationError(f"{shorten(class_name)!r} {rule}", path=rows.root / name, line=line)
         if class_name:
-            names[class_name] = line
+            names[class_name] = None
     if not names:
-        raise AnnotationError("the file names no class; one is on each line", path=rows.root / name)
+        raise AnnotationError("the file has no class names; expected one per line", path=rows.root / name)
     return list(names)
 
 
-def _are_binary(lines: Sequence[_Line], columns: Iterable[int]) -> bool:
-    """Whether cells of these columns are 0 or 1."""
-    places = list(columns)
-    return all(line.cells[i] in _ONE_HOT for line in lines for i in places if i < len(line.cells))
+def _are_binary(lines: Sequence[_Line], columns: Sequence[int]) -> bool:
+    """Return True if all cells of some columns are 0 or 1."""
+    return all(line.cells[i] in _ONE_HOT for line in lines for i in columns if i < len(line.cells))
+
+
+def _refuse(rows: Rows, line: _Line, message: str, **settings: Any) -> NoReturn:
+    raise AnnotationError(message, path=rows.root / rows.file, line=line.number, settings=settings)
