@@ -1,4 +1,4 @@
-"""The data module under all others: one factory behind every hook, workers that end with the run."""
+"""Base of all data modules: one factory makes the loaders of every stage, and their workers end with the run."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ from lit_loader.types import CollateFn
 __all__ = ["LoaderDataModule", "SplitData"]
 
 SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
-"""A data set and the sampler over it, or None for its own order."""
+"""A data set and its sampler, or None for the data set's order."""
 
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
-# Lightning hands setup() a TrainerFn, a str enum with these values.
+# Lightning passes a TrainerFn to setup(), a str enum with these values.
 _STAGES: dict[str, tuple[Stage, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
@@ -50,39 +50,38 @@ _STAGES: dict[str, tuple[Stage, ...]] = {
 class LoaderDataModule(LightningDataModule):
     """Loaders for every stage from one factory.
 
-    A subclass gives the data of a stage (`stage_data`) and, if need be, its collate function (`collate_fn`).
+    A subclass defines the data of a stage (`stage_data`) and, if needed, its collate function (`collate_fn`).
 
     Arguments with plain values are in `hparams` and so in checkpoints; ``load_from_checkpoint`` takes the others, such
     as sources, data sets, samplers and functions, as keywords. A subclass of your own adds its arguments with
     Lightning's ``save_hyperparameters("name", ...)``, and removes those that it decides itself with ``ignore=[...]``.
 
     Args:
-        batch_size: Samples a batch on each rank, for the stages without one of their own. Setting the
-            attribute later changes the training loader too, as Lightning's ``BatchSizeFinder`` expects.
-        train_batch_size: For training, or None for ``batch_size``. Likewise the next three.
-        val_batch_size: For validation.
-        test_batch_size: For testing.
-        predict_batch_size: For prediction.
+        batch_size: Samples a batch on each rank, for every stage without its own batch size. Setting the attribute
+            later changes the training loader too, as Lightning's ``BatchSizeFinder`` expects.
+        train_batch_size: Batch size of training, or None for ``batch_size``.
+        val_batch_size: Batch size of validation, or None for ``batch_size``.
+        test_batch_size: Batch size of testing, or None for ``batch_size``.
+        predict_batch_size: Batch size of prediction, or None for ``batch_size``.
         num_workers: Workers of each loader, or ``"auto"``; None for ``workers.num_workers``.
-        workers: All worker settings, or None for the defaults. A mapping of the fields is taken too.
-        on_bad_sample: ``"raise"``, ``"skip"`` or ``"substitute"`` a sample that cannot be made, in every stage; see
+        workers: Worker settings, or a mapping of their fields, or None for the defaults.
+        on_bad_sample: ``"raise"``, ``"skip"`` or ``"substitute"`` a sample that fails, in every stage; see
             `lit_loader.DataLoader`. In evaluation a skipped sample does not count, and a substitute counts twice.
-        max_bad_samples: How many samples of an epoch may be bad on each rank, or None for 100.
-        drop_last: Leave out the last training batch if it is not full.
-        check_repeatability: Make the first samples twice and warn if they differ, see `DataLoader`.
-        resume: What becomes of the state in a checkpoint that does not fit the training loader: "exact": it is refused,
-            "same_sample", "restart"; see `lit_loader.DataLoader`.
-        seed: Seed of orders and augmentation, or None for what ``seed_everything`` was called with, else 0.
-        **unknown: Always refused, with the name that was probably meant.
+        max_bad_samples: Maximum number of bad samples an epoch on each rank, or None for 100.
+        drop_last: True to drop the last, partial training batch.
+        check_repeatability: True to make the first samples twice and warn if they differ, see `DataLoader`.
+        resume: Treatment of a checkpoint state that does not fit the training loader: ``"exact"`` refuses it; for
+            ``"same_sample"`` and ``"restart"`` see `lit_loader.DataLoader`.
+        seed: Seed of orders and augmentation, or None for the seed of ``seed_everything``, or 0 if that was not called.
+        **unknown: Always refused; the error suggests the argument that was probably meant.
 
     Raises:
         ValueError: If a batch size or worker setting is out of range.
-        TypeError: If a setting is not known, or of a wrong type.
+        TypeError: If an argument is unknown or has a wrong type.
 
-    Determinism: every loader has a seed, so that a batch does not depend on the workers; see
-        `lit_loader.DataLoader`. Stages, and the sets of a stage, have seeds of their own.
-    Owns: the workers of loaders that it made, while these are in use, and of those that Lightning made of them;
-        `teardown` ends them all.
+    Determinism: every loader has a seed, so batches do not depend on the workers; see `lit_loader.DataLoader`. Each
+        stage, and each set of a stage, has a different seed.
+    Owns: the workers of the loaders it has made, and of the copies that Lightning makes of them; `teardown` ends all.
     """
 
     def __init__(
@@ -113,17 +112,20 @@ class LoaderDataModule(LightningDataModule):
         self.hparams["workers"] = asdict(self.workers)
         check_policy(on_bad_sample, max_bad_samples)
         check_choice("resume", resume, Resume)
-        self.resume, self.drop_last, self._seed = resume, drop_last, seed
-        self.on_bad_sample, self.max_bad_samples = on_bad_sample, max_bad_samples
+        self.resume = resume
+        self.drop_last = drop_last
+        self.on_bad_sample = on_bad_sample
+        self.max_bad_samples = max_bad_samples
         self.check_repeatability = check_repeatability
-        sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
-        self._batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, sizes, strict=True))
-        named_sizes = {f"{stage}_batch_size": size for stage, size in self._batch_sizes.items()}
-        check_at_least(1, batch_size=batch_size, **named_sizes)
+        self._seed = seed
+        stage_sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
+        self._stage_batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, stage_sizes, strict=True))
+        size_arguments = {f"{stage}_batch_size": size for stage, size in self._stage_batch_sizes.items()}
+        check_at_least(1, batch_size=batch_size, **size_arguments)
         self._batch_size = batch_size
         self._auto_workers: dict[Any, int] = {}
         self._data: dict[Stage, list[SplitData]] = {}
-        # weakly: one that is used no more ends with its workers
+        # Weak references, so that an unused loader is collected and ends its workers.
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
         self._train_state: dict[str, Any] | None = None
 
@@ -138,17 +140,17 @@ class LoaderDataModule(LightningDataModule):
         check_types(owner, arguments)
         self.hparams.update(plain_arguments(arguments))
 
-    # -- what a subclass gives ------------------------------------------------------------------------------
+    # -- hooks of a subclass --------------------------------------------------------------------------------
 
     @abstractmethod
     def stage_data(self, stage: Stage) -> list[SplitData]:
-        """Return the data sets of a stage, each with its sampler or None for its own order.
+        """Return the data sets of a stage, each with its sampler or None for the data set's order.
 
-        Called once for each stage, by `setup`. A stage may have none, one or several; training needs one.
+        `setup` calls it once for each stage. A stage may have none, one or several; training needs one.
         """
 
     def collate_fn(self, stage: Stage) -> CollateFn | None:
-        """Return the function that makes a batch of a list of samples, or None for `lit_loader.default_collate`."""
+        """Return the function that collates samples into a batch, or None for `lit_loader.default_collate`."""
         return None
 
     # -- settings -------------------------------------------------------------------------------------------
@@ -156,24 +158,25 @@ class LoaderDataModule(LightningDataModule):
     @property
     def batch_size(self) -> int:
         """Samples a training batch on each rank."""
-        return self._batch_size_of("train")
+        return self._stage_batch_size("train")
 
     @batch_size.setter
     def batch_size(self, batch_size: int) -> None:
         check_types(LoaderDataModule, {"batch_size": batch_size})
         check_at_least(1, batch_size=batch_size)
-        self._batch_size, self._batch_sizes["train"] = batch_size, None
+        self._batch_size = batch_size
+        self._stage_batch_sizes["train"] = None
 
-    def _batch_size_of(self, stage: Stage) -> int:
-        return self._batch_sizes[stage] or self._batch_size
+    def _stage_batch_size(self, stage: Stage) -> int:
+        return self._stage_batch_sizes[stage] or self._batch_size
 
     @property
     def trainer(self) -> Trainer | None:
         """The trainer that uses the data module, or None.
 
         Raises:
-            TypeError: Set to a Trainer of ``pytorch_lightning``, which takes only data modules of its own package and
-                would end with "Expected a parent".
+            TypeError: If it is set to a Trainer of ``pytorch_lightning``. That Trainer takes only data modules of its
+                own package, and would fail with "Expected a parent".
         """
         return self._trainer
 
@@ -190,33 +193,33 @@ class LoaderDataModule(LightningDataModule):
 
     @property
     def seed(self) -> int:
-        """The seed that orders and augmentation come from."""
+        """Seed of orders and augmentation."""
         return int(os.environ.get("PL_GLOBAL_SEED", 0)) if self._seed is None else self._seed
 
     @property
     def num_workers(self) -> NumWorkers:
-        """Workers of each loader as they were given: a number, or ``"auto"``."""
+        """Setting for the workers of each loader: a number, or ``"auto"``."""
         return self.workers.num_workers
 
     @property
     def num_workers_of_loaders(self) -> int:
-        """Workers of each loader that is made now: ``num_workers``, or what this host decides."""
+        """Number of workers of a new loader: ``num_workers``, or this host's number for ``"auto"``."""
         if self.workers.num_workers != "auto":
             return self.workers.num_workers
         return auto_num_workers(self._auto_workers, self.trainer, self.workers.worker_method)
 
     train_dataset = property(
-        lambda self: self._dataset_of("train"),
-        doc="The training data set. Like the next three it is there after `setup`; a list if the stage has several.",
+        lambda self: self._stage_dataset("train"),
+        doc="The training data set. Available after `setup`, like the next three; a list if the stage has several.",
     )
-    val_dataset = property(lambda self: self._dataset_of("val"), doc="The validation data set.")
-    test_dataset = property(lambda self: self._dataset_of("test"), doc="The test data set.")
-    predict_dataset = property(lambda self: self._dataset_of("predict"), doc="The data set to predict on.")
+    val_dataset = property(lambda self: self._stage_dataset("val"), doc="The validation data set.")
+    test_dataset = property(lambda self: self._stage_dataset("test"), doc="The test data set.")
+    predict_dataset = property(lambda self: self._stage_dataset("predict"), doc="The prediction data set.")
 
-    def _dataset_of(self, stage: Stage) -> Any:
+    def _stage_dataset(self, stage: Stage) -> Any:
         if stage not in self._data:
-            name = next(name for name, stages in _STAGES.items() if stage in stages)
-            raise RuntimeError(f"{stage}_dataset is not opened yet; call setup({name!r}) first")
+            setup_stage = next(name for name, stages in _STAGES.items() if stage in stages)
+            raise RuntimeError(f"{stage}_dataset is not open yet; call setup({setup_stage!r}) first")
         datasets = [dataset for dataset, _ in self._data[stage]]
         if not datasets:
             raise RuntimeError(f"{stage}_dataset: {type(self).__name__} has no data for this stage")
@@ -225,21 +228,22 @@ class LoaderDataModule(LightningDataModule):
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, stage: str | None = None) -> None:
-        """Open the data of a stage, or of all stages if it is None; what is open already stays.
+        """Open the data of a stage, or of all stages if it is None; open data stays open.
 
         Raises:
-            ValueError: If there is no such stage, or the trainer is to test or to predict and there is nothing for it.
+            ValueError: If the stage is unknown, or the trainer tests or predicts without data.
         """
         close_after_validation(self.trainer)
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
-            raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, nor None for all")
+            raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, or None for all stages")
         for name in STAGES if key is None else _STAGES[key]:
-            found = self._open(name)
-            # Lightning would do nothing, in silence; and an error of a `..._dataloader` would leave its hooks behind
-            if not found and name == key and self.trainer is not None and self.trainer.state.fn == key:
+            split_data = self._open(name)
+            # Without data Lightning would silently do nothing. An error in `..._dataloader` would come too late:
+            # Lightning would leave torch's classes patched.
+            if not split_data and name == key and self.trainer is not None and self.trainer.state.fn == key:
                 raise ValueError(
-                    f"{type(self).__name__} has nothing to {name} on; name it by {name}= of the source, or by "
+                    f"{type(self).__name__} has nothing to {name} on; give it by {name}= of the source, or by "
                     f"{name}_dataset= of a DatasetsDataModule"
                 )
 
@@ -247,51 +251,52 @@ class LoaderDataModule(LightningDataModule):
         """Return the training loader.
 
         Raises:
-            ValueError: If there is no training set, or more than one, or it gives no batch.
+            ValueError: If the number of training sets is not one, or the training set has no batch.
         """
         loaders = self._make_loaders("train")
         if len(loaders) != 1:
-            raise ValueError(f"training needs one data set and {type(self).__name__} has {len(loaders)}")
-        state, self._train_state = self._train_state, None
-        if state is not None:
-            loaders[0].load_state_dict(state)
-        return loaders[0]
+            raise ValueError(f"training needs one data set, and {type(self).__name__} has {len(loaders)}")
+        (loader,) = loaders
+        if self._train_state is not None:
+            loader.load_state_dict(self._train_state)
+            self._train_state = None  # only the first loader continues
+        return loader
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the validation loader, or a list of as many as there are sets."""
+        """Return the validation loader, or a list with one loader for each set."""
         return _one_or_all(self._make_loaders("val"))
 
     def test_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the test loader, or a list of as many as there are sets."""
+        """Return the test loader, or a list with one loader for each set."""
         return _one_or_all(self._make_loaders("test"))
 
     def predict_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
-        """Return the prediction loader, or a list of as many as there are sets."""
+        """Return the prediction loader, or a list with one loader for each set."""
         return _one_or_all(self._make_loaders("predict"))
 
     @classmethod
     def from_datasets(cls, *args: Any, **kwargs: Any) -> Self:
-        """Refuse: Lightning's own would put torch's loader in the place of this one's.
+        """Raise an error, because Lightning's method would use torch's loader.
 
         Raises:
-            TypeError: Always; `lit_loader.datamodules.DatasetsDataModule` has one that works.
+            TypeError: Always; use `lit_loader.datamodules.DatasetsDataModule.from_datasets`.
         """
         raise TypeError(
             f"{cls.__name__}.from_datasets would make torch's loaders, without seed, sampler and collate function; use "
-            "lit_loader.datamodules.DatasetsDataModule for data sets of your own"
+            "lit_loader.datamodules.DatasetsDataModule for your own data sets"
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """Return the state of the training loader: Lightning's own copy of it is not loaded in every case."""
+        """Return the state of the training loader, because Lightning does not always load its own copy of it."""
         states = saved_states(self.trainer)
         if not states or self.trainer is None:
             return {}
         return {"train": states[0], "position": loop_position(self.trainer).fields()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on from the state when training starts; a checkpoint that is tested changes nothing.
+        """Continue from the state when training starts; testing a checkpoint changes nothing.
 
-        Without a trainer: the next training loader goes on from it.
+        Without a trainer, the next training loader continues from the state.
         """
         if self.trainer is None:
             self._train_state = state_dict.get("train")
@@ -299,14 +304,17 @@ class LoaderDataModule(LightningDataModule):
             resume_with(self.trainer, [state_dict["train"]], state_dict.get("position"))
 
     def teardown(self, stage: str | None = None) -> None:
-        """End the workers of every loader made so far, those that Lightning made of them included."""
-        made = [loader for known in self._loaders if (loader := known()) is not None]
-        for loader in (*made, *held_loaders(self.trainer)):
+        """End the workers of every loader made so far, and of the copies that Lightning made of them."""
+        loaders = [loader for reference in self._loaders if (loader := reference()) is not None]
+        for loader in (*loaders, *held_loaders(self.trainer)):
             loader.close()
         self._loaders.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_loaders": []}  # a copy makes its own
+        return {
+            **self.__dict__,
+            "_loaders": [],
+        }  # weak references cannot be pickled; a copy makes its own loaders
 
     # -- the factory ----------------------------------------------------------------------------------------
 
@@ -316,7 +324,8 @@ class LoaderDataModule(LightningDataModule):
         return self._data[stage]
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
-        trainer = self.trainer  # without one the loader looks for a process group
+        trainer = self.trainer
+        # Without a trainer the loader looks for a process group.
         rank, world_size = (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
         workers = self.workers.loader_arguments(self.num_workers_of_loaders)
         pin_memory = to_device and self._pins_memory()
@@ -324,11 +333,11 @@ class LoaderDataModule(LightningDataModule):
         for number, (dataset, sampler) in enumerate(self._open(stage)):
             loader: DataLoader[Any] = DataLoader(
                 dataset,
-                batch_size=self._batch_size_of(stage),
+                batch_size=self._stage_batch_size(stage),
                 sampler=sampler,
                 collate_fn=self.collate_fn(stage),
                 pin_memory=pin_memory,
-                device=self._device_of_loaders() if to_device else None,
+                device=self._loader_device() if to_device else None,
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
                 drop_last=self.drop_last and stage == "train",
@@ -342,26 +351,26 @@ class LoaderDataModule(LightningDataModule):
             if stage == "train":
                 self._check_not_empty(loader)
             loaders.append(loader)
-        self._loaders = [known for known in self._loaders if known() is not None]
+        self._loaders = [reference for reference in self._loaders if reference() is not None]
         self._loaders.extend(map(weakref.ref, loaders))
         return loaders
 
     def _check_not_empty(self, loader: DataLoader[Any]) -> None:
-        """Refuse a training loader without batches: Lightning would train nothing and call it a success."""
+        """Refuse a training loader without batches, because Lightning would train nothing and report success."""
         try:
             if len(loader) > 0:
                 return
-            samples = len(loader.sampler)  # type: ignore[arg-type] # a stream has none
-        except TypeError:
+            num_samples = len(loader.sampler)  # type: ignore[arg-type]
+        except TypeError:  # a stream has no length
             return
         raise ValueError(
-            f"training has no batch: {samples} samples with batch_size={self.batch_size}, "
+            f"training has no batch: {num_samples} samples with batch_size={self.batch_size}, "
             f"world_size={loader.world_size or 1} and drop_last={self.drop_last}; lower batch_size, give "
             "drop_last=False, or give more samples"
         )
 
-    def _device_of_loaders(self) -> torch.device | None:
-        """Return where loaders deliver their batches; or None for where they are made, and Lightning moves them."""
+    def _loader_device(self) -> torch.device | None:
+        """Return the device to which loaders copy batches, or None if Lightning moves them."""
         prefetch = self.workers.prefetch_to_device
         if self.trainer is None or prefetch is False:
             return None
@@ -370,18 +379,16 @@ class LoaderDataModule(LightningDataModule):
         return device if prefetch or accelerated else None
 
     def _pins_memory(self) -> bool:
-        """Return whether loaders page-lock batches: by default, if the trainer's device copies from such memory.
-
-        Elsewhere page-locking would copy each batch, and create a context on the accelerator, for nothing.
-        """
+        """Return True if loaders page-lock batches; by default, if the trainer's device copies from such memory."""
         if self.workers.pin_memory is not None:
             return self.workers.pin_memory
+        # On other devices page-locking would only copy each batch and create a context on the accelerator.
         if self.trainer is None or not torch.accelerator.is_available():
             return False
         return self.trainer.strategy.root_device.type not in ("cpu", "mps")
 
     def __str__(self) -> str:
-        # Lightning's own calls all four *_dataloader methods
+        # Lightning's method would call all four *_dataloader methods.
         sizes = ", ".join(f"{stage}: {[len(data) for data, _ in sets]}" for stage, sets in self._data.items())
         return f"{type(self).__name__}(batch_size={self.batch_size}, num_workers={self.workers.num_workers}, {sizes})"
 

@@ -1,11 +1,9 @@
-"""Transforms of whole batches on the device: which stage has which, and what their draws depend on.
+"""Transforms of whole batches on the device, and the keys of their random draws.
 
 NOTE [Draws of a batch]
-    Device augmentation that drew from the global generators would depend on every draw before it: on dropout, on a
-    resumed run, on how often the model was validated. So each batch has a key of its own, a hash of (seed, stage,
-    loader, rank, epoch, batch), and the generators of the process and of the device are given back afterwards.
-    Batches are those of the loop, so that accumulating gradients changes nothing. In evaluation with several loaders
-    they are counted over all of them.
+    Device augmentation that drew from the global generators would depend on every earlier draw: on dropout, on resuming
+    a run, on the number of validations. So each batch has a key, a hash of (seed, stage, loader, rank, epoch, batch),
+    and afterwards the generators of the process and of the device get their earlier states back.
 """
 
 from __future__ import annotations
@@ -26,22 +24,22 @@ __all__ = ["apply_to_batch"]
 def apply_to_batch(
     transform: Callable[[Any], Any] | None, batch: Any, trainer: Trainer, *, seed: int, dataloader_idx: int
 ) -> Any:
-    """Return a batch transformed; what is drawn is decided by NOTE [Draws of a batch].
+    """Transform a batch, with random draws as in NOTE [Draws of a batch].
 
     Args:
-        transform: Takes a batch and returns one, or None for no change. A module is moved to the device.
-        batch: On the device.
-        trainer: Whose batch it is.
-        seed: The data module's.
-        dataloader_idx: Which of the stage's loaders the batch comes from.
+        transform: Takes a batch and returns a batch, or None for no change. A module is moved to the device.
+        batch: The batch, on the device.
+        trainer: The trainer that runs the batch.
+        seed: Seed of the data module.
+        dataloader_idx: Index of the stage's loader that made the batch.
     """
     if transform is None:
         return batch
     device = trainer.strategy.root_device
     if isinstance(transform, nn.Module):
-        held = (*transform.parameters(), *transform.buffers())
-        if any(each.device != device for each in held):  # Lightning moves the model's modules only
-            # Validation may come first, in inference mode: parameters made there could not be changed in training.
+        tensors = (*transform.parameters(), *transform.buffers())
+        if any(tensor.device != device for tensor in tensors):  # Lightning moves only the model's modules
+            # Validation may run first, in inference mode, and training could not change parameters that are made there.
             with torch.inference_mode(False):
                 transform.to(device)
     stage, number = _next_batch(trainer)
@@ -51,9 +49,11 @@ def apply_to_batch(
 
 
 def _next_batch(trainer: Trainer) -> tuple[str, int]:
-    """Return the stage, and the number of the batch that its loop is about to give to a step."""
+    """Return the stage, and the number of the batch that its loop passes to the next step."""
+    # The loop counts batches, so accumulating gradients changes nothing. In evaluation it counts over all loaders.
     if trainer.training:
         return "train", trainer.fit_loop.epoch_loop.batch_progress.current.ready
     stage = "predict" if trainer.predicting else "test" if trainer.testing else "val"
-    loop: Any = trainer._active_loop  # no public name; a validation's loop is another one in a fit
+    # The active loop has no public name. During a fit it is the validation loop of the fit loop.
+    loop: Any = trainer._active_loop
     return stage, loop.batch_progress.current.ready

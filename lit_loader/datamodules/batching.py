@@ -1,4 +1,4 @@
-"""Batching choices: which samples of a table go together in a batch, with plain settings that configs can name."""
+"""Batchings: plain settings that decide which samples of a table share a batch."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ __all__ = ["AspectRatioBatching", "Batching", "PlainBatching", "SizeBatching", "
 
 
 class Batching(ABC):
-    """Which samples go together in a batch; what is drawn, and how often, is the sampler's.
+    """Decides which samples share a batch; the sampler decides which samples are drawn, and how often.
 
-    Sizes are those of the table's images, as the annotations say them: where samples are objects cut out of images,
-    those of the images, and before any transform. Where all samples are brought to one size, as the landmark and
-    classification presets do with crops and whole images, no batch has another shape for it.
+    Sizes are the image sizes in the annotations, before any transform, even where samples are objects cut out of
+    images. Batching has no effect on shapes where all samples get one size, as with the landmark and classification
+    presets.
     """
 
     @abstractmethod
     def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
-        """Return a sampler that draws as another one does and puts batches together."""
+        """Return a sampler that draws the same samples and composes the batches."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlainBatching(Batching):
-    """Samples as they come: consecutive ones are a batch."""
+    """Consecutive samples share a batch."""
 
     def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
         """Return the sampler itself."""
@@ -46,10 +46,10 @@ class PlainBatching(Batching):
 
 @dataclass(frozen=True, kw_only=True)
 class AspectRatioBatching(Batching):
-    """Images of like width over height, for images that are resized to one shorter or longer side.
+    """Images of similar aspect ratio share a batch, for images that are resized to one shorter or longer side.
 
     Args:
-        num_buckets: Groups at most, at least 2; see `aspect_ratio_buckets`.
+        num_buckets: Maximum number of groups, at least 2; see `aspect_ratio_buckets`.
 
     Raises:
         ValueError: If ``num_buckets`` is below 2.
@@ -60,7 +60,7 @@ class AspectRatioBatching(Batching):
     def __post_init__(self) -> None:
         if self.num_buckets < 2:
             raise ValueError(
-                f"num_buckets={self.num_buckets} must be at least 2; for batches without groups use PlainBatching"
+                f"num_buckets={self.num_buckets} must be at least 2; use PlainBatching for batches without groups"
             )
 
     def _buckets(self, table: AnnotationTable) -> npt.NDArray[np.int64]:
@@ -71,8 +71,8 @@ class AspectRatioBatching(Batching):
         unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
         if len(unknown):
             raise ValueError(
-                f"{self} needs the size of every image, and {table!r} does not know that of {len(unknown)} of its "
-                f"{table.num_images} images, {table.image_path(int(unknown[0]))} the first; write their sizes into the "
+                f"{self} needs the size of every image, and {table!r} lacks the sizes of {len(unknown)} of its "
+                f"{table.num_images} images, {table.image_path(int(unknown[0]))} first; write the sizes into the "
                 "annotations (in VOC XML <size>), leave these images out, or use PlainBatching"
             )
         return GroupedSampler(sampler, self._buckets(table))
@@ -80,10 +80,10 @@ class AspectRatioBatching(Batching):
 
 @dataclass(frozen=True, kw_only=True)
 class SizeBatching(AspectRatioBatching):
-    """Images of like width and height, for images that keep their own size.
+    """Images of similar width and height share a batch, for images that keep their size.
 
     Args:
-        num_buckets: Groups at most, at least 2; see `size_buckets`.
+        num_buckets: Maximum number of groups, at least 2; see `size_buckets`.
 
     Raises:
         ValueError: If ``num_buckets`` is below 2.
@@ -96,22 +96,22 @@ class SizeBatching(AspectRatioBatching):
 
 
 def checked_batching(stage: Stage, batching: Batching | None, sampler: Any) -> Batching | None:
-    """Return a stage's batching, which may be None.
+    """Return a stage's batching after a check that it fits the stage's sampler.
 
     Args:
-        stage: Whose it is.
-        batching: What the user gave.
-        sampler: What draws the stage's samples: a sampler, a `SamplerConfig`, or None.
+        stage: The stage.
+        batching: The user's batching, or None.
+        sampler: The stage's sampler, a `SamplerConfig`, or None.
 
     Raises:
-        ValueError: It stands beside a sampler that is not lit_loader's.
+        ValueError: If the batching regroups samples and the sampler is not lit_loader's.
     """
     name = "train_batching" if stage == "train" else "eval_batching"
     regroups = batching is not None and not isinstance(batching, PlainBatching)
     if regroups and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
         raise ValueError(
-            f"{name}={batching} puts batches together from a whole epoch's order, which {stage}_sampler="
-            f"{type(sampler).__name__} does not tell before it is iterated; give a sampler of "
+            f"{name}={batching} composes batches from the order of a whole epoch, and the order of {stage}_sampler="
+            f"{type(sampler).__name__} is not known before it is iterated; give a sampler of "
             f"lit_loader.samplers or a lit_loader.datamodules.SamplerConfig, or leave {name} out"
         )
     return batching

@@ -1,4 +1,4 @@
-"""The data module for classification: whole images or object crops, labelled by class or by an attribute."""
+"""Data module for classification: whole images or object crops, labelled by class or by an attribute."""
 
 from __future__ import annotations
 
@@ -30,21 +30,20 @@ __all__ = ["ClassificationDataModule"]
 class ClassificationDataModule(TableDataModule):
     """Batches `ClassificationBatch` of images with labels from 0.
 
-    A sample whose label is not known is left out, and `summary` says how many; prediction gets every image, or
-    object, with the label -1 where there is none. A sampler balances by its own ``balance_by``: give it the same.
+    Samples with an unknown label are left out, and `summary` counts them. Prediction gets every image, or object, with
+    label -1 for unknown. A sampler balances by its ``balance_by``; set it to ``label_attribute`` too.
 
     Args:
-        source: Where the data lies and which split serves which stage.
-        label_attribute: The attribute that labels, or None for the class.
-        multi_label: An image may have several labels or, without any object, none; labels are multi-hot.
-        sample_unit: ``"image"``: a sample is an image; ``"object"``: it is an object, cut out of its image.
-        **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
-            `classification_transforms`); batch sizes, workers and seed, as `LoaderDataModule`
-            takes them.
+        source: Location of the data, and the split of each stage.
+        label_attribute: Attribute whose values are the labels, or None for the class.
+        multi_label: True if an image may have several labels or, without an object, none; labels are multi-hot.
+        sample_unit: ``"image"`` for samples that are images, ``"object"`` for objects that are cut out of their images.
+        **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
+            `classification_transforms`); batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
-        ValueError: If a setting is outside its choices, or would have no effect beside another.
-        TypeError: If a setting is not known, or of a wrong type.
+        ValueError: If a setting is outside its choices, or has no effect next to another.
+        TypeError: If a setting is unknown or has a wrong type.
     """
 
     counts_images = True
@@ -62,17 +61,19 @@ class ClassificationDataModule(TableDataModule):
         self._save_arguments(ClassificationDataModule, locals())
         preset = partial(classification_transforms, crop=sample_unit == "object")
         super().__init__(source, preset=preset, **settings)
-        self.label_attribute, self.multi_label, self.sample_unit = label_attribute, multi_label, sample_unit
+        self.label_attribute = label_attribute
+        self.multi_label = multi_label
+        self.sample_unit = sample_unit
 
     def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
-        """Return the names that must be the same in every table, by what they name."""
-        # A set to predict on may lack the attribute.
-        known = self.label_attribute is None or self.label_attribute in table.attributes
-        labels = table.labels_of(self.label_attribute)[1] if known else ()
+        """Return the lists of names that all tables must share, by kind."""
+        # A prediction set may lack the attribute.
+        has_labels = self.label_attribute is None or self.label_attribute in table.attributes
+        labels = table.labels_of(self.label_attribute)[1] if has_labels else ()
         return {**super().names(table), "labels": labels}
 
     def select_samples(self, table: AnnotationTable) -> SampleTable:
-        """Return the samples that a table gives to any stage but prediction."""
+        """Return the samples of a table for every stage except prediction."""
         return labelled_samples(
             table,
             label_attribute=self.label_attribute,
@@ -81,13 +82,13 @@ class ClassificationDataModule(TableDataModule):
         )
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:
-        """Return the data set of a table of samples."""
+        """Return the data set over a table of samples."""
         return ClassificationDataset(
             table,
             label_attribute=self.label_attribute,
             multi_label=self.multi_label,
             sample_unit=self.sample_unit,
-            unlabelled="keep",  # what must go has gone: the table is one of samples
+            unlabelled="keep",  # select_samples() has dropped unlabelled samples, and prediction keeps them
             transforms=transforms,
             **self.reading_arguments,
         )

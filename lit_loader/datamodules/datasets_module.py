@@ -1,4 +1,4 @@
-"""A data module over data sets of the user's own: any `Dataset` or `IterableDataset`, with the loader's promises."""
+"""Data module over the user's data sets: any `Dataset` or `IterableDataset`, with the guarantees of the loader."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ _Datasets: TypeAlias = Dataset[Any] | Iterable[Dataset[Any]] | None
 
 
 class DatasetsDataModule(LoaderDataModule):
-    """Loaders over data sets that are there already.
+    """Loaders over existing data sets.
 
     Args:
-        train_dataset: What is trained on; one, or a sequence of one.
-        val_dataset: What is validated on: one, or a sequence, which makes as many loaders, or None. Likewise the
-            next two.
-        test_dataset: For testing.
-        predict_dataset: For prediction.
-        train_sampler: How training samples are drawn, best by one of `lit_loader.samplers`, or None for each once, in a
-            new order every epoch. Not for an iterable data set.
-        collate_fn: Makes a batch of a list of samples, or None for `lit_loader.default_collate`.
-        settings: Batch sizes, workers and seed, as `LoaderDataModule` takes them.
+        train_dataset: The training set, or a sequence that contains it, or None.
+        val_dataset: A validation set, or a sequence of sets with a loader each, or None.
+        test_dataset: The same for testing.
+        predict_dataset: The same for prediction.
+        train_sampler: Sampler of the training set, preferably from `lit_loader.samplers`, or None to visit each sample
+            once an epoch, in a new order every epoch. Not for an iterable data set.
+        collate_fn: Collates a list of samples into a batch, or None for `lit_loader.default_collate`.
+        **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
-        TypeError: If something is given that is no data set.
-        ValueError: If a sampler is given for an iterable data set, or another setting is out of range.
+        TypeError: If a data set is neither indexable nor an ``IterableDataset``.
+        ValueError: If an iterable training set has a sampler, or a setting is out of range.
     """
 
     def __init__(
@@ -49,29 +48,33 @@ class DatasetsDataModule(LoaderDataModule):
     ) -> None:
         self._save_arguments(DatasetsDataModule, locals())
         super().__init__(**settings)
-        given = (train_dataset, val_dataset, test_dataset, predict_dataset)
+        stage_arguments = (train_dataset, val_dataset, test_dataset, predict_dataset)
         self._datasets: dict[Stage, list[Dataset[Any]]] = {
-            stage: _listed(f"{stage}_dataset", each) for stage, each in zip(STAGES, given, strict=True)
+            stage: _dataset_list(f"{stage}_dataset", argument)
+            for stage, argument in zip(STAGES, stage_arguments, strict=True)
         }
-        self._train_sampler, self._collate = train_sampler, collate_fn
+        self._train_sampler = train_sampler
+        self._collate = collate_fn
         if train_sampler is not None and any(map(_is_stream, self._datasets["train"])):
             raise ValueError(
-                f"train_sampler={type(train_sampler).__name__} has no meaning for an iterable data set, which has an "
-                "order of its own; leave it out"
+                f"train_sampler={type(train_sampler).__name__} has no effect on an iterable data set, which decides "
+                "its order itself; leave it out"
             )
 
     @classmethod
     def from_datasets(cls, *datasets: Any, batch_size: int = 1, **settings: Any) -> Self:
-        """Return a data module of data sets, as Lightning's method of this name, with this package's loader.
+        """Return a data module over data sets, like Lightning's method of this name.
 
         Args:
-            *datasets: To train on, to validate, to test and to predict on, in this order; or by their names among
-                ``settings``.
+            *datasets: The training, validation, test and prediction sets, in this order. They can also be given by
+                name among ``settings``.
             batch_size: Samples a batch on each rank.
-            **settings: As the class takes them.
+            **settings: Further arguments of the class.
         """
-        named = {f"{stage}_dataset": each for stage, each in zip(STAGES, datasets, strict=False)}
-        return cls(batch_size=batch_size, **named, **settings)
+        stage_datasets = {
+            f"{stage}_dataset": dataset for stage, dataset in zip(STAGES, datasets, strict=False)
+        }
+        return cls(batch_size=batch_size, **stage_datasets, **settings)
 
     def stage_data(self, stage: Stage) -> list[SplitData]:
         """Return the data sets of a stage with their samplers."""
@@ -91,17 +94,17 @@ def _is_stream(dataset: Any) -> bool:
     return isinstance(dataset, IterableDataset)
 
 
-def _listed(name: str, given: Any) -> list[Dataset[Any]]:
-    """Return data sets as a list; anything that has ``__getitem__`` is one, as torch has it."""
-    if given is None:
+def _dataset_list(name: str, argument: Any) -> list[Dataset[Any]]:
+    """Return data sets as a list. As in torch, anything with ``__getitem__`` is a data set."""
+    if argument is None:
         return []
-    if isinstance(given, Mapping):
-        raise TypeError(f"{name} is a {type(given).__name__}; give a data set or a sequence of them")
-    found = list(given) if isinstance(given, (list, tuple)) else [given]
-    for dataset in found:
+    if isinstance(argument, Mapping):
+        raise TypeError(f"{name} is a {type(argument).__name__}; give a data set or a sequence of data sets")
+    datasets = list(argument) if isinstance(argument, (list, tuple)) else [argument]
+    for dataset in datasets:
         if not _is_stream(dataset) and not hasattr(dataset, "__getitem__"):
             raise TypeError(
-                f"{name} holds a {type(dataset).__name__}, which is no data set: it has neither __getitem__ nor is it "
-                "an IterableDataset"
+                f"{name} contains a {type(dataset).__name__}, which is not a data set; a data set has __getitem__ or "
+                "is an IterableDataset"
             )
-    return found
+    return datasets

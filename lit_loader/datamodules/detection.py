@@ -24,20 +24,20 @@ class DetectionDataModule(TableDataModule):
     """Detection batches ``(images, targets)`` as torchvision's detectors take them.
 
     Args:
-        source: Where the data lies and which split serves which stage.
-        images: How images of a batch come: ``list``, ``stack`` (equal sizes) or ``pad``.
+        source: Location of the data, and the split of each stage.
+        images: Form of the images of a batch: ``list``, ``stack`` (equal sizes) or ``pad``.
         size_divisor: With ``pad``, height and width are rounded up to a multiple of it.
-        collate_fn: Replaces the collation that ``images`` and ``size_divisor`` choose, or None for these.
-        first_label: Label of the first class; torchvision keeps 0 for the background.
-        extra_fields: Further per-object fields of the targets: ``difficult``, ``truncated``, ``occluded``.
-        masks: Whether targets have ``masks``, as torchvision's Mask R-CNN takes them; the tables must have some (to
-            predict on, they may have none).
-        **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
-            `detection_transforms`); batch sizes, workers and seed, as `LoaderDataModule` takes them.
+        collate_fn: Replaces the collation that ``images`` and ``size_divisor`` choose, or None to keep it.
+        first_label: Label of the first class; torchvision reserves 0 for the background.
+        extra_fields: Additional per-object fields of the targets: ``difficult``, ``truncated``, ``occluded``.
+        masks: True for targets with ``masks``, as torchvision's Mask R-CNN takes them. The tables must have masks,
+            except for prediction.
+        **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
+            `detection_transforms`); batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
-        ValueError: If a setting is outside its choices, or would have no effect beside another.
-        TypeError: If a setting is not known, or of a wrong type.
+        ValueError: If a setting is outside its choices, or has no effect next to another.
+        TypeError: If a setting is unknown or has a wrong type.
 
     Example:
         >>> from lit_loader import DetectionDataModule
@@ -62,25 +62,27 @@ class DetectionDataModule(TableDataModule):
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):
             raise ValueError(
-                f"images={images!r} and size_divisor={size_divisor} have no effect beside a collate_fn; "
-                "leave them out, or give collate_fn=DetectionCollate(...) with them"
+                f"images={images!r} and size_divisor={size_divisor} have no effect next to a collate_fn; "
+                "leave them out, or pass them to collate_fn=DetectionCollate(...)"
             )
         check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
-        self.first_label, self.extra_fields, self.masks = first_label, tuple(extra_fields), masks
+        self.first_label = first_label
+        self.extra_fields = tuple(extra_fields)
+        self.masks = masks
         self._collate: CollateFn = collate if collate_fn is None else collate_fn
 
     def select_samples(self, table: AnnotationTable) -> SampleTable:
-        """Return the samples that a table gives to any stage but prediction."""
+        """Return the samples of a table for every stage except prediction."""
         if self.masks:
             check_masks(table)
         return super().select_samples(table)
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
-        """Return the keywords of the preset that follow from the table."""
+        """Return the preset's keywords that depend on the table."""
         return {"per_object": self.extra_fields}
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
-        """Return the data set of a table of samples."""
+        """Return the data set over a table of samples."""
         return DetectionDataset(
             table,
             transforms=transforms,

@@ -85,7 +85,11 @@ def unexpected_argument(owner: type, name: str) -> TypeError:
     problem = f"{owner.__name__} got an unexpected keyword argument {name!r}"
     for argument, hint in signature.types.items():
         for kind in get_args(hint):
-            if is_dataclass(kind) and name in {field.name for field in fields(kind)}:
+            if (
+                isinstance(kind, type)
+                and is_dataclass(kind)
+                and name in {field.name for field in fields(kind)}
+            ):
                 return TypeError(
                     f"{problem}; it is a field of {argument}: give {argument}={kind.__name__}({name}=...)"
                 )
@@ -108,7 +112,8 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """
     plain: dict[str, Any] = {}
     for name, value in arguments.items():
-        with contextlib.suppress(TypeError, ValueError):  # functions, data sets and samplers are not plain
+        # Functions, data sets and samplers are not plain; load_from_checkpoint() takes them as keywords.
+        with contextlib.suppress(TypeError, ValueError):
             plain[name] = json.loads(json.dumps(value, default=_as_plain))
     return plain
 

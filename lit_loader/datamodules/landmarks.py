@@ -1,4 +1,4 @@
-"""The data module for landmarks: one object crop a sample, or whole images with all of their objects."""
+"""Data module for landmarks: samples are object crops, or whole images with all their objects."""
 
 from __future__ import annotations
 
@@ -32,33 +32,32 @@ if TYPE_CHECKING:
 __all__ = ["LandmarkDataModule"]
 
 
-_CROPPED_AROUND: Final = {
-    "box": "are crops around the boxes of the annotations, not around those of a detector",
-    "points": "are crops around the true points, which a model has to find",
+_CROP_CENTRES: Final = {
+    "box": "are crops around annotated boxes, not around a detector's boxes",
+    "points": "are crops around the true points, which the model has to find",
 }
 
 
 class LandmarkDataModule(TableDataModule):
     """Batches `LandmarkBatch` of object crops with labels from 0, or `MultiTaskBatch` of whole images, from 1.
 
-    Objects (images) with too few points are left out, and `summary` says how many; prediction gets every object
-    (image), and K = 0 points where neither its tables nor those of another stage have any.
+    Objects (images) with too few points are left out, and `summary` counts them. Prediction gets every object (image),
+    with K = 0 points if no table of any stage has points.
 
     Args:
-        source: Where the data lies and which split serves which stage.
-        sample_unit: ``"object"``: a sample is an object, cut out of its image; ``"image"``: it is a whole image.
-        min_points: Fewest points of a sample's object that are not absent; of a whole image one object must
-            have them, and the others stay.
-        attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
+        source: Location of the data, and the split of each stage.
+        sample_unit: ``"object"`` for samples that are objects, cut out of their images; ``"image"`` for whole images.
+        min_points: Minimum number of points of an object that are not absent. Of a whole image one object must have
+            them; the other objects stay.
+        attributes: Names of the attributes of a batch, or ``"all"`` for all attributes of the tables.
         size_divisor: Height and width of a batch of whole images are rounded up to a multiple of it.
-        **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
-            `landmark_transforms`, or `detection_transforms` for whole images, with the tables'
-            flip pairs; where there are none it does not flip unless told to); batch sizes, workers and seed, as
-            `LoaderDataModule` takes them.
+        **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
+            `landmark_transforms`, or `detection_transforms` for whole images, with the flip pairs of the tables;
+            without flip pairs it flips only if asked to); batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
-        ValueError: If a setting is outside its choices, or would have no effect beside another.
-        TypeError: If a setting is not known, or of a wrong type.
+        ValueError: If a setting is outside its choices, or has no effect next to another.
+        TypeError: If a setting is unknown or has a wrong type.
     """
 
     def __init__(
@@ -81,42 +80,47 @@ class LandmarkDataModule(TableDataModule):
             raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
-        MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
-        self.min_points, self.sample_unit = min_points, sample_unit
-        self._size_divisor, self.wanted_attributes, self.keypoints = size_divisor, attributes, True
+        MultiTaskCollate(size_divisor=size_divisor)  # checks the divisor before the data is prepared
+        self.min_points = min_points
+        self.sample_unit = sample_unit
+        self.wanted_attributes = attributes
+        self.keypoints = True
+        self._size_divisor = size_divisor
 
     def select_samples(self, table: AnnotationTable) -> SampleTable:
-        """Return the samples that a table gives to any stage but prediction."""
+        """Return the samples of a table for every stage except prediction."""
         return landmark_samples(table, sample_unit=self.sample_unit, min_points=self.min_points)
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
-        """Return the keywords of the preset that follow from the table."""
+        """Return the preset's keywords that depend on the table."""
         defaults = super().transform_defaults(table)
-        return (
-            defaults if self.sample_unit == "object" else {"per_object": tuple(self.attributes), **defaults}
-        )
+        if self.sample_unit == "image":
+            defaults["per_object"] = tuple(self.attributes)
+        return defaults
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
-        """Return the data set of a table of samples."""
+        """Return the data set over a table of samples."""
         settings = {"transforms": transforms, "attributes": tuple(self.attributes), **self.reading_arguments}
         has_keypoints = table.keypoints is not None
-        if self.sample_unit == "object" and has_keypoints:  # what has too few points has gone already
+        if self.sample_unit == "object" and has_keypoints:
+            # select_samples() has dropped samples with too few points, and prediction keeps them.
             return LandmarkDataset(table, min_points=0, **settings)
         first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def summary(self) -> str:
-        """Return counts, imbalance and the expected mix as a table, and the region of evaluation crops."""
+        """Return counts, imbalance and the expected class mix as a table, and the region of evaluation crops."""
         transforms = self._transforms["test"]
         if self.sample_unit == "image" or not isinstance(transforms, Mapping):
             return super().summary()
         around = transforms.get("around", "box")
-        place = "show whole images" if around == "image" else _CROPPED_AROUND[around]
-        return f"{super().summary()}\nSamples of evaluation {place}."
+        region = "show whole images" if around == "image" else _CROP_CENTRES[around]
+        return f"{super().summary()}\nSamples of evaluation {region}."
 
     def collate_fn(self, stage: Stage) -> CollateFn:
         """Return the collate function of a stage."""
-        keypoints, attributes = self.has_keypoints(stage), tuple(self.attributes)
+        keypoints = self.has_keypoints(stage)
+        attributes = tuple(self.attributes)
         if self.sample_unit == "object":
             return LandmarkCollate(keypoints=keypoints, attributes=attributes)
         return MultiTaskCollate(keypoints=keypoints, attributes=attributes, size_divisor=self._size_divisor)

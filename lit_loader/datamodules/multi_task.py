@@ -1,4 +1,4 @@
-"""The data module for several tasks at once: boxes, classes, points and attributes of one set in one batch."""
+"""Data module for several tasks at once: boxes, classes, points and attributes in one batch."""
 
 from __future__ import annotations
 
@@ -21,23 +21,22 @@ __all__ = ["MultiTaskDataModule"]
 
 
 class MultiTaskDataModule(TableDataModule):
-    """Batches `MultiTaskBatch` of whole images: boxes, classes, points, attributes, with masks for what is missing.
+    """Batches `MultiTaskBatch` of whole images: boxes, classes, points, attributes, with masks for missing values.
 
     Args:
-        source: Where the data lies and which split serves which stage.
-        keypoints: Whether batches hold the points; the tables must have some (to predict on, they may have none).
-            If not, K is 0.
-        attributes: Names of the attributes that batches hold, or ``"all"`` that the tables have.
+        source: Location of the data, and the split of each stage.
+        keypoints: True for batches with points; the tables must have points, except for prediction. If False, K is 0.
+        attributes: Names of the attributes of a batch, or ``"all"`` for all attributes of the tables.
         size_divisor: Height and width of a batch are rounded up to a multiple of it.
-        pad_value: Value of padded pixels, in the images' own units.
-        first_label: Label of the first class; torchvision keeps 0 for the background.
-        **settings: Samplers, transforms and reading of images, as `TableDataModule` takes them (its preset is
-            `detection_transforms` with the tables' flip pairs; where there are none it does not flip unless
-            told to); batch sizes, workers and seed, as `LoaderDataModule` takes them.
+        pad_value: Value of padded pixels, in the units of the images.
+        first_label: Label of the first class; torchvision reserves 0 for the background.
+        **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
+            `detection_transforms` with the flip pairs of the tables; without flip pairs it flips only if asked to);
+            batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
         ValueError: If a setting is outside its choices.
-        TypeError: If a setting is not known, or of a wrong type.
+        TypeError: If a setting is unknown or has a wrong type.
     """
 
     def __init__(
@@ -53,24 +52,25 @@ class MultiTaskDataModule(TableDataModule):
     ) -> None:
         self._save_arguments(MultiTaskDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
-        MultiTaskCollate(size_divisor=size_divisor)  # checks it before there is a table
+        MultiTaskCollate(size_divisor=size_divisor)  # checks the divisor before the data is prepared
         check_dataset_settings(first_label=first_label, extra_fields=())
         self.first_label = first_label
-        self.wanted_attributes, self.keypoints = attributes, keypoints
+        self.wanted_attributes = attributes
+        self.keypoints = keypoints
         self._padding: dict[str, Any] = {"size_divisor": size_divisor, "pad_value": pad_value}
 
     def select_samples(self, table: AnnotationTable) -> SampleTable:
-        """Return the samples that a table gives to any stage but prediction."""
+        """Return the samples of a table for every stage except prediction."""
         if self.keypoints:
             check_keypoints(table)
         return super().select_samples(table)
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
-        """Return the keywords of the preset that follow from the table."""
+        """Return the preset's keywords that depend on the table."""
         return {"per_object": tuple(self.attributes), **super().transform_defaults(table)}
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
-        """Return the data set of a table of samples."""
+        """Return the data set over a table of samples."""
         return DetectionDataset(
             table,
             transforms=transforms,

@@ -32,26 +32,26 @@ __all__ = [
 ]
 
 _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
-_POINT_COLOURS = {1: "orange", 2: "lime"}  # by visibility: hidden, visible
+_POINT_COLOURS = {1: "orange", 2: "lime"}  # keys are visibilities: 1 hidden, 2 visible
 _POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
-_LONGER_SIDE = 448  # of a drawn image in pixels: texts and points have a fixed size
-_PAIR_GAP = 6  # pixels between an image with true objects and one with predicted ones
-_DPI = 120  # of figures, so that a pixel of a drawn image is a pixel of the file
+_LONGER_SIDE = 448  # pixels of a drawn image, whose texts and points have a fixed size
+_PAIR_GAP = 6  # pixels between an image with true objects and one with predicted objects
+_DPI = 120  # figures are sized so that a pixel of a drawn image is a pixel of the file
 _MARGIN = 8  # pixels around a drawn image
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class ClassReport:
-    """What became of the classes, or of an attribute's values, in a run.
+    """Shares and metrics of the classes, or of an attribute's values, in a run.
 
     Attributes:
-        label: What they are, such as ``"class"``.
-        class_names: Their names.
-        natural: Share of each in the training set ``(num_classes,)``, or None if it is not known.
-        expected: Share that the sampler delivers in the mean, or None.
+        label: ``"class"``, or the name of the attribute.
+        class_names: Names of the classes or values.
+        natural: Share of each class in the training set ``(num_classes,)``, or None if unknown.
+        expected: Expected share under the sampler, or None.
         arrived: Share among the labels of the training batches, or None.
-        metrics: Values by class name, under the metric's name, such as ``{"AP@50": {"cat": 0.5}}``; NaN for a class
-            that was not measured.
+        metrics: For each metric its values by class name, such as ``{"AP@50": {"cat": 0.5}}``; NaN for a class without
+            a measurement.
     """
 
     label: str
@@ -78,17 +78,17 @@ def draw_boxes(
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
-        targets: ``boxes`` (N, 4) xyxy in pixels and ``labels`` (N,); with ``scores`` (N,) detections. With
-            ``keypoints`` (N, K, 2) the points are drawn, of which ``visibility`` (N, K) says what is there, and with
-            ``masks`` (N, H, W) or (N, 1, H, W) what is not 0 in them, or above 0.5 if they are float.
+        targets: ``boxes`` (N, 4) xyxy in pixels and ``labels`` (N,); detections also have ``scores`` (N,). Optional
+            ``keypoints`` (N, K, 2) with ``visibility`` (N, K) are drawn, and so are ``masks`` (N, H, W) or
+            (N, 1, H, W): pixels that are not 0, or above 0.5 in float masks.
         class_names: Names of the classes.
         first_label: The label of the first class.
-        attributes: Names of the values of each attribute to write beside the class; the targets hold its ids
-            (N,) by its name, -1 for none.
-        truths: Where ``targets`` are detections, the true targets, drawn on a copy of the image to the left.
-        min_score: Detections below it are left out.
-        max_images: Images drawn at most.
-        title: The figure's title.
+        attributes: For each attribute to write next to the class the names of its values; the targets have the
+            attribute's ids (N,) under its name, -1 for none.
+        truths: The true targets if ``targets`` are detections; they are drawn on a copy of the image to the left.
+        min_score: Detections with a lower score are left out.
+        max_images: Maximum number of images.
+        title: Title of the figure.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -101,11 +101,12 @@ def draw_boxes(
     }
     canvases = []
     for row, (image, target) in enumerate(zip(list(images)[:max_images], targets, strict=False)):
-        parts = [
-            draw_objects(image, part, **drawing) for part in ((truths[row], target) if truths else (target,))
-        ]
-        gap = torch.full((3, parts[0].shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
-        canvases.append(torch.cat([parts[0], gap, parts[1]], dim=2) if truths else parts[0])
+        canvas = draw_objects(image, target, **drawing)
+        if truths:
+            truth = draw_objects(image, truths[row], **drawing)
+            gap = torch.full((3, canvas.shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
+            canvas = torch.cat([truth, gap, canvas], dim=2)
+        canvases.append(canvas)
     halves = ("ground truth", "predictions") if truths else ()
     return _figure(canvases, title, halves=halves)
 
@@ -126,12 +127,12 @@ def draw_objects(
 
     Args:
         image: ``(3, H, W)``, uint8 or float in [0, 1].
-        target: As `draw_boxes` takes it. Without ``boxes`` the labels describe the whole image.
+        target: A target, as in `draw_boxes`. Without ``boxes`` the labels describe the whole image.
         class_names: Names of the classes.
         first_label: The label of the first class.
-        attributes: Names of the values of each attribute, as `draw_boxes` takes them.
-        min_score: Detections below it are left out.
-        longer_side: Height or width of the result in pixels, whichever is larger.
+        attributes: Names of the values of each attribute, as in `draw_boxes`.
+        min_score: Detections with a lower score are left out.
+        longer_side: Larger of height and width of the result in pixels.
     """
     canvas, zoom = _canvas(image, longer_side)
     line_width = 2 + longer_side // 340
@@ -173,35 +174,35 @@ def draw_points(
 ) -> Figure:
     """Return a figure of object crops with their points.
 
-    A visible point is green, a hidden one orange, an absent one is not drawn; a predicted one is red, joined to the
-    true one by a white line where there is one. With predictions the figure has a legend.
+    Visible points are green, hidden points orange, and absent points are not drawn. Predicted points are red, and white
+    lines join them to the true points. With predictions the figure has a legend.
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
         keypoints: ``(K, 2)`` each, x and y in pixels.
         visibility: ``(K,)`` each, 0 absent, 1 hidden, 2 visible, or None if all are visible.
-        predicted: ``(K, 2)`` each.
-        texts: One for each image, written above it; may be left out.
-        truths: As for `draw_labels`.
-        max_images: Images drawn at most.
-        title: The figure's title.
+        predicted: Predicted points, ``(K, 2)`` each, or None.
+        texts: A text to write above each image, or empty.
+        truths: True texts, as in `draw_labels`.
+        max_images: Maximum number of images.
+        title: Title of the figure.
 
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    drawn = []
+    canvases = []
     for i, image in enumerate(list(images)[:max_images]):
         canvas, zoom = _canvas(image, _LONGER_SIDE)
         points = keypoints[i].detach().cpu() * zoom
-        seen = torch.full(points.shape[:1], 2) if visibility is None else visibility[i].cpu()
+        states = torch.full(points.shape[:1], 2) if visibility is None else visibility[i].cpu()
         if predicted is not None and len(points):
-            found = predicted[i].detach().cpu() * zoom
-            both = (seen > 0)[:, None].expand(-1, 2)
-            pairs = torch.stack([points, found], 1)
-            canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=both)
-            canvas = draw_keypoints(canvas, found[None], colors="red")
-        drawn.append(_with_points(canvas, points[None], seen[None]))
-    return _figure(drawn, title, texts, truths, legend=_POINT_LEGEND if predicted is not None else {})
+            predicted_points = predicted[i].detach().cpu() * zoom
+            pairs = torch.stack([points, predicted_points], 1)
+            is_present = (states > 0)[:, None].expand(-1, 2)  # an absent point has no line
+            canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=is_present)
+            canvas = draw_keypoints(canvas, predicted_points[None], colors="red")
+        canvases.append(_with_points(canvas, points[None], states[None]))
+    return _figure(canvases, title, texts, truths, legend=_POINT_LEGEND if predicted is not None else {})
 
 
 def draw_labels(
@@ -217,10 +218,10 @@ def draw_labels(
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
         texts: The label of each image, true or predicted.
-        truths: The true one where ``texts`` are predicted, None where it is not known; where they differ, both are
-            written in red.
-        max_images: Images drawn at most.
-        title: The figure's title.
+        truths: True labels if ``texts`` are predicted, None where a label is unknown. If prediction and truth differ,
+            both are written in red.
+        max_images: Maximum number of images.
+        title: Title of the figure.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -232,23 +233,25 @@ def draw_labels(
 def draw_class_report(
     reports: Sequence[ClassReport], *, max_classes: int = 100, title: str = "classes"
 ) -> Figure:
-    """Return a figure of how classes came and were scored: for each report a row of three charts side by side.
+    """Return a figure with a row of three charts for each report.
 
-    The share of each class in the set, the share that was expected and that arrived, and its metrics; as horizontal
-    bars with the value beside, from the most frequent class to the rarest.
+    The charts show the share of each class in the set, its expected and arrived shares in training, and its metrics, as
+    horizontal bars with their values, from the most frequent class to the rarest.
 
     Args:
-        reports: One for the class, and one for each attribute.
-        max_classes: Classes drawn of a report at most: of more, the most frequent half and the rarest half.
-        title: The figure's title.
+        reports: One report for the class, and one for each attribute.
+        max_classes: Maximum number of classes of a report. If there are more, the most frequent half and the rarest
+            half are drawn.
+        title: Title of the figure.
 
     Raises:
-        ValueError: If there is no report, or ``max_classes`` is below 2.
+        ValueError: If ``reports`` is empty or ``max_classes`` is below 2.
         ImportError: If matplotlib is not installed.
     """
     if not reports or max_classes < 2:
         raise ValueError(
-            f"{len(reports)} reports and max_classes={max_classes}; give at least one report and 2 classes"
+            f"expected at least 1 report and max_classes of at least 2, got {len(reports)} reports and "
+            f"max_classes={max_classes}"
         )
     orders = [_frequent_first(report, max_classes) for report in reports]
     heights = [
@@ -275,12 +278,12 @@ def draw_class_report(
         }
         charts.append(("metrics", dict(metrics), "{:.3f}"))
         for axis, (name, bars, form) in zip(row, charts, strict=True):
-            held = {key: values[order] for key, values in bars.items() if values is not None}
-            axis.set_title(name if len(held) != 1 else next(iter(held)), fontsize=9, loc="left")
-            _draw_bars(axis, held, form)
+            known_bars = {key: values[order] for key, values in bars.items() if values is not None}
+            axis.set_title(name if len(known_bars) != 1 else next(iter(known_bars)), fontsize=9, loc="left")
+            _draw_bars(axis, known_bars, form)
         left_out = len(report.class_names) - len(order)
         note = (
-            f"\n{left_out} of {len(report.class_names)}, between these in frequency, are left out"
+            f"\n{left_out} of {len(report.class_names)}, of medium frequency, are left out"
             if left_out
             else ""
         )
@@ -293,16 +296,17 @@ def draw_class_report(
 
 
 def _frequent_first(report: ClassReport, max_classes: int) -> list[int]:
-    known = [shares for shares in (report.natural, report.arrived) if shares is not None]
+    """Return indices of the classes by descending share, without the middle if there are too many."""
+    shares = report.arrived if report.natural is None else report.natural
     order = list(range(len(report.class_names)))
-    if known:
-        order.sort(key=lambda i: -known[0][i])
-    rare = max_classes // 2
-    return order if len(order) <= max_classes else order[: max_classes - rare] + order[-rare:]
+    if shares is not None:
+        order.sort(key=lambda i: -shares[i])
+    num_rare = max_classes // 2
+    return order if len(order) <= max_classes else order[: max_classes - num_rare] + order[-num_rare:]
 
 
 def _draw_bars(axis: Any, bars: Mapping[str, npt.NDArray[np.float64]], form: str) -> None:
-    """Draw a bar for each value of each series, or that nothing is known."""
+    """Draw a bar for each value of each series, or the text "not known" without series."""
     axis.tick_params(labelsize=7)
     axis.spines[["top", "right"]].set_visible(False)
     if not bars:
@@ -312,9 +316,9 @@ def _draw_bars(axis: Any, bars: Mapping[str, npt.NDArray[np.float64]], form: str
     height = 0.8 / len(bars)
     for number, (name, values) in enumerate(bars.items()):
         places = np.arange(len(values)) + (number - (len(bars) - 1) / 2) * height
-        drawn = axis.barh(places, np.nan_to_num(values), height, label=name, color=_COLOURS[2 - number])
+        container = axis.barh(places, np.nan_to_num(values), height, label=name, color=_COLOURS[2 - number])
         texts = ["n/a" if math.isnan(value) else form.format(value) for value in values.tolist()]
-        axis.bar_label(drawn, texts, padding=2, fontsize=7 if len(bars) == 1 else 6)
+        axis.bar_label(container, texts, padding=2, fontsize=7 if len(bars) == 1 else 6)
     axis.margins(x=0.2)
     axis.set_xlim(left=0)
     if len(bars) > 1:
@@ -328,16 +332,16 @@ def label_texts(
     *,
     attributes: Mapping[str, tuple[Tensor, Sequence[str]]] | None = None,
 ) -> list[str]:
-    """Return a text for each label, with the attributes' values behind it.
+    """Return a text for each label, followed by the values of the attributes.
 
     Args:
         labels: int64 ``(N,)`` from 0, or multi-hot ``(N, num_classes)``.
         class_names: Names of the classes.
-        attributes: For each attribute ids ``(N,)``, -1 for none, and the names of its values.
+        attributes: For each attribute its ids ``(N,)``, -1 for none, and the names of its values.
     """
     if labels.ndim == 2:
-        held = [row.nonzero().flatten().tolist() for row in labels]
-        return [", ".join(class_names[c] for c in row) or "none" for row in held]
+        class_ids = [row.nonzero().flatten().tolist() for row in labels]
+        return [", ".join(class_names[c] for c in row) or "none" for row in class_ids]
     texts = [class_names[c] if 0 <= c < len(class_names) else f"label {c}" for c in labels.tolist()]
     for ids, names in (attributes or {}).values():
         values = [f", {names[i]}" if i >= 0 else "" for i in ids.tolist()]
@@ -346,15 +350,12 @@ def label_texts(
 
 
 def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
-    """Return an image as uint8, resized so that its longer side is about ``longer_side``, and the factor.
-
-    Values far outside [0, 1] are those of a normalised image: they are stretched from the lowest to the highest.
-    """
+    """Return an image as uint8, resized so that its longer side is about ``longer_side``, and the scale factor."""
     pixels = image.detach().cpu()
     if pixels.dtype != torch.uint8:
         pixels = pixels.float()
         low, high = pixels.aminmax()
-        if low < -0.1 or high > 1.1:
+        if low < -0.1 or high > 1.1:  # a normalised image, whose mean and deviation are unknown
             pixels = (pixels - low) / (high - low)
         pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
     height, width = pixels.shape[-2:]
@@ -368,7 +369,7 @@ def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
 
 
 def _resized(pixels: Tensor, canvas: Tensor) -> Tensor:
-    """Return pixels ``(N, H, W)`` at the size of a canvas, each with the value of the nearest one."""
+    """Return pixels ``(N, H, W)`` at the size of a canvas, by nearest-neighbour interpolation."""
     rows, columns = (
         torch.arange(side) * count // side
         for side, count in zip(canvas.shape[-2:], pixels.shape[-2:], strict=True)
@@ -377,10 +378,10 @@ def _resized(pixels: Tensor, canvas: Tensor) -> Tensor:
 
 
 def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, radius: int = 3) -> Tensor:
-    seen = torch.full(points.shape[:2], 2) if visibility is None else visibility
+    states = torch.full(points.shape[:2], 2) if visibility is None else visibility
     for state, colour in _POINT_COLOURS.items():
-        if (seen == state).any():
-            canvas = draw_keypoints(canvas, points, colors=colour, radius=radius, visibility=seen == state)
+        if (states == state).any():
+            canvas = draw_keypoints(canvas, points, colors=colour, radius=radius, visibility=states == state)
     return canvas
 
 
@@ -397,11 +398,11 @@ def _figure(
 
     Args:
         canvases: uint8 ``(3, h, w)`` each.
-        title: The figure's title.
-        texts: One for each canvas, written above it, or none.
-        truths: As for `draw_labels`.
-        halves: Captions of the left and the right half of each canvas, or none.
-        legend: Colours of points by their meaning.
+        title: Title of the figure.
+        texts: A text to write above each canvas, or empty.
+        truths: True texts, as in `draw_labels`.
+        halves: Captions of the left and the right half of each canvas, or empty.
+        legend: Colours of the points by meaning.
     """
     cell_height, cell_width = (
         max((canvas.shape[side] for canvas in canvases), default=_LONGER_SIDE) for side in (1, 2)
@@ -416,11 +417,11 @@ def _figure(
     figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=size, dpi=_DPI)
     for i, canvas in enumerate(canvases):
         row, column = divmod(i, columns)
-        left = _MARGIN + column * (cell_width + _MARGIN)
+        x = _MARGIN + column * (cell_width + _MARGIN)
         top = head + _MARGIN + row * (cell_height + text_height + _MARGIN) + text_height
         bottom = height - top - canvas.shape[1]
-        place = (left / width, bottom / height, canvas.shape[2] / width, canvas.shape[1] / height)
-        # Subplots would resample the canvas, which blurs its texts.
+        place = (x / width, bottom / height, canvas.shape[2] / width, canvas.shape[1] / height)
+        # Subplots would resample the canvas and blur its texts.
         axis = figure.add_axes(place)
         axis.axis("off")
         axis.imshow(canvas.permute(1, 2, 0).numpy(), aspect="auto")

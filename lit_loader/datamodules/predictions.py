@@ -1,4 +1,4 @@
-"""Pictures of predictions, beside what is true, for every kind of batch."""
+"""Pictures of predictions next to the ground truth, for every kind of batch."""
 
 from __future__ import annotations
 
@@ -21,26 +21,25 @@ __all__ = ["draw_found"]
 def draw_found(
     datamodule: TableDataModule,
     batch: Any,
-    found: Any,
+    predictions: Any,
     *,
     min_score: float = 0.5,
     max_images: int = 16,
     title: str = "predictions",
 ) -> Figure:
-    """Return a picture of a batch with what a task found in it.
+    """Return a picture of a batch with a task's predictions.
 
-    Boxes are the predicted ones, with their masks, points and attributes, and to the left of them the true ones where
-    the batch has some. Of a batch of crops, points are drawn in red,
-    joined to the true ones where there are some; of it, and of a classified batch, a wrong label is red, with the true
-    one in brackets where that is known.
+    Of whole images, the predicted boxes are drawn with their masks, points and attributes, and to the left of them the
+    true boxes, if the batch has any. Of object crops, predicted points are red and joined to the true points, if there
+    are any. Of crops and classified images, a wrong label is red, followed by the true label in brackets, if known.
 
     Args:
-        datamodule: The data module that gave the batch.
+        datamodule: The data module that made the batch.
         batch: A batch as the model gets it.
-        found: What ``predict_step`` of a task of `lit_loader.recipes` returns for it.
-        min_score: Detections below it are left out.
-        max_images: Images drawn at most.
-        title: The figure's title.
+        predictions: The result of ``predict_step`` of a task of `lit_loader.recipes` for the batch.
+        min_score: Detections with a lower score are left out.
+        max_images: Maximum number of images.
+        title: Title of the figure.
 
     Raises:
         ImportError: If matplotlib is not installed.
@@ -48,22 +47,24 @@ def draw_found(
     drawing: dict[str, Any] = {"max_images": max_images, "title": title}
     names = datamodule.class_names
     if isinstance(batch, LandmarkBatch):
-        if "class_logits" in found:
-            drawing["texts"] = label_texts(found["class_logits"].argmax(dim=1), names)
+        if "class_logits" in predictions:
+            drawing["texts"] = label_texts(predictions["class_logits"].argmax(dim=1), names)
             drawing["truths"] = _truths(batch.labels, names)
-        points, seen = found["keypoints"], batch.visibility
-        if batch.keypoints.shape[1] == points.shape[1]:
-            return draw_points(batch.images, batch.keypoints, seen, predicted=points, **drawing)
-        nowhere = seen.new_zeros(points.shape[:2])  # a set to predict on may have no points
-        return draw_points(batch.images, points, nowhere, predicted=points, **drawing)
+        predicted = predictions["keypoints"]
+        keypoints = batch.keypoints
+        visibility = batch.visibility
+        if keypoints.shape[1] != predicted.shape[1]:  # a prediction set without points
+            keypoints = predicted
+            visibility = visibility.new_zeros(predicted.shape[:2])
+        return draw_points(batch.images, keypoints, visibility, predicted=predicted, **drawing)
     if isinstance(batch, ClassificationBatch):
-        labels = found > 0.5 if batch.labels.ndim == 2 else found.argmax(dim=1)
+        labels = predictions > 0.5 if batch.labels.ndim == 2 else predictions.argmax(dim=1)
         return draw_labels(
             batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing
         )
     return draw_boxes(
         batch_images(batch),
-        found,
+        predictions,
         class_names=names,
         first_label=getattr(datamodule, "first_label", FIRST_LABEL),
         attributes=datamodule.attributes,
@@ -74,18 +75,17 @@ def draw_found(
 
 
 def _true_targets(batch: Any) -> Sequence[Mapping[str, Any]] | None:
-    """Return the targets of a batch, None where there are none, or they come as columns."""
+    """Return the targets of a batch, or None if it has none, or has columns instead of targets."""
     try:
         targets = batch_targets(batch)
     except TypeError:
-        # A collate function of the user's may give columns, of which the predictions alone are drawn.
+        # A user's collate function may return columns; then only the predictions are drawn.
         return None
     return targets if any(len(target.get("boxes", ())) for target in targets) else None
 
 
 def _truths(labels: Tensor, names: Sequence[str]) -> list[str | None]:
-    """Return the true labels' texts, None where a label is -1: not known."""
-    known = [True] * len(labels) if labels.ndim == 2 else (labels >= 0).tolist()
-    return [
-        text if is_known else None for text, is_known in zip(label_texts(labels, names), known, strict=True)
-    ]
+    """Return the texts of the true labels, or None where the label is -1, which means unknown."""
+    known_rows = [True] * len(labels) if labels.ndim == 2 else (labels >= 0).tolist()
+    texts = label_texts(labels, names)
+    return [text if is_known else None for text, is_known in zip(texts, known_rows, strict=True)]

@@ -1,23 +1,24 @@
-"""Resuming a training run: the states of its loaders, saved and loaded at the right moment.
+"""Resuming a training run: saving the states of its loaders, and loading them at the right moment.
 
-All use of private state of Lightning's loops by the data modules is here; it was written for Lightning 2.6.
+The data modules use private state of Lightning's loops only in this module, which was written for Lightning 2.6.
 
-NOTE [What Lightning leaves out]
-    Lightning saves and loads the states of training loaders itself, but (2.6)
-    - it loads none if ``trainer.estimated_stepping_batches`` was read in ``configure_optimizers``;
-    - it counts a batch that was fetched and not trained on: the one its fetcher holds of a loader without a length, the
-      one of a step that raised, and those of the loaders before one that ended or raised in a `CombinedLoader`;
-    - it takes a state saved at ``limit_train_batches``, or where the shortest loader ended, for one in the middle of an
-      epoch: only samplers of lit_loader get the next epoch;
-    - under ``CombinedLoader(mode="max_size")`` it begins a loader again that had ended before the others, and under
-      "max_size_cycle" it forgets which loaders it has begun again;
-    - it sets the epoch of samplers after the first batch was fetched, of loaders without a length;
-    - it forgets when it has reloaded the loaders;
-    - with ``max_steps``, or saved as an epoch begins, a checkpoint between two epochs gives an epoch of one batch;
-    - it takes the epoch in whose middle ``max_steps`` ended training for a whole one, and trains nothing if that was
-      the last one of ``max_epochs``.
-    So a checkpoint holds a `LoopPosition` beside the loaders' states, and states are loaded once more when training
-    starts, before the first batch, and these are put right.
+NOTE [Gaps in Lightning's resume]
+    Lightning saves and loads the states of training loaders itself. In version 2.6 it has these gaps:
+    - It loads no state if ``configure_optimizers`` reads ``trainer.estimated_stepping_batches``.
+    - It counts batches that were fetched but not trained on: a batch that its fetcher holds (of a loader without a
+      length), the batch of a step that raised, and batches of the loaders in front of a loader of a `CombinedLoader`
+      that ended or raised.
+    - A state saved at ``limit_train_batches``, or where the shortest loader ended, counts as the middle of an epoch:
+      only samplers of lit_loader get the next epoch.
+    - Under ``CombinedLoader(mode="max_size")`` it restarts a loader that had ended before the others, and under
+      "max_size_cycle" it forgets which loaders it has restarted.
+    - Of loaders without a length, it sets the samplers' epoch after it has fetched the first batch.
+    - It forgets when it last reloaded the loaders.
+    - With ``max_steps``, or if saved as an epoch begins, a checkpoint between two epochs gives an epoch of one batch.
+    - An epoch in whose middle ``max_steps`` ended training counts as complete, and nothing is trained if it was the
+      last of ``max_epochs``.
+    So a checkpoint contains a `LoopPosition` next to the loaders' states. When training starts, before the first batch,
+    the states are loaded again and the loop is corrected.
 """
 
 from __future__ import annotations
@@ -53,13 +54,13 @@ _LOOPS = ("fit_loop", "fit_loop.epoch_loop.val_loop", "validate_loop", "test_loo
 
 
 def held_loaders(trainer: Trainer | None, loops: Sequence[str] = _LOOPS) -> Iterator[DataLoader[Any]]:
-    """Yield the loaders of lit_loader that a trainer's loops hold: it makes its own copy for a prediction."""
+    """Yield the loaders of lit_loader in a trainer's loops, which include Lightning's copies for prediction."""
     for combined in _combined_loaders(trainer, loops):
         yield from (loader for loader in combined.flattened if isinstance(loader, DataLoader))
 
 
 def held_iterators(trainer: Trainer, loops: Sequence[str]) -> list[Any]:
-    """Return the iterators of the loaders that a trainer's loops hold."""
+    """Return the iterators of the loaders in a trainer's loops."""
     return [iterator for combined in _combined_loaders(trainer, loops) for iterator in _iterators(combined)]
 
 
@@ -71,12 +72,12 @@ def _combined_loaders(trainer: Trainer | None, loops: Sequence[str]) -> Iterator
 
 
 def _iterators(combined: CombinedLoader) -> list[Any]:
-    """Return the list of iterators that Lightning uses, or an empty list before it is iterated."""
+    """Return the list of iterators that Lightning uses, or an empty list before the first iteration."""
     return getattr(combined._iterator, "iterators", [])
 
 
 def train_loaders(trainer: Trainer | None) -> list[DataLoader[Any]]:
-    """Return the training loaders of lit_loader that a trainer's fit loop holds, in its order."""
+    """Return the training loaders of lit_loader in a trainer's fit loop, in its order."""
     return list(held_loaders(trainer, _LOOPS[:1]))
 
 
@@ -85,7 +86,7 @@ def _combined(trainer: Trainer) -> CombinedLoader | None:
 
 
 def _rounds(trainer: Trainer) -> Any:
-    """Return the iterator that combines the loaders' batches, or None if there is none."""
+    """Return the iterator that combines the loaders' batches, or None before it exists."""
     combined = _combined(trainer)
     return None if combined is None else combined._iterator
 
@@ -102,11 +103,10 @@ class LoopPosition(NamedTuple):
     """Position of a fit loop among the batches of its training loaders.
 
     Attributes:
-        epoch_over: Whether all batches of the epoch were trained on, so that the next epoch comes.
-        begun_again: Of each loader that the fit loop combines, whether ``max_size_cycle`` has begun it again in this
-            epoch.
+        epoch_over: True if all batches of the epoch were trained on, so that the next epoch follows.
+        begun_again: For each loader of the fit loop, True if ``max_size_cycle`` has restarted it in this epoch.
         reloaded_epoch: The epoch in which the loop made its loaders, or None if it has made none.
-        num_unused: Of each loader, how many of the batches that it gave last were not trained on. Not saved.
+        num_unused: For each loader, the number of its last batches that were not trained on. Not saved.
     """
 
     epoch_over: bool
@@ -115,7 +115,7 @@ class LoopPosition(NamedTuple):
     num_unused: list[int]
 
     def fields(self) -> dict[str, Any]:
-        """Return the fields that a checkpoint holds."""
+        """Return the fields that are saved in a checkpoint."""
         return {
             "epoch_over": self.epoch_over,
             "begun_again": self.begun_again,
@@ -128,7 +128,7 @@ def loop_position(trainer: Trainer, resumed: Sequence[bool] = ()) -> LoopPositio
 
     Args:
         trainer: The trainer.
-        resumed: ``begun_again`` of the checkpoint from which this epoch was resumed; empty if it was not.
+        resumed: ``begun_again`` of the checkpoint from which this epoch was resumed, or empty.
     """
     num_unused, epoch_over = _num_unused_rounds(trainer)
     combined = _combined(trainer)
@@ -142,22 +142,23 @@ def loop_position(trainer: Trainer, resumed: Sequence[bool] = ()) -> LoopPositio
         )
     cycles: list[bool] | None = getattr(rounds, "_consumed", None)
     num_rounds = rounds._idx
-    # the loaders before the one at which a round was broken off have given a batch more
+    # If a loader broke off a round, the loaders in front of it have already yielded a batch of that round.
     iterators = enumerate(rounds.iterators)
-    broken_off_at = next((number for number, item in iterators if getattr(item, "stopped", False)), 0)
+    broken_off_at = next((number for number, iterator in iterators if getattr(iterator, "stopped", False)), 0)
     unused: list[int] = []
     begun_again: list[bool] = []
     for number, (loader, iterator) in enumerate(zip(loaders, rounds.iterators, strict=True)):
         num_received = getattr(iterator, "num_received", 0)
-        # without cycles an iterator counts all of its batches, and fewer if it ended before the others
-        num_more = num_received - num_rounds if cycles is None else int(number < broken_off_at)
-        num_held = min(max(0, num_unused + num_more), MAX_HELD)
+        # Without cycles an iterator counts all its batches of the epoch, and has fewer if it ended before the others.
+        num_extra = num_received - num_rounds if cycles is None else int(number < broken_off_at)
+        num_held = min(max(0, num_unused + num_extra), MAX_HELD)
         unused.append(num_held)
         if cycles is None:
             begun_again.append(False)
         elif num_held < num_received or not isinstance(loader, DataLoader):
             begun_again.append(cycles[number] and not getattr(iterator, "_ended", False))
-        else:  # the last cycle has only unused batches, so it counts as not begun
+        else:
+            # The last cycle has only unused batches, so it counts as not begun.
             num_in_cycle = _epoch_state(loader).num_received(num_held)
             resumed_again = number < len(resumed) and resumed[number] is True
             begun_again.append(num_rounds - num_unused > num_in_cycle or resumed_again)
@@ -165,7 +166,7 @@ def loop_position(trainer: Trainer, resumed: Sequence[bool] = ()) -> LoopPositio
 
 
 def _num_unused_rounds(trainer: Trainer) -> tuple[int, bool]:
-    """Return how many combined batches were fetched and not trained on, and whether the epoch is over."""
+    """Return the number of combined batches that were fetched but not trained on, and whether the epoch is over."""
     fit_loop = trainer.fit_loop
     batches: Any = fit_loop.epoch_loop.batch_progress
     fetcher = _fetcher(trainer)
@@ -173,31 +174,33 @@ def _num_unused_rounds(trainer: Trainer) -> tuple[int, bool]:
     num_fetched = len(getattr(fetcher, "batches", ()))
     is_done = fetcher is not None and fetcher.done and not num_fetched
     epochs: Any = fit_loop.epoch_progress.total
-    is_next = epochs.ready > epochs.started  # on_train_epoch_start, perhaps with new loaders
+    # In on_train_epoch_start, where Lightning may have made new loaders, the next epoch is ready and not started.
+    is_next = epochs.ready > epochs.started
     is_over = batches.is_last_batch or is_done or is_next
     epoch_over = num_begun == 0 and batches.current.processed > 0 and is_over
     if epoch_over:
-        # a resumed run has fetched the next epoch's first batch already, any other run iterates the loaders once more
+        # A resumed run has already fetched the first batch of the next epoch; any other run iterates the loaders anew.
         return (num_fetched if is_next and fit_loop.is_resuming else 0), True
-    if isinstance(fetcher, _DataLoaderIterDataFetcher):  # the training step fetches by itself
+    if isinstance(fetcher, _DataLoaderIterDataFetcher):
+        # The training step fetches its batches, so none is fetched ahead.
         return 0, epoch_over
-    # a batch that the fetcher had in hand when it could not get the one after it
+    # The fetcher loses the batch in its hand if fetching the batch after it fails.
     num_lost = 0 if fetcher is None else max(0, fetcher.fetched - batches.current.ready - num_fetched)
     return num_fetched + num_begun + num_lost, epoch_over
 
 
 def _num_begun(trainer: Trainer) -> int:
-    """Return 1 if a batch was given to the training step and the step is not over, else 0."""
+    """Return 1 if the training step has begun a batch and not finished it, else 0."""
     batches: Any = trainer.fit_loop.epoch_loop.batch_progress.current
     return int(batches.ready - batches.processed)
 
 
 def saved_states(trainer: Trainer | None, position: LoopPosition | None = None) -> list[dict[str, Any]]:
-    """Return the states of a trainer's training loaders, where the model is, not where they are.
+    """Return the states of a trainer's training loaders after the last batch that was trained on.
 
     Args:
-        trainer: Whose loaders, or None for no loaders.
-        position: Where its fit loop was when the last batch was fetched, or None for its position now.
+        trainer: The trainer, or None for no loaders.
+        position: Position of the fit loop when the last batch was fetched, or None for the current position.
     """
     if trainer is None:
         return []
@@ -212,22 +215,22 @@ def saved_states(trainer: Trainer | None, position: LoopPosition | None = None) 
 
 
 class ResumeStates(Callback):
-    """Loads states into the training loaders that there are when training starts.
+    """Loads states into the training loaders when training starts.
 
     Attributes:
-        states: The states to load then, once; a list as long as there are loaders of lit_loader.
+        states: The states to load once, one for each training loader of lit_loader.
         position: The fields of the `LoopPosition` that was saved with them, or an empty dict.
 
     Raises:
-        ValueError: At the start of training, if a state does not fit its loader, which has a seed.
+        ValueError: At the start of training, if a state does not fit a loader with a seed.
     """
 
     def __init__(self) -> None:
         self.states: list[dict[str, Any]] = []
         self.position: Mapping[str, Any] = {}
-        # the combined iterator of the resumed epoch, and which loaders had been begun again before
+        # The combined iterator of the resumed epoch, and `begun_again` of its checkpoint.
         self._resumed: tuple[weakref.ref[Any], list[bool]] | None = None
-        # loaders that were resumed in the middle of an epoch, until the next one begins
+        # Loaders that were resumed in the middle of an epoch, with their states, until the next epoch begins.
         self._mid_epoch: list[tuple[DataLoader[Any], dict[str, Any]]] = []
 
     def __getstate__(self) -> dict[str, Any]:
@@ -236,21 +239,21 @@ class ResumeStates(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Take back the end of an epoch in whose middle ``max_steps`` ended training."""
-        callback = (checkpoint.get("callbacks") or {}).get(self.state_key) or {}
-        position = self.position or callback.get("position") or {}
+        """Undo the end of an epoch in whose middle ``max_steps`` ended training."""
+        callback_state = (checkpoint.get("callbacks") or {}).get(self.state_key) or {}
+        position = self.position or callback_state.get("position") or {}
         if trainer.state.fn == "fit" and position.get("epoch_over") is not True:
             _continue_epoch(checkpoint)
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Load the states; see NOTE [What Lightning leaves out]."""
+        """Load the states; see NOTE [Gaps in Lightning's resume]."""
         states, self.states = self.states, []
         position, self.position = self.position, {}
         loaders = train_loaders(trainer)
         if states and len(loaders) != len(states):
             raise ValueError(
-                f"the checkpoint holds states of {len(states)} training loaders and there are {len(loaders)}; give the "
-                "loaders that it was saved with"
+                f"the checkpoint has states of {len(states)} training loaders and there are {len(loaders)}; train with "
+                "the same loaders as when it was saved"
             )
         if states:
             self._resume(trainer, loaders, states, position)
@@ -260,7 +263,7 @@ class ResumeStates(Callback):
                 _epoch_state(loader).expect_set(loader._spec(), epochs.processed)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Begin the epoch of loaders that were resumed in the epoch before and were not asked for a batch of it."""
+        """Begin the next epoch of loaders that were resumed in the last epoch and yielded no batch of it."""
         mid_epoch, self._mid_epoch = self._mid_epoch, []
         for loader, state in mid_epoch:
             if state.get("position") and _epoch_state(loader).has_point:
@@ -276,12 +279,12 @@ class ResumeStates(Callback):
         fit_loop = trainer.fit_loop
         batches: Any = fit_loop.epoch_loop.batch_progress
         if _num_begun(trainer):
-            batches.is_last_batch = False  # it comes again
+            batches.is_last_batch = False  # the batch of the unfinished step is trained on again
         elif isinstance(position.get("epoch_over"), bool):
             batches.is_last_batch = position["epoch_over"]
         epoch_over = batches.is_last_batch
         after_batch = fit_loop.epoch_loop.restarted_on_train_batch_end
-        # Lightning ends the epoch first, and iterates the loaders again in the next one
+        # In this case Lightning first ends the epoch, and iterates the loaders again in the next epoch.
         ends_epoch = epoch_over and fit_loop.restarted_mid_epoch and not after_batch
         _begin_whole_epoch(trainer)
         reloaded_epoch = position.get("reloaded_epoch")
@@ -291,7 +294,7 @@ class ResumeStates(Callback):
             is_due = (
                 epoch_over and not ends_epoch and 0 < num_epochs <= trainer.current_epoch - reloaded_epoch
             )
-            # the loaders of this run are new, so they need not be made once more
+            # The loaders of this run are new, so Lightning need not make them again.
             fit_loop._last_train_dl_reload_epoch = trainer.current_epoch if is_due else reloaded_epoch
         if is_due:
             _begin_reloaded(trainer, loaders, states)
@@ -313,7 +316,7 @@ class ResumeStates(Callback):
         )
 
     def _flags(self, trainer: Trainer) -> list[bool]:
-        """Return which loaders had been begun again when this epoch was resumed; empty if it was not."""
+        """Return `begun_again` of the checkpoint from which this epoch was resumed, or an empty list."""
         if self._resumed is None:
             return []
         reference, flags = self._resumed
@@ -321,9 +324,9 @@ class ResumeStates(Callback):
 
 
 def _load(trainer: Trainer, loader: DataLoader[Any], state: dict[str, Any], *, epoch_over: bool) -> None:
-    """Load a state, or the beginning of the next epoch if the epoch of the state is over."""
+    """Load a state, or the start of the next epoch if the state's epoch is over."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
-    following = state
+    next_state = state
     is_exact = True
     is_stream = isinstance(loader.dataset, IterableDataset)
     if epoch_over and state.get("position") and is_stream:
@@ -331,20 +334,19 @@ def _load(trainer: Trainer, loader: DataLoader[Any], state: dict[str, Any], *, e
             check_state(state)
             if state.get("kind") == "stream":
                 keeps = loader.persistent_workers and loader.num_workers > 0
-                following, is_exact = next_epoch_state(state, persistent_workers=keeps)
+                next_state, is_exact = next_epoch_state(state, persistent_workers=keeps)
         except ValueError:
-            pass  # refused, or left aside with a warning, when it is loaded
+            pass  # load_state_dict() below refuses the state, or ignores it with a warning
         if not is_exact:
             _warn_inexact(
                 loader,
-                "its last epoch was broken off, and persistent workers have their copies of the dataset ahead of that "
-                "by a number of samples that is not the same in each run; give persistent_workers=False",
+                "its last epoch was broken off, and the dataset copies of persistent workers are ahead of that by a "
+                "number of samples that differs from run to run; give persistent_workers=False",
             )
-    loader.load_state_dict(following)
-    if following is not state and is_exact:
-        _epoch_state(
-            loader
-        ).forget_point()  # an epoch without a batch is one, as in the run that was not stopped
+    loader.load_state_dict(next_state)
+    if next_state is not state and is_exact:
+        # As in the uninterrupted run, an epoch without a batch counts as an epoch.
+        _epoch_state(loader).forget_point()
     if epoch_over and loader._slicing is not None:
         loader.set_epoch(epochs.processed)
     elif epoch_over and state.get("position") and not is_stream:
@@ -352,19 +354,19 @@ def _load(trainer: Trainer, loader: DataLoader[Any], state: dict[str, Any], *, e
 
 
 def _begin_reloaded(trainer: Trainer, loaders: list[DataLoader[Any]], states: list[dict[str, Any]]) -> None:
-    """Load no state, because ``reload_dataloaders_every_n_epochs`` gives this epoch new loaders."""
+    """Set the epochs of new loaders, which ``reload_dataloaders_every_n_epochs`` made, without loading states."""
     epochs: Any = trainer.fit_loop.epoch_progress.current
     for loader, state in zip(loaders, states, strict=True):
         if not isinstance(loader.dataset, IterableDataset):
             loader.set_epoch(epochs.processed)
             continue
-        # Lightning fetches a batch of a loader without a length before it begins the epoch, and begins it again.
+        # Lightning fetches a batch of a loader without a length before the epoch begins, and then iterates it anew.
         loader.set_epoch(int(trainer.fit_loop.max_batches == float("inf")))
         if state.get("dataset_state") is not None:
             _warn_inexact(
                 loader,
-                "reload_dataloaders_every_n_epochs makes its loader again at the beginning of this epoch, and the "
-                "dataset's state is not restored then; save the checkpoint within an epoch, or leave out the reload",
+                "reload_dataloaders_every_n_epochs makes a new loader at the start of this epoch, and does not restore "
+                "the dataset's state; save the checkpoint within an epoch, or leave out the reload",
             )
 
 
@@ -374,28 +376,29 @@ def _warn_inexact(loader: DataLoader[Any], reason: str) -> None:
 
 
 def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *, mid_epoch: bool) -> Any:
-    """Have the fit loop's fetcher begin again, after states were loaded, and return the combined iterator.
+    """Restart the fit loop's fetcher after states were loaded, and return the combined iterator.
 
     Args:
         trainer: The trainer.
-        ended: Loaders that have no more batches in this round through them.
+        ended: Loaders without further batches in this epoch.
         begun_again: See `LoopPosition`.
-        mid_epoch: Whether an epoch is gone on with.
+        mid_epoch: True if the run continues in the middle of an epoch.
     """
     fetcher = _fetcher(trainer)
     combined = _combined(trainer)
     assert combined is not None
-    # The fetcher fetches in iter() already, and must find the iterators changed by then.
+    # iter(fetcher) would already fetch batches, before the iterators are changed below.
     num_prefetched = fetcher.prefetch_batches if isinstance(fetcher, _PrefetchDataFetcher) else 0
     if isinstance(fetcher, _PrefetchDataFetcher):
         fetcher.prefetch_batches = 0
+    # An ended loader yields nothing: iter() sees an empty tuple in its place.
     loaders = list(combined.flattened)
     for number, loader in enumerate(loaders):
-        if any(loader is other for other in ended):
+        if any(loader is ended_loader for ended_loader in ended):
             combined.flattened[number] = ()
     iter(fetcher)
     combined.flattened[:] = loaders
-    fetcher.reset()  # with the lengths of all loaders
+    fetcher.reset()  # reads the lengths of all loaders
     rounds = _rounds(trainer)
     if mid_epoch:
         for iterator in rounds.iterators:
@@ -417,7 +420,13 @@ def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *,
 def resume_with(
     trainer: Trainer, states: list[dict[str, Any]], position: Mapping[str, Any] | None = None
 ) -> None:
-    """Have a trainer load these states when training starts, with the fields of a `LoopPosition`."""
+    """Make a trainer load states when training starts.
+
+    Args:
+        trainer: The trainer, which gets a `ResumeStates` callback if it has none.
+        states: One state for each training loader of lit_loader.
+        position: The fields of the `LoopPosition` that was saved with the states, or None.
+    """
     callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # Lightning sets it elsewhere
     resume = next((callback for callback in callbacks if isinstance(callback, ResumeStates)), None)
     if resume is None:
@@ -428,9 +437,9 @@ def resume_with(
 
 
 def _continue_epoch(checkpoint: dict[str, Any]) -> None:
-    """Change the progress in a checkpoint so that the epoch in whose middle training ended is not over.
+    """Change the progress in a checkpoint so that an epoch in whose middle training ended is not over.
 
-    Lightning counts such an epoch as processed, and would train nothing if it is the last one of ``max_epochs``.
+    Lightning counts such an epoch as processed, and would train nothing if it is the last of ``max_epochs``.
     """
     loop = (checkpoint.get("loops") or {}).get("fit_loop") or {}
     batches = loop.get("epoch_loop.batch_progress")
@@ -446,7 +455,7 @@ def _continue_epoch(checkpoint: dict[str, Any]) -> None:
 
 
 def _begin_whole_epoch(trainer: Trainer) -> None:
-    """Let the epoch that comes next have all its batches, if the checkpoint was saved after the last one of another."""
+    """If the checkpoint was saved after the last batch of an epoch, let the next epoch have all its batches."""
     fit_loop = trainer.fit_loop
     epoch_loop = fit_loop.epoch_loop
     after_last = epoch_loop.batch_progress.is_last_batch and epoch_loop.restarted_on_train_batch_end
@@ -456,8 +465,9 @@ def _begin_whole_epoch(trainer: Trainer) -> None:
     elif not fit_loop.restarted_on_epoch_start and not after_last:
         return
     elif after_last and epoch_loop.restarting and not epoch_loop._should_accumulate():
-        epoch_loop._batches_that_stepped += 1  # as Lightning does when it continues an epoch
+        # Lightning does the same when it continues an epoch.
+        epoch_loop._batches_that_stepped += 1
     if after_last and fit_loop.restarted_mid_epoch:
-        # Otherwise Lightning does not count the next epoch as begun, and a checkpoint of that cannot be resumed.
+        # Otherwise Lightning does not count the next epoch as begun, and cannot resume a checkpoint of it.
         fit_loop.reset_restart_stage()
     epoch_loop.restarting = False

@@ -38,7 +38,7 @@ Reduce: TypeAlias = Literal["mean", "max", "sum"]
 
 
 class SamplerConfig(ABC):
-    """Settings of a sampler over the images of a table. Its weights come from the table; no image is opened.
+    """Settings of a sampler over the images of a table. Its weights come from the table, without opening images.
 
     Where a sample is one object, the table has one image row for each object, so the same configs apply.
     """
@@ -81,14 +81,14 @@ class _BalancedSamplerConfig(SamplerConfig):
 
     def _labels(self, table: AnnotationTable) -> Any:
         """Return the labels of each image; ValueError if no object has a value of the attribute to balance."""
-        by = self.balance_by
-        if by is not None and table.num_images and not label_counts(table, by=by).any():
+        attribute = self.balance_by
+        if attribute is not None and table.num_images and not label_counts(table, by=attribute).any():
             # All images would silently get the same weight.
             rule = f"names an attribute that none of the {table.num_objects} objects of {table!r} has"
             raise SettingError(
-                "balance_by", by, rule, "give another attribute", settings={"balance_by": None}
+                "balance_by", attribute, rule, "give another attribute", settings={"balance_by": None}
             )
-        return image_labels(table, by=by)
+        return image_labels(table, by=attribute)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What a set holds and what a sampler makes of it: counts, imbalance, expected mix of classes and attributes."""
+"""Summaries of a set under a sampler: counts, imbalance, expected mix of classes and attributes."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ __all__ = ["SetSummary", "expected_class_mix", "summary_table"]
 
 @dataclass(frozen=True, kw_only=True)
 class SetSummary:
-    """One set's figures for one kind of label: the class, or an attribute.
+    """Figures of one set for one kind of label: the class, or an attribute.
 
     Attributes:
-        name: Such as ``train`` or ``val/1``.
-        label: ``class``, or the attribute that is counted.
-        sampler: The sampler's class name.
-        num_images: Images in the set; where a sample is one object, samples.
-        num_empty: Images without an object that has this label.
-        num_left_out: Images, or objects, of the annotations that are no sample, as the data module says.
-        num_crowd: Objects marked as crowd regions that were left out, with images that hold nothing else.
+        name: Name of the set, such as ``train`` or ``val/1``.
+        label: ``class``, or the name of the attribute.
+        sampler: Class name of the sampler.
+        num_images: Number of images; where a sample is one object, number of samples.
+        num_empty: Number of images without an object that has this label.
+        num_left_out: Number of annotated images, or objects, that the data module does not take as samples.
+        num_crowd: Number of crowd regions that were left out, together with images that contain nothing else.
         class_names: Names of the classes, or of the attribute's values.
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
-        image_counts: int64 ``(num_classes,)``, images that hold each class.
-        expected_mix: float64 ``(num_classes,)``, share of each class among the labels that the sampler
-            delivers in the mean; or None if the sampler cannot say.
-        problems: Annotation problems that the reader handled.
+        image_counts: int64 ``(num_classes,)``, images that contain each class.
+        expected_mix: float64 ``(num_classes,)``, expected share of each class among the labels that the sampler
+            delivers, or None if the sampler cannot compute it.
+        problems: Number of annotation problems that the reader handled.
     """
 
     name: str
@@ -67,14 +67,14 @@ class SetSummary:
         Args:
             name: Name of the set.
             table: The samples.
-            sampler: Over them, or None for in order. Of another one than lit_loader's the mix is not known.
+            sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
-            distinct: Count a class once an image, as classification of whole images delivers it.
-            **left_out: ``num_left_out`` and ``num_crowd``, 0 where not given.
+            distinct: True to count a class once an image, as classification of whole images delivers it.
+            **left_out: ``num_left_out`` and ``num_crowd``, by default 0.
         """
         class_names = table.labels_of(by)[1]
         _, labels = _delivered_labels(table, by=by, distinct=distinct)
-        held = image_labels(table, by=by)
+        labels_by_image = image_labels(table, by=by)
         if sampler is None:
             sampler = SequentialSampler(table.num_images)
         return cls(
@@ -82,10 +82,10 @@ class SetSummary:
             label="class" if by is None else by,
             sampler=type(sampler).__name__,
             num_images=table.num_images,
-            num_empty=int((np.diff(held.offsets) == 0).sum()),
+            num_empty=int((np.diff(labels_by_image.offsets) == 0).sum()),
             class_names=class_names,
             class_counts=np.bincount(labels, minlength=len(class_names)),
-            image_counts=np.bincount(held.classes, minlength=len(class_names)),
+            image_counts=np.bincount(labels_by_image.classes, minlength=len(class_names)),
             expected_mix=expected_class_mix(table, sampler, by=by, distinct=distinct),
             problems=len(table.report),
             **left_out,
@@ -93,12 +93,12 @@ class SetSummary:
 
     @property
     def natural_mix(self) -> npt.NDArray[np.float64]:
-        """Share of each class among the set's labels; zeros if it has none."""
+        """Share of each class among the set's labels; zeros if the set has no labels."""
         return self.class_counts / max(1, int(self.class_counts.sum()))
 
     @property
     def imbalance(self) -> float:
-        """Labels of the most frequent class for each one of the rarest that occurs."""
+        """Ratio of the largest class count to the smallest count above zero."""
         present = self.class_counts[self.class_counts > 0]
         return float(present.max() / present.min()) if present.size else 1.0
 
@@ -106,19 +106,19 @@ class SetSummary:
 def expected_class_mix(
     table: AnnotationTable, sampler: Sampler[int], *, by: str | None = None, distinct: bool = False
 ) -> npt.NDArray[np.float64] | None:
-    """Return the share of each class among the labels delivered in an epoch, in the mean.
+    """Return the expected share of each class among the labels delivered in an epoch.
 
     Memory grows with images and objects, not with images times classes.
 
     Args:
         table: The samples.
-        sampler: Over these samples.
+        sampler: The sampler over these samples.
         by: The attribute to count, or None for the class.
-        distinct: Count a class once an image.
+        distinct: True to count a class once an image.
 
     Returns:
-        float64 ``(num_classes,)`` that sums to 1 (zeros without labels); or None if the sampler is not lit_loader's or
-        has no closed form for it (weighted without replacement).
+        float64 ``(num_classes,)`` that sums to 1 (zeros without labels), or None if the sampler is not lit_loader's or
+        the expectation has no closed form (weighted without replacement).
     """
     if not isinstance(sampler, OrderSampler):
         return None
@@ -134,7 +134,7 @@ def expected_class_mix(
 def _delivered_labels(
     table: AnnotationTable, *, by: str | None, distinct: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return image and label of everything that a visit of every image delivers."""
+    """Return the image and the label of each object (or class) that one visit to every image delivers."""
     if distinct:
         offsets, labels = image_labels(table, by=by)
         return np.repeat(np.arange(table.num_images), np.diff(offsets)), labels
@@ -143,21 +143,34 @@ def _delivered_labels(
 
 
 def summary_table(summaries: list[SetSummary]) -> str:
-    """Return the figures as a table for a terminal."""
+    """Format summaries as a table for a terminal."""
     table = Table(title="data of an epoch, all ranks together", title_justify="left")
     for column in ("set", "class", "images", "objects", "share", "expected share"):
         table.add_column(column, justify="left" if column in ("set", "class") else "right")
     previous = None
     for summary in summaries:
         empty = f" ({summary.num_empty} empty)" if summary.num_empty else ""
-        what = "all" if summary.label == "class" else _cell(summary.label)
-        what, images = f"{what}, {summary.imbalance:.0f} : 1", f"{summary.num_images}{empty}"
-        table.add_row(summary.name, what, images, str(summary.class_counts.sum()), "", summary.sampler)
+        label = "all" if summary.label == "class" else _cell(summary.label)
+        table.add_row(
+            summary.name,
+            f"{label}, {summary.imbalance:.0f} : 1",
+            f"{summary.num_images}{empty}",
+            str(summary.class_counts.sum()),
+            "",
+            summary.sampler,
+        )
         for c, name in enumerate(summary.class_names):
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
-            images, objects = str(summary.image_counts[c]), str(summary.class_counts[c])
-            table.add_row("", _cell(name), images, objects, f"{summary.natural_mix[c]:.1%}", mix)
-        if summary.name != previous:  # these belong to the set, not to one of its labels
+            table.add_row(
+                "",
+                _cell(name),
+                str(summary.image_counts[c]),
+                str(summary.class_counts[c]),
+                f"{summary.natural_mix[c]:.1%}",
+                mix,
+            )
+        # These figures belong to the set, so they follow only its first label.
+        if summary.name != previous:
             if summary.problems:
                 table.add_row("", f"{summary.problems} annotation problems handled")
             if summary.num_left_out:
@@ -172,5 +185,5 @@ def summary_table(summaries: list[SetSummary]) -> str:
 
 
 def _cell(name: str) -> str:
-    """Return a name from a file as one line of text that no terminal acts on."""
+    """Return a name from a file as one line of text without control characters."""
     return printable(name).replace("\n", "\\n")

@@ -1,4 +1,4 @@
-"""Texts of objects on an image: readable on their background, and none over another one."""
+"""Texts of objects on an image: readable on their background and without overlaps."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from torch import Tensor
 __all__ = ["Rectangle", "draw_texts", "free_place", "overlap", "short_text", "text_colour"]
 
 Rectangle: TypeAlias = tuple[int, int, int, int]
-"""Left, top, right and bottom in pixels, all of them inside."""
+"""Left, top, right and bottom in pixels, inclusive."""
 
 
 def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colours: Sequence[str]) -> Tensor:
-    """Return a canvas with a text at each box, or one below the other without boxes; no text covers another one.
+    """Draw a text at each box, or all texts below each other without boxes; no text covers another.
 
     Texts without room are left out, and a note counts them.
 
     Args:
         canvas: uint8 ``(3, H, W)``.
-        boxes: float ``(N, 4)``, xyxy in pixels of the canvas, or None. The first ones are served first.
-        texts: One for each box.
-        colours: Of the backgrounds, ``#rrggbb``, one for each box.
+        boxes: float ``(N, 4)``, xyxy in pixels of the canvas, or None. Earlier boxes get their place first.
+        texts: One text for each box.
+        colours: Background colours ``#rrggbb``, one for each box.
     """
     if not texts:
         return canvas
@@ -61,23 +61,23 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
 def free_place(
     box: Sequence[float], size: tuple[int, int], canvas: tuple[int, int], rectangles: Sequence[Rectangle]
 ) -> Rectangle | None:
-    """Return where a text fits at a box without covering another one, or None.
+    """Return a free place for a text at a box, or None.
 
     Args:
         box: Left, top, right and bottom.
         size: Width and height of the text.
         canvas: Width and height of the image.
-        rectangles: Places of the other texts.
+        rectangles: Places of the other texts, which must not be covered.
     """
-    left, top, right, bottom = (round(side) for side in box)
+    x_min, top, x_max, bottom = (round(side) for side in box)
     width, height = size
     at_edges = (top - height, bottom, top, bottom - height)
-    places = [(x, y) for y in at_edges for x in (left, right - width)]
-    # Many objects at one place: the texts go down the sides of the box.
+    places = [(x, y) for y in at_edges for x in (x_min, x_max - width)]
+    # If many objects are at one place, their texts go down the sides of the box.
     rows = range(top, max(top + 1, bottom - height), height)
-    places += [(x, y) for y in rows for x in (left, right - width, left - width, right)]
+    places += [(x, y) for y in rows for x in (x_min, x_max - width, x_min - width, x_max)]
     for x, y in places:
-        # A box at the rim has its text inside of the image.
+        # The text of a box at the rim moves into the image.
         x = min(max(x, 0), canvas[0] - width)
         y = min(max(y, 0), canvas[1] - height)
         place = (x, y, x + width - 1, y + height - 1)
@@ -87,13 +87,13 @@ def free_place(
 
 
 def overlap(first: Rectangle, second: Rectangle) -> bool:
-    """Return whether two rectangles share a pixel."""
+    """Return True if two rectangles share a pixel."""
     is_beside = first[2] < second[0] or second[2] < first[0]
     return not (is_beside or first[3] < second[1] or second[3] < first[1])
 
 
 def text_colour(background: str) -> str:
-    """Return black or white, whichever has more contrast to a colour ``#rrggbb``.
+    """Return black or white, whichever contrasts more with a background colour ``#rrggbb``.
 
     Source:
         WCAG 2.2, relative luminance and contrast ratio.
@@ -105,5 +105,5 @@ def text_colour(background: str) -> str:
 
 
 def short_text(text: str, length: int = 28) -> str:
-    """Return a text of at most ``length`` characters; an ellipsis ends one that was longer."""
+    """Return a text, cut to at most ``length`` characters with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "\u2026"

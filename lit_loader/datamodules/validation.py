@@ -1,7 +1,7 @@
-"""The end of a validation: nothing of it stays on the device.
+"""Callback that frees the device memory of validation loaders when a validation ends.
 
 With ``limit_val_batches``, and after the sanity check, Lightning leaves the iterators of validation loaders in the
-middle of an epoch until the next validation begins. Each would keep a batch that was copied ahead, and its slot.
+middle of an epoch until the next validation begins. Each iterator would hold a prefetched batch, and its slot.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class CloseAfterValidation(Callback):
     """Closes the iterators of validation loaders when a validation ends."""
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Close them; the next validation makes others."""
+        """Close the iterators; the next validation makes new ones."""
         for iterator in held_iterators(trainer, _LOOPS):
             if isinstance(iterator, LoaderIterator):
                 iterator.close()
 
 
 def close_after_validation(trainer: Trainer | None) -> None:
-    """Have a trainer close the iterators of validation loaders when a validation ends."""
+    """Add a `CloseAfterValidation` to a trainer's callbacks, unless it has one."""
     callbacks: list[Callback] = getattr(trainer, "callbacks", [])
     if not any(isinstance(callback, CloseAfterValidation) for callback in callbacks):
         callbacks.insert(0, CloseAfterValidation())

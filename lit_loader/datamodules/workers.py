@@ -1,4 +1,4 @@
-"""Worker settings of a data module, and the number of workers that a host has room for."""
+"""Worker settings of a data module, and the number of workers that fits a host."""
 
 from __future__ import annotations
 
@@ -19,33 +19,34 @@ from lit_loader.loader.arguments import check_replacement
 __all__ = ["NumWorkers", "WorkerSettings", "auto_num_workers"]
 
 NumWorkers: TypeAlias = int | Literal["auto"]
-"""How many workers a loader has, or that this host decides."""
+"""Number of workers of a loader, or ``"auto"`` to let this host decide."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """Workers of each loader of a data module, and the way of its batches to the device.
+    """Workers of each loader of a data module, and the transfer of batches to the device.
 
     Args:
-        num_workers: Workers of each loader. With 0 the other worker settings are checked and have no effect, so
-            that this one setting switches workers off and on. ``"auto"``: decided when the first loader is made,
-            from the cores, quota and memory of this host and the trainer's ranks on it, and logged with the
-            reason; the setting stays ``"auto"``, `LoaderDataModule.num_workers_of_loaders` is the number.
-        worker_method: ``"multiprocessing"``: workers are processes, ``"thread"``: threads of this one.
+        num_workers: Workers of each loader. With 0 the other worker settings are checked and have no effect, so that
+            this setting alone switches workers off and on. With ``"auto"`` the first loader decides the number from the
+            cores, quota and memory of this host and the trainer's ranks on it, and logs the reason; the setting stays
+            ``"auto"``, and `LoaderDataModule.num_workers_of_loaders` is the number.
+        worker_method: ``"multiprocessing"`` for worker processes, ``"thread"`` for threads of this process.
         prefetch_factor: Batches that each worker makes ahead, or None for torch's default.
-        persistent_workers: Keep workers from epoch to epoch, or None to do so if there are any.
-        multiprocessing_context: Start method of worker processes, or None for the platform's.
-        max_worker_restarts: How many worker processes that ended are replaced in an epoch, see `lit_loader.DataLoader`,
-            or None for 3.
-        hang_timeout_s: Seconds that a worker process may be at one sample before it is replaced, or None for no limit.
-        pin_memory: Page-lock batches, or None to do so if the trainer has an accelerator that copies from page-locked
-            memory: not on MPS, and not without a trainer.
-        prefetch_to_device: Copy the next batch to the trainer's device while this one is used, so that Lightning's
-            own transfer finds it there, or None to do so if that device is an accelerator. On a CPU nothing is copied.
+        persistent_workers: True to keep workers from epoch to epoch, or None to do so if there are any.
+        multiprocessing_context: Start method of worker processes, or None for the platform's default.
+        max_worker_restarts: Maximum number of dead worker processes that are replaced in an epoch, see
+            `lit_loader.DataLoader`, or None for 3.
+        hang_timeout_s: Seconds a worker process may take for one sample before it is replaced, or None for no limit.
+        pin_memory: True to page-lock batches, or None to do so if the trainer has an accelerator that copies from
+            page-locked memory: not on MPS, and not without a trainer.
+        prefetch_to_device: True to copy the next batch to the trainer's device while the current batch is used, so that
+            Lightning has nothing to transfer, or None to do so if that device is an accelerator. On a CPU nothing is
+            copied.
         timeout: Seconds to wait for a batch from workers; 0 for no limit.
 
     Raises:
-        ValueError: If a setting is out of range, or has no meaning beside another.
+        ValueError: If a setting is out of range, or contradicts another.
         TypeError: If a setting has a wrong type.
     """
 
@@ -77,33 +78,36 @@ class WorkerSettings:
         check_replacement(self.max_worker_restarts, self.hang_timeout_s, processes=True, keyed=True)
 
     def loader_arguments(self, num_workers: int) -> dict[str, Any]:
-        """Return the arguments of a loader with ``num_workers`` workers, 0: those that say so."""
-        if num_workers == 0:
+        """Return the worker arguments of a loader with ``num_workers`` workers."""
+        if num_workers == 0:  # torch refuses most of the others without workers
             return {"num_workers": 0}
-        given = asdict(self)
-        del given["pin_memory"], given["prefetch_to_device"]
-        return {
-            **given,
-            "num_workers": num_workers,
-            "persistent_workers": self.persistent_workers is not False,
-        }
+        arguments = asdict(self)
+        # The data module decides these two by the trainer's device.
+        del arguments["pin_memory"]
+        del arguments["prefetch_to_device"]
+        arguments["num_workers"] = num_workers
+        arguments["persistent_workers"] = self.persistent_workers is not False
+        return arguments
 
 
 def auto_num_workers(decided: dict[Any, int], trainer: Trainer | None, worker_method: WorkerMethod) -> int:
-    """Return what ``num_workers="auto"`` is, and log why when it is decided.
+    """Return the number of workers for ``num_workers="auto"``, and log the reason when it is decided.
 
     Args:
-        decided: What was decided before, for each number of ranks and device: a data module may be looked at before a
-            trainer has it.
-        trainer: Whose devices share this host, or None for what the launcher's variables and the host show.
-        worker_method: Whether workers are processes or threads, which take less memory.
+        decided: Earlier decisions by number of ranks and kind of device; this call adds to it. A data module may be
+            used before a trainer has it, and the trainer may have other ranks.
+        trainer: The trainer whose ranks share this host, or None to read the launcher's variables and the host.
+        worker_method: Kind of the workers; threads take less memory than processes.
     """
-    ranks, accelerated = None, torch.accelerator.is_available()
-    if trainer is not None:
-        ranks, accelerated = trainer.num_devices, trainer.strategy.root_device.type != "cpu"
+    if trainer is None:
+        ranks = None
+        accelerated = torch.accelerator.is_available()
+    else:
+        ranks = trainer.num_devices
+        accelerated = trainer.strategy.root_device.type != "cpu"
     if (ranks, accelerated) not in decided:
         resources = read_resources(ranks_on_host=ranks, has_accelerator=accelerated)
         worker_bytes = THREAD_BYTES if worker_method == "thread" else PROCESS_BYTES
-        decided[ranks, accelerated], why = decide_num_workers(resources, worker_bytes=worker_bytes)
-        rank_zero_info(why)
+        decided[ranks, accelerated], reason = decide_num_workers(resources, worker_bytes=worker_bytes)
+        rank_zero_info(reason)
     return decided[ranks, accelerated]

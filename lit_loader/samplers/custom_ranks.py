@@ -140,7 +140,7 @@ def find_global_batches(sampler: Any, batch_sampler: Any, world_size: int) -> Gl
         batch_sampler: The loader's batch sampler, or None.
         world_size: Number of ranks.
     """
-    samplers = (sampler,)
+    samplers: tuple[Any, ...] = (sampler,)
     if batch_sampler is not None:
         # The loader's sampler has no effect next to a batch sampler; only Lightning looks at it.
         samplers = (batch_sampler, getattr(batch_sampler, "sampler", None))

@@ -196,7 +196,7 @@ def test_the_shipped_multi_task_config_flips_what_has_no_points(tmp_path, keypoi
 def test_data_sets_of_the_stages_are_attributes(shapes):
     root = shapes._voc().root
     datamodule = DetectionDataModule(VocSource(root=root, val=["val", "test"], predict=[], progress=False))
-    with pytest.raises(RuntimeError, match=r"train_dataset is not opened yet; call setup\('fit'\) first"):
+    with pytest.raises(RuntimeError, match=r"train_dataset is not open yet; call setup\('fit'\) first"):
         _ = datamodule.train_dataset
     datamodule.setup()
     assert len(datamodule.train_dataset) == 60

@@ -132,7 +132,7 @@ def test_a_table_that_does_not_know_sizes_is_refused(tmp_path):
     )
     for batching in (AspectRatioBatching(), SizeBatching()):
         batching.batched(SequentialSampler(table.num_images), table)
-        with pytest.raises(ValueError, match=r"does not know that of 2 of its 3 images, .*1\.png the first"):
+        with pytest.raises(ValueError, match=r"lacks the sizes of 2 of its 3 images, .*1\.png first"):
             batching.batched(SequentialSampler(3), unknown)
     plain = SequentialSamplerConfig().make_sampler(unknown)
     assert PlainBatching().batched(plain, unknown) is plain

@@ -88,9 +88,7 @@ def test_a_stream_and_a_collate_function():
 
 
 def test_what_makes_no_sense_is_refused():
-    with pytest.raises(
-        ValueError, match="train_sampler=WeightedRandomSampler has no meaning for an iterable"
-    ):
+    with pytest.raises(ValueError, match="train_sampler=WeightedRandomSampler has no effect on an iterable"):
         DatasetsDataModule(train_dataset=Stream(6), train_sampler=WeightedRandomSampler([1.0]))
     with pytest.raises(TypeError, match=r"val_dataset=\[3\] of type list should be Dataset"):
         DatasetsDataModule(val_dataset=[3])

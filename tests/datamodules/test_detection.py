@@ -181,7 +181,7 @@ def test_several_validation_and_test_sets_come_as_lists(shapes):
 
 def test_training_without_a_set_is_an_error(shapes):
     source = VocSource(root=shapes._voc().root, train=None, progress=False)
-    with pytest.raises(ValueError, match="needs one data set and DetectionDataModule has 0"):
+    with pytest.raises(ValueError, match="needs one data set, and DetectionDataModule has 0"):
         DetectionDataModule(source).train_dataloader()
 
 

@@ -27,7 +27,7 @@ def classifier_data(shapes, **settings):
 @pytest.mark.parametrize("stage", ["val", "test"])
 def test_a_callable_for_training_alone_warns_of_the_size_of_evaluation(shapes, stage):
     datamodule = classifier_data(shapes, train_transforms=Resized())
-    with pytest.warns(UserWarning, match=rf"{stage} 24x24 .* makes it 224x224; give {stage}_transforms"):
+    with pytest.warns(UserWarning, match=rf"{stage} 24x24 .* make it 224x224; give {stage}_transforms"):
         assert datamodule.first_batch(stage).images.shape[-2:] == (224, 224)
 
 

@@ -119,7 +119,7 @@ def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(so
         test_transforms={"size": 40},
     )
     assert first(own.train_dataloader()).images.shape[-1] == 24
-    with pytest.warns(UserWarning, match="first image of val 24x24 .* makes it 256x256"):
+    with pytest.warns(UserWarning, match="first image of val 24x24 .* make it 256x256"):
         assert first(own.val_dataloader()).images.shape[-1] == 256
     assert first(own.test_dataloader()).images.shape[-1] == 40
 
@@ -178,7 +178,7 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, sample_unit):
 @pytest.mark.parametrize(
     ("around", "sentence"),
     [
-        ("box", "around the boxes of the annotations, not around those of a detector"),
+        ("box", "around annotated boxes, not around a detector's boxes"),
         ("points", "around the true points"),
         ("image", "show whole images"),
     ],

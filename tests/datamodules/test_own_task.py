@@ -65,7 +65,9 @@ def test_drawing_is_optional(source):
     from matplotlib.figure import Figure
 
     datamodule = CountingDataModule(source)
-    with pytest.raises(NotImplementedError, match=r"CountingDataModule has no drawing; define draw_batch\("):
+    with pytest.raises(
+        NotImplementedError, match=r"CountingDataModule cannot draw batches; define draw_batch\("
+    ):
         datamodule.plot_batch()
     datamodule.draw_batch = lambda batch, *, max_images, title: Figure(label=title)
     assert datamodule.plot_batch("val").get_label() == "val batch"

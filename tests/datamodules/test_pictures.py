@@ -202,7 +202,7 @@ def test_of_too_many_classes_the_most_frequent_and_the_rarest_stay_with_a_note()
     axis = figure.axes[0]
     names = [label.get_text() for label in axis.get_yticklabels()]
     assert names == [f"class {i}" for i in (299, 298, 297, 2, 1, 0)]
-    assert "294 of 300, between these in frequency, are left out" in axis.get_ylabel()
+    assert "294 of 300, of medium frequency, are left out" in axis.get_ylabel()
     stream = io.BytesIO()
     figure.savefig(stream, dpi=40)
     assert Image.open(stream).size[1] < 200

@@ -54,7 +54,7 @@ def predicted(datamodule):
 def test_nothing_to_test_or_predict_on_is_an_error_and_not_silence(train, stage):
     datamodule = ClassificationDataModule(DrawnSource(train=train), batch_size=2, sample_unit="object")
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
-    with pytest.raises(ValueError, match=rf"has nothing to {stage} on; name it by {stage}= of the source"):
+    with pytest.raises(ValueError, match=rf"has nothing to {stage} on; give it by {stage}= of the source"):
         getattr(trainer, stage)(Collecting(), datamodule=datamodule)
 
 

@@ -36,7 +36,7 @@ from lit_loader.errors import ImageError
         ({"workers": {"timeout": -1.0}}, "timeout=-1.0"),
         ({"workers": {"prefetch_factor": 0}}, "prefetch_factor=0"),
         ({"images": "nonsense"}, "images='nonsense'"),
-        ({"images": "stack", "collate_fn": DetectionCollate()}, "images='stack' .* beside a collate_fn"),
+        ({"images": "stack", "collate_fn": DetectionCollate()}, "images='stack' .* next to a collate_fn"),
         ({"images": "pad", "size_divisor": 8, "collate_fn": DetectionCollate()}, "size_divisor=8"),
         ({"extra_fields": ["colour"]}, "colour"),
         ({"first_label": -1}, "first_label=-1"),
