@@ -40,7 +40,7 @@ NEEDED = {  # files and folders whose every test needs an extra
         "test_documents.py",
         "test_experiments.py",
         "test_hydra_app.py",
-        "test_run_words.py",
+        "test_stored_overrides.py",
         "tuning/test_search.py",
     ],
     "plot": ["callbacks/test_picture_logger.py", "datamodules/test_pictures.py", "recipes/test_pictures.py"],

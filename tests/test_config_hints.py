@@ -45,7 +45,7 @@ def told_of(main, capsys):
         ("smapler=random", "did you mean sampler?"),
         ("smapler.exponent=1", "did you mean sampler.exponent?"),
         ("experimnt=bccd", "did you mean experiment?"),
-        ("qqqq=1", "+qqqq=VALUE adds one of your own"),
+        ("qqqq=1", "+qqqq=VALUE adds your own key"),
         ("datamodule.train_transforms.hflipp=1", "did you mean datamodule.train_transforms.hflip?"),
         ("datamodule.train_transform.hflip=1", "did you mean datamodule.train_transforms?"),
         ("datamodule.val_transforms.size=64", "datamodule.val_transforms='{size: VALUE}'"),
@@ -63,7 +63,7 @@ def told_of(main, capsys):
         ("datamodule.train_transforms.flip_pairs=[]", "+datamodule.train_transforms.flip_pairs=VALUE adds"),
         (
             "datamodule.train_transforms={_target_: a.B}",
-            "by ~datamodule.train_transforms '+datamodule.train_tra",
+            "pass ~datamodule.train_transforms '+datamodule.train_tra",
         ),
         ("datamodule.train_transforms={hflipp: 1}", "did you mean datamodule.train_transforms.hflip?"),
     ],

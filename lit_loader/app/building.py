@@ -1,4 +1,4 @@
-"""The parts of a run, built from its config in the order in which they need each other."""
+"""Build the parts of a run from its config, in the order in which they depend on each other."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ _NEVER_FROM_CHECKPOINT = frozenset({"compile", "loss", "model", "optimizer", "sc
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What a config describes.
+    """The objects of one run, built from its config.
 
     Attributes:
         cfg: The config.
-        folder: Where the run writes.
-        datamodule: Its data, prepared.
+        folder: The folder that the run writes to.
+        datamodule: The data module, with its data prepared.
         model: The task, or any LightningModule.
-        trainer: With the callbacks and loggers of the config's groups.
+        trainer: The trainer, with the callbacks and loggers of the config's groups.
     """
 
     cfg: DictConfig
@@ -60,7 +60,8 @@ class Run:
 
 
 def console() -> Console:
-    """Return where rank 0 prints; text in brackets is text, as names from files may have it."""
+    """Return the console of rank 0; the consoles of other ranks are quiet."""
+    # Rich takes text in brackets for markup, and names from files may contain brackets.
     return Console(width=100, quiet=getattr(rank_zero_only, "rank", 0) != 0, markup=False)
 
 
@@ -75,10 +76,10 @@ def build_run(
 
     Args:
         cfg: A config as ``conf/train.yaml`` composes it.
-        checkpoint: One that is tested or predicts: the model is built with the names that it holds and without
-            ``weights``, or None for a model whose names follow from the data.
-        callbacks: Further callbacks.
-        needs_names: Whether the data must have the names of the checkpoint.
+        checkpoint: Path of a checkpoint to test or predict with: the model is built with the names in it and without
+            ``weights``. None takes the names from the data.
+        callbacks: Additional callbacks of the trainer.
+        needs_names: If True, the data must have the same names as the checkpoint.
 
     Raises:
         ConfigError: If a setting is refused.
@@ -93,7 +94,7 @@ def build_run(
     accelerator = cfg.trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.accelerator.is_available():
         raise ConfigError(
-            f"trainer.accelerator={accelerator}: torch finds none here; choose trainer=cpu, or a build of torch for it"
+            f"trainer.accelerator={accelerator}: torch finds none here; choose trainer=cpu, or install torch for it"
         )
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
     extras = cfg.get("extras") or {}
@@ -109,35 +110,36 @@ def build_run(
     with config_errors(cfg):
         datamodule: LightningDataModule = instantiate(cfg.datamodule, _convert_="all")
         datamodule.prepare_data()
-        held = {} if checkpoint is None else _hyperparameters(read_checkpoint(checkpoint))
-        names = {**held, "weights": None} if held else {}
+        stored_names = {} if checkpoint is None else _hyperparameters(read_checkpoint(checkpoint))
+        # Trainer.test and Trainer.predict load the checkpoint's weights; others would be downloaded for nothing.
+        names = {**stored_names, "weights": None} if stored_names else {}
         if isinstance(datamodule, TableDataModule):
             if datamodule.first_table(("train", "val", "test")) is not None:
                 console().print(datamodule.summary(), markup=False, highlight=False)
-            if needs_names or not held:
-                found = model_kwargs_from_datamodule(datamodule)
-                _check_names(held, found)
-                names = {**found, **names}
+            if needs_names or not stored_names:
+                data_names = model_kwargs_from_datamodule(datamodule)
+                _check_names(stored_names, data_names)
+                names = {**data_names, **names}
         model = _build_model(cfg, names)
-        trainer = _trainer(cfg, model, callbacks)
+        trainer = _build_trainer(cfg, model, callbacks)
     run = Run(cfg=cfg, folder=Path(cfg.paths.output_dir), datamodule=datamodule, model=model, trainer=trainer)
     _log_hyperparameters(run)
     return run
 
 
 def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
-    """Return the checkpoint of a config.
+    """Return the path of the checkpoint that a config names, or None.
 
     Args:
         cfg: The config.
-        is_needed: Whether there must be one.
+        is_needed: If True, refuse a config without a checkpoint.
 
     Raises:
-        ConfigError: If the file does not exist, or is not given where it is needed.
+        ConfigError: If the file does not exist, or a needed checkpoint is missing.
     """
     path: str | None = cfg.get("ckpt_path")
     if is_needed and cfg.get("resume_in_place"):
-        raise ConfigError("resume_in_place=true is of training alone; leave it out")
+        raise ConfigError("resume_in_place=true works only with train; remove it")
     if path is None and is_needed:
         raise ConfigError(
             "ckpt_path is missing; pass ckpt_path=FILE, a checkpoint of a run such as "
@@ -150,30 +152,30 @@ def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:
 
 @contextmanager
 def loading(cfg: DictConfig) -> Iterator[None]:
-    """Run a test or a prediction: errors in the data as `config_errors`, and no warning of what only a fit would do."""
+    """Run a test or a prediction, with errors in the data as in `config_errors`."""
     with config_errors(cfg, data_only=True), warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", "The dirpath has changed"
-        )  # of a checkpoint callback, which keeps none now
+        # Checkpoint callbacks warn when they load their state, but without a fit they save nothing.
+        warnings.filterwarnings("ignore", "The dirpath has changed")
         yield
 
 
 def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
-    """Return the content of a checkpoint, its tensors mapped; empty for one that Lightning looks up.
+    """Return the content of a checkpoint, its tensors memory-mapped; empty if Lightning looks the checkpoint up.
 
     Args:
-        path: The file; a folder of a sharded checkpoint and Lightning's own words are left to Lightning.
-        resumes: True if a fit resumes from it: then it must have the state of the fit too, besides weights.
+        path: The file. The folder of a sharded checkpoint and Lightning's own words are left to Lightning.
+        resumes: If True, the checkpoint must hold the state of a fit as well as weights.
 
     Raises:
-        ConfigError: If the file cannot be loaded as a Lightning checkpoint of tensors and plain values, or a fit
-            cannot resume from it.
+        ConfigError: If the file is not a Lightning checkpoint of tensors and plain values, or a fit cannot resume
+            from it.
     """
     if not Path(path).is_file():
         return {}
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
-    except Exception as error:  # pickle, zip and torch have a dozen types for a damaged or hostile file
+    except Exception as error:
+        # pickle, zipfile and torch raise a dozen types for a damaged or hostile file.
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise ConfigError(
             f"ckpt_path={path!r} cannot be read as a checkpoint of tensors and plain values: {reason}"
@@ -188,14 +190,14 @@ def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
     ]
     if resumes and missing:
         raise ConfigError(
-            f"ckpt_path={path!r} holds weights alone, without {', '.join(missing)}: a fit cannot resume from it; to "
+            f"ckpt_path={path!r} holds only weights, without {', '.join(missing)}: a fit cannot resume from it; to "
             f"start from its weights, pass model.weights={path}"
         )
     return checkpoint
 
 
 def _hyperparameters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments of its model that a checkpoint holds, but for those that no file may choose."""
+    """Return the model's arguments that a checkpoint holds, without those that a file must not choose."""
     arguments = checkpoint.get("hyper_parameters")
     if not isinstance(arguments, Mapping):
         return {}
@@ -205,17 +207,18 @@ def _hyperparameters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
 def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
     """Build the model of a config with arguments from files.
 
-    Only the config passes through Hydra. In a checkpoint or a data set, a mapping with ``_target_`` or a string with
-    ``${...}`` is a plain argument of the constructor.
+    Only the config passes through Hydra. From a checkpoint or a dataset, a mapping with ``_target_`` or a string with
+    ``${...}`` reaches the constructor as a plain argument.
 
     Raises:
         InstantiationException: If the constructor refuses its arguments.
     """
     constructor = instantiate(cfg.model, _partial_=True, _convert_="all")
-    arguments = _taken(cfg, names)
+    arguments = _accepted_arguments(cfg, names)
     try:
         model: LightningModule = constructor(**arguments)
-    except Exception as error:  # as `instantiate` reports it
+    except Exception as error:
+        # The same error as `instantiate` raises, so that it is explained in the same way.
         target = cfg.model["_target_"]
         raise InstantiationException(
             f"Error in call to target {target!r}:\n{error!r}\nfull_key: model"
@@ -223,21 +226,22 @@ def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
     return model
 
 
-def _check_names(held: Mapping[str, Any], found: Mapping[str, Any]) -> None:
-    """Refuse data whose labels mean other things than those that a checkpoint was trained on."""
+def _check_names(stored_names: Mapping[str, Any], data_names: Mapping[str, Any]) -> None:
+    """Refuse data whose labels have other meanings than in the training data of a checkpoint."""
     for key in ("class_names", "keypoint_names", "attributes"):
-        if held.get(key) is not None and key in found and found[key] != held[key]:
+        stored = stored_names.get(key)
+        if stored is not None and key in data_names and data_names[key] != stored:
             remedy = (
-                "; give dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
+                "; pass dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
             )
             raise ConfigError(
-                f"{key} of the checkpoint are {held[key]}, and of the data {found[key]}: its labels would mean "
-                f"something else{remedy}"
+                f"{key} of the checkpoint are {stored}, and of the data {data_names[key]}: labels would have "
+                f"different meanings{remedy}"
             )
 
 
 def _check_boxes(cfg: DictConfig) -> None:
-    """Refuse a detector for a format without boxes before the data is read: it would learn whole images as objects."""
+    """Refuse a detector for a format without boxes before the data is read: each whole image would be an object."""
     source = cfg.get("dataset") or {}
     format_name = source.get("format")
     datamodule = locate(cfg.datamodule["_target_"])
@@ -245,87 +249,86 @@ def _check_boxes(cfg: DictConfig) -> None:
         return
     if format_name in _FORMATS_WITHOUT_BOXES:
         raise ConfigError(
-            f"dataset.format={format_name} has a class for each image and no boxes, and datamodule is a "
+            f"dataset.format={format_name} has a class per image but no boxes, and datamodule is a "
             f"{datamodule.__name__}, which needs boxes; did you mean experiment=classification?"
         )
 
 
 def _check_masks(cfg: DictConfig) -> None:
-    """Refuse a model that learns or scores masks for a data module without them, before the data is read."""
+    """Refuse a model that needs masks with a data module that yields none, before the data is read."""
     if cfg.model.get("masks") is True and cfg.datamodule.get("masks") is False:
         raise ConfigError(
-            "model.masks=true, and datamodule.masks=false: targets would have no masks; give datamodule.masks=true, or "
+            "model.masks=true, and datamodule.masks=false: targets would have no masks; pass datamodule.masks=true, or "
             "choose a model without masks, such as model=fasterrcnn_resnet50_fpn_v2"
         )
 
 
 def _check_task(cfg: DictConfig) -> None:
     """Refuse a data module and a model of different tasks before the data is read."""
-    known = {name: locate(target) for name, target in shipped_targets("model").items()}
-    check_model_fits(locate(cfg.datamodule["_target_"]), locate(cfg.model["_target_"]), known)
+    models = {name: locate(target) for name, target in shipped_targets("model").items()}
+    check_model_fits(locate(cfg.datamodule["_target_"]), locate(cfg.model["_target_"]), models)
 
 
-def _taken(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the model's constructor takes and the config does not set; ``weights`` wins."""
-    parameters = signature(get_object(cfg.model["_target_"])).parameters.values()
-    is_open = any(each.kind is Parameter.VAR_KEYWORD for each in parameters)
-    taken = {each.name for each in parameters}
+def _accepted_arguments(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that the model's constructor accepts and the config does not set, and ``weights``."""
+    parameters = signature(get_object(cfg.model["_target_"])).parameters
+    is_open = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
     return {
         name: value
         for name, value in names.items()
-        if (name in taken or is_open) and (name not in cfg.model or name == "weights")
+        if (name in parameters or is_open) and (name not in cfg.model or name == "weights")
     }
 
 
-def _trainer(cfg: DictConfig, model: LightningModule, further: tuple[Callback, ...]) -> Trainer:
-    """Return the trainer with what its groups hold; keys of ``trainer`` itself come first."""
-    own = cfg.trainer
-    loggers: list[Logger] | Any = [instantiate(each, _convert_="all") for each in _targets(cfg.get("logger"))]
-    given: dict[str, Any] = {} if "logger" in own else {"logger": loggers or False}
-    has_logger = bool(loggers) if "logger" not in own else own.logger not in (None, False)
+def _build_trainer(cfg: DictConfig, model: LightningModule, extra_callbacks: tuple[Callback, ...]) -> Trainer:
+    """Build the trainer with the loggers and callbacks of the groups; keys of ``trainer`` itself win."""
+    settings = cfg.trainer
+    loggers: list[Logger] = [instantiate(node, _convert_="all") for node in _targets(cfg.get("logger"))]
+    arguments: dict[str, Any] = {} if "logger" in settings else {"logger": loggers or False}
+    has_logger = settings.logger not in (None, False) if "logger" in settings else bool(loggers)
     callbacks = [
-        instantiate(each, **_monitored(each, model), _convert_="all")
-        for each in _targets(cfg.get("callbacks"))
+        instantiate(node, **_resolve_auto(node, model), _convert_="all")
+        for node in _targets(cfg.get("callbacks"))
     ]
-    refused: list[type[Callback]] = []  # by a trainer that has no place for what they write
-    if not has_logger or own.get("fast_dev_run"):
-        refused.append(LearningRateMonitor)
-    if own.get("enable_checkpointing") is False:
-        refused.append(Checkpoint)
-    callbacks = [each for each in callbacks if not isinstance(each, tuple(refused))]
-    listed = instantiate(own.callbacks, _convert_="all") if own.get("callbacks") else []
-    trainer: Trainer = instantiate(
-        own, callbacks=[*listed, *callbacks, *further], **given, _convert_="all", _recursive_=False
-    )
+    # Lightning raises for a callback that writes to a logger or a checkpoint that the trainer does not have.
+    unusable: list[type[Callback]] = []
+    if not has_logger or settings.get("fast_dev_run"):
+        unusable.append(LearningRateMonitor)
+    if settings.get("enable_checkpointing") is False:
+        unusable.append(Checkpoint)
+    callbacks = [callback for callback in callbacks if not isinstance(callback, tuple(unusable))]
+    listed_callbacks = instantiate(settings.callbacks, _convert_="all") if settings.get("callbacks") else []
+    arguments["callbacks"] = [*listed_callbacks, *callbacks, *extra_callbacks]
+    trainer: Trainer = instantiate(settings, **arguments, _convert_="all", _recursive_=False)
     return trainer
 
 
 def _targets(group: DictConfig | None) -> Iterator[DictConfig]:
-    """Yield what a group's mapping holds; a value of null was switched off."""
+    """Yield the nodes of a group that have a ``_target_``; a command switches a node off by setting it to null."""
     for value in (group or {}).values():
         if isinstance(value, DictConfig) and "_target_" in value:
             yield value
 
 
-def _monitored(callback: DictConfig, model: LightningModule) -> dict[str, Any]:
-    """Return what ``monitor: auto`` and ``mode: auto`` of a callback stand for: the task's metric.
+def _resolve_auto(callback: DictConfig, model: LightningModule) -> dict[str, Any]:
+    """Return the metric of the task, and its mode, for the arguments ``monitor`` and ``mode`` that are ``auto``.
 
     Raises:
-        ConfigError: If the model names none.
+        ConfigError: If the model has no metric to monitor.
     """
-    names = {"monitor": "monitor", "mode": "monitor_mode"}
-    wanted = [name for name in names if callback.get(name) == "auto"]
-    if wanted and not isinstance(getattr(model, "monitor", None), str):
+    attributes = {"monitor": "monitor", "mode": "monitor_mode"}
+    auto_arguments = [name for name in attributes if callback.get(name) == "auto"]
+    if auto_arguments and not isinstance(getattr(model, "monitor", None), str):
         raise ConfigError(
             f"{callback['_target_']} has monitor=auto, and a {type(model).__name__} has no attribute `monitor`; name a "
             "metric that it logs"
         )
-    return {name: getattr(model, names[name]) for name in wanted}
+    return {name: getattr(model, attributes[name]) for name in auto_arguments}
 
 
 @rank_zero_only
 def _log_hyperparameters(run: Run) -> None:
-    """Give the config and the sizes of the model to every logger."""
+    """Log the config and the number of parameters of the model to every logger."""
     if not run.trainer.loggers:
         return
     sizes = {"total": 0, "trainable": 0}
@@ -333,9 +336,10 @@ def _log_hyperparameters(run: Run) -> None:
         sizes["total"] += parameter.numel()
         sizes["trainable"] += parameter.numel() * parameter.requires_grad
     config: Any = OmegaConf.to_container(run.cfg, resolve=True, throw_on_missing=False)
-    names = getattr(run.datamodule, "class_names", None)
+    class_names = getattr(run.datamodule, "class_names", None)
     hyperparameters = {**config, "num_parameters": sizes}
-    if names is not None:  # loggers write YAML files, which Lightning reads through OmegaConf
-        hyperparameters["class_names"] = [escape_interpolations(str(name)) for name in names]
+    if class_names is not None:
+        # Loggers write YAML files that Lightning reads through OmegaConf, which would resolve `${...}` in a name.
+        hyperparameters["class_names"] = [escape_interpolations(str(name)) for name in class_names]
     for logger in run.trainer.loggers:
         logger.log_hyperparams(hyperparameters)

@@ -10,7 +10,7 @@ from omegaconf import DictConfig
 from lit_loader.app.building import build_run, checkpoint_path
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.running import one_job, run
-from lit_loader.app.training import finish, has_stage, numbers, test
+from lit_loader.app.training import finish, has_stage, logged_metrics, test
 
 __all__ = ["evaluate", "main"]
 
@@ -27,7 +27,7 @@ def evaluate(cfg: DictConfig) -> float | None:
         ``optimized_metric``, or None if that is null.
 
     Raises:
-        ConfigError: If a setting is refused, or there is no test split.
+        ConfigError: If a setting is refused, or the data has no test split.
         LitLoaderError: If the data cannot be used.
     """
     start = time.monotonic()
@@ -35,9 +35,9 @@ def evaluate(cfg: DictConfig) -> float | None:
         path = checkpoint_path(cfg, is_needed=True)
         run = build_run(cfg, checkpoint=path)
         if not has_stage(run.datamodule, "test"):
-            raise ConfigError("there is no test split; name what to test on by dataset.test=NAME")
+            raise ConfigError("the data has no test split; name one with dataset.test=NAME")
         tested = test(run, path)
-        return finish(run, numbers(run), tested, start)
+        return finish(run, logged_metrics(run), tested, start)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="eval")

@@ -31,8 +31,8 @@ _STYLE: Final = re.compile(r"\x1b\[[0-9;]*m")
 def logged_run() -> Iterator[None]:
     """Copy the output, warnings and log messages of a job to the log file that Hydra opened; drop uninformative lines.
 
-    Frames of a progress bar are left out, as are outputs of other processes. A log file that cannot be written, on a
-    full disk, changes nothing else.
+    Frames of a progress bar and the output of other processes are not copied. If a log file cannot be written, for
+    example on a full disk, the job runs on without it.
     """
     files = [handler for handler in logging.root.handlers if isinstance(handler, logging.FileHandler)]
     consoles = [handler for handler in logging.root.handlers if handler not in files]
@@ -42,10 +42,12 @@ def logged_run() -> Iterator[None]:
     raises = logging.raiseExceptions
     for logger in lightning:
         logger.handlers += files
+    # A progress bar shows the lines of an epoch on the console.
     for console in consoles:
-        console.addFilter(_is_unprinted)
+        console.addFilter(_is_for_console)
     messages.addFilter(_is_informative)
-    logging.raiseExceptions = False  # a full disk: each record would print a traceback
+    # On a full disk, each record would print a traceback.
+    logging.raiseExceptions = False
     sys.stdout = _LoggedStream(stdout, files)
     try:
         with warnings.catch_warnings():
@@ -69,7 +71,7 @@ def logged_run() -> Iterator[None]:
         logging.raiseExceptions = raises
         messages.removeFilter(_is_informative)
         for console in consoles:
-            console.removeFilter(_is_unprinted)
+            console.removeFilter(_is_for_console)
         for logger in lightning:
             logger.handlers = [handler for handler in logger.handlers if handler not in files]
 
@@ -78,7 +80,7 @@ def _is_informative(record: logging.LogRecord) -> bool:
     return _SILENT.search(record.getMessage()) is None
 
 
-def _is_unprinted(record: logging.LogRecord) -> bool:
+def _is_for_console(record: logging.LogRecord) -> bool:
     return record.name != _EPOCH_LINES
 
 
@@ -87,16 +89,18 @@ def _write(files: list[logging.FileHandler], text: str) -> None:
     for file in files:
         try:
             stream: Any = file.stream
-            if stream is not None:  # the handler opens it with its first record
+            # The handler opens its stream with the first record.
+            if stream is not None:
+                # Another thread may be writing a record.
                 with file.lock:  # type: ignore[union-attr] # every handler has one
                     stream.write(text)
                     stream.flush()
-        except (OSError, ValueError):  # a full disk, or a file that was closed
+        except (OSError, ValueError):  # the disk is full, or the file was closed
             continue
 
 
 class _LoggedStream:
-    """A stream that writes to log files too: text, and no frames of a progress bar."""
+    """A stream that copies text to log files, except for frames of a progress bar."""
 
     def __init__(self, stream: Any, files: list[logging.FileHandler]) -> None:
         self._stream = stream
@@ -105,7 +109,8 @@ class _LoggedStream:
     def write(self, text: str) -> int:
         """Write text."""
         plain = _STYLE.sub("", text)
-        if not {"\x1b", "\r"} & {*plain}:  # else it moves the cursor
+        # Text that moves the cursor is a frame of a progress bar.
+        if not {"\x1b", "\r"} & {*plain}:
             _write(self._files, plain)
         written: int = self._stream.write(text)
         return written

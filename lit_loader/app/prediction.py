@@ -25,15 +25,15 @@ __all__ = ["main", "predict"]
 def predict(cfg: DictConfig) -> None:
     """Predict with the checkpoint ``ckpt_path`` on the images of ``source``, or on the data without it.
 
-    ``source`` is a folder of images, or an image; it replaces the data set alone. Without it the split ``predict`` of
-    the data is predicted on, or ``test``. The model gets the names of classes and points from the checkpoint; the data
+    ``source`` is a folder of images, or one image; it replaces only the dataset. Without it, the images are those of
+    the split ``predict`` or ``test`` of the data. The names of classes and points come from the checkpoint, so the data
     needs no labels. The callback ``predict`` of the config writes the predictions.
 
     Args:
         cfg: A config as ``conf/predict.yaml`` composes it.
 
     Raises:
-        ConfigError: If a setting is refused, or there is nothing to predict on.
+        ConfigError: If a setting is refused, or the data has no images to predict on.
         LitLoaderError: If the data cannot be used.
     """
     with one_job():
@@ -45,12 +45,12 @@ def predict(cfg: DictConfig) -> None:
         run = build_run(cfg, checkpoint=path, callbacks=(writer,), needs_names=False)
         if not has_stage(run.datamodule, "predict"):
             raise ConfigError(
-                "there is nothing to predict on; name it by dataset.predict=NAME, or give source=FOLDER"
+                "the data has no split to predict on; name one with dataset.predict=NAME, or pass source=FOLDER"
             )
         with config_errors(cfg, node="predict"):
             if isinstance(writer, PredictionWriter) and isinstance(run.datamodule, TableDataModule):
                 writer.check_task(run.datamodule, run.model)
-        with config_errors(cfg), loading(cfg), _naming_the_policy():
+        with config_errors(cfg), loading(cfg), _name_bad_sample_policy():
             run.trainer.predict(
                 run.model,
                 datamodule=run.datamodule,
@@ -67,21 +67,21 @@ def predict(cfg: DictConfig) -> None:
 
 
 @contextmanager
-def _naming_the_policy() -> Iterator[None]:
-    """Add to the error of an image that cannot be decoded how it is left out."""
+def _name_bad_sample_policy() -> Iterator[None]:
+    """Add the setting that skips unreadable images to the error of one."""
     try:
         yield
     except ImageError as error:
-        remedy = "datamodule.on_bad_sample=skip leaves out images that cannot be read, and lists them"
+        remedy = "datamodule.on_bad_sample=skip skips images that cannot be read, and lists them"
         raise ImageError(f"{str(error).rstrip()}\n{remedy}") from error
 
 
 def _with_image_files(cfg: DictConfig) -> DictConfig:
-    """Return a copy of a config whose data set is the images of ``source``."""
+    """Return a copy of a config with the images of ``source`` as its dataset."""
     cuts_objects = _sample_unit(cfg) == "object"
     copy = cfg.copy()
-    # Names of the checkpoint do not pass through the config, where `${...}` in them would be resolved: the callback
-    # takes them from the model.
+    # Class names from the checkpoint stay out of the config, which would resolve `${...}` in them. The callback takes
+    # them from the model.
     with open_dict(copy):
         copy.dataset = {
             "_target_": "lit_loader.datasets.ImageFilesSource",
@@ -92,13 +92,13 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
         copy.datamodule.source = "${dataset}"
     if cuts_objects:
         console().print(
-            "datamodule.sample_unit=object: each image is one object that fills it", soft_wrap=True
+            "datamodule.sample_unit=object: each image is taken as one object that fills it", soft_wrap=True
         )
     return copy
 
 
 def _sample_unit(cfg: DictConfig) -> Any:
-    """Return ``sample_unit`` of the data module: the config's, else the default of its constructor."""
+    """Return ``sample_unit`` of the data module, from the config or the default of its constructor."""
     parameter = signature(get_object(cfg.datamodule["_target_"])).parameters.get("sample_unit")
     return cfg.datamodule.get("sample_unit", None if parameter is None else parameter.default)
 

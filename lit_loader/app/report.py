@@ -1,4 +1,4 @@
-"""What a run tells at its end: scores, the classes that batches brought, waiting time."""
+"""The report at the end of a run: scores, the classes in its batches, and the time spent waiting for data."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ def print_report(
     """Print the scores of a run and the figures of its monitors.
 
     Args:
-        model: Its model.
-        trainer: Its trainer, whose callbacks are the monitors.
-        metrics: Its metrics by name, printed if the model is not a `Task`.
-        out: Where to print.
+        model: The model of the run.
+        trainer: The trainer of the run, with its monitors as callbacks.
+        metrics: Metrics of the run by name, printed if the model is not a `Task`.
+        out: The console to print to.
         validation: Scores of the best validation of a `Task`, printed if no test was run.
     """
     if isinstance(model, Task):
@@ -46,7 +46,7 @@ def print_report(
 
 
 def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Console) -> None:
-    """Print scores; those of the same names are side by side."""
+    """Print scores; results with the same names of scores share a table, one column each."""
     tables: dict[tuple[str, ...], dict[str, Mapping[str, float]]] = {}
     for title, scores in results:
         tables.setdefault(tuple(scores), {})[title] = scores
@@ -59,13 +59,13 @@ def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Conso
 
 
 def _print_mix(mix: ClassMix, out: Console) -> None:
-    """Print how often each class was in the set, was expected, and came in batches."""
+    """Print the share of each class in the dataset, its expected share, and its share in the batches."""
     if not mix.counts.any():
         return
     table = Table(
         printable(mix.label), "in the set", "expected", "arrived", title="mix", title_justify="left"
     )
     for i, name in enumerate(mix.class_names):
-        shares = ("n/a" if each is None else f"{each[i]:.1%}" for each in (mix.natural, mix.expected))
+        shares = ("n/a" if share is None else f"{share[i]:.1%}" for share in (mix.natural, mix.expected))
         table.add_row(printable(name), *shares, f"{mix.arrived[i]:.1%}")
     out.print(table)

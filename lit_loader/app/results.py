@@ -23,21 +23,21 @@ _KEY: Final = "lit_loader_best_validation"
 
 
 class BestValidation(Callback):
-    """Keeps metrics and scores of the best validation of a fit: by the metric that picks the best checkpoint.
+    """Callback that records the best validation of a fit, by the metric that chooses the best checkpoint.
 
-    The state goes into checkpoints, so a resumed run knows an earlier best validation. Without such a metric the
-    last validation counts.
+    Checkpoints hold the record, so a resumed run knows an earlier best validation. Without a metric, the record is of
+    the last validation.
 
     Attributes:
-        best: ``epoch``, ``step``, ``metrics`` by name; of a `Task` also ``scores``, see `plain_scores`, and
-            ``report``, see `Report`. Empty before a validation.
+        best: ``epoch``, ``step`` and ``metrics`` by name; for a `Task` also ``scores``, see `plain_scores`, and
+            ``report``, see `Report`. Empty before the first validation.
     """
 
     def __init__(self) -> None:
         self.best: dict[str, Any] = {}
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Keep this validation if it is the best so far."""
+        """Record this validation if it is the best so far."""
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -53,11 +53,11 @@ class BestValidation(Callback):
             self.best["report"] = [list(section) for section in pl_module.val_scores.report()]
 
     def report(self) -> Report:
-        """Return the report of the best validation, whose first section has that title; empty of no `Task`."""
+        """Return the report of the best validation; empty without a `Task`."""
         sections = self.best.get("report", [])
         return [("best validation" if title == "test" else title, figures) for title, figures in sections]
 
-    # A key of its own, not the state of a callback: Lightning would warn wherever a checkpoint is used without it.
+    # The record has its own key. With `state_dict`, Lightning would warn wherever the callback is absent.
     def on_save_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
@@ -67,13 +67,13 @@ class BestValidation(Callback):
     def on_load_checkpoint(
         self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
     ) -> None:
-        """Go on with the best validation of the checkpoint that a fit resumes from."""
+        """Restore the best validation from the checkpoint that a fit resumes from."""
         if trainer.state.fn == "fit":
             self.best = checkpoint.get(_KEY, {})
 
 
 def _monitored(trainer: Trainer, model: LightningModule) -> tuple[str | None, str]:
-    """Return the metric that picks the best checkpoint, and whether its best is the ``"min"`` or the ``"max"``."""
+    """Return the metric that chooses the best checkpoint, and its mode, ``"min"`` or ``"max"``."""
     for callback in trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.monitor is not None:
             return callback.monitor, callback.mode

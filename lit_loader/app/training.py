@@ -21,7 +21,7 @@ from omegaconf import DictConfig
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.composition import ConfigError
-from lit_loader.app.composition.stored_overrides import words_to_repeat
+from lit_loader.app.composition.stored_overrides import overrides_to_repeat
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, write_results
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
@@ -29,24 +29,24 @@ from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
 
-__all__ = ["disk_errors", "finish", "has_stage", "last_checkpoint", "main", "numbers", "test", "train"]
+__all__ = ["disk_errors", "finish", "has_stage", "last_checkpoint", "logged_metrics", "main", "test", "train"]
 
 
 def train(cfg: DictConfig) -> float | None:
-    """Fit, test and report as a config says; resumes from ``ckpt_path``.
+    """Fit a model, test it and print a report; resume from ``ckpt_path`` if it is set.
 
-    With ``train`` false the weights of ``ckpt_path``, or those that the model is built with, are tested. A run without
-    a test split ends with the fit.
+    With ``train: false``, the weights of ``ckpt_path`` are tested, or the initial weights of the model. Without a test
+    split, the run ends with the fit.
 
     Args:
         cfg: A config as ``conf/train.yaml`` composes it.
 
     Returns:
-        ``optimized_metric``, or the task's own where that is null: its best value where a checkpoint callback follows
-        it, else the last one. None if it is null and the run gave no such metric.
+        ``optimized_metric``, or the metric of the task if that is null: the best value if a checkpoint callback
+        monitors it, else the last value. None if it is null and the run logged no metric of the task.
 
     Raises:
-        ConfigError: If a setting is refused, or no metric has the name of ``optimized_metric``.
+        ConfigError: If a setting is refused, or ``optimized_metric`` is not a metric of the run.
         LitLoaderError: If the data cannot be used.
     """
     start = time.monotonic()
@@ -55,28 +55,29 @@ def train(cfg: DictConfig) -> float | None:
         fits = cfg.get("train", True)
         if path is not None and fits:
             read_checkpoint(path, resumes=True)
-        _check_place(cfg, path if fits else None)
+        _check_resume_folder(cfg, path if fits else None)
         validation = BestValidation()
-        callbacks = (validation, _LossOfShortRuns()) if fits else ()
+        callbacks = (validation, _ShortRunLogging()) if fits else ()
         run = build_run(cfg, checkpoint=None if fits else path, callbacks=callbacks)
         metrics: dict[str, float] = {}
         if fits:
             _fit(run, path)
-            metrics = numbers(run)
+            metrics = logged_metrics(run)
             path = None
         tested = "nothing"
         if cfg.get("test", True):
-            tested = "nothing, there is no test split"
+            tested = "nothing, the data has no test split"
             if has_stage(run.datamodule, "test"):
                 tested = test(run, path)
-                metrics |= numbers(run)
+                metrics |= logged_metrics(run)
         return finish(run, metrics, tested, start, validation)
 
 
-class _LossOfShortRuns(Callback):
-    """Lowers ``log_every_n_steps`` to the batches of an epoch, or of the run, so that loggers get a loss."""
+class _ShortRunLogging(Callback):
+    """Callback that lowers ``log_every_n_steps`` to the length of an epoch or of the run, so that a loss is logged."""
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # With the default of 50, a run of fewer batches would log no training loss at all.
         num_batches = trainer.num_training_batches
         if trainer.max_steps > 0:
             num_batches = min(num_batches, trainer.max_steps * trainer.accumulate_grad_batches)
@@ -84,8 +85,8 @@ class _LossOfShortRuns(Callback):
             trainer.log_every_n_steps = int(num_batches)  # type: ignore[attr-defined]
 
 
-def _check_place(cfg: DictConfig, path: str | None) -> None:
-    """Refuse ``resume_in_place`` where the run does not go on in the folder of its checkpoint.
+def _check_resume_folder(cfg: DictConfig, path: str | None) -> None:
+    """Refuse ``resume_in_place`` if the run does not continue in the folder of its checkpoint.
 
     Raises:
         ConfigError: If the run resumes from no checkpoint, or writes into another folder.
@@ -96,15 +97,15 @@ def _check_place(cfg: DictConfig, path: str | None) -> None:
     if path is None or Path(path).absolute().parent.parent != folder:
         raise ConfigError(
             f"resume_in_place={cfg.resume_in_place} continues in the folder of a run, and this one would resume from "
-            f"ckpt_path={path} in {folder}; give resume_in_place=true ckpt_path=FILE as words of the command"
+            f"ckpt_path={path} in {folder}; pass resume_in_place=true ckpt_path=FILE on the command line"
         )
 
 
 def _fit(run: Run, path: str | None) -> None:
-    """Fit a model, from a checkpoint if there is one.
+    """Fit a model, starting from a checkpoint if one is given.
 
     Raises:
-        SystemExit: After SIGTERM and Ctrl-C; the command that resumes has been printed.
+        SystemExit: After SIGTERM and Ctrl-C; the command that resumes the run has been printed.
         LitLoaderError: If the data cannot be used, or the run's folder cannot be written.
     """
     trainer = run.trainer
@@ -112,7 +113,7 @@ def _fit(run: Run, path: str | None) -> None:
     checkpoints = use_durable_checkpoints(trainer)
     try:
         with config_errors(run.cfg, data_only=True), disk_errors(run), warnings.catch_warnings():
-            # A resumed run has a folder of its own, or its old one.
+            # Both are expected: a resumed run writes to a new folder, or to its old one with resume_in_place.
             warnings.filterwarnings("ignore", "The dirpath has changed")
             warnings.filterwarnings("ignore", "Checkpoint directory .* exists and is not empty")
             trainer.fit(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True)
@@ -120,11 +121,11 @@ def _fit(run: Run, path: str | None) -> None:
         if isinstance(stop, SIGTERMException) or isinstance(stop.__context__, KeyboardInterrupt):
             _print_how_to_resume(run)
         raise
-    # The signal may come in the last batch. The fit is complete then, and a test would not get the time it needs.
-    callbacks = [
+    # If the signal arrives in the last batch, the fit is complete, but the scheduler leaves no time for a test.
+    sigterm_callbacks = [
         callback for callback in trainer.checkpoint_callbacks if isinstance(callback, SigtermCheckpoint)
     ]
-    if trainer.received_sigterm or any(callback.received for callback in callbacks):
+    if trainer.received_sigterm or any(callback.received for callback in sigterm_callbacks):
         _print_how_to_resume(run)
         raise SIGTERMException
     if checkpoints is not None and trainer.is_global_zero:
@@ -133,10 +134,10 @@ def _fit(run: Run, path: str | None) -> None:
 
 
 def _check_early_stopping(run: Run) -> None:
-    """Refuse to wait for a metric of validations that will not run.
+    """Refuse early stopping on a metric of validation if no validation runs.
 
     Raises:
-        ConfigError: Without a validation split.
+        ConfigError: If early stopping watches the metric of the task, and the data has no validation split.
     """
     metric = getattr(run.model, "monitor", None)
     if has_stage(run.datamodule, "val"):
@@ -144,8 +145,8 @@ def _check_early_stopping(run: Run) -> None:
     for callback in run.trainer.early_stopping_callbacks:
         if callback.monitor == metric:
             raise ConfigError(
-                f"callbacks.early_stopping watches {metric}, which needs a validation split; name one by "
-                "dataset.val=NAME, or leave it out by ~callbacks.early_stopping"
+                f"callbacks.early_stopping watches {metric}, which needs a validation split; name one with "
+                "dataset.val=NAME, or remove the callback with ~callbacks.early_stopping"
             )
 
 
@@ -157,10 +158,11 @@ def _print_how_to_resume(run: Run) -> None:
         out.print("stopped before the first checkpoint was saved", soft_wrap=True)
         return
     program = "lit-loader train"
-    if Path(sys.argv[0]).parent != Path(__file__).parent:  # an app of the user's own
+    # An app other than lit-loader has its own main file.
+    if Path(sys.argv[0]).parent != Path(__file__).parent:
         program = shlex.join(["python", sys.argv[0]])
     overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-    words = shlex.join([f"ckpt_path={path}", *words_to_repeat(overrides, path)])
+    words = shlex.join([f"ckpt_path={path}", *overrides_to_repeat(overrides, path)])
     out.print(
         f"stopped; to resume:\n\n  {program} {words}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,
@@ -170,7 +172,7 @@ def _print_how_to_resume(run: Run) -> None:
 
 
 def last_checkpoint(run: Run) -> str | None:
-    """Return the newest of the checkpoints to resume from that a run has saved, or None before the first."""
+    """Return the newest checkpoint that a run can resume from, or None before the first."""
     paths: list[Path] = []
     for callback in run.trainer.checkpoint_callbacks:
         if isinstance(callback, SigtermCheckpoint):
@@ -194,11 +196,11 @@ def finish(
         run: The run.
         metrics: The metrics that were logged last, by name.
         tested: Description of the tested checkpoint.
-        start: When the run began, of `time.monotonic`.
-        validation: The best validation of the fit, or None of a run without one.
+        start: Start of the run, as `time.monotonic` returned it.
+        validation: The best validation of the fit, or None without a fit.
 
     Raises:
-        ConfigError: If ``optimized_metric`` is not among the run's metrics.
+        ConfigError: If ``optimized_metric`` is not a metric of the run.
     """
     if run.trainer.is_global_zero:
         out = console()
@@ -216,7 +218,7 @@ def finish(
 def _write_results(
     run: Run, metrics: Mapping[str, float], tested: str, seconds: float, validation: BestValidation | None
 ) -> None:
-    """Write ``results.json`` into the run's folder; a full disk is a warning."""
+    """Write ``results.json`` to the run's folder; print a warning if the disk is full."""
     best = {} if validation is None else {**validation.best}
     best.pop("report", None)
     if best:
@@ -236,36 +238,37 @@ def _write_results(
 
 
 def has_stage(datamodule: LightningDataModule, stage: Any) -> bool:
-    """Return whether a data module has data for a stage; of one that is not lit_loader's, whether it has a loader."""
+    """Return True if a data module has data for a stage; always True for data modules of other packages."""
     if isinstance(datamodule, TableDataModule):
         return bool(datamodule.tables(stage))
     return True
 
 
 def test(run: Run, path: str | None) -> str:
-    """Test a checkpoint, or without one the best of the fit, else its last one; return which was tested."""
+    """Test a checkpoint, by default the best or else the last one of the fit, and return its description."""
     if path is None:
         path = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
-        if path is None or ("://" not in path and not Path(path).exists()):  # the disk was full at each save
+        # The best checkpoint may be missing: if the disk was full at each save, only its path was recorded.
+        if path is None or ("://" not in path and not Path(path).exists()):
             path = last_checkpoint(run)
     with loading(run.cfg), disk_errors(run):
         run.trainer.test(
             run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
         )
-    return f"checkpoint {path}" if path else "the last weights: there is no checkpoint"
+    return f"checkpoint {path}" if path else "the last weights, since the run has no checkpoint"
 
 
-def numbers(run: Run) -> dict[str, float]:
+def logged_metrics(run: Run) -> dict[str, float]:
     """Return the metrics that the trainer logged last."""
     return {name: float(value) for name, value in run.trainer.callback_metrics.items()}
 
 
 @contextmanager
 def disk_errors(run: Run) -> Iterator[None]:
-    """Raise what keeps a run from writing to its folder as an error of one line.
+    """Turn errors from writing to a run's folder into one-line errors.
 
     Raises:
-        LitLoaderError: If the disk is full, or a file of the run's folder cannot be written.
+        LitLoaderError: If the disk is full, or a file in the run's folder cannot be written.
     """
     try:
         yield
@@ -274,18 +277,18 @@ def disk_errors(run: Run) -> Iterator[None]:
         if error.errno not in FULL_DISK and not (in_folder and error.errno in NOT_WRITABLE):
             raise
         raise LitLoaderError(
-            f"{error}; the run writes to {run.folder}. Its checkpoints there are whole"
+            f"{error}; the run writes to {run.folder}. Its checkpoints there are complete"
         ) from error
 
 
 def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
-    """Return what a sweep optimises.
+    """Return the value that a sweep optimises.
 
     Raises:
-        ConfigError: If it is named and no metric has its name.
+        ConfigError: If ``optimized_metric`` is set, and the run logged no metric of this name.
     """
-    chosen: str | None = run.cfg.get("optimized_metric")
-    name = chosen or getattr(run.model, "monitor", None)
+    configured_name: str | None = run.cfg.get("optimized_metric")
+    name = configured_name or getattr(run.model, "monitor", None)
     for callback in run.trainer.checkpoint_callbacks:
         if (
             isinstance(callback, ModelCheckpoint)
@@ -295,10 +298,10 @@ def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
             return float(callback.best_model_score)
     if name is not None and name in metrics:
         return metrics[name]
-    if chosen is None:
+    if configured_name is None:
         return None
     raise ConfigError(
-        f"optimized_metric={chosen!r} is not among the metrics of this run: {', '.join(sorted(metrics)) or 'none'}"
+        f"optimized_metric={configured_name!r} is not a metric of this run: {', '.join(sorted(metrics)) or 'none'}"
     )
 
 

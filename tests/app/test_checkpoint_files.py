@@ -128,4 +128,4 @@ def test_a_folder_that_cannot_be_written_is_one_line(app, tmp_path, size, reason
         result = app("train", *words, code=1)
     (line,) = result.err.strip().splitlines()
     assert reason in line
-    assert line.endswith("the run's folder cannot be made; choose where runs write by paths.log_dir=FOLDER")
+    assert line.endswith("the run's folder cannot be created; choose another place with paths.log_dir=FOLDER")

@@ -106,7 +106,7 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
     words.append(f"source={tmp_path}/images")
     result = app("predict", *words, small=False, code=1)
     assert "broken.png: cannot be identified" in result.err
-    assert "datamodule.on_bad_sample=skip leaves out images that cannot be read" in result.err
+    assert "datamodule.on_bad_sample=skip skips images that cannot be read" in result.err
     with pytest.warns(BadSamplesWarning, match=r"broken\.png"):
         result = app("predict", *words, "datamodule.on_bad_sample=skip", small=False)
     assert results_by_name(result.folder) == expected
@@ -169,7 +169,7 @@ def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_pat
         "~datamodule.sample_unit",
     ]
     result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
-    assert "datamodule.sample_unit=object: each image is one object that fills it" in result.out
+    assert "datamodule.sample_unit=object: each image is taken as one object that fills it" in result.out
     (row,) = results_by_name(result.folder)
     with Image.open(tmp_path / "a.png") as image:
         assert (row[0], *row[-4:]) == ("a.png", 0, 0, *image.size)

@@ -42,8 +42,7 @@ def test_a_file_that_is_not_there_names_the_keys_of_all_files(app, tmp_path):
     line = one_line(app("train", "dataset=coco", f"dataset.root={tmp_path}", code=1, small=False))
     assert "instances_train2017.json: cannot be read" in line
     assert (
-        "dataset.train=annotations/instances_train2017.json, dataset.val and dataset.test name what is read"
-        in line
+        "dataset.train=annotations/instances_train2017.json, dataset.val and dataset.test name files" in line
     )
 
 
@@ -57,7 +56,7 @@ def test_missing_weights_file_names_its_node(app):
 def test_an_accelerator_that_is_not_there_is_named_with_what_to_choose(app, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     line = one_line(app("train", "trainer=gpu", code=1))
-    assert line.endswith("torch finds none here; choose trainer=cpu, or a build of torch for it")
+    assert line.endswith("torch finds none here; choose trainer=cpu, or install torch for it")
 
 
 def test_a_traceback_comes_on_request(app, voc, monkeypatch):
@@ -156,7 +155,7 @@ def test_settings_are_looked_for_in_the_named_node_first():
         (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' does not exist in"),
         (
             ["experiment=shapes", "model=maskrcnn_resnet50_fpn_v2"],
-            "model.masks=true, and datamodule.masks=false: targets would have no masks; give datamodule.masks=true",
+            "model.masks=true, and datamodule.masks=false: targets would have no masks; pass datamodule.masks=true",
         ),
         (["experiment=shapes", "datamodule.batchsize=4"], "did you mean datamodule.batch_size?"),
     ],

@@ -98,15 +98,15 @@ def test_resuming_in_place_sets_the_folder_of_the_checkpoint(checkpoint):
 
 def test_resuming_in_place_needs_a_run_and_no_sweep(checkpoint, tmp_path):
     for words in ([], [f"ckpt_path={tmp_path}/a/b.ckpt"], [f"ckpt_path={checkpoint}", "-m"]):
-        with pytest.raises(ConfigError, match="continues in the folder of one run; give it with ckpt_path="):
+        with pytest.raises(ConfigError, match="continues in the folder of one run; pass it with ckpt_path="):
             in_place([*words, "resume_in_place=true"])
 
 
 @pytest.mark.parametrize(
     ("command", "words", "reason"),
     [
-        ("train", [], "give resume_in_place=true ckpt_path=FILE as words of the command"),
-        ("eval", ["ckpt_path=last"], "resume_in_place=true is of training alone"),
+        ("train", [], "pass resume_in_place=true ckpt_path=FILE on the command line"),
+        ("eval", ["ckpt_path=last"], "resume_in_place=true works only with train"),
     ],
 )
 def test_resuming_in_place_is_never_ignored(app, command, words, reason):

@@ -95,7 +95,7 @@ def test_a_logger_that_the_trainer_is_given_wins(recorded):
 
 def test_without_a_test_split_a_run_ends_after_its_fit(app):
     done = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1")
-    assert "tested: nothing, there is no test split" in done.out
+    assert "tested: nothing, the data has no test split" in done.out
 
 
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key", "ignore:Total length of `list`")
@@ -121,7 +121,8 @@ def test_a_run_returns_the_metric_to_optimise(tmp_path):
     assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
     assert returned(tmp_path / "c", "train=false", "test=false") is None
     with pytest.raises(
-        ConfigError, match=r"optimized_metric='nope' is not among .* train/loss, val/map, val/map_50"
+        ConfigError,
+        match=r"optimized_metric='nope' is not a metric of this run: .* train/loss, val/map, val/map_50",
     ):
         returned(tmp_path / "d", "test=false", "optimized_metric=nope")
 

@@ -200,7 +200,7 @@ def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tm
         ({"layer.weight": torch.zeros(2)}, r"is not a Lightning checkpoint: .* pass model\.weights="),
         (
             {"state_dict": {}, "epoch": 1, "global_step": 2, "loops": {}},
-            "holds weights alone, without optimizer_states",
+            "holds only weights, without optimizer_states",
         ),
         ([1, 2], "is not a Lightning checkpoint"),
     ],

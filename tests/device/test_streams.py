@@ -134,7 +134,11 @@ def test_a_device_that_is_here_is_taken(two_gpus, given):
     [
         ("gpu", RuntimeError, r"cpu, cuda, .* device string: gpu"),
         ("", RuntimeError, "[Dd]evice string"),
-        ("cuda:2", ValueError, "device='cuda:2' is not available: torch finds 2 accelerators here, of type cuda"),
+        (
+            "cuda:2",
+            ValueError,
+            "device='cuda:2' is not available: torch finds 2 accelerators here, of type cuda",
+        ),
         ("mps", ValueError, "device='mps' is not available: torch finds 2 accelerators here, of type cuda"),
         ("meta", ValueError, "device='meta' is not available"),
         ([], TypeError, "received an invalid combination of arguments"),

@@ -1,4 +1,4 @@
-"""The sentence that explains a choice of settings that are not the fastest."""
+"""Explanations of a choice of settings that are not the fastest."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def result_of(rates):
 @pytest.mark.parametrize(
     ("rates", "reason"),
     [
-        ({TWO: [100.0] * 5, FOUR: [101.0] * 5}, "rates within 2% count as equal, then fewer workers win"),
-        ({INLINE: [102.0] * 5, TWO: [100.0] * 5}, "inline wins from 3% on, because workers continue"),
+        ({TWO: [100.0] * 5, FOUR: [101.0] * 5}, "rates within 2% count as equal, and then fewer workers win"),
+        ({INLINE: [102.0] * 5, TWO: [100.0] * 5}, "inline must win by 3%, because workers continue"),
         ({TWO: [100.0] * 5, FOUR: [150.0]}, "it was measured once, 2 fork, prefetch 2 5 times: may be luck"),
     ],
 )
-def test_a_faster_setting_that_was_not_chosen_is_explained(rates, reason):
+def test_faster_settings_that_were_not_chosen_are_explained(rates, reason):
     result = result_of(rates)
     fastest = max(rates, key=lambda candidate: rates[candidate][0])
     text = explain_choice(result)
@@ -35,5 +35,5 @@ def test_a_faster_setting_that_was_not_chosen_is_explained(rates, reason):
     assert reason in text
 
 
-def test_the_fastest_setting_needs_no_explanation():
+def test_fastest_settings_need_no_explanation():
     assert explain_choice(result_of({INLINE: [90.0] * 3, TWO: [100.0] * 3, FOUR: [110.0] * 3})) is None

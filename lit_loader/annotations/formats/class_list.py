@@ -178,7 +178,9 @@ class ClassListReader(Reader):
             )
             rows.problem("one_hot", "recognised", message, line=first_lines[0].number)
         if not is_one_hot and self.label_columns is None:
-            message = f"the table has the columns {listed} besides the path, and label_columns must name the labels"
+            message = (
+                f"the table has the columns {listed} besides the path, and label_columns must name the labels"
+            )
             _refuse(rows, first_lines[0], message, header=True)
         classes = [names[i] for i in label_columns]
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):

@@ -1,8 +1,9 @@
-"""Checks of composed configs against the signatures of what they name, and errors that name the remedy.
+"""Checks of composed configs against the signatures of their targets, and errors that name the remedy.
 
 Any Hydra app can compose the groups in ``conf/`` by ``hydra.searchpath: [pkg://lit_loader.conf]``, without this
-package. An app calls `validate` on what it composed, and runs its main function through `run_with_hints`; a program
-without one composes by `compose_config`. Checks import what the config names; importing this package imports no torch.
+package. An app calls `validate` on its composed config, and runs its main function through `run_with_hints`; a program
+without a main function calls `compose_config`. Checks import the targets of a config; importing this package imports no
+torch.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Checks of a composed config against the signatures of what it names: unknown, missing and mistyped keys."""
+"""Check a composed config against the signatures of its targets: unknown, missing and mistyped keys."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _PRESETS = {
 
 
 class ConfigError(ValueError):
-    """A composed config does not fit what it names; the message lists every misfit with its remedy."""
+    """A composed config does not fit its targets; the message lists every misfit with its remedy."""
 
 
 def validate(cfg: DictConfig) -> None:
     """Check a composed config: its root, and every ``_target_`` against the signature that it names.
 
-    A target that cannot be imported is left to `hydra.utils.instantiate`; what stands in its node is checked.
+    A target that cannot be imported is left to `hydra.utils.instantiate`; the nodes inside are still checked.
 
     Raises:
-        ConfigError: If a key is unknown, missing, or of the wrong type; lists all of them.
+        ConfigError: If keys are unknown, missing, or of the wrong type; the message lists all of them.
     """
     misfits = list(_misfits("", cfg, {}))
     if misfits:
@@ -39,12 +39,12 @@ def validate(cfg: DictConfig) -> None:
 
 
 def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> Signature | None:
-    """Return the keys that a node of a config may have, or None if nothing says so.
+    """Return the keys that a node of a config may have, or None if they are unknown.
 
     Args:
-        path: Where the node is, such as ``datamodule.train_transforms``.
+        path: Path of the node, such as ``datamodule.train_transforms``.
         node: The node.
-        parent: The node that it is in.
+        parent: The node that contains it.
     """
     if "_target_" in node:
         return signature_of(str(node["_target_"]))
@@ -52,19 +52,21 @@ def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> S
     if path.endswith("_transforms") and package == "lit_loader.datamodules" and preset in _PRESETS:
         whole_images = preset == "LandmarkDataModule" and parent.get("sample_unit") == "image"
         function = "detection_transforms" if whole_images else _PRESETS[preset]
-        found = signature_of(f"lit_loader.transforms.{function}")
-        own = found and {name: hint for name, hint in found.types.items() if name not in ("train", "crop")}
-        if own:
-            own["hflip"] = own["hflip"] | None  # None: the data module chooses by the points' mirror pairs
-        return Signature(own, is_open=False) if own else None
+        signature = signature_of(f"lit_loader.transforms.{function}")
+        if signature is None:
+            return None
+        types = {name: hint for name, hint in signature.types.items() if name not in ("train", "crop")}
+        types["hflip"] = types["hflip"] | None  # None: the data module chooses by the points' mirror pairs
+        return Signature(types, is_open=False)
     return _ROOT if path == "" else None
 
 
 def _misfits(path: str, node: DictConfig | ListConfig, parent: Mapping[Any, Any]) -> Iterator[str]:
     if isinstance(node, DictConfig):
-        yield from _own_misfits(path, node, accepted(path, node, parent))
+        yield from _key_misfits(path, node, accepted(path, node, parent))
     keys: Iterable[Any] = node if isinstance(node, DictConfig) else range(len(node))
-    for key in keys:  # a node that an interpolation points to is checked where it stands
+    for key in keys:
+        # The target of an interpolation is checked at its own path.
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
             child = node[key]
             if isinstance(child, DictConfig | ListConfig):
@@ -73,13 +75,14 @@ def _misfits(path: str, node: DictConfig | ListConfig, parent: Mapping[Any, Any]
                 )
 
 
-def _own_misfits(path: str, node: DictConfig, signature: Signature | None) -> Iterator[str]:
+def _key_misfits(path: str, node: DictConfig, signature: Signature | None) -> Iterator[str]:
     hints, is_open = signature or Signature({}, is_open=True)
     key: Any
     for key in node:
-        name, at = str(key), _joined(path, str(key))
+        name = str(key)
+        key_path = _joined(path, name)
         if OmegaConf.is_missing(node, key) and (name in hints or name == "_target_"):
-            yield f"{at} is missing; pass {at}=VALUE"
+            yield f"{key_path} is missing; pass {key_path}=VALUE"
         elif name not in hints:
             if not is_open and not (name.startswith("_") and name.endswith("_")):
                 yield unknown_key(path, name, list(hints))
@@ -88,14 +91,14 @@ def _own_misfits(path: str, node: DictConfig, signature: Signature | None) -> It
             if isinstance(value, DictConfig | ListConfig):
                 value = OmegaConf.to_container(value, resolve=False)
             if not fits(value, hints[name]):
-                yield f"{at}={value!r} should be {type_text(hints[name])}"
+                yield f"{key_path}={value!r} should be {type_text(hints[name])}"
 
 
-def unknown_key(path: str, name: str, known: list[str]) -> str:
-    """Return what to say of a key that a node of a config does not have, with the closest that it has."""
-    close = difflib.get_close_matches(name, known, n=1)
-    meant = f"did you mean {_joined(path, close[0])}? " if close else ""
-    return f"{path} has no key {name!r}; {meant}Its keys: {', '.join(known) or 'none'}"
+def unknown_key(path: str, name: str, accepted_keys: list[str]) -> str:
+    """Return the message for a key that a node of a config does not accept, with the closest key that it accepts."""
+    matches = difflib.get_close_matches(name, accepted_keys, n=1)
+    suggestion = f"did you mean {_joined(path, matches[0])}? " if matches else ""
+    return f"{path} has no key {name!r}; {suggestion}Its keys: {', '.join(accepted_keys) or 'none'}"
 
 
 def _joined(path: str, name: str) -> str:

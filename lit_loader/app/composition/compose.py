@@ -1,4 +1,4 @@
-"""Composing a run's config outside of a ``@hydra.main`` function, and building its data module."""
+"""Compose a run's config outside of a ``@hydra.main`` function, and build its data module."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition.checks import ConfigError, validate
-from lit_loader.app.composition.hints import SHIPPED, what_is_wrong, with_free_keys
+from lit_loader.app.composition.hints import SHIPPED, explain, normalize_words
 
 __all__ = ["build_datamodule", "compose_config", "worker_override"]
 
@@ -22,33 +22,33 @@ __all__ = ["build_datamodule", "compose_config", "worker_override"]
 def compose_config(
     config_dir: Path | str | None = None, config_name: str = "train", overrides: Sequence[str] = ()
 ) -> DictConfig:
-    """Return a config as ``@hydra.main`` would compose it, checked against the signatures of what it names.
+    """Compose a config as ``@hydra.main`` would, and check it against the signatures of its targets.
 
     Args:
-        config_dir: Folder with the config, or None for the one that this package ships.
-        config_name: The config in it.
-        overrides: Words such as ``sampler=random`` or ``datamodule.batch_size=8``.
+        config_dir: Folder of the config, or None for the folder that this package ships.
+        config_name: Name of the config in that folder.
+        overrides: Overrides such as ``sampler=random`` or ``datamodule.batch_size=8``.
 
     Raises:
-        ConfigError: If it cannot be composed or does not fit; the message holds the remedy.
+        ConfigError: If the config cannot be composed, or does not fit its targets; the message gives the remedy.
     """
     if GlobalHydra.instance().is_initialized():
-        raise ConfigError("a config is being composed in this process already; compose one after the other")
+        raise ConfigError("this process is already composing a config; compose one after the other")
     folder = (SHIPPED if config_dir is None else Path(config_dir)).absolute()
     try:
         with initialize_config_dir(str(folder), version_base="1.3", job_name=config_name):
-            cfg = compose(config_name, overrides=with_free_keys(overrides))
+            cfg = compose(config_name, overrides=normalize_words(overrides))
             validate(cfg)
             return cfg
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(what_is_wrong(error)) from error
+        raise ConfigError(explain(error)) from error
 
 
 def build_datamodule(cfg: DictConfig) -> Any:
-    """Return what the node ``datamodule`` of a config describes.
+    """Build the data module of a config, from its node ``datamodule``.
 
     Raises:
-        ConfigError: If there is no such node, or its constructor refuses a value.
+        ConfigError: If the config has no such node, or the constructor refuses a value.
     """
     if "datamodule" not in cfg:
         keys = ", ".join(map(str, cfg)) or "none"
@@ -56,15 +56,16 @@ def build_datamodule(cfg: DictConfig) -> Any:
     try:
         return instantiate(cfg.datamodule, _convert_="all")
     except (HydraException, OmegaConfBaseException) as error:
-        raise ConfigError(what_is_wrong(error)) from error
+        raise ConfigError(explain(error)) from error
 
 
 def worker_override(cfg: DictConfig, name: str, value: object) -> str:
-    """Return the word that sets a worker setting of a config's data module, wherever that config keeps it."""
+    """Return the override for a worker setting of a config's data module, under the key where that config keeps it."""
     text = "null" if value is None else str(value)
     if name in cfg.datamodule:  # num_workers next to workers, which it overrides
         return f"datamodule.{name}={text}"
     has_settings = "workers" in cfg.datamodule
+    # The shipped data modules take their worker settings from the group `workers`.
     if has_settings and "workers" in cfg and OmegaConf.is_interpolation(cfg.datamodule, "workers"):
         return f"workers.{name}={text}"
     is_present = has_settings and name in (cfg.datamodule.workers or {})

@@ -1,4 +1,4 @@
-"""Hints: an app's main function run so that a mistake in its config ends with the remedy, not a traceback."""
+"""Run an app's main function so that a mistake in its config ends with the remedy instead of a traceback."""
 
 from __future__ import annotations
 
@@ -25,17 +25,18 @@ from lit_loader.foundation.signatures import signature_of
 
 __all__ = [
     "SHIPPED",
-    "extra_of",
+    "explain",
     "is_override",
+    "missing_extra",
+    "normalize_words",
     "run_with_hints",
     "shipped_targets",
-    "what_is_wrong",
-    "with_free_keys",
 ]
 
 SHIPPED = Path(__file__).parents[2] / "conf"  # in a wheel a folder, in an editable install a link
 
-_EXTRAS = {  # what an extra of lit-loader installs, by the name in an error
+# The extra of lit-loader that installs a module, by the name in an error.
+_EXTRAS = {
     "faster_coco_eval": "recipes",
     "matplotlib": "plot",
     "optuna": "optuna",
@@ -46,60 +47,62 @@ _EXTRAS = {  # what an extra of lit-loader installs, by the name in an error
     "wandb": "wandb",
 }
 
-_Nodes = dict[str, Any]  # what options of a group have at a key, by option
+_Nodes = dict[str, Any]  # the nodes at one key of a group, by option
 
 
 def run_with_hints(main: Callable[[], Any]) -> None:
     """Run a ``@hydra.main`` function; an error in the config or in the data ends it with a message and no traceback.
 
-    Hydra lists the options of a group that does not have the one asked for; this adds what is meant by a
-    key that does not exist, which node of the config gave a constructor what it refuses, and which extra installs what
-    is not there. With ``HYDRA_FULL_ERROR=1`` in the environment errors are raised as they are. A reader of the output
-    that leaves early (``--help | head``) ends the run quietly. Words of the command are changed as `with_free_keys`
-    does; flags such as ``-m`` may stand between overrides; ``--help`` needs no choice in groups without a default.
+    Hydra itself lists the options of a group. This function adds the closest key to an unknown one, the config node
+    whose constructor refused a value, and the extra that installs a missing module. With ``HYDRA_FULL_ERROR=1`` in the
+    environment, errors are raised unchanged. If the reader of the output leaves early (``--help | head``), the run ends
+    quietly. Words of the command are rewritten by `normalize_words`; flags such as ``-m`` may be mixed with overrides;
+    ``--help`` works without a choice in groups that have no default.
     """
-    sys.argv[1:] = sorted(with_free_keys(sys.argv[1:]), key=is_override)
-    before = os.environ.get("HYDRA_FULL_ERROR")
-    os.environ["HYDRA_FULL_ERROR"] = "1"  # else Hydra prints and exits by itself
-    held: list[str] = []
+    # Hydra's argparse parser takes all overrides at once: after `a=1 -m` it rejects `b=2`.
+    sys.argv[1:] = sorted(normalize_words(sys.argv[1:]), key=is_override)
+    user_setting = os.environ.get("HYDRA_FULL_ERROR")
+    os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints the error and exits
+    banners: list[str] = []
     try:
-        with _held_back(held):
-            _with_choices_for_help(main)
+        with _hold_job_banners(banners):
+            _run_with_missing_choices(main)
             sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
-        is_config = not isinstance(error, LitLoaderError | ImportError)
-        if before == "1" or (isinstance(error, ImportError) and extra_of(error) is None):
-            sys.stderr.writelines(held)
+        is_config_error = not isinstance(error, LitLoaderError | ImportError)
+        if user_setting == "1" or (isinstance(error, ImportError) and missing_extra(error) is None):
+            sys.stderr.writelines(banners)
             raise
-        kind = "error in the config" if is_config else "error"
-        sys.stderr.write(printable(f"{kind}: {what_is_wrong(error)}\n"))
+        kind = "error in the config" if is_config_error else "error"
+        sys.stderr.write(printable(f"{kind}: {explain(error)}\n"))
         sys.exit(1)
     except BrokenPipeError:
-        if not _reader_left():  # some other pipe
+        if not _stdout_reader_left():  # the error is of another pipe
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+        # Python flushes stdout at exit, and would print a second BrokenPipeError.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception:
-        sys.stderr.writelines(held)
+        sys.stderr.writelines(banners)
         raise
     finally:
-        if before is None:
+        if user_setting is None:
             os.environ.pop("HYDRA_FULL_ERROR", None)
         else:
-            os.environ["HYDRA_FULL_ERROR"] = before
+            os.environ["HYDRA_FULL_ERROR"] = user_setting
 
 
 def is_override(word: str) -> bool:
-    """Return whether a word of a command sets, chooses or deletes something in the config."""
+    """Return True if a word of a command sets, chooses or deletes something in the config."""
     return not word.startswith("-") and ("=" in word or word.startswith("~"))
 
 
 @contextmanager
-def _lazy_help_allowed() -> Iterator[None]:
+def _allow_lazy_help() -> Iterator[None]:
     """Let argparse take the help of Hydra's ``--shell-completion``, which is text only when it is shown.
 
     Python 3.14 checks a help when its argument is added, so no ``@hydra.main`` function starts there:
-    https://github.com/facebookresearch/hydra/issues/3121. Hydra 1.3.8 still has it.
+    https://github.com/facebookresearch/hydra/issues/3121. Hydra 1.3.8 still has the bug.
     """
     check_help = getattr(argparse.ArgumentParser, "_check_help", None)
     if check_help is None:  # Python 3.13 or older
@@ -109,8 +112,8 @@ def _lazy_help_allowed() -> Iterator[None]:
     def check_text(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
         if isinstance(action.help, str | None):
             check_help(parser, action)
-        else:  # the only such argument; from here on argparse is itself again, before any job runs
-            restore()
+        else:
+            restore()  # Hydra has only one such argument, and no job has started yet
 
     def restore() -> None:
         argparse.ArgumentParser._check_help = check_help  # type: ignore[attr-defined]
@@ -123,119 +126,124 @@ def _lazy_help_allowed() -> Iterator[None]:
 
 
 @contextmanager
-def _held_back(held: list[str]) -> Iterator[None]:
-    """Collect what Hydra writes of a job that failed: all of its overrides, before the error itself."""
+def _hold_job_banners(banners: list[str]) -> Iterator[None]:
+    """Collect the banner with all overrides that Hydra prints before the error of a failed job."""
     stream = sys.stderr
     write = stream.write
 
-    def hold(text: str) -> int:
+    def write_or_hold(text: str) -> int:
         if not text.startswith("Error executing job with overrides"):
             return write(text)
-        held.append(text)
+        banners.append(text)
         return len(text)
 
-    stream.write = hold  # type: ignore[method-assign]
+    stream.write = write_or_hold  # type: ignore[method-assign]
     try:
         yield
     finally:
         stream.write = write  # type: ignore[method-assign]
 
 
-def _with_choices_for_help(main: Callable[[], Any]) -> None:
-    """Run a function; where help lacks a choice in a group without a default, with its first option.
+def _run_with_missing_choices(main: Callable[[], Any]) -> None:
+    """Run a function; for ``--help``, choose the first option of each group that has no default.
 
-    ``source=FOLDER`` of ``predict`` replaces the data set, so that none has to be chosen.
+    ``source=FOLDER`` of ``predict`` replaces the dataset, so the user does not have to choose one.
     """
     while True:
         try:
-            with _lazy_help_allowed():
+            with _allow_lazy_help():
                 main()
             return
         except HydraException as error:
-            choice = re.search(
+            match = re.search(
                 r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE
             )
-            reads_images = any(word.startswith("source=") for word in sys.argv[1:])
-            if choice is not None and choice[1] == "dataset" and reads_images:
-                sys.argv.append("dataset=image_files")
-                continue
-            if choice is None or not {"--help", "-h"} & {*sys.argv[1:]}:
+            if match is None:
                 raise
-            sys.argv.append(f"{choice[1]}={choice[2]}")
+            group, option = match.groups()
+            if group == "dataset" and any(word.startswith("source=") for word in sys.argv[1:]):
+                option = "image_files"
+            elif not {"--help", "-h"} & {*sys.argv[1:]}:
+                raise
+            sys.argv.append(f"{group}={option}")
 
 
-def extra_of(error: BaseException | None) -> str | None:
-    """Return the extra of lit-loader that installs what an error, or what led to it, did not find."""
+def missing_extra(error: BaseException | None) -> str | None:
+    """Return the extra of lit-loader that installs the module that an error, or its cause, reports as missing."""
     while error is not None:
-        found: list[str] = []
+        names: list[str] = []
         if isinstance(error, ImportError):
-            found = re.findall(r"\w+", f"{error.name} {error}")
+            names = re.findall(r"\w+", f"{error.name} {error}")
         elif isinstance(error, HydraException):
-            found = re.findall(r"hydra/\w+/(\w+)", str(error))
-        for name in found:
+            names = re.findall(r"hydra/\w+/(\w+)", str(error))
+        for name in names:
             if name in _EXTRAS:
                 return _EXTRAS[name]
         error = error.__cause__ or error.__context__
     return None
 
 
-def _reader_left() -> bool:
+def _stdout_reader_left() -> bool:
     if not hasattr(select, "poll"):
-        return True  # it cannot be asked there; a broken pipe of a command is nearly always its output
+        return True  # the platform cannot tell; a broken pipe of a command is nearly always its output
     poll = select.poll()
     poll.register(sys.stdout.fileno(), 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
-def with_free_keys(words: Sequence[str]) -> list[str]:
-    """Return the words of a command with ``++`` before the keys of a data set whose parts no YAML file can list.
+def normalize_words(words: Sequence[str]) -> list[str]:
+    """Rewrite words of a command that users write naturally and Hydra rejects.
 
-    Which options there are depends on the format; Hydra refuses ``dataset.options.columns=...`` without it. And
-    ``+ckpt_path=``, which adds the key to other apps, sets the one that is here; ``logger=null``, which Hydra takes in
-    no command, is ``logger=none``, as for ``callbacks``.
+    ``dataset.options.columns=...`` gets ``++``, since the keys of a format's options are in no YAML file;
+    ``+ckpt_path=``, which other apps need, becomes ``ckpt_path=``; ``logger=null`` and ``callbacks=null`` become
+    ``logger=none`` and ``callbacks=none``, since Hydra takes no null as an option.
     """
-    added = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
-    added = [re.sub(r"^(logger|callbacks)=null$", r"\1=none", word) for word in added]
-    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in added]
+    words = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
+    words = [re.sub(r"^(logger|callbacks)=null$", r"\1=none", word) for word in words]
+    return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in words]
 
 
-def what_is_wrong(error: Exception, write: SettingText = as_argument) -> str:
-    """Return the message of an error of Hydra's, of OmegaConf's or of the checks, with the remedy where one is known.
+def explain(error: Exception, write: SettingText = as_argument) -> str:
+    """Return the message of an error of Hydra, OmegaConf or the checks, with the remedy where one is known.
 
     Args:
         error: The error.
         write: How the message writes settings.
     """
-    if (extra := extra_of(error)) is not None:
+    if (extra := missing_extra(error)) is not None:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
         install = f"pip install 'lit-loader[{extra}]'"
-        return reason if install in reason else f"{reason.rstrip('.:')}; install what it needs: {install}"
-    refused = re.search(r"Could not override '([\w.]+)'", str(error))
+        return reason if install in reason else f"{reason.rstrip('.:')}; install the extra: {install}"
+    # Hydra and OmegaConf give keys only in the text of their errors.
+    unknown = re.search(r"Could not override '([\w.]+)'", str(error))
     full_key = re.search(r"^ *full_key: (\S+)", f"{error}\n{error.__cause__}", re.MULTILINE)
-    if refused is not None:
-        return _hint(max(refused[1], full_key[1] if full_key else "", key=len)) or str(error)
+    if unknown is not None:
+        key = max(unknown[1], full_key[1] if full_key else "", key=len)
+        return _explain_unknown_key(key) or str(error)
     if isinstance(error, InstantiationException) and full_key and error.__cause__ is not None:
         node = full_key[1]
         refusal = message_of(error.__cause__, write).removeprefix("+")
         place = "" if refusal.startswith(f"{node}.") else f"{node}: "
-        return f"{place}{refusal}{_takers(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
+        return f"{place}{refusal}{_accepting_options(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
     return message_of(error, write)
 
 
-def _takers(group: str, refusal: str) -> str:
-    """Return which options of a group take a keyword that the chosen one was given and does not have."""
-    name = re.search(r"unexpected keyword argument '(\w+)'", refusal)
-    options = _shipped_groups().get(group, {}) if name else {}
-    found = {option: signature_of(str(node.get("_target_"))) for option, node in options.items()}
-    takers = [
-        f"{group}={option}" for option, each in found.items() if each and name and name[1] in each.types
-    ]
-    return f"; {' or '.join(takers)} takes it" if takers else ""
+def _accepting_options(group: str, refusal: str) -> str:
+    """Return the options of a group that accept the keyword that the chosen option refused, as the end of a message."""
+    match = re.search(r"unexpected keyword argument '(\w+)'", refusal)
+    if match is None:
+        return ""
+    choices = []
+    for option, node in _shipped_groups().get(group, {}).items():
+        signature = signature_of(str(node.get("_target_")))
+        if signature and match[1] in signature.types:
+            choices.append(f"{group}={option}")
+    return f"; {' or '.join(choices)} takes it" if choices else ""
 
 
 @cache
 def _shipped_groups() -> dict[str, _Nodes]:
-    """Return the keys of the shipped options by group, as the YAML files have them."""
+    """Return the keys of the shipped options by group, as in their YAML files."""
 
     def read(path: Path) -> Any:
         node: Any = OmegaConf.load(path)
@@ -253,8 +261,8 @@ def _shipped_groups() -> dict[str, _Nodes]:
 
 def shipped_targets(group: str) -> dict[str, str]:
     """Return the ``_target_`` of each option of a group."""
-    found = {option: node.get("_target_") for option, node in _shipped_groups().get(group, {}).items()}
-    return {option: str(target) for option, target in found.items() if target}
+    options = _shipped_groups().get(group, {})
+    return {option: str(node["_target_"]) for option, node in options.items() if node.get("_target_")}
 
 
 def _root_keys() -> list[str]:
@@ -263,44 +271,47 @@ def _root_keys() -> list[str]:
     return [*_shipped_groups(), *sorted(groups - _shipped_groups().keys()), *keys]
 
 
-def _hint(key: str) -> str | None:
-    """Return what is wrong with a key that Hydra did not find, by the first part of it that no option has."""
-    group, *rest = key.split(".")
+def _explain_unknown_key(key: str) -> str | None:
+    """Return why Hydra did not find a key: the first part of the key that no option of its group has."""
+    group, *parts = key.split(".")
     if group not in _root_keys():
-        return _unknown_at_the_root([group, *rest])
-    nodes = options = _shipped_groups().get(group, {})
+        return _explain_unknown_root([group, *parts])
+    options = _shipped_groups().get(group, {})
+    nodes = options
     parents: _Nodes = {}
     path = group
-    for depth, name in enumerate(rest):
+    for depth, name in enumerate(parts):
         pointers = [re.match(r"\$\{(?:oc\.select:)?(\w+)[,}]", str(node)) for node in nodes.values()]
         if pointers and pointers[0]:
-            pointed = ".".join([pointers[0][1], *rest[depth:]])
-            return f"{path} points to the group {pointers[0][1]}; set {pointed}"
-        inner = {option: node for option, node in nodes.items() if isinstance(node, dict)}
-        found = {option: node[name] for option, node in inner.items() if name in node}
-        if not found and not any(inner.values()):
-            break  # null or without keys of its own
-        if not found:
-            signatures = [accepted(path, node, parents.get(option, {})) for option, node in inner.items()]
-            if any(name in each.types for each in signatures if each is not None):
+            target = ".".join([pointers[0][1], *parts[depth:]])
+            return f"{path} points to the group {pointers[0][1]}; set {target}"
+        mappings = {option: node for option, node in nodes.items() if isinstance(node, dict)}
+        children = {option: node[name] for option, node in mappings.items() if name in node}
+        if not children and not any(mappings.values()):
+            break  # the node is null or empty, so any key may be added
+        if not children:
+            signatures = [accepted(path, node, parents.get(option, {})) for option, node in mappings.items()]
+            if any(name in signature.types for signature in signatures if signature is not None):
                 return f"{key} is not in this config; +{key}=VALUE adds another of its arguments"
             if name == "_target_":
-                return f"{path} has keywords; put something else in their place by ~{path} '+{path}={{_target_: ...}}'"
-            return unknown_key(path, name, _keys_of(path, group, inner, parents))
-        nodes, parents, path = found, nodes, f"{path}.{name}"
+                return f"{path} holds keywords; to replace it, pass ~{path} '+{path}={{_target_: ...}}'"
+            return unknown_key(path, name, _keys_of(path, group, mappings, parents))
+        parents = nodes
+        nodes = children
+        path = f"{path}.{name}"
     if path == key and len(nodes) < len(options):
-        belongs = (
-            f"{key} belongs to {' or '.join(f'{group}={option}' for option in nodes)}; choose one of these"
-        )
-        return belongs + _how_to_choose_several(group, rest[0])
+        choices = " or ".join(f"{group}={option}" for option in nodes)
+        return f"{key} belongs to {choices}; choose one of these{_how_to_combine(group, parts[0])}"
     node, _, name = key.rpartition(".")
-    whole = f"; where {node} is null, {node}='{{{name}: VALUE}}'" if "." in node else ""
-    return f"{key} is not in this config; add it with +{key}=VALUE{whole}" if node else None
+    if not node:
+        return None
+    alternative = f"; if {node} is null, pass {node}='{{{name}: VALUE}}'" if "." in node else ""
+    return f"{key} is not in this config; add it with +{key}=VALUE{alternative}"
 
 
 def _keys_of(path: str, group: str, nodes: _Nodes, parents: _Nodes) -> list[str]:
     """Return the keys that a node of the chosen option may have, as `validate` lists them."""
-    # Without a choice that is known, the keys of all options are listed.
+    # If the chosen option is unknown, list the keys of all options.
     option = _chosen_option(group)
     keys: dict[str, None] = {}
     for name, node in ({option: nodes[option]} if option in nodes else nodes).items():
@@ -313,11 +324,10 @@ def _keys_of(path: str, group: str, nodes: _Nodes, parents: _Nodes) -> list[str]
 
 
 def _chosen_option(group: str) -> str | None:
-    """Return the option that the command, its experiment or the default chooses of a group, if it is a shipped one."""
+    """Return the shipped option of a group that the command, its experiment or the default chooses."""
     words = {key: value for key, _, value in (word.partition("=") for word in sys.argv[1:])}
-    configs = [SHIPPED / "train.yaml", SHIPPED / "experiment" / f"{words.get('experiment')}.yaml"]
     choices: dict[str, Any] = {}
-    for path in configs:
+    for path in (SHIPPED / "train.yaml", SHIPPED / "experiment" / f"{words.get('experiment')}.yaml"):
         config: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
         for entry in config.get("defaults", ()):
             if isinstance(entry, dict):
@@ -326,25 +336,25 @@ def _chosen_option(group: str) -> str | None:
     return option if isinstance(option, str) else None
 
 
-def _how_to_choose_several(group: str, option: str) -> str:
-    """Return how an option is chosen beside others, in a group whose options are nodes by name."""
+def _how_to_combine(group: str, option: str) -> str:
+    """Return how to choose an option together with others, for a group whose options are named nodes."""
     options = _shipped_groups()[group]
-    nodes = [node for each in options.values() for node in each.values()]
+    nodes = [node for keys in options.values() for node in keys.values()]
     if option not in options or not all(isinstance(node, dict) and "_target_" in node for node in nodes):
         return ""
     first = "default" if "default" in options else next(iter(options))
     return f", several by {group}=[{first},{option}]"
 
 
-def _unknown_at_the_root(parts: list[str]) -> str:
-    leaves: dict[str, dict[str, None]] = {}
+def _explain_unknown_root(parts: list[str]) -> str:
+    paths_by_leaf: dict[str, list[str]] = {}
     for group, options in _shipped_groups().items():
-        for name in [name for node in options.values() for name in node]:
-            leaves.setdefault(name, {})[f"{group}.{name}"] = None
-    known = _root_keys()
-    meant = ""
-    for close in difflib.get_close_matches(parts[0], [*known, *leaves], n=1, cutoff=0.6):
-        found = [close] if close in known else leaves[close]
-        meant = "did you mean " + " or ".join(".".join([name, *parts[1:]]) for name in found) + "? "
-    key, top = ".".join(parts), ", ".join(known)
-    return f"there is no key {key!r}; {meant}At the top: {top}; +{key}=VALUE adds one of your own"
+        for name in dict.fromkeys(name for node in options.values() for name in node):
+            paths_by_leaf.setdefault(name, []).append(f"{group}.{name}")
+    root_keys = _root_keys()
+    suggestion = ""
+    for match in difflib.get_close_matches(parts[0], [*root_keys, *paths_by_leaf], n=1, cutoff=0.6):
+        paths = [match] if match in root_keys else paths_by_leaf[match]
+        suggestion = f"did you mean {' or '.join('.'.join([path, *parts[1:]]) for path in paths)}? "
+    key = ".".join(parts)
+    return f"unknown key {key!r}; {suggestion}Top-level keys: {', '.join(root_keys)}; +{key}=VALUE adds your own key"

@@ -1,9 +1,8 @@
 """Replay the overrides of the run that wrote a checkpoint, before the overrides of the current command.
 
 NOTE [Overrides from files] A run folder is as hostile as any other file, and Hydra overrides can run any code: through
-``_target_``, a resolver in ``${...}`` or another search path. So `with_words_of_run` has an allow-list: choices in the
-shipped groups and keys below them, with plain values. Such values are only data for the signatures that the shipped
-configs name.
+``_target_``, a resolver in ``${...}`` or another search path. So `replay_overrides` has an allow-list: choices in the
+shipped groups and keys below them, with plain values. To the targets of the shipped configs such values are only data.
 """
 
 from __future__ import annotations
@@ -26,10 +25,10 @@ from lit_loader.app.composition.checks import ConfigError
 from lit_loader.app.composition.hints import is_override
 from lit_loader.foundation.escaping import printable, quote_for_hydra
 
-__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "with_words_of_run", "words_to_repeat"]
+__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "replay_overrides", "overrides_to_repeat"]
 
 _MAX_BYTES: Final = 1 << 16
-_LIGHTNINGS_WORDS: Final = ("last", "best", "hpc", "null")
+_LIGHTNING_WORDS: Final = ("last", "best", "hpc", "null")
 _ONE_COMMAND: Final = frozenset(
     {
         "ckpt_path",
@@ -59,7 +58,7 @@ _GROUPS: Final = frozenset(
     }
 )
 _ROOT_KEYS: Final = frozenset({"num_threads", "seed", "tags", "test"})
-# Keys that say where a run writes, by the last part of their path; the current command decides that.
+# Last parts of keys that name outputs of a run; the current command decides where it writes.
 _OUTPUT_KEYS: Final = frozenset(
     {"cache_dir", "default_root_dir", "dirpath", "filename", "folder", "path", "root_dir", "save_dir"}
 )
@@ -67,20 +66,20 @@ _WEIGHTS_KEYS: Final = frozenset({"weights", "weights_backbone"})
 
 
 def check_checkpoint(path: str) -> None:
-    """Refuse the path of a checkpoint that is not there or not a file; Lightning's own words and URLs pass.
+    """Refuse the path of a checkpoint that does not exist or is not a file; Lightning's own words and URLs pass.
 
     Raises:
-        ConfigError: If the file does not exist, or the path leads to a folder, a pipe or a device.
+        ConfigError: If the file does not exist, or the path is a folder, a pipe or a device.
     """
-    if _is_lightnings(path):
+    if _is_lightning_lookup(path):
         return
     try:
         mode = Path(path).stat().st_mode
     except (OSError, ValueError) as error:
         if not isinstance(error, FileNotFoundError):
             raise ConfigError(f"ckpt_path={path!r} cannot be read: {error}") from error
-        is_of_run = (Path(path).parent.parent / ".hydra").is_dir()
-        where = ": that run has not saved it" if is_of_run else f" in {Path.cwd()}"
+        in_run_folder = (Path(path).parent.parent / ".hydra").is_dir()
+        where = ": that run has not saved it" if in_run_folder else f" in {Path.cwd()}"
         raise ConfigError(
             f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
             "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
@@ -93,7 +92,7 @@ def check_checkpoint(path: str) -> None:
         raise ConfigError(f"ckpt_path={path!r} is a pipe or a device; expected a regular file")
 
 
-def with_words_of_run(words: Sequence[str]) -> list[str]:
+def replay_overrides(words: Sequence[str]) -> list[str]:
     """Replay the overrides of the run that wrote the checkpoint ``ckpt_path=FILE``, before the overrides of a command.
 
     Hydra keeps a run's overrides in ``.hydra/overrides.yaml`` of its folder, two above the checkpoint. An override of
@@ -102,7 +101,7 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
     The path of a checkpoint may hold characters that Hydra would parse.
 
     Returns:
-        The replayed overrides, then those of the command.
+        The replayed overrides, then the words of the command.
 
     Raises:
         ConfigError: If the checkpoint does not exist, the run's overrides cannot be read, one of them is refused, or
@@ -125,8 +124,8 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
             f"{file} has overrides that only a command may have: {'; '.join(refusals)}. If you trust them, give these "
             f"keys on the command line"
         )
-    replayed = [word for word in stored if not _says_where_to_write(_key(word))]
-    outputs = [word for word in stored if _says_where_to_write(_key(word))]
+    replayed = [word for word in stored if not _is_output_key(_key(word))]
+    outputs = [word for word in stored if _is_output_key(_key(word))]
     if replayed and not _is_trusted(run_folder, words):
         raise ConfigError(
             f"the run {run_folder} is outside of {Path.cwd()} and would bring these overrides: {shlex.join(replayed)}; "
@@ -136,13 +135,14 @@ def with_words_of_run(words: Sequence[str]) -> list[str]:
         sys.stderr.write(printable(f"as in {run_folder}: {shlex.join(replayed)}\n"))
     if outputs:
         sys.stderr.write(
-            printable(f"not as in {run_folder}, since it says where to write: {shlex.join(outputs)}\n")
+            printable(f"not as in {run_folder}, since these name outputs: {shlex.join(outputs)}\n")
         )
+    # Hydra's parser needs flags before all overrides; the sort is stable, so the command's overrides still win.
     return sorted([*replayed, *words], key=is_override)
 
 
-def words_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
-    """Return what a command that resumes a run has to add to ``ckpt_path``.
+def overrides_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
+    """Return the words that a command needs next to ``ckpt_path`` to resume a run.
 
     Args:
         words: The overrides of the run.
@@ -157,44 +157,45 @@ def words_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
 
 
 def _is_replayed(word: str) -> bool:
-    return _refusal(word) is None and not _says_where_to_write(_key(word))
+    return _refusal(word) is None and not _is_output_key(_key(word))
 
 
 def checkpoint_of(words: Sequence[str]) -> str | None:
-    """Return the path that ``ckpt_path`` has in a command.
+    """Return the value of ``ckpt_path`` in a command.
 
     Returns:
-        None without a checkpoint, in a sweep over several, and for one that Hydra or Lightning looks up.
+        The path, or None without a checkpoint, in a sweep over several, and if Hydra or Lightning looks it up.
     """
     path = override_value(words, "ckpt_path")
-    return path if isinstance(path, str) and "${" not in path and not _is_lightnings(path) else None
+    return path if isinstance(path, str) and "${" not in path and not _is_lightning_lookup(path) else None
 
 
 def override_value(words: Sequence[str], key: str) -> Any:
-    """Return the last value that a command gives a key, as Hydra parses it; None without one, and for a sweep."""
+    """Return the last value of a key in a command, as Hydra parses it; None without a value, and for a sweep."""
     values = [_value(word) for word in words if _key(word) == key]
     return values[-1] if values else None
 
 
-def _is_lightnings(path: str) -> bool:
-    """Return whether Lightning looks a checkpoint up by a word, or opens a URL."""
-    return path in _LIGHTNINGS_WORDS or "://" in path
+def _is_lightning_lookup(path: str) -> bool:
+    """Return True if Lightning looks the checkpoint up by a word, or opens it as a URL."""
+    return path in _LIGHTNING_WORDS or "://" in path
 
 
 def _is_sharded_checkpoint(folder: Path) -> bool:
-    """Return whether a folder is a checkpoint that FSDP or DeepSpeed wrote in parts."""
+    """Return True if a folder is a checkpoint that FSDP or DeepSpeed wrote in parts."""
     return (folder / "meta.pt").is_file() or (folder / "checkpoint").is_dir()
 
 
 def _is_trusted(run_folder: Path, words: Sequence[str]) -> bool:
-    """Return whether a run is below the current folder, or the command says that it is trusted."""
+    """Return True if a run is in the current folder, or the command trusts it."""
+    # Links are resolved: a link in the current folder may lead to anybody's run.
     if run_folder.resolve().is_relative_to(Path.cwd().resolve()):
         return True
     return override_value(words, "trust_run") is True
 
 
 def _with_quoted_path(word: str) -> str:
-    """Quote PATH in ``ckpt_path=PATH`` if it is a file and Hydra would parse its name as something else."""
+    """Quote PATH in ``ckpt_path=PATH`` if it exists and Hydra would parse its name as something else."""
     prefix, _, path = word.partition("=")
     if _key(word) != "ckpt_path" or not os.path.lexists(path) or _value(word) == path:
         return word
@@ -215,7 +216,7 @@ def _parsed(word: str) -> Override | None:
 
 
 def _refusal(word: str) -> str | None:
-    """Return why an override that a file brings is refused, or None if it is allowed."""
+    """Return why an override from a file is refused, or None if it is allowed."""
     if "${" in word:
         return "is looked up"
     override = _parsed(word)
@@ -229,30 +230,30 @@ def _refusal(word: str) -> str | None:
         return "is a sweep"
     value = override.value()
     texts = list(_texts(value))
-    if "${" in word or any(
-        "${" in text for text in texts
-    ):  # escapes of Hydra's make one where the word has none
+    # Hydra's escapes can produce an interpolation that the raw word does not contain.
+    if any("${" in text for text in texts):
         return "is looked up"
     settings = list(_settings(parts[-1] if parts else "", value))
     names = {*parts, *(name for name, _ in settings)}
     if any(name.startswith("_") for name in names):
         return "names code"
-    if "compile" in names and not isinstance(value, bool):  # the options of a compiler name programs
+    # Options of a compiler can name programs to run.
+    if "compile" in names and not isinstance(value, bool):
         return "chooses a compiler"
     if not parts and root in _GROUPS and not isinstance(value, dict):
         return None if all(map(_is_option, texts)) else "is not an option of a group"
-    if root == "dataset" or _says_where_to_write(override.key_or_group):
-        return None  # where the data is read, or not replayed
+    if root == "dataset" or _is_output_key(override.key_or_group):
+        return None  # the data may be anywhere; output keys are not replayed
     return next((reason for name, item in settings if (reason := _setting_refusal(name, item))), None)
 
 
 def _setting_refusal(name: str, value: object) -> str | None:
-    """Return why one plain value, under a key outside of ``dataset``, is refused, or None if it is allowed."""
+    """Return why a plain value under a key outside of ``dataset`` is refused, or None if it is allowed."""
     if name in _OUTPUT_KEYS:
-        return "says where to write"
+        return "names an output"
     if not isinstance(value, str):
         return None
-    if _is_place(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
+    if _may_be_location(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
         return "names a file or an address"
     return None
 
@@ -262,12 +263,12 @@ def _is_name(part: str) -> bool:
 
 
 def _is_option(text: str) -> bool:
-    """Return whether a string is a plain name, which no file elsewhere has as its path."""
+    """Return True if a string is a plain name, which cannot be the path of a file outside of the current folder."""
     return re.fullmatch(r"\w[\w-]*", text) is not None
 
 
 def _settings(name: str, value: object) -> Iterator[tuple[str, object]]:
-    """Yield every scalar in a parsed value with the key nearest to it, and every mapping's keys."""
+    """Yield every scalar of a parsed value with its nearest key, and every key of its mappings."""
     if isinstance(value, dict):
         for key, item in value.items():
             yield str(key), None
@@ -280,16 +281,16 @@ def _settings(name: str, value: object) -> Iterator[tuple[str, object]]:
 
 
 def _texts(value: object) -> list[str]:
-    """Return every string in a parsed value that is not empty, keys of mappings included."""
+    """Return every non-empty string of a parsed value, including the keys of mappings."""
     return [text for setting in _settings("", value) for text in setting if isinstance(text, str) and text]
 
 
-def _is_place(text: str) -> bool:
-    """Return whether a string can name a file or an address; names of metrics and models with a slash do not."""
+def _may_be_location(text: str) -> bool:
+    """Return True if a string may name a file or an address; a slash in the name of a metric or model is fine."""
     return text.startswith(("/", "~", "./")) or ":" in text or "\\" in text or ".." in text.split("/")
 
 
-def _says_where_to_write(key: str) -> bool:
+def _is_output_key(key: str) -> bool:
     root, *parts = key.split(".")
     if root == "dataset":
         return parts == ["cache_dir"]
@@ -303,6 +304,7 @@ def _read(file: Path) -> list[str]:
         ConfigError: If the file cannot be read as a list of strings.
     """
     try:
+        # A hostile file may be endless, such as a link to /dev/zero.
         with file.open("rb") as stream:
             text = stream.read(_MAX_BYTES + 1)
         if len(text) > _MAX_BYTES:
@@ -316,11 +318,11 @@ def _read(file: Path) -> list[str]:
 
 
 def _key(word: str) -> str:
-    """Return what a word of a command sets, chooses or deletes; a flag is its own."""
+    """Return the key that a word of a command sets, chooses or deletes; a flag is returned unchanged."""
     return re.match(r"[+~]*([^=]*)", word)[1].partition("@")[0]  # type: ignore[index]
 
 
 def _parents(key: str) -> set[str]:
-    """Return the nodes above a key: of ``model.optimizer.lr`` ``model`` and ``model.optimizer``."""
+    """Return the ancestors of a key: for ``model.optimizer.lr``, ``model`` and ``model.optimizer``."""
     parts = key.split(".")
     return {".".join(parts[:count]) for count in range(1, len(parts))}

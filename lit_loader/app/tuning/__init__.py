@@ -1,4 +1,4 @@
-"""Tuning of worker settings: a search among candidates, a meter, and verdicts on what limits the rate."""
+"""Tuning of worker settings: a search over candidates, a meter, and verdicts on what limits the rate."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Measuring a data module's training loader under given worker settings.
+"""Measure a data module's training loader with given worker settings.
 
-What processes have used is read from ``/proc``; where there is none, nothing is reported.
+CPU time, memory and reads of processes come from ``/proc``; on a system without it, they are not reported.
 """
 
 from __future__ import annotations
@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 import warnings
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -28,66 +28,80 @@ _SETTLE_S: Final = 0.25
 
 
 class LoaderMeter:
-    """Measures settings: a loader is made, its first batches are passed over, then whole turns are counted.
+    """Callable that measures worker settings: build a loader, skip its first batches, then count whole turns.
 
-    A turn is one batch for each worker: with batches that arrive in bursts any other number would count parts of
-    a burst. The batches that were ready before the clock started are passed over, so that the rate is that of
-    making batches, not of taking ready ones. Epochs follow each other, as in training.
+    A turn is one batch of each worker. Batches arrive in bursts of that size, and any other number would count parts of
+    a burst. Epochs follow each other, as in training.
 
     Args:
-        datamodule: Whose training loader is measured; its worker settings are set, and put back by `restore`.
-        step_s: How long the main process computes after each batch, as a training step on the CPU does.
+        datamodule: The data module to measure; its worker settings are changed, and reset by `restore`.
+        step_s: Seconds for which the main process computes after each batch, like a training step on the CPU.
 
-    Owns: the loader of the measurement under way; it is closed when that ends.
+    Owns: the loader of the current measurement, which is closed at its end.
     """
 
     def __init__(self, datamodule: LoaderDataModule, *, step_s: float = 0.0) -> None:
-        self._datamodule, self._step_s = datamodule, step_s
-        self._given = datamodule.workers
+        self._datamodule = datamodule
+        self._step_s = step_s
+        self._original_workers = datamodule.workers
         self._memory: dict[Candidate, int | None] = {}
 
     def __call__(self, candidate: Candidate, seconds: float) -> Measurement:
-        """Measure for about so many seconds; slow batches take longer, since one turn is counted at least."""
-        self._datamodule.workers = replace(self._given, **candidate.settings())
-        before = descendants(os.getpid())
+        """Measure settings for about ``seconds``, and for one turn at least."""
+        self._datamodule.workers = replace(self._original_workers, **candidate.settings())
+        other_processes = descendants(os.getpid())
         start = time.perf_counter()
         with warnings.catch_warnings():
-            # torch advises against more workers than cores; whether they pay is what is being measured
+            # torch warns about more workers than cores, but the measurement is there to find out.
             warnings.filterwarnings(
                 "ignore", message="This DataLoader will create .* worker processes in total"
             )
             try:
                 loader = self._datamodule.train_dataloader()
-                batches = _sizes_of_batches(loader, self._datamodule.batch_size)
-                next(batches)
-                return self._measured(candidate, batches, seconds, time.perf_counter() - start, before)
+                batch_sizes = _iterate_batch_sizes(loader, self._datamodule.batch_size)
+                next(batch_sizes)
+                start_s = time.perf_counter() - start
+                workers = sorted(descendants(os.getpid()) - other_processes)
+                return self._measure(candidate, batch_sizes, workers, seconds=seconds, start_s=start_s)
             finally:
                 self._datamodule.teardown()  # closes the loader
 
     def restore(self) -> None:
-        """Put the data module's own worker settings back."""
-        self._datamodule.workers = self._given
+        """Reset the worker settings of the data module."""
+        self._datamodule.workers = self._original_workers
 
-    def _measured(
-        self, candidate: Candidate, batches: Iterator[int], seconds: float, start_s: float, before: set[int]
+    def _measure(
+        self,
+        candidate: Candidate,
+        batch_sizes: Iterator[int],
+        workers: Sequence[int],
+        *,
+        seconds: float,
+        start_s: float,
     ) -> Measurement:
-        main, workers = os.getpid(), sorted(descendants(os.getpid()) - before)
+        main = os.getpid()
         turn = max(1, candidate.num_workers)
-        ready, begun = candidate.num_workers * (1 + candidate.prefetch_factor), time.perf_counter()
-        passed = 0
-        while passed < ready and (passed == 0 or time.perf_counter() - begun < seconds):
-            self._take(batches, turn)
-            passed += turn
-        first, first_main_s, begun = _snapshot(main, workers), time.process_time(), time.perf_counter()
+        # Skip the batches that are already loaded, so that the rate is of loading batches, not of taking them.
+        num_ready = candidate.num_workers * (1 + candidate.prefetch_factor)
+        num_skipped = 0
+        begin = time.perf_counter()
+        while num_skipped < num_ready and (num_skipped == 0 or time.perf_counter() - begin < seconds):
+            self._take(batch_sizes, turn)
+            num_skipped += turn
+        snapshot = _snapshot(main, workers)
+        main_begin_s = time.process_time()  # finer than the kernel's ticks in /proc
+        begin = time.perf_counter()
         samples = 0
-        while (wall_s := time.perf_counter() - begun) < seconds or not samples:
-            samples += self._take(batches, turn)
-        main_s = time.process_time() - first_main_s  # finer than the kernel's ticks
-        worker_s, read, throttled_s, busy_s = (
-            b - a for a, b in zip(first, _snapshot(main, workers), strict=True)
+        while (wall_s := time.perf_counter() - begin) < seconds or not samples:
+            samples += self._take(batch_sizes, turn)
+        main_s = time.process_time() - main_begin_s
+        worker_s, read_bytes, throttled_s, busy_s = (
+            after - before for before, after in zip(snapshot, _snapshot(main, workers), strict=True)
         )
-        if candidate not in self._memory:  # once is enough: it does not depend on what else runs
-            time.sleep(min(_SETTLE_S, ready * wall_s / samples * self._datamodule.batch_size))
+        # Memory does not depend on what else runs, so one reading per candidate is enough.
+        if candidate not in self._memory:
+            # Let the workers fill their queues first.
+            time.sleep(min(_SETTLE_S, num_ready * wall_s / samples * self._datamodule.batch_size))
             self._memory[candidate] = memory_bytes([main, *workers])
         return Measurement(
             candidate=candidate,
@@ -97,38 +111,41 @@ class LoaderMeter:
             start_s=start_s,
             wall_s=wall_s,
             memory_bytes=self._memory[candidate],
-            read_bytes_per_sample=read / samples,
+            read_bytes_per_sample=read_bytes / samples,
             throttled_s=throttled_s,
             other_cores=None if busy_cores_s() is None else max(0.0, (busy_s - main_s - worker_s) / wall_s),
         )
 
-    def _take(self, batches: Iterator[int], count: int) -> int:
+    def _take(self, batch_sizes: Iterator[int], count: int) -> int:
+        """Take some batches and return their number of samples."""
         samples = 0
         for _ in range(count):
-            samples += next(batches)
+            samples += next(batch_sizes)
             if self._step_s:
                 _compute(self._step_s)
         return samples
 
 
-def _sizes_of_batches(loader: Any, batch_size: int) -> Iterator[int]:
-    """Yield how many samples each batch has, epoch after epoch."""
+def _iterate_batch_sizes(loader: Any, batch_size: int) -> Iterator[int]:
+    """Load batches, epoch after epoch, and yield the number of samples of each."""
     while True:
-        left = None if loader.drop_last else len(loader.sampler)
+        num_left = None if loader.drop_last else len(loader.sampler)
         for _ in loader:
-            size = batch_size if left is None else min(batch_size, left)
-            left = None if left is None else left - size
+            size = batch_size if num_left is None else min(batch_size, num_left)
+            num_left = None if num_left is None else num_left - size
             yield size
 
 
 def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, float]:
-    """Return the workers' CPU seconds, the bytes that all read, and seconds of throttling and of busy cores, so far."""
-    (cpu_s, read), (_, own_read) = used_by(workers), used_by([main])
-    return cpu_s, read + own_read, read_throttled_s() or 0.0, busy_cores_s() or 0.0
+    """Return the workers' CPU seconds, the bytes read by all processes, the throttled seconds, and the busy seconds."""
+    worker_cpu_s, worker_read_bytes = used_by(workers)
+    _, main_read_bytes = used_by([main])
+    read_bytes = worker_read_bytes + main_read_bytes
+    return worker_cpu_s, read_bytes, read_throttled_s() or 0.0, busy_cores_s() or 0.0
 
 
 def _compute(seconds: float) -> None:
-    """Keep a core busy without holding the interpreter lock, as a training step does."""
+    """Keep a core busy without holding the interpreter lock, like a training step."""
     factor = torch.full((192, 192), 1e-3)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -136,11 +153,12 @@ def _compute(seconds: float) -> None:
 
 
 def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> tuple[float, int]:
-    """Return the CPU seconds, in user and kernel mode, that processes have used, and the bytes read from storage.
+    """Return the CPU seconds of processes, in user and kernel mode, and the bytes that they read from storage.
 
-    One that is gone adds nothing.
+    A process that has ended counts as zero.
     """
-    cpu_s, read_bytes = 0.0, 0
+    cpu_s = 0.0
+    read_bytes = 0
     for folder in (proc / str(pid) for pid in pids):
         if words := _stat(folder):
             cpu_s += (int(words[11]) + int(words[12])) / _TICKS_A_SECOND
@@ -149,7 +167,7 @@ def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> tuple[float, 
 
 
 def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | None:
-    """Return the memory of processes, each page divided by the number of processes that share it.
+    """Return the memory of processes, with each page divided by the number of processes that share it.
 
     Returns:
         Bytes, or None if the kernel does not report them.
@@ -159,24 +177,26 @@ def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | No
 
 
 def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
-    """Return the processes that a process started, and those that these started, as long as they live."""
+    """Return the living child processes of a process, and their children, at any depth."""
     parents = {int(folder.name): int(words[1]) for folder in proc.glob("[0-9]*") if (words := _stat(folder))}
-    found: set[int] = set()
-    new = {pid}
-    while new:
-        new = {child for child, parent in parents.items() if parent in new} - found
-        found |= new
-    return found
+    processes: set[int] = set()
+    generation = {pid}
+    while generation:
+        generation = {child for child, parent in parents.items() if parent in generation} - processes
+        processes |= generation
+    return processes
 
 
 def busy_cores_s(*, proc: Path = Path("/proc")) -> float | None:
-    """Return the seconds for which this host's cores have been busy, all together, or None if it is not reported."""
-    words = read_text(proc / "stat").partition("\n")[0].split()  # "cpu" and the ticks of all cores
-    ticks = [int(word) for word in words[1:9]]  # what guests used is in the first two
-    idle = sum(ticks[3:5])  # and waiting for disks
+    """Return the busy seconds of all cores of this host together, or None if the kernel does not report them."""
+    # The first line is "cpu" and the ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal. The
+    # ticks of guests follow, and user and nice include them.
+    words = read_text(proc / "stat").partition("\n")[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    idle = sum(ticks[3:5])
     return (sum(ticks) - idle) / _TICKS_A_SECOND if ticks else None
 
 
 def _stat(folder: Path) -> list[str]:
-    """Return the fields of ``stat`` that stand behind the name, which may hold anything; the first is the state."""
+    """Return the fields of ``stat`` from the state on; the name before them may contain blanks and parentheses."""
     return read_text(folder / "stat").rpartition(")")[2].split()

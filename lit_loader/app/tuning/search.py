@@ -1,8 +1,8 @@
-"""Worker settings to try, what was measured of them, and the search for the fastest.
+"""Search for the fastest worker settings: candidates, their measurements, and the choice.
 
-A coarse grid is measured once, then the best settings and what lies beside them again and again, half of them each
-time. A machine is noisy, so that no measurement is believed alone: survivors take turns, a slow minute hits all of
-them, and the median of a candidate's measurements is its rate.
+A coarse grid is measured once. Then the best settings and their neighbours are measured again and again, half as many
+each round. Machines are noisy, so no single measurement counts: the survivors take turns, so a slow minute hits all of
+them, and the rate of a candidate is the median of its measurements.
 """
 
 from __future__ import annotations
@@ -33,34 +33,34 @@ __all__ = [
 ]
 
 METHODS: Final = ("thread", *multiprocessing.get_all_start_methods())
-"""Worker threads, and worker processes by their start method, the platform's default first."""
+"""Worker threads, and the start methods of worker processes, the platform's default first."""
 
 _USUAL_PREFETCH: Final = 2  # torch's default
 _MAX_PREFETCH: Final = 16
 
 _COARSE_SHARE: Final = 0.15
-"""Share of the budget for the coarse grid; the rest is for measuring the best again."""
+"""Share of the budget for the coarse grid; the rest is for measuring the best candidates again."""
 
 _WINDOW_S: Final = (0.25, 3.0)
-"""Shortest and longest measurement."""
+"""Shortest and longest measurement, in seconds."""
 
 _ROUNDS: Final = 25
-"""Rounds after the coarse grid; more would hardly change the medians."""
+"""Rounds after the coarse grid; more rounds would hardly change the medians."""
 
 _STEPS: Final = (0.25, 0.125, 0.0625)
-"""Steps in the number of workers, in the rounds in which neighbours of the best join."""
+"""Relative steps in the number of workers, one for each round in which neighbours of the best candidate join."""
 
 _NEW: Final = 3
-"""How many neighbours join in each of these rounds."""
+"""Number of neighbours that join in each of these rounds."""
 
 _SURVIVORS: Final = 4
-"""How many go on after the coarse grid, and how few are left at last."""
+"""Number of candidates that survive the coarse grid, and the smallest number that survives a round."""
 
 TIE: Final = 0.02
-"""Rates closer than this are taken for equal, and fewer workers win."""
+"""Rates that differ by less than this share count as equal, and the candidate with fewer workers wins."""
 
 INLINE_MARGIN: Final = 0.03
-"""Inline is chosen only if it is so much faster than any worker: a worker works on during the training step."""
+"""Inline must be faster by this share to be chosen, since workers continue during a training step."""
 
 
 @dataclass(frozen=True, order=True)
@@ -68,9 +68,9 @@ class Candidate:
     """One choice of worker settings.
 
     Attributes:
-        num_workers: Workers, or 0 if batches are made in the main process.
+        num_workers: Number of workers, or 0 if the main process loads the batches.
         method: ``inline`` for 0 workers, else one of `METHODS`.
-        prefetch_factor: Batches that each worker makes ahead; 0 for 0 workers.
+        prefetch_factor: Batches that each worker loads ahead; 0 for 0 workers.
     """
 
     num_workers: int
@@ -79,11 +79,11 @@ class Candidate:
 
     @property
     def is_threaded(self) -> bool:
-        """Whether its workers are threads."""
+        """True if the workers are threads."""
         return self.method == "thread"
 
     def settings(self) -> dict[str, Any]:
-        """Return its values as a data module's worker settings."""
+        """Return the worker settings of a data module."""
         if self.num_workers == 0:
             return {"num_workers": 0, "prefetch_factor": None}
         return {
@@ -103,38 +103,48 @@ INLINE: Final = Candidate(0, "inline", 0)
 
 
 def coarse_grid(*, num_cores: int, methods: Sequence[str], max_workers: int) -> list[Candidate]:
-    """Return the first candidates, the most promising first, since a short budget may not last for all.
+    """Return the first candidates, the most promising first, since a short budget may not cover all.
 
     Args:
         num_cores: Available cores.
         methods: Worker methods, of `METHODS`.
-        max_workers: Most workers to try.
+        max_workers: Largest number of workers to try.
 
     Returns:
-        Inline, then for every method powers of two up to twice the cores, and numbers around the cores.
+        Inline, then for every method powers of two up to twice the cores, and numbers close to the cores.
     """
     counts = {2**power for power in range(1 + int(math.log2(2 * num_cores)))}
     counts |= {max(1, num_cores - 1), num_cores, num_cores + num_cores // 2}
-    kept = [count for count in counts if count <= max_workers]
-    kept.sort(key=lambda count: (abs(math.log(count / num_cores)), count))
-    return [INLINE, *(Candidate(count, method, _USUAL_PREFETCH) for count in kept for method in methods)]
+    allowed_counts = [count for count in counts if count <= max_workers]
+    allowed_counts.sort(key=lambda count: (abs(math.log(count / num_cores)), count))
+    candidates = (Candidate(count, method, _USUAL_PREFETCH) for count in allowed_counts for method in methods)
+    return [INLINE, *candidates]
 
 
 def neighbours(candidate: Candidate, *, max_workers: int, share: float = 0.25) -> list[Candidate]:
-    """Return candidates that differ from one by one step in one setting, the most promising first.
+    """Return the candidates that are one step away in one setting, the most promising first.
 
     Args:
-        candidate: The one whose neighbours are wanted.
-        max_workers: Most workers to try.
-        share: A step in the number of workers, as a share of it; at least one.
+        candidate: The candidate to start from.
+        max_workers: Largest number of workers to try.
+        share: Step in the number of workers, as a share of that number; at least one worker.
     """
-    n, prefetch = candidate.num_workers, candidate.prefetch_factor
-    step = max(1, round(share * n))
-    more, fewer = [(n, 2 * prefetch), (n + step, prefetch)], [(n - step, prefetch), (2 * n, prefetch)]
+    count = candidate.num_workers
+    prefetch = candidate.prefetch_factor
+    if count == 0:
+        return []
+    step = max(1, round(share * count))
+    settings = [
+        (count, 2 * prefetch),
+        (count + step, prefetch),
+        (count - step, prefetch),
+        (2 * count, prefetch),
+        (count, prefetch // 2),
+    ]
     return [
-        Candidate(workers, candidate.method, ahead)
-        for workers, ahead in dict.fromkeys([*more, *fewer, (n, prefetch // 2)])
-        if n and 1 <= workers <= max_workers and 1 <= ahead <= _MAX_PREFETCH
+        Candidate(num_workers, candidate.method, prefetch_factor)
+        for num_workers, prefetch_factor in dict.fromkeys(settings)
+        if 1 <= num_workers <= max_workers and 1 <= prefetch_factor <= _MAX_PREFETCH
     ]
 
 
@@ -144,17 +154,16 @@ class Measurement:
 
     Attributes:
         candidate: The settings.
-        samples_per_s: Samples that arrived in a second.
-        cpu_s_per_sample: CPU seconds of the main process and its workers.
-        main_cpu_s_per_sample: Those of the main process alone; worker threads are part of it.
-        start_s: From making the loader to its first batch.
+        samples_per_s: Samples per second.
+        cpu_s_per_sample: CPU seconds of the main process and its workers per sample.
+        main_cpu_s_per_sample: CPU seconds of the main process per sample; worker threads are part of it.
+        start_s: Seconds from building the loader to its first batch.
         wall_s: Duration of the measurement.
-        memory_bytes: Proportional share of the memory of the main process and its workers while their batches
-            ahead are ready, a shared page divided by the number of its processes, or None if the kernel does not
-            report it.
-        read_bytes_per_sample: Bytes fetched from storage, not from the file cache.
-        throttled_s: Seconds for which a CPU quota held the processes back.
-        other_cores: Cores that other processes on this host kept busy, or None if the kernel does not report it.
+        memory_bytes: Memory of the main process and its workers while the batches ahead are ready, each shared page
+            divided by the number of processes that share it, or None if the kernel does not report it.
+        read_bytes_per_sample: Bytes per sample read from storage rather than from the file cache.
+        throttled_s: Seconds for which a CPU quota stopped the processes.
+        other_cores: Cores that other processes of this host used, or None if the kernel does not report it.
     """
 
     candidate: Candidate
@@ -170,30 +179,33 @@ class Measurement:
 
     @property
     def cores_used(self) -> float:
-        """CPU seconds per second, of all processes."""
+        """CPU seconds per second of all processes."""
         return self.cpu_s_per_sample * self.samples_per_s
 
     @property
     def main_cores_used(self) -> float:
-        """CPU seconds per second, of the main process."""
+        """CPU seconds per second of the main process."""
         return self.main_cpu_s_per_sample * self.samples_per_s
 
     @property
     def cores_per_worker(self) -> float:
-        """CPU seconds per second of each worker; of threads, the main thread's work is counted with theirs."""
-        own = self.cores_used if self.candidate.is_threaded else self.cores_used - self.main_cores_used
-        return own / max(1, self.candidate.num_workers)
+        """CPU seconds per second of each worker; for threads, this includes the work of the main thread."""
+        worker_cores = self.cores_used
+        if not self.candidate.is_threaded:
+            worker_cores -= self.main_cores_used
+        return worker_cores / max(1, self.candidate.num_workers)
 
 
 Measure = Callable[[Candidate, float], Measurement]
-"""Measures settings for about so many seconds; raises if the settings cannot be used."""
+"""Function that measures settings for about the given seconds; it raises if the settings cannot be used."""
 
 
 def median(measured: Sequence[Measurement]) -> Measurement:
-    """Return the median of every figure over measurements of the same settings, one at least."""
+    """Return the median of every figure over one or more measurements of the same settings."""
     medians: dict[str, Any] = {"candidate": measured[0].candidate}
-    for name in (item.name for item in fields(Measurement) if item.name != "candidate"):
-        reported = [value for each in measured if (value := getattr(each, name)) is not None]
+    for name in (field.name for field in fields(Measurement) if field.name != "candidate"):
+        values = [getattr(measurement, name) for measurement in measured]
+        reported = [value for value in values if value is not None]
         medians[name] = statistics.median(reported) if reported else None
     return Measurement(**medians)
 
@@ -204,8 +216,8 @@ class TuningResult:
 
     Attributes:
         best: The settings to use.
-        measured: All measurements, by settings, in the order of their first one.
-        refused: Settings that cannot be used, and why.
+        measured: All measurements by settings, in the order of the first measurement.
+        refused: Settings that cannot be used, with the reason.
     """
 
     best: Candidate
@@ -213,8 +225,68 @@ class TuningResult:
     refused: Mapping[Candidate, str]
 
     def medians(self) -> list[Measurement]:
-        """Return the medians of all settings, in the order of workers, method, prefetch factor."""
+        """Return the medians of all settings, sorted by workers, method and prefetch factor."""
         return [median(self.measured[candidate]) for candidate in sorted(self.measured)]
+
+
+class _Session:
+    """The measurements of a search, and the time that is left for more.
+
+    Args:
+        measure: Measures one candidate.
+        window_s: Duration of a measurement.
+        budget_s: Duration of all measurements.
+        clock: Returns the time in seconds.
+        progress: Called before each measurement with the candidate and the elapsed seconds.
+
+    Attributes:
+        measured: All measurements by settings.
+        refused: Settings that cannot be used, with the reason.
+    """
+
+    def __init__(
+        self,
+        measure: Measure,
+        *,
+        window_s: float,
+        budget_s: float,
+        clock: Callable[[], float],
+        progress: Callable[[Candidate, float], None],
+    ) -> None:
+        self.measured: dict[Candidate, list[Measurement]] = {}
+        self.refused: dict[Candidate, str] = {}
+        self._measure = measure
+        self._window_s = window_s
+        self._clock = clock
+        self._progress = progress
+        self._start = clock()
+        self._deadline = self._start + budget_s
+        self._durations_s: dict[str, float] = {}  # of the last measurement, by method
+
+    def try_once(self, candidate: Candidate) -> bool:
+        """Measure a candidate once more; return False if the time does not suffice."""
+        if candidate in self.refused:
+            return True
+        start = self._clock()
+        # The start of workers dominates a short measurement, and it depends on the method.
+        expected_s = self._durations_s.get(candidate.method, max(self._durations_s.values(), default=0.0))
+        if self._durations_s and start + expected_s > self._deadline:
+            return False
+        self._progress(candidate, start - self._start)
+        try:
+            self.measured.setdefault(candidate, []).append(self._measure(candidate, self._window_s))
+        except Exception as error:
+            # If inline fails, the data cannot be read at all, whatever the workers are.
+            if candidate == INLINE:
+                raise
+            del self.measured[candidate]
+            self.refused[candidate] = _in_a_line(error)
+        self._durations_s[candidate.method] = self._clock() - start
+        return True
+
+    def ranked(self) -> list[Candidate]:
+        """Return the measured candidates, the highest median rate first."""
+        return sorted(self.measured, key=lambda candidate: -median(self.measured[candidate]).samples_per_s)
 
 
 def search_settings(
@@ -233,86 +305,66 @@ def search_settings(
         measure: Measures one candidate.
         num_cores: Available cores.
         methods: Worker methods to try.
-        max_workers: Most workers to try.
-        budget_s: Seconds that all may take. A measurement is not begun when, by what the last ones took, it would
-            not end in time; inline is measured in any case.
+        max_workers: Largest number of workers to try.
+        budget_s: Duration of the search in seconds. A measurement is skipped if it would probably end too late, judged
+            by the previous ones; inline is always measured.
         clock: Returns the time in seconds.
-        progress: Called before each measurement with its candidate and the seconds gone so far.
+        progress: Called before each measurement with the candidate and the elapsed seconds.
 
     Raises:
-        Exception: What inline raises: then the data cannot be read at all.
+        Exception: The error of an inline measurement, which means that the data cannot be read.
     """
     grid = coarse_grid(num_cores=num_cores, methods=methods, max_workers=max_workers)
-    shortest, longest = _WINDOW_S
-    window_s = min(longest, max(shortest, _COARSE_SHARE * budget_s / len(grid)))
-    measured: dict[Candidate, list[Measurement]] = {}
-    refused: dict[Candidate, str] = {}
-    took_s: dict[str, float] = {}
-    begun = clock()
-
-    def try_one(candidate: Candidate) -> bool:
-        """Measure a candidate once more; return whether there was time for it."""
-        if candidate in refused:
-            return True
-        start = clock()
-        expected = took_s.get(candidate.method, max(took_s.values(), default=0.0))
-        if took_s and start + expected > begun + budget_s:
-            return False
-        progress(candidate, start - begun)
-        try:
-            measured.setdefault(candidate, []).append(measure(candidate, window_s))
-        except Exception as error:
-            if candidate == INLINE:
-                raise
-            del measured[candidate]
-            refused[candidate] = _in_a_line(error)
-        took_s[candidate.method] = clock() - start
-        return True
-
-    def ranked() -> list[Candidate]:
-        """Return all that was measured, the highest median first."""
-        return sorted(measured, key=lambda candidate: -median(measured[candidate]).samples_per_s)
-
+    shortest_s, longest_s = _WINDOW_S
+    window_s = min(longest_s, max(shortest_s, _COARSE_SHARE * budget_s / len(grid)))
+    session = _Session(measure, window_s=window_s, budget_s=budget_s, clock=clock, progress=progress)
     for candidate in grid:
-        try_one(candidate)
-    survivors = ranked()[:_SURVIVORS]
+        session.try_once(candidate)
+    survivors = session.ranked()[:_SURVIVORS]
     for number in range(_ROUNDS):
         if number < len(_STEPS):
-            beside = neighbours(survivors[0], max_workers=max_workers, share=_STEPS[number])
-            survivors += [near for near in beside if near not in {*measured, *refused}][:_NEW]
+            nearby = neighbours(survivors[0], max_workers=max_workers, share=_STEPS[number])
+            untried = [near for near in nearby if near not in {*session.measured, *session.refused}]
+            survivors += untried[:_NEW]
+        # Every other round runs backwards, so that a machine that slows down does not favour the first ones.
         turn = survivors if number % 2 == 0 else survivors[::-1]
-        if not all(map(try_one, turn)):
-            break  # the time is up
-        kept = [candidate for candidate in ranked() if candidate in survivors]
-        survivors = kept[: max(_SURVIVORS, math.ceil(len(survivors) / 2))]
-    return TuningResult(pick(measured), measured, refused)
+        if not all(map(session.try_once, turn)):
+            break
+        ranked_survivors = [candidate for candidate in session.ranked() if candidate in survivors]
+        survivors = ranked_survivors[: max(_SURVIVORS, math.ceil(len(survivors) / 2))]
+    return TuningResult(pick(session.measured), session.measured, session.refused)
 
 
 def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
-    """Return the settings to use: of the fastest, those with the fewest workers.
+    """Return the settings to use: among the fastest, those with the fewest workers.
 
-    Settings that were measured half as often as the most often measured ones, or less, are left out: the best of
-    many single measurements is a lucky one.
+    Settings that were measured at most half as often as the most often measured ones are ignored: the best of many
+    single measurements is a lucky one.
 
     Args:
-        measured: Measurements by settings, one at least.
+        measured: One or more measurements by settings.
     """
-    medians = [median(each) for name, each in measured.items() if is_measured_enough(name, measured)]
+    medians = [
+        median(runs) for candidate, runs in measured.items() if is_measured_enough(candidate, measured)
+    ]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
     if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + INLINE_MARGIN):
         return INLINE
-    equal = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - TIE)]
-    return min(equal, key=lambda each: (each.candidate.num_workers, each.cpu_s_per_sample)).candidate
+    fastest = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - TIE)]
+    return min(
+        fastest, key=lambda figures: (figures.candidate.num_workers, figures.cpu_s_per_sample)
+    ).candidate
 
 
 def is_measured_enough(candidate: Candidate, measured: Mapping[Candidate, Sequence[Measurement]]) -> bool:
-    """Return whether settings were measured more than half as often as the most often measured ones."""
+    """Return True if settings were measured more than half as often as the most often measured ones."""
     return 2 * len(measured[candidate]) > max(map(len, measured.values()))
 
 
 def _in_a_line(error: Exception) -> str:
-    """Return an error's message; of one that came from a worker with its traceback, the last line of that."""
-    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)  # not its repr
+    """Return an error's message in one line; for a worker's error, the last line of its traceback."""
+    # The text of a KeyError is the repr of its message.
+    text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     lines = text.strip().splitlines() or [""]
     return lines[-1] if "Traceback" in text else f"{type(error).__name__}: {lines[0]}"

@@ -1,7 +1,7 @@
-"""What measurements mean: verdicts, each a pure function of measurements.
+"""Verdicts on what limits the rate, as pure functions of measurements.
 
-A verdict names what limits the rate and what would lift it. Several may hold at once; none of them is a guess
-from the settings alone, each needs its symptom in the measurements.
+A verdict names a limit and a remedy. Several may hold at once. No verdict is a guess from the settings alone: each
+needs its symptom in the measurements.
 """
 
 from __future__ import annotations
@@ -26,32 +26,32 @@ __all__ = ["Verdict", "diagnose", "explain_choice"]
 _Measured = Sequence[Measurement]
 
 _NEARLY_ALL: Final = 0.85
-"""Share of the cores, or of one core, above which it counts as busy."""
+"""Share of the cores, or of one core, above which they count as busy."""
 
 _IDLE: Final = 0.7
 """Share below which a worker, or inline's one core, counts as waiting."""
 
 _NOTICEABLE: Final = 0.25
-"""Cores of others, or the growth of CPU time a sample, from which on they count."""
+"""Cores of other processes, or growth of CPU time per sample, that count as a symptom."""
 
 _SAME_RATE: Final = 1.1
-"""Rates whose ratio is below this count as no gain of more workers."""
+"""Ratio of rates below which more workers count as no gain."""
 
 
 class Verdict(NamedTuple):
-    """One limit, or its absence: a name for programs and a sentence for people."""
+    """A limit, or the absence of one: a name for programs and a sentence for people."""
 
     name: str
     text: str
 
 
 def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[Verdict]:
-    """Return what limits the rate, the most telling first; there is always one verdict at least.
+    """Return one or more verdicts on what limits the rate, the most telling first.
 
     Args:
-        measured: Medians of each of the measured settings.
-        best: Those of the settings that were picked.
-        host: The cores of this machine.
+        measured: Medians of all measured settings.
+        best: Medians of the chosen settings.
+        host: Cores of this machine.
     """
     texts = {rule.__name__.strip("_"): rule(measured, best, host) for rule in _RULES}
     verdicts = [Verdict(name, text) for name, text in texts.items() if text]
@@ -59,7 +59,7 @@ def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[Ve
 
 
 def explain_choice(result: TuningResult) -> str | None:
-    """Return why the chosen settings are not those with the highest median, or None if they are.
+    """Return why settings with a higher median were not chosen, or None if there are none.
 
     Args:
         result: The result of a search.
@@ -73,9 +73,9 @@ def explain_choice(result: TuningResult) -> str | None:
         times = "once" if repeats == 1 else f"{repeats} times"
         reason = f"it was measured {times}, {chosen.candidate!s} {len(result.measured[result.best])} times: may be luck"
     elif fastest.candidate == INLINE:
-        reason = f"inline wins from {INLINE_MARGIN:.0%} on, because workers continue during a training step"
+        reason = f"inline must win by {INLINE_MARGIN:.0%}, because workers continue during a training step"
     else:
-        reason = f"rates within {TIE:.0%} count as equal, then fewer workers win, then less CPU"
+        reason = f"rates within {TIE:.0%} count as equal, and then fewer workers win, then less CPU"
     return (
         f"{fastest.candidate!s} made {fastest.samples_per_s:.1f} samples/s, more than the "
         f"{chosen.samples_per_s:.1f} of {chosen.candidate!s}, and was not chosen: {reason}."
@@ -83,13 +83,13 @@ def explain_choice(result: TuningResult) -> str | None:
 
 
 def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    reported = [each.other_cores for each in measured if each.other_cores is not None]
-    others = sum(reported) / len(reported) if reported else 0.0
-    if others < _NOTICEABLE:
+    reported = [figures.other_cores for figures in measured if figures.other_cores is not None]
+    other_cores = sum(reported) / len(reported) if reported else 0.0
+    if other_cores < _NOTICEABLE:
         return None
     return (
-        f"busy host: other processes kept {others:.1f} cores busy meanwhile; on an idle one the figures, and the "
-        "best choice, may be others."
+        f"busy host: other processes kept {other_cores:.1f} cores busy during the measurement; on an idle host the "
+        "figures, and the best choice, may differ."
     )
 
 
@@ -97,43 +97,42 @@ def _cpu_bound(measured: _Measured, best: Measurement, host: Resources) -> str |
     if best.cores_used < _NEARLY_ALL * host.cores:
         return None
     return (
-        f"CPU bound: {_ms(best)} of CPU a sample x {best.samples_per_s:.0f} samples/s keep {best.cores_used:.1f} of "
+        f"CPU bound: {_ms(best)} of CPU per sample x {best.samples_per_s:.0f} samples/s keep {best.cores_used:.1f} of "
         f"{host.cores:g} cores busy. More workers cannot help; cheaper transforms, smaller images or more cores do."
     )
 
 
 def _throttled(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    worst = max(measured, key=lambda each: each.throttled_s / each.wall_s)
+    worst = max(measured, key=lambda figures: figures.throttled_s / figures.wall_s)
     if worst.throttled_s <= 0.05 * worst.wall_s:
         return None
     quota = "a CPU quota" if host.quota_cores is None else f"the CPU quota of {host.quota_cores:g} cores"
     return (
-        f"throttled: {quota} held the processes back for {worst.throttled_s:.1f} of {worst.wall_s:.1f} s with "
-        f"{worst.candidate!s}; the {host.num_cores} cores that the system shows are not all yours. Use fewer "
+        f"throttled: {quota} stopped the processes for {worst.throttled_s:.1f} of {worst.wall_s:.1f} s with "
+        f"{worst.candidate!s}; not all {host.num_cores} cores that the system shows are available. Use fewer "
         "workers and threads, or raise the quota."
     )
 
 
 def _native_threads(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    worst = max(measured, key=lambda each: each.cores_per_worker * bool(each.candidate.num_workers))
+    worst = max(measured, key=lambda figures: figures.cores_per_worker * bool(figures.candidate.num_workers))
     if worst.candidate == INLINE or worst.cores_per_worker <= 1.2:
         return None
     return (
         f"oversubscribed: with {worst.candidate!s} each worker keeps {worst.cores_per_worker:.1f} cores busy, so "
-        "that native code inside starts threads of its own. Give them one: OMP_NUM_THREADS=1, "
+        "native code in it starts threads of its own. Limit them to one: OMP_NUM_THREADS=1, "
         "torch.set_num_threads(1), cv2.setNumThreads(0)."
     )
 
 
 def _memory_bandwidth(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    for few, many in _without_gain(
-        measured, host, threads=False
-    ):  # threads may wait for the interpreter lock
-        dearer = many.cpu_s_per_sample / few.cpu_s_per_sample
-        if dearer >= 1 + _NOTICEABLE:
+    # Threads may wait for the interpreter lock instead, so only processes count here.
+    for few, many in _without_gain(measured, host, threads=False):
+        cpu_ratio = many.cpu_s_per_sample / few.cpu_s_per_sample
+        if cpu_ratio >= 1 + _NOTICEABLE:
             return (
                 f"memory bound: {many.candidate.num_workers} workers instead of {few.candidate.num_workers} need "
-                f"{dearer:.1f} times the CPU for the same sample and are not faster: they share memory bandwidth, "
+                f"{cpu_ratio:.1f} times the CPU per sample and are not faster: they share memory bandwidth, "
                 "caches, or a core's two hardware threads. Smaller samples (uint8, a smaller scale) help."
             )
     return None
@@ -141,12 +140,13 @@ def _memory_bandwidth(measured: _Measured, best: Measurement, host: Resources) -
 
 def _interpreter_lock(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     for few, many in _without_gain(measured, host, threads=True):
-        # With idle cores beside few threads, and many that keep less than one busy wait for something else.
+        # Few threads must leave cores idle, or the CPU is the limit. Many threads must keep one core busy, or they wait
+        # for something other than the lock.
         if few.cores_used <= _NEARLY_ALL * host.cores and many.cores_used >= _NEARLY_ALL:
             return (
-                f"interpreter lock: {many.candidate.num_workers} threads make {many.samples_per_s:.0f} samples/s and "
-                f"{few.candidate.num_workers} make {few.samples_per_s:.0f}. Too much of a sample's work is Python "
-                "code, which one thread at a time may run; processes do not share that lock."
+                f"interpreter lock: {many.candidate.num_workers} threads load {many.samples_per_s:.0f} samples/s and "
+                f"{few.candidate.num_workers} load {few.samples_per_s:.0f}. Too much of a sample's work is Python "
+                "code, which only one thread at a time can run; processes do not share that lock."
             )
     return None
 
@@ -156,8 +156,8 @@ def _storage(measured: _Measured, best: Measurement, host: Resources) -> str | N
     if inline is None or inline.read_bytes_per_sample < 1024:
         return None
     return (
-        f"storage: {_waited(inline)}, and {inline.read_bytes_per_sample / 1024:.0f} KiB come from storage for each. "
-        "A faster disk, or a data set that fits into the file cache, helps; more workers wait side by side."
+        f"storage: {_waited(inline)}, and {inline.read_bytes_per_sample / 1024:.0f} KiB of it are read from storage. "
+        "A faster disk, or a dataset that fits into the file cache, helps; more workers wait in parallel."
     )
 
 
@@ -166,73 +166,88 @@ def _waiting(measured: _Measured, best: Measurement, host: Resources) -> str | N
     if inline is None or inline.read_bytes_per_sample >= 1024:
         return None
     return (
-        f"waiting: {_waited(inline)}, and nothing was read from a local disk: a network, a lock or a sleep. More "
-        "workers than cores wait side by side and may pay."
+        f"waiting: {_waited(inline)}, and nothing was read from a local disk: the rest is a network, a lock or a "
+        "sleep. More workers than cores wait in parallel and may be faster."
     )
 
 
 def _transport(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    for each in sorted(measured, key=lambda each: -each.samples_per_s):
-        own = each.candidate
-        if own.is_threaded or not 0 < own.num_workers <= host.cores:
+    for figures in sorted(measured, key=lambda figures: -figures.samples_per_s):
+        candidate = figures.candidate
+        if candidate.is_threaded or not 0 < candidate.num_workers <= host.cores:
             continue
-        if each.main_cores_used >= _NEARLY_ALL and each.cores_per_worker < _IDLE:
+        if figures.main_cores_used >= _NEARLY_ALL and figures.cores_per_worker < _IDLE:
             return (
-                f"bound by the consumer: with {own!s} the main process is busy taking batches over "
-                f"({each.main_cpu_s_per_sample * 1e3:.2f} ms a sample) while each worker is busy for "
-                f"{each.cores_per_worker:.0%} of the time. Threads copy nothing; smaller samples and larger "
-                "batches cost less to hand over."
+                f"bound by the consumer: with {candidate!s} the main process is busy receiving batches "
+                f"({figures.main_cpu_s_per_sample * 1e3:.2f} ms per sample) while each worker is busy for "
+                f"{figures.cores_per_worker:.0%} of the time. Threads copy nothing; smaller samples and larger "
+                "batches cost less to receive."
             )
     return None
 
 
 def _nothing_to_gain(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    inline, rates = _inline(measured), [each.samples_per_s for each in measured if each.candidate != INLINE]
+    inline = _inline(measured)
+    rates = [figures.samples_per_s for figures in measured if figures.candidate != INLINE]
     if inline is None or not rates or max(rates) >= 1.05 * inline.samples_per_s:
         return None
     return (
-        f"nothing to gain in rate: inline makes {inline.samples_per_s:.0f} samples/s and no number of workers more "
-        f"than {max(rates):.0f}. A worker still works on while a training step runs on an accelerator; "
-        "--simulate-step shows that for a step on the CPU."
+        f"no gain in rate: inline loads {inline.samples_per_s:.0f} samples/s and no number of workers more than "
+        f"{max(rates):.0f}. Workers still continue while a training step runs on an accelerator; --simulate-step shows "
+        "that for a step on the CPU."
     )
 
 
 def _no_limit(measured: _Measured, best: Measurement, host: Resources) -> str:
     inline = _inline(measured)
-    gain = "" if inline is None else f", {best.samples_per_s / inline.samples_per_s:.1f} times inline's rate"
+    gain = (
+        ""
+        if inline is None
+        else f", {best.samples_per_s / inline.samples_per_s:.1f} times the rate of inline"
+    )
     return (
-        f"no limit was reached: {best.candidate!s} makes {best.samples_per_s:.0f} samples/s{gain} and keeps "
+        f"no limit was reached: {best.candidate!s} loads {best.samples_per_s:.0f} samples/s{gain} and keeps "
         f"{best.cores_used:.1f} of {host.cores:g} cores busy."
     )
 
 
+# The name of a function is the name of its verdict. The most telling verdicts come first.
 _RULES: Final[Sequence[Callable[[_Measured, Measurement, Resources], str | None]]] = (
-    *(_busy_host, _cpu_bound, _throttled, _native_threads, _memory_bandwidth, _interpreter_lock),
-    *(_storage, _waiting, _transport, _nothing_to_gain),
+    _busy_host,
+    _cpu_bound,
+    _throttled,
+    _native_threads,
+    _memory_bandwidth,
+    _interpreter_lock,
+    _storage,
+    _waiting,
+    _transport,
+    _nothing_to_gain,
 )
 
 
 def _without_gain(
     measured: _Measured, host: Resources, *, threads: bool
 ) -> Iterator[tuple[Measurement, Measurement]]:
-    """Yield two neighbouring numbers of workers, fewer first, where more gain nothing though there are cores."""
+    """Yield measurements of fewer and of more workers whose rates are the same although cores are free."""
 
-    def kind(each: Measurement) -> tuple[str, int]:
-        return each.candidate.method, each.candidate.prefetch_factor
+    def kind(figures: Measurement) -> tuple[str, int]:
+        return figures.candidate.method, figures.candidate.prefetch_factor
 
-    kept = [each for each in measured if each.candidate.is_threaded is threads]
-    for few, many in pairwise(sorted(kept, key=lambda each: (kind(each), each.candidate.num_workers))):
+    comparable = [figures for figures in measured if figures.candidate.is_threaded is threads]
+    comparable.sort(key=lambda figures: (kind(figures), figures.candidate.num_workers))
+    for few, many in pairwise(comparable):
         has_cores = many.candidate.num_workers <= host.cores and not _is_starved(many, host)
         if kind(few) == kind(many) and has_cores and many.samples_per_s < _SAME_RATE * few.samples_per_s:
             yield few, many
 
 
 def _inline(measured: Iterable[Measurement]) -> Measurement | None:
-    return next((each for each in measured if each.candidate == INLINE), None)
+    return next((figures for figures in measured if figures.candidate == INLINE), None)
 
 
 def _waiting_inline(measured: Iterable[Measurement], host: Resources) -> Measurement | None:
-    """Return the figures of inline if it waits for something else than a core."""
+    """Return the figures of inline if it waits for something other than a core."""
     inline = _inline(measured)
     is_waiting = inline is not None and inline.cores_used < _IDLE and not _is_starved(inline, host)
     return inline if is_waiting else None
@@ -243,9 +258,9 @@ def _waited(inline: Measurement) -> str:
 
 
 def _is_starved(measurement: Measurement, host: Resources) -> bool:
-    """Whether other processes had the cores that these did not get: then waiting says nothing of the work."""
-    others = measurement.other_cores or 0.0
-    return others >= _NOTICEABLE and measurement.cores_used + others > _NEARLY_ALL * host.cores
+    """Return True if other processes used the cores, so that the waiting does not come from the work itself."""
+    other_cores = measurement.other_cores or 0.0
+    return other_cores >= _NOTICEABLE and measurement.cores_used + other_cores > _NEARLY_ALL * host.cores
 
 
 def _ms(measurement: Measurement) -> str:

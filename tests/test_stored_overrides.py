@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from omegaconf import OmegaConf
 
 from lit_loader.app.composition import ConfigError
-from lit_loader.app.composition.stored_overrides import with_words_of_run, words_to_repeat
+from lit_loader.app.composition.stored_overrides import overrides_to_repeat, replay_overrides
 from lit_loader.foundation.escaping import quote_for_hydra
 
 
@@ -33,7 +33,7 @@ def run(tmp_path, monkeypatch):
 
 def test_they_come_before_those_of_the_command(run, capsys, tmp_path):
     word = run("[experiment=shapes, trainer.max_epochs=3]")
-    assert with_words_of_run(["--cfg", "job", word, "seed=1"]) == [
+    assert replay_overrides(["--cfg", "job", word, "seed=1"]) == [
         *("--cfg", "job", "experiment=shapes", "trainer.max_epochs=3", word, "seed=1")
     ]
     assert capsys.readouterr().err == f"as in {tmp_path}: experiment=shapes trainer.max_epochs=3\n"
@@ -50,25 +50,25 @@ def test_they_come_before_those_of_the_command(run, capsys, tmp_path):
 )
 def test_an_override_replaces_the_runs_for_its_key_and_for_all_below_it(run, command, replayed):
     word = run("[model=other, model.optimizer.lr=1, ~callbacks.pictures, '++dataset.options.columns=[x]']")
-    assert with_words_of_run([word, command]) == [*replayed, word, command]
+    assert replay_overrides([word, command]) == [*replayed, word, command]
 
 
 def test_keys_of_one_command_are_not_replayed(run):
     word = run("[train=true, task_name=mine, ckpt_path=other.ckpt, hparams_search=grid, optimized_metric=a]")
-    assert with_words_of_run([word]) == [word]
+    assert replay_overrides([word]) == [word]
 
 
 def test_once_they_are_there_none_is_added(run):
-    words = with_words_of_run([run("[experiment=shapes, +model.b=1]")])
-    assert with_words_of_run(words) == words
+    words = replay_overrides([run("[experiment=shapes, +model.b=1]")])
+    assert replay_overrides(words) == words
 
 
 def test_other_checkpoints_change_nothing(tmp_path):
     (tmp_path / "best.ckpt").touch()
     for path in (tmp_path / "best.ckpt", "last", "null", "s3://runs/best.ckpt", "a.ckpt,b.ckpt", "${mine}"):
         words = [f"ckpt_path={path}", "seed=1"]
-        assert with_words_of_run(words) == words
-    assert with_words_of_run(["seed=1"]) == ["seed=1"]
+        assert replay_overrides(words) == words
+    assert replay_overrides(["seed=1"]) == ["seed=1"]
 
 
 def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
@@ -76,30 +76,30 @@ def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
     with pytest.raises(
         ConfigError, match=rf"ckpt_path='best.ckpt' does not exist in {tmp_path}; a run has its"
     ):
-        with_words_of_run(["ckpt_path=best.ckpt"])
+        replay_overrides(["ckpt_path=best.ckpt"])
     word = run("[]").replace("best.ckpt", "last.ckpt")
     with pytest.raises(ConfigError, match=r"last.ckpt' does not exist: that run has not saved it"):
-        with_words_of_run([word])
+        replay_overrides([word])
 
 
 def test_a_folder_or_a_pipe_is_no_checkpoint(run, tmp_path):
     run("[]")
     with pytest.raises(ConfigError, match=r"is a folder; name a file in it, such as checkpoints/best\.ckpt"):
-        with_words_of_run([f"ckpt_path={tmp_path}"])
+        replay_overrides([f"ckpt_path={tmp_path}"])
     os.mkfifo(tmp_path / "pipe.ckpt")
     with pytest.raises(ConfigError, match="is a pipe or a device; expected a regular file"):
-        with_words_of_run([f"ckpt_path={tmp_path}/pipe.ckpt"])
+        replay_overrides([f"ckpt_path={tmp_path}/pipe.ckpt"])
 
 
 @pytest.mark.parametrize("name", ["it's a run", "a=b", 'say "x"', "a,b", "{x}", "50%", "tail\\"])
 def test_a_path_may_hold_any_character(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     word = write_run(tmp_path / name, "[seed=3]")
-    replayed, checkpoint = with_words_of_run([word])
+    replayed, checkpoint = replay_overrides([word])
     assert replayed == "seed=3"
     path = str(tmp_path / name / "checkpoints" / "best.ckpt")
     assert OverridesParser.create().parse_override(checkpoint).value() == path
-    assert with_words_of_run([f"ckpt_path={quote_for_hydra(path)}"])[0] == "seed=3"
+    assert replay_overrides([f"ckpt_path={quote_for_hydra(path)}"])[0] == "seed=3"
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_path_may_hold_any_character(tmp_path, monkeypatch, name):
 )
 def test_a_file_without_overrides_is_refused(run, text, message):
     with pytest.raises(ConfigError, match=message):
-        with_words_of_run([run(text)])
+        replay_overrides([run(text)])
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_a_file_without_overrides_is_refused(run, text, message):
         ("callbacks=[default,../evil]", "is not an option"),
         ("model.optimizer.lr=1,2", "is a sweep"),
         ("dataset=glob(*)", "is a sweep"),
-        ("+logger.csv={save_dir: evil}", "says where to write"),
-        ("callbacks={pictures: {folder: evil}}", "says where to write"),
+        ("+logger.csv={save_dir: evil}", "names an output"),
+        ("callbacks={pictures: {folder: evil}}", "names an output"),
         ("logger.csv.name=../../evil", "names a file or an address"),
         ("model.weights=/tmp/evil.pt", "names a file or an address"),
         ("model.weights=evil.pt", "names a file or an address"),
@@ -155,7 +155,7 @@ def test_a_file_without_overrides_is_refused(run, text, message):
 def test_overrides_that_run_code_or_name_a_place_are_refused(run, word, reason):
     checkpoint = run(f"[seed=1, {quote_yaml(word)}]")
     with pytest.raises(ConfigError, match=reason) as error:
-        with_words_of_run([checkpoint])
+        replay_overrides([checkpoint])
     assert repr(word) in str(error.value)
     assert "seed=1" not in str(error.value)
 
@@ -180,7 +180,7 @@ def test_shipped_keys_with_plain_values_are_replayed(run):
         "tags=[x]",
     ]
     checkpoint = run(f"[{', '.join(map(quote_yaml, words))}]")
-    assert with_words_of_run([checkpoint]) == [*words, checkpoint]
+    assert replay_overrides([checkpoint]) == [*words, checkpoint]
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,8 @@ def test_shipped_keys_with_plain_values_are_replayed(run):
 )
 def test_places_that_a_run_wrote_to_are_listed_and_not_replayed(run, capsys, word):
     checkpoint = run(f"[seed=1, {word}]")
-    assert with_words_of_run([checkpoint]) == ["seed=1", checkpoint]
-    assert f"since it says where to write: {word}" in capsys.readouterr().err
+    assert replay_overrides([checkpoint]) == ["seed=1", checkpoint]
+    assert f"since these name outputs: {word}" in capsys.readouterr().err
 
 
 def test_a_run_outside_of_the_current_folder_is_used_only_if_trusted(run, tmp_path, monkeypatch):
@@ -197,13 +197,13 @@ def test_a_run_outside_of_the_current_folder_is_used_only_if_trusted(run, tmp_pa
     (tmp_path / "inside").mkdir()
     monkeypatch.chdir(tmp_path / "inside")
     with pytest.raises(ConfigError, match=r"is outside of .*: seed=1; if they are .*, pass trust_run=true"):
-        with_words_of_run([checkpoint])
+        replay_overrides([checkpoint])
     with pytest.raises(ConfigError, match="is outside of"):
-        with_words_of_run([checkpoint, "trust_run=false"])
-    assert with_words_of_run([checkpoint, "trust_run=true"]) == ["seed=1", checkpoint, "trust_run=true"]
+        replay_overrides([checkpoint, "trust_run=false"])
+    assert replay_overrides([checkpoint, "trust_run=true"]) == ["seed=1", checkpoint, "trust_run=true"]
     (tmp_path / "inside" / "link").symlink_to(tmp_path)
     with pytest.raises(ConfigError, match="is outside of"):
-        with_words_of_run(["ckpt_path=link/checkpoints/best.ckpt"])
+        replay_overrides(["ckpt_path=link/checkpoints/best.ckpt"])
 
 
 def test_a_command_that_resumes_repeats_the_overrides_that_are_not_replayed(run, tmp_path, monkeypatch):
@@ -216,20 +216,20 @@ def test_a_command_that_resumes_repeats_the_overrides_that_are_not_replayed(run,
     ]
     checkpoint = run(f"[{', '.join(map(quote_yaml, words))}]")
     path = checkpoint.partition("=")[2]
-    assert words_to_repeat(words, path) == words[2:]
-    assert with_words_of_run([checkpoint, *words_to_repeat(words, path)]) == [
+    assert overrides_to_repeat(words, path) == words[2:]
+    assert replay_overrides([checkpoint, *overrides_to_repeat(words, path)]) == [
         "seed=1",
         checkpoint,
         *words[2:],
     ]
     (tmp_path / "inside").mkdir()
     monkeypatch.chdir(tmp_path / "inside")
-    assert words_to_repeat(words, path) == ["trust_run=true", *words[2:]]
+    assert overrides_to_repeat(words, path) == ["trust_run=true", *words[2:]]
 
 
 def test_terminal_escapes_of_a_run_are_not_printed(run, capsys):
     checkpoint = run("[\"tags=['\\e]0;x']\"]")
-    with_words_of_run([checkpoint])
+    replay_overrides([checkpoint])
     assert "\x1b" not in capsys.readouterr().err
 
 
@@ -237,7 +237,7 @@ def test_bytes_that_are_no_text_are_refused(run, tmp_path):
     word = run("[]")
     (tmp_path / ".hydra" / "overrides.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
-        with_words_of_run([word])
+        replay_overrides([word])
 
 
 FRAGMENTS = [
@@ -252,7 +252,7 @@ def test_no_mixture_of_fragments_brings_code_or_a_lookup(tmp_path_factory, word)
     folder = tmp_path_factory.getbasetemp() / "fuzz_run"
     checkpoint = write_run(folder, f"[{quote_yaml(word)}]")
     try:
-        replayed = with_words_of_run([checkpoint, "trust_run=true"])
+        replayed = replay_overrides([checkpoint, "trust_run=true"])
     except ConfigError:
         return
     for item in replayed[:-2]:
