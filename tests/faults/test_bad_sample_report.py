@@ -126,14 +126,16 @@ def test_an_epoch_that_is_cut_short_counts_what_was_delivered():
 
 
 def test_validating_on_the_training_loader_in_mid_epoch_counts_each_pass_once():
-    report, loader = BadSampleReport(), loader_of()
+    report = BadSampleReport()
+    loader = loader_of()
     trainer_of(report, val_check_interval=2, num_sanity_val_steps=0).fit(Counting(), loader, loader)
     assert report.num_bad_samples == {"train": 3, "val": 9}
 
 
-def test_of_combined_loaders_each_pass_counts_however_many_an_epoch_has():
+def test_each_pass_of_combined_loaders_counts():
     report = BadSampleReport()
-    short, long = loader_of({1: ValueError(1)}, 8), loader_of()
+    short = loader_of({1: ValueError(1)}, 8)
+    long = loader_of()
     loaders = CombinedLoader({"long": long, "short": short, "torchs": [1] * 6}, "max_size_cycle")
     trainer_of(report).fit(Counting(), loaders)
     assert report.num_bad_samples == {"train": 3 + 3}
@@ -157,7 +159,7 @@ def test_a_file_that_cannot_be_written_ends_no_training(tmp_path):
     assert report.num_bad_samples == {"train": 3}
 
 
-def test_it_travels_to_spawned_ranks():
+def test_report_can_be_sent_to_spawned_ranks():
     report = BadSampleReport("x.jsonl")
     trainer_of(report).predict(Counting(), loader_of({}))
     assert pickle.loads(pickle.dumps(report)).num_bad_samples == {"predict": 0}
@@ -193,11 +195,11 @@ class Written(Counting):
 
 
 class Told(BadSampleReport):
-    """Writes down, on each rank, what it knows."""
+    """Writes the counts of each rank to a file."""
 
     def on_train_end(self, trainer, pl_module):
-        known = [self.num_bad_samples["train"], float(trainer.callback_metrics["data/bad_samples"])]
-        self.path.with_suffix(f".{trainer.global_rank}").write_text(json.dumps(known))
+        counts = [self.num_bad_samples["train"], float(trainer.callback_metrics["data/bad_samples"])]
+        self.path.with_suffix(f".{trainer.global_rank}").write_text(json.dumps(counts))
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])

@@ -32,21 +32,21 @@ def test_batches_and_records_do_not_depend_on_the_backend(workers, policy):
     inline = epochs(FaultyFiles(BAD), on_bad_sample=policy)
     assert sum(len(records) for _, records in inline) >= 8
     for persistent in (False, True) if workers else ():
-        found = epochs(FaultyFiles(BAD), on_bad_sample=policy, persistent_workers=persistent, **workers)
-        assert found == inline
+        batches = epochs(FaultyFiles(BAD), on_bad_sample=policy, persistent_workers=persistent, **workers)
+        assert batches == inline
 
 
 @BACKEND
 def test_skipping_shrinks_the_batches_and_leaves_the_others_bits_alone(workers):
-    whole = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
-    ((found, records),) = epochs(Faulty(BAD), 1, **workers)
-    assert len(found) == len(whole) == 6
+    complete_batches = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
+    ((batches, records),) = epochs(Faulty(BAD), 1, **workers)
+    assert len(batches) == len(complete_batches) == 6
     assert sorted(record.index for record in records) == sorted(BAD)
-    for batch, complete in zip(found, whole, strict=True):
-        kept = [row for row, index in enumerate(complete["index"][2]) if index not in BAD]
-        assert batch["index"][2] == [complete["index"][2][row] for row in kept]
-        assert batch["torch"][2] == [complete["torch"][2][row] for row in kept]
-        assert batch["own"][2] == [complete["own"][2][row] for row in kept]
+    for batch, complete in zip(batches, complete_batches, strict=True):
+        good_rows = [row for row, index in enumerate(complete["index"][2]) if index not in BAD]
+        assert batch["index"][2] == [complete["index"][2][row] for row in good_rows]
+        assert batch["torch"][2] == [complete["torch"][2][row] for row in good_rows]
+        assert batch["own"][2] == [complete["own"][2][row] for row in good_rows]
 
 
 @BACKEND
@@ -54,8 +54,8 @@ def test_skipping_shrinks_the_batches_and_leaves_the_others_bits_alone(workers):
 def test_a_batch_of_which_nothing_is_left_is_an_error_in_its_turn(workers, seed):
     bad = dict.fromkeys([4, 5, 6, 7, 9], ValueError("no"))
     loader = loader_of(Faulty(bad, 16), seed=seed, shuffle=False, **workers)
-    found = outcomes(loader)
-    assert indices(found) == [[0, 1, 2, 3], BadBatchError, [8, 10, 11], [12, 13, 14, 15]]
+    batches = outcomes(loader)
+    assert indices(batches) == [[0, 1, 2, 3], BadBatchError, [8, 10, 11], [12, 13, 14, 15]]
     assert [(record.batch, record.index) for record in loader.bad_samples] == [
         *((1, index) for index in (4, 5, 6, 7)),
         (2, 9),
@@ -70,11 +70,11 @@ def test_a_batch_of_which_nothing_is_left_is_an_error_in_its_turn(workers, seed)
 @BACKEND
 def test_unseeded_batches_shrink_too(workers, in_order):
     loader = loader_of(Faulty(BAD), seed=None, shuffle=False, in_order=in_order, **workers)
-    found = indices(outcomes(loader))
+    batches = indices(outcomes(loader))
     expected = [[i for i in batch if i not in BAD] for batch in order_of(loader)]
-    assert sorted(found) == sorted(expected)
+    assert sorted(batches) == sorted(expected)
     if in_order:
-        assert found == expected
+        assert batches == expected
     records = sorted(loader.bad_samples, key=lambda record: record.index)
     assert [(record.index, record.batch, record.position) for record in records] == [
         (3, 0, None),
@@ -86,7 +86,7 @@ def test_unseeded_batches_shrink_too(workers, in_order):
 
 @pytest.mark.parametrize("seed", [None, 3])
 def test_subsets_are_looked_through(seed):
-    """The index is the loader's own; the file is that of the sample."""
+    """The index is into the loader's dataset; the file belongs to the sample."""
     split = Subset(Subset(FaultyFiles({9: ValueError("nine")}), range(2, 14)), range(11, -1, -1))
     loader = loader_of(split, seed=seed, shuffle=False)
     assert sum(len(batch) for batch in indices(outcomes(loader))) == 11
@@ -99,25 +99,25 @@ def test_subsets_are_looked_through(seed):
 def test_a_replacement_keeps_the_position_and_its_generators_begin_anew():
     """The dataset draws before it fails; what replaces it has the bits of the first draws at the position."""
     planned = order_of(loader_of(Faulty({})))
-    whole = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
+    complete_batches = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
     loader = loader_of(Faulty(BAD), on_bad_sample="substitute")
-    found = outcomes(loader)
+    batches = outcomes(loader)
     assert len(loader.bad_samples) >= len(BAD)
     for record in loader.bad_samples:
         row = record.position - 4 * record.batch
-        assert found[record.batch]["index"][2][row] == record.replaced_by
+        assert batches[record.batch]["index"][2][row] == record.replaced_by
     firsts = {record.position: record for record in reversed(loader.bad_samples)}
     assert {position: record.index for position, record in firsts.items()} == {
         position: index for position, index in enumerate(chain.from_iterable(planned)) if index in BAD
     }
-    for batch, complete in zip(found, whole, strict=True):
+    for batch, complete in zip(batches, complete_batches, strict=True):
         assert batch["torch"] == complete["torch"]  # keyed by the position, not by the index
         assert batch["own"] == complete["own"]
 
 
 def test_the_bits_of_a_replacement_would_differ_without_seeding_again(monkeypatch):
     """The mechanism disabled: a position is seeded once, and a replacement draws on."""
-    whole = outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute"))
+    complete_batches = outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute"))
 
     class Once(fetch.SkippingFetcher):
         def __init__(self, *args, seed, **options):
@@ -131,7 +131,7 @@ def test_the_bits_of_a_replacement_would_differ_without_seeding_again(monkeypatc
             super().__init__(*args, seed=once, **options)
 
     monkeypatch.setattr(fetch, "SkippingFetcher", Once)
-    assert outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute")) != whole
+    assert outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute")) != complete_batches
 
 
 SAMPLERS = {
@@ -147,13 +147,13 @@ def test_replacements_come_from_the_samplers_own_order(sampler):
     """With a weight of 0 on even indices, none may be let in."""
     bad = dict.fromkeys([1, 2, 3, 5], ValueError("no"))
     arguments = {"sampler": sampler(), "shuffle": None, "max_bad_samples": 10_000}
-    given = set()
+    replacements = set()
     loader = loader_of(Faulty(bad), on_bad_sample="substitute", **arguments)
     for epoch in range(12):
-        found = [i for batch in indices(outcomes(loader)) if isinstance(batch, list) for i in batch]
-        given.update(record.replaced_by for record in loader.bad_samples)
-        assert set(found) <= set(sampler().order(seed=3, epoch=epoch)[:].tolist()) - set(bad)
-    assert len(given - {None}) > 3  # drawn, and not always the same
+        delivered = [i for batch in indices(outcomes(loader)) if isinstance(batch, list) for i in batch]
+        replacements.update(record.replaced_by for record in loader.bad_samples)
+        assert set(delivered) <= set(sampler().order(seed=3, epoch=epoch)[:].tolist()) - set(bad)
+    assert len(replacements - {None}) > 3  # drawn, and not always the same
 
 
 def test_replacements_are_drawn_uniformly_from_the_order():
@@ -195,8 +195,8 @@ def test_plans_hold_no_spares_where_nobody_needs_them():
 def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_are_named(workers):
     bad = dict.fromkeys(range(1, 24), ValueError("no"))
     loader = loader_of(Faulty(bad), on_bad_sample="substitute", max_bad_samples=1000, **workers)
-    found = outcomes(loader)
-    assert found.count(BadBatchError) == 6  # of one good sample in 24
+    batches = outcomes(loader)
+    assert batches.count(BadBatchError) == 6  # of one good sample in 24
     records = loader.bad_samples
     with pytest.raises(BadBatchError, match=r"a sample is bad and so are its 3 replacements") as caught:
         loader.set_epoch(0)
@@ -230,7 +230,7 @@ def test_without_batches_a_replacement_may_be_a_false_value():
 
 
 def test_an_iteration_that_goes_on_ends_with_one_warning_as_an_error(recwarn):
-    """Where warnings are errors, the last batch comes before it, and the end after it."""
+    """If warnings are errors, the report is raised after the last batch and before the end of the epoch."""
     loader = loader_of(Faulty(BAD))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("warnings.warn", raising)
@@ -247,11 +247,11 @@ def raising(text, category, **_):
 
 
 def test_raise_is_what_it_was():
-    found = outcomes(DataLoader(Faulty(BAD), batch_size=4, seed=3))
-    assert found.count(ValueError) == 1
-    assert found.count(OSError) == 1
-    assert found.count(KeyError) == 1
-    assert len(found) == 6
+    batches = outcomes(DataLoader(Faulty(BAD), batch_size=4, seed=3))
+    assert batches.count(ValueError) == 1
+    assert batches.count(OSError) == 1
+    assert batches.count(KeyError) == 1
+    assert len(batches) == 6
 
 
 def test_a_policy_that_is_changed_between_epochs_reaches_workers_that_stay():
@@ -270,9 +270,9 @@ class Keeping(Faulty):
     def __getitem__(self, index):
         if index == 2:
             raise self.bad[index]
-        made = torch.zeros(2)
-        self.made.append(weakref.ref(made))
-        return made
+        sample = torch.zeros(2)
+        self.made.append(weakref.ref(sample))
+        return sample
 
 
 def test_an_error_that_is_kept_keeps_no_other_sample():
@@ -280,4 +280,4 @@ def test_an_error_that_is_kept_keeps_no_other_sample():
     dataset.made = []
     (batch,) = loader_of(dataset, shuffle=False)
     assert len(batch) == len(dataset.made) == 3
-    assert [made() for made in dataset.made] == [None] * 3
+    assert [reference() for reference in dataset.made] == [None] * 3

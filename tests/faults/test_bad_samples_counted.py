@@ -47,7 +47,8 @@ def test_the_bound_is_passed_at_the_same_batch_everywhere(workers):
     loader = loader_of(
         Faulty({i: ValueError(f"no {i}") for i in range(0, 24, 3)}), max_bad_samples=4, **workers
     )
-    counts, iterator = [], iter(loader)
+    counts = []
+    iterator = iter(loader)
     with pytest.raises(TooManyBadSamplesError) as caught:
         while True:
             next(iterator)
@@ -116,7 +117,7 @@ def test_an_epoch_that_is_broken_off_or_begun_again_starts_at_none(workers, seed
 
 
 @SILENT
-def test_what_was_made_and_not_delivered_does_not_count():
+def test_undelivered_batches_do_not_count():
     with loader_of(Faulty(BAD), shuffle=False, **FEW["thread"], prefetch_factor=6) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -129,9 +130,10 @@ def test_what_was_made_and_not_delivered_does_not_count():
 
 
 @SILENT
-def test_of_two_live_iterators_the_later_ones_records_are_shown():
+def test_records_of_the_later_of_two_iterators_are_shown():
     loader = loader_of(Faulty(BAD), shuffle=False)
-    first, second = iter(loader), iter(loader)
+    first = iter(loader)
+    second = iter(loader)
     next(first)
     next(second)
     next(second)
@@ -170,8 +172,8 @@ def test_one_warning_an_epoch_sums_up(workers, seed):
         "KeyError: 'k'; loader.bad_samples lists them all"
     )
     assert warning.filename == __file__
-    (again,) = warned(lambda: list(loader))
-    assert str(again.message).startswith("epoch 1, rank 0: 3 bad samples")
+    (second_warning,) = warned(lambda: list(loader))
+    assert str(second_warning.message).startswith("epoch 1, rank 0: 3 bad samples")
 
 
 def test_a_consumer_that_takes_the_last_batch_and_no_more_is_told_too():
@@ -183,7 +185,7 @@ def test_a_consumer_that_takes_the_last_batch_and_no_more_is_told_too():
     assert len(warned(lambda: list(iterator))) == 0
 
 
-def test_where_the_length_is_not_known_the_report_comes_at_the_end():
+def test_report_without_a_length_comes_at_the_end():
     class Unsized:
         def __iter__(self):
             return iter([3, 1, 2, 4])
@@ -194,7 +196,7 @@ def test_where_the_length_is_not_known_the_report_comes_at_the_end():
     assert len(warned(lambda: list(iterator))) == 1
 
 
-def test_what_comes_after_the_length_that_was_told_is_reported_at_the_end():
+def test_batches_beyond_the_length_are_reported_at_the_end():
     class Longer:
         def __len__(self):
             return 2
@@ -209,7 +211,7 @@ def test_what_comes_after_the_length_that_was_told_is_reported_at_the_end():
     assert "2 bad samples " in str(second.message)
 
 
-def test_nothing_bad_is_nothing_told():
+def test_no_report_without_bad_samples():
     assert warned(lambda: list(loader_of(Faulty({})))) == []
 
 
@@ -294,11 +296,11 @@ def bad_sample(batch, row, replaced_by=None):
 @SILENT
 def test_the_list_of_what_each_batch_holds_follows_the_batch():
     seen = [[5, 6, 7], [8, 9, 10], [0, 1, 2]]
-    made = [
+    batches = [
         "first",
         PartialBatch("second", [bad_sample(1, 0), bad_sample(1, 2)], is_lost=False),
         PartialBatch("third", [bad_sample(2, 1, 4)], is_lost=False),
     ]
-    log = BadSampleLog(Batches(made), epoch=0, rank=0, max_bad_samples=9, num_batches=None, seen=seen)
+    log = BadSampleLog(Batches(batches), epoch=0, rank=0, max_bad_samples=9, num_batches=None, seen=seen)
     assert [log.next_batch() for _ in range(3)] == ["first", "second", "third"]
     assert seen == [[5, 6, 7], [9], [0, 4, 2]]

@@ -31,19 +31,19 @@ ERRORS = {
 def named_errors():
     """Every error inline, and on each backend one that the dataset names and one that names itself."""
     for backend, workers in FEW.items():
-        for name, (error, told) in ERRORS.items():
+        for name, (error, message) in ERRORS.items():
             is_quick = backend == "inline" or name in ("sample_path", "filename")
             marks = () if is_quick else pytest.mark.soak
-            yield pytest.param(workers, error, told, id=f"{name}-{backend}", marks=marks)
+            yield pytest.param(workers, error, message, id=f"{name}-{backend}", marks=marks)
 
 
-@pytest.mark.parametrize(("workers", "error", "told"), [*named_errors()])
+@pytest.mark.parametrize(("workers", "error", "message"), [*named_errors()])
 @pytest.mark.parametrize("batch_size", [4, None])
-def test_a_seeded_error_names_sample_and_file(workers, error, told, batch_size):
+def test_a_seeded_error_names_sample_and_file(workers, error, message, batch_size):
     text = raised(
         loader_of(FaultyFiles({17: error}), batch_size, on_bad_sample="raise", **workers), type(error)
     )
-    assert told in text.splitlines()
+    assert message in text.splitlines()
     assert "__getitem__" in text or not workers  # the worker's traceback
 
 
@@ -63,12 +63,12 @@ class AnyIndex(Faulty):
     "batch", [[5, 6, 7], (5, 6, 7), {5, 6, 7}, torch.tensor([5, 6, 7]), range(5, 8), dict.fromkeys([5, 6, 7])]
 )
 @pytest.mark.parametrize("seed", [None, 1])
-def test_whatever_a_batch_sampler_gives(batch, seed):
+def test_items_of_any_batch_sampler_are_named(batch, seed):
     text = raised(DataLoader(AnyIndex({6: KeyError("six")}), batch_sampler=[batch], seed=seed))
     assert text.splitlines()[-1] in ("sample 6", "sample tensor(6)")
 
 
-def test_a_batch_that_cannot_be_told_from_its_iterator_is_raised_as_it_is():
+def test_error_of_an_iterator_batch_is_raised_unchanged():
     text = raised(DataLoader(Faulty({6: KeyError("six")}), batch_sampler=[(i for i in (5, 6))]), KeyError)
     assert text == "'six'"
 
@@ -89,17 +89,17 @@ def test_a_subset_names_its_own_index(seed):
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_of_samples_that_are_made_together_all_are_named(seed):
+def test_error_of_getitems_names_all_samples(seed):
     class Together(Faulty):
-        def __getitems__(self, given):
-            return [self[index] for index in given]
+        def __getitems__(self, indices):
+            return [self[index] for index in indices]
 
     loader = DataLoader(Together({40: ValueError("no")}, 50), batch_size=50, seed=seed)
     assert raised(loader).splitlines()[-1] == f"one of the samples {[*range(50)]}"
 
 
 class Awkward(Exception):
-    """What it says, and which file it speaks of, cannot be read."""
+    """Its message and its file cannot be read."""
 
     def __str__(self):
         raise RuntimeError("str")
@@ -133,7 +133,7 @@ def test_errors_of_naming_hide_nothing(workers, error):
     assert outcomes(loader_of(NoPath({4: error}), on_bad_sample="raise")).count(type(error)) == 1
 
 
-# -- what is raised under every policy --------------------------------------------------------------------
+# -- errors under every policy ----------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
@@ -167,15 +167,15 @@ def test_errors_of_the_collate_function_are_raised(workers, policy):
     assert outcomes(loader) == [LookupError] * 6
 
 
-# -- what is refused --------------------------------------------------------------------------------------
+# -- refusals ---------------------------------------------------------------------------------------------
 
 
 class Batchwise(Dataset):
     def __len__(self):
         return 3
 
-    def __getitems__(self, given):
-        return given
+    def __getitems__(self, indices):
+        return indices
 
 
 REFUSED = {
@@ -210,9 +210,9 @@ REFUSED = {
 }
 
 
-@pytest.mark.parametrize(("dataset", "arguments", "told"), REFUSED.values(), ids=REFUSED)
-def test_what_cannot_be_kept_is_refused_with_the_remedy(dataset, arguments, told):
-    with pytest.raises(ValueError, match=told):
+@pytest.mark.parametrize(("dataset", "arguments", "message"), REFUSED.values(), ids=REFUSED)
+def test_unkeepable_promise_is_refused_with_the_remedy(dataset, arguments, message):
+    with pytest.raises(ValueError, match=message):
         DataLoader(dataset, **arguments)
 
 

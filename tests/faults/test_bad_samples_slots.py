@@ -21,11 +21,11 @@ class Large(Faulty):
 
     def __getitem__(self, index):
         drawn = torch.rand(())
-        one = torch.full(self.shape, float(index)) + drawn
+        image = torch.full(self.shape, float(index)) + drawn
         other = np.full(self.shape, index)
         if index in self.bad:
             raise self.bad[index]
-        return one, other, index, drawn
+        return image, other, index, drawn
 
 
 class InPlace(Large):
@@ -33,17 +33,22 @@ class InPlace(Large):
 
     def __getitem__(self, index):
         drawn = torch.rand(())
-        one = batch_memory.empty(self.shape, torch.float32)
-        one.fill_(1e9 if index in self.bad else index)
+        image = batch_memory.empty(self.shape, torch.float32)
+        image.fill_(1e9 if index in self.bad else index)
         if index in self.bad:
             raise self.bad[index]
-        return one + drawn if index % 5 == 0 else one.add_(drawn), np.full(self.shape, index), index, drawn
+        return (
+            image + drawn if index % 5 == 0 else image.add_(drawn),
+            np.full(self.shape, index),
+            index,
+            drawn,
+        )
 
 
 def check(batch):
-    one, other, index, drawn = batch
+    image, other, index, drawn = batch
     expected = (index + drawn).view(-1, 1, 1)
-    assert torch.equal(one, expected.to(one.dtype).expand(len(index), *SHAPE))
+    assert torch.equal(image, expected.to(image.dtype).expand(len(index), *SHAPE))
     assert torch.equal(other, index.view(-1, 1, 1).expand(len(index), *SHAPE))
 
 
@@ -54,23 +59,23 @@ def test_batches_in_slots_are_whole(workers, kind, policy):
     dataset = kind(BAD, 32, SHAPE)
     arguments = {"batch_size": 8, "on_bad_sample": policy}
     inline = loader_of(dataset, **arguments)
-    found = []
+    batches = []
     with loader_of(dataset, persistent_workers=True, **arguments, **workers) as loader:
         for _ in range(3):
-            kept = list(loader)
+            epoch_batches = list(loader)
             expected = list(inline)
             assert loader.bad_samples == inline.bad_samples
-            for batch, other in zip(kept, expected, strict=True):
+            for batch, other in zip(epoch_batches, expected, strict=True):
                 check(batch)
                 assert all(torch.equal(ours, theirs) for ours, theirs in zip(batch, other, strict=True))
-            found += kept  # what is kept stays what it was
+            batches += epoch_batches  # batches that are kept must not change
         assert slots_of(loader) is not None
-        for batch in found:
+        for batch in batches:
             check(batch)
 
 
-def test_what_is_read_lies_in_a_slot():
-    """Shared memory was used: a shrunk batch's memory is that of a slot's mapping."""
+def test_delivered_batch_is_in_a_slot():
+    """The memory of a shrunk batch belongs to the mapping of a slot."""
     with loader_of(Large(BAD, 32, SHAPE), 8, persistent_workers=True, **BACKENDS["fork"]) as loader:
         batch = max(loader, key=lambda batch: len(BAD) - len(batch[0]))
         with open("/proc/self/maps") as lines:

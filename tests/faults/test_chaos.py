@@ -16,7 +16,8 @@ from lit_loader import DataLoader
 from lit_loader.errors import WorkerRestartWarning
 from tests.dying_sets import Dying
 
-BATCH, BATCHES_AN_EPOCH = 4, 40
+BATCH = 4
+BATCHES_AN_EPOCH = 40
 
 
 class Killer(threading.Thread):
@@ -24,8 +25,11 @@ class Killer(threading.Thread):
 
     def __init__(self, loader, draw, *, pause_s):
         super().__init__(daemon=True)
-        self.loader, self.draw, self.pause_s = loader, draw, pause_s
-        self.stopping, self.num_killed = threading.Event(), 0
+        self.loader = loader
+        self.draw = draw
+        self.pause_s = pause_s
+        self.stopping = threading.Event()
+        self.num_killed = 0
 
     def run(self):
         while not self.stopping.wait(self.draw.uniform(0, 2 * self.pause_s)):
@@ -66,24 +70,24 @@ def run_chaos(tmp_path, *, method, side, num_batches, pause_s, seed):
         **settings,
     )
     killer = Killer(loader, random.Random(seed), pause_s=pause_s)
-    kept = []
+    held_noises = []
     with warnings.catch_warnings(record=True) as caught, loader:
         warnings.simplefilter("always", WorkerRestartWarning)
         killer.start()
         try:
             for _ in range(epochs):
-                found = []
+                checksums = []
                 for batch in loader:
-                    found.append(checksum(batch))
+                    checksums.append(checksum(batch))
                     batch["noise"] += 1  # its slot must not be written to again
-                    kept = [*kept[-3:], (batch["noise"], float(batch["noise"].double().sum()))]
-                    assert all(float(noise.double().sum()) == total for noise, total in kept)
+                    held_noises = [*held_noises[-3:], (batch["noise"], float(batch["noise"].double().sum()))]
+                    assert all(float(noise.double().sum()) == total for noise, total in held_noises)
                     time.sleep(0.0005)
-                assert found == [checksum(batch) for batch in plain]
+                assert checksums == [checksum(batch) for batch in plain]
         finally:
             killer.stopping.set()
             killer.join()
-    return killer.num_killed, len([one for one in caught if one.category is WorkerRestartWarning])
+    return killer.num_killed, len([warning for warning in caught if warning.category is WorkerRestartWarning])
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,8 @@ from typing import NamedTuple
 import pytest
 
 ROOT = Path(__file__).parents[2]
-WITHIN_S, IMPORTING_S = 2.0, 60.0
+WITHIN_S = 2.0
+IMPORTING_S = 60.0
 FORKSERVER = {"multiprocessing_context": "forkserver"}
 
 
@@ -25,13 +26,13 @@ class Variant(NamedTuple):
 
     Attributes:
         arguments: Of its loader.
-        way: How its epochs end.
+        ending: How its epochs end.
         seconds: The interval of the signals: from the start of the workers until after the last epoch.
         together: Whether a Ctrl-C may reach its workers at any time too, as a terminal sends it.
     """
 
     arguments: dict
-    way: str = "whole"
+    ending: str = "whole"
     seconds: float = 0.9
     together: bool = True
 
@@ -61,8 +62,8 @@ class Nursery:
         )
 
     def start(self, variant):
-        told = {"arguments": variant.arguments, "way": variant.way, "stderr": str(self.stderr)}
-        self._process.stdin.write(json.dumps(told) + "\n")
+        request = {"arguments": variant.arguments, "way": variant.ending, "stderr": str(self.stderr)}
+        self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         return int(self._process.stdout.readline())
 
@@ -77,14 +78,14 @@ class Nursery:
 
 @pytest.fixture(scope="module")
 def nursery(tmp_path_factory):
-    found = Nursery(tmp_path_factory.mktemp("runs"))
-    yield found
-    found.close()
+    nursery = Nursery(tmp_path_factory.mktemp("runs"))
+    yield nursery
+    nursery.close()
 
 
 def session(sid):
     """Return the processes of a session that have not ended, each with its parent."""
-    found = {}
+    parent_by_pid = {}
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
@@ -94,8 +95,8 @@ def session(sid):
             except OSError:
                 continue
             if int(theirs) == sid and state not in "ZX":
-                found[int(entry)] = int(parent)
-    return found
+                parent_by_pid[int(entry)] = int(parent)
+    return parent_by_pid
 
 
 def is_helper(pid, parent, processes):
@@ -115,22 +116,23 @@ def shared_memory(pids):
 
 
 def end(nursery, variant, number, moment_s, *, together=False):
-    """Start a run, send it a signal, and return how it ended and what it printed; see that nothing is left."""
+    """Start a run, send it a signal, check that nothing is left, and return its exit code and output."""
     pid = nursery.start(variant)
     time.sleep(moment_s)
     pids = session(pid)
     (os.killpg if together else os.kill)(pid, number)
     code = nursery.wait()
-    ended_at, seen_at = time.monotonic(), {}
-    while left := session(pid):
+    ended_at = time.monotonic()
+    seen_at = {}
+    while remaining := session(pid):
         now = time.monotonic()
         late = []
-        for one, parent in left.items():
-            helper = is_helper(one, parent, left)
+        for process_id, parent in remaining.items():
+            helper = is_helper(process_id, parent, remaining)
             # a fork server may start a worker late
-            since = ended_at if helper else seen_at.setdefault(one, now)
-            late += [one] if now - since > (IMPORTING_S if helper else WITHIN_S) else []
-        assert not late, f"{variant} after {moment_s} s left {late} of {left}"
+            since = ended_at if helper else seen_at.setdefault(process_id, now)
+            late += [process_id] if now - since > (IMPORTING_S if helper else WITHIN_S) else []
+        assert not late, f"{variant} after {moment_s} s left {late} of {remaining}"
         time.sleep(0.01)
     assert shared_memory([pid, *pids]) == []
     return code, nursery.stderr.read_text()
@@ -145,25 +147,27 @@ def check_interrupts(nursery, variant, seed, count):
     draw = random.Random(seed)
     for moment_s in moments(variant, draw, count):
         together = variant.together and draw.random() < 0.5
-        code, told = end(nursery, variant, signal.SIGINT, moment_s, together=together)
-        if code == 0 and LOST_BY_PYTHON.search(told):
+        code, printed = end(nursery, variant, signal.SIGINT, moment_s, together=together)
+        if code == 0 and LOST_BY_PYTHON.search(printed):
             continue  # it came in a callback of Python's own, which prints and loses whatever is raised in it
-        assert code == -signal.SIGINT, (variant, moment_s, told)
-        assert told.splitlines().count("KeyboardInterrupt") == 1, (variant, moment_s, told)
+        assert code == -signal.SIGINT, (variant, moment_s, printed)
+        assert printed.splitlines().count("KeyboardInterrupt") == 1, (variant, moment_s, printed)
         for trace in ("lit_loader-worker", "Exception ignored", "DataLoader worker", "resource_tracker"):
-            assert trace not in told, (variant, moment_s, told)
+            assert trace not in printed, (variant, moment_s, printed)
 
 
 def check_kills(nursery, variant, seed, count, number):
     for moment_s in moments(variant, random.Random(seed), count):
-        code, told = end(nursery, variant, number, moment_s)
-        assert code == -number, (variant, moment_s, told)
+        code, printed = end(nursery, variant, number, moment_s)
+        assert code == -number, (variant, moment_s, printed)
         # a fork server's child that is being started prints that its parent hung up, before our code begins
         trace = "lit_loader" if "multiprocessing_context" in variant.arguments else "Traceback"
-        assert trace not in told, (variant, moment_s, told)
+        assert trace not in printed, (variant, moment_s, printed)
 
 
-EACH = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.way} {variant.arguments}")
+EACH = pytest.mark.parametrize(
+    "variant", VARIANTS, ids=lambda variant: f"{variant.ending} {variant.arguments}"
+)
 
 
 @EACH
@@ -179,7 +183,7 @@ def test_ctrl_c_at_a_random_moment_ends_everything_with_one_traceback(nursery, v
         )
         for variant in VARIANTS
     ],
-    ids=lambda variant: f"{variant.way} {variant.arguments}",
+    ids=lambda variant: f"{variant.ending} {variant.arguments}",
 )
 def test_a_kill_at_a_random_moment_ends_everything(nursery, variant):
     check_kills(nursery, variant, 2, 2, signal.SIGKILL)
@@ -194,9 +198,9 @@ def test_a_termination_ends_everything(nursery, variant):
 @pytest.mark.timeout(1800)
 @EACH
 class TestTwoHundredMoments:
-    def test_of_ctrl_c(self, nursery, variant):
+    def test_ctrl_c_leaves_nothing(self, nursery, variant):
         check_interrupts(nursery, variant, 4, 34)
 
     @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-    def test_of_a_kill(self, nursery, variant, number):
+    def test_kill_leaves_nothing(self, nursery, variant, number):
         check_kills(nursery, variant, int(number), 34, number)

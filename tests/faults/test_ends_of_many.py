@@ -37,14 +37,15 @@ def use(draw, number):
         workers["persistent_workers"] = True
     seed = draw.choice([None, number])
     loader = DataLoader(Large(80), batch_size=4, seed=seed, **workers)
-    iterator, held = iter(loader), []
+    iterator = iter(loader)
+    recent_batches = []
     for _ in range(draw.randrange(25)):
-        held = [*held[-3:], next(iterator, None)]
+        recent_batches = [*recent_batches[-3:], next(iterator, None)]
     if draw.random() < 0.3:
         loader.close()
     elif draw.random() < 0.3:
         next(iter(loader))
-    return all(batch is None or is_right(batch) for batch in held)
+    return all(batch is None or is_right(batch) for batch in recent_batches)
 
 
 def belongings():
@@ -53,32 +54,32 @@ def belongings():
 
 
 def pss_bytes():
-    """Return this process's share of memory, less that of files: other processes that map a library change it."""
-    found = 0
+    """Return this process's share of memory without files, whose shares change with other processes."""
+    num_bytes = 0
     for line in Path("/proc/self/smaps_rollup").read_text().splitlines():
-        name, _, rest = line.partition(":")
-        found += 1024 * int(rest.split()[0]) if name in ("Pss_Anon", "Pss_Shmem") else 0
-    assert found
-    return found
+        name, _, amount = line.partition(":")
+        num_bytes += 1024 * int(amount.split()[0]) if name in ("Pss_Anon", "Pss_Shmem") else 0
+    assert num_bytes
+    return num_bytes
 
 
 def check_flat(count):
-    """Compare what is used after the first half of loaders with what is used after the second.
+    """Compare the resources in use after the first half of loaders with those after the second.
 
-    The bound on memory: one batch of each loader that were kept for ever would be over it, and half of it is what an
-    allocator that has seen 15 loaders may still find to keep.
+    The bound on memory is exceeded if one batch of each loader stays alive. Half of it is a fair share for an allocator
+    that has seen 15 loaders.
     """
     draw = random.Random(count)
     for number in range(8):
         assert use(draw, number)
-    before = []
+    usages = []
     for half in range(2):
         for number in range(count // 2):
             assert use(draw, number)
-        before.append((belongings(), pss_bytes()))
+        usages.append((belongings(), pss_bytes()))
         if half == 0:
             continue
-        (first, first_pss), (second, second_pss) = before
+        (first, first_pss), (second, second_pss) = usages
         assert second == first
         assert second_pss - first_pss < max(count // 2 * BATCH_BYTES, 8 << 20)
 
@@ -96,7 +97,8 @@ def test_three_hundred_loaders_leave_everything_flat():
 
 @EACH
 def test_an_error_of_the_loop_leaves_the_loader_usable(backend):
-    before, loader = belongings(), DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
+    belongings_before = belongings()
+    loader = DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
     for _ in range(3):
         with pytest.raises(ZeroDivisionError):
             for batch in loader:
@@ -105,7 +107,7 @@ def test_an_error_of_the_loop_leaves_the_loader_usable(backend):
         del batch
     assert len(list(loader)) == 20
     del loader
-    assert belongings() == before
+    assert belongings() == belongings_before
 
 
 @EACH
@@ -115,24 +117,27 @@ def test_a_generator_over_a_loader_may_end_in_any_way(backend, num_taken, ending
     def batches():
         yield from DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
 
-    before, generator = belongings(), batches()
-    found = [batch for _, batch in zip(range(num_taken), generator, strict=False)]
-    assert len(found) == min(num_taken, 20)
-    assert all(map(is_right, found))
+    belongings_before = belongings()
+    generator = batches()
+    taken_batches = [batch for _, batch in zip(range(num_taken), generator, strict=False)]
+    assert len(taken_batches) == min(num_taken, 20)
+    assert all(map(is_right, taken_batches))
     if ending == "close":
         generator.close()
     elif ending == "throw":
         with pytest.raises(KeyError):
             generator.throw(KeyError("thrown"))
     del generator
-    found.clear()
-    assert belongings() == before
+    taken_batches.clear()
+    assert belongings() == belongings_before
 
 
 @EACH
 def test_a_loader_may_be_iterated_and_broken_off_in_a_thread_while_ctrl_c_comes(backend):
     """The interrupt is the main thread's alone: the other one's batches come all the same, and it leaves nothing."""
-    before, wrong, done = belongings(), [], threading.Event()
+    belongings_before = belongings()
+    wrong = []
+    finished = threading.Event()
 
     def iterate():
         try:
@@ -143,20 +148,20 @@ def test_a_loader_may_be_iterated_and_broken_off_in_a_thread_while_ctrl_c_comes(
                 if number == 20:
                     break
             loader.set_epoch(0)
-            found = sorted(int(one) for batch in loader for one in batch)
-            if found != list(range(200)):
-                wrong.append(found)
+            samples = sorted(int(sample) for batch in loader for sample in batch)
+            if samples != list(range(200)):
+                wrong.append(samples)
         except BaseException as error:
             wrong.append(error)
         finally:
-            done.set()
+            finished.set()
 
     thread = threading.Thread(target=iterate)
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     interrupts = 0
     try:
         thread.start()
-        while not done.is_set():
+        while not finished.is_set():
             try:
                 time.sleep(0.02)
                 signal.raise_signal(signal.SIGINT)
@@ -168,7 +173,7 @@ def test_a_loader_may_be_iterated_and_broken_off_in_a_thread_while_ctrl_c_comes(
     assert wrong == []
     assert interrupts > 3
     del thread
-    assert belongings() == before
+    assert belongings() == belongings_before
 
 
 def run_script(tmp_path, text):
@@ -186,8 +191,8 @@ def run_script(tmp_path, text):
 
 @pytest.mark.soak
 def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp_path):
-    """All finalizers of the fork run, those of multiprocessing too; and its parent's iterators go on."""
-    done = run_script(
+    """All finalizers of the fork run, including multiprocessing's, and the parent's iterators continue."""
+    process = run_script(
         tmp_path,
         """
         import os, sys
@@ -211,11 +216,11 @@ def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp
         sys.exit(6)
         """,
     )
-    assert (done.returncode, done.stderr) == (6, "")
+    assert (process.returncode, process.stderr) == (6, "")
 
 
 def test_ctrl_c_while_a_loop_that_was_broken_off_ends_its_workers_is_not_lost():
-    """Iterators are collected then, and what a finalizer raises is printed and forgotten."""
+    """Iterators are collected then, and an error of a finalizer is only printed."""
     dataset = Slow(0.5, 64)  # workers end with the sample in hand
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

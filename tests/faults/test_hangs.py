@@ -21,14 +21,18 @@ from lit_loader.engine.recovery import HangWatch
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
 from tests.dying_sets import Dying, first_time
 
-SIZE, BATCH = 32, 4
+SIZE = 32
+BATCH = 4
 
 
 class Hanging(Dataset):
     """Random numbers; some index hangs the first time, or whenever it is asked for."""
 
     def __init__(self, marks, at, *, how="sleep", always=False):
-        self.marks, self.at, self.how, self.always = marks, at, how, always
+        self.marks = marks
+        self.at = at
+        self.how = how
+        self.always = always
 
     def __len__(self):
         return SIZE
@@ -68,9 +72,9 @@ def test_a_worker_that_hangs_is_replaced_and_its_work_done_again(tmp_path, capfd
         multiprocessing_context=method,
     )
     with pytest.warns(WorkerRestartWarning, match=r"hung: .* longer than hang_timeout_s=1, and was killed"):
-        found = list(loader)
-    assert all(map(torch.equal, found, expected))
-    assert len(found) == len(expected)
+        batches = list(loader)
+    assert all(map(torch.equal, batches, expected))
+    assert len(batches) == len(expected)
     printed = capfd.readouterr().err
     assert "Its stacks:" in printed
     if how != "stop":  # a stopped process prints nothing

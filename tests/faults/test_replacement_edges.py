@@ -20,7 +20,8 @@ from lit_loader.engine import processes, recovery
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
 from tests.dying_sets import Dying, first_time
 
-SIZE, BATCH = 64, 4
+SIZE = 64
+BATCH = 4
 
 
 def make_loader(dataset, **arguments):
@@ -52,8 +53,8 @@ def test_lost_work_is_done_again_as_it_was_given_out(tmp_path):
     loader = make_loader(dataset, batch_sampler=OneList())
     with loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
-        found = [batch["index"].tolist() for batch in loader]
-    assert found == [list(range(first, first + BATCH)) for first in range(0, SIZE, BATCH)]
+        received = [batch["index"].tolist() for batch in loader]
+    assert received == [list(range(first, first + BATCH)) for first in range(0, SIZE, BATCH)]
 
 
 @pytest.mark.parametrize("error", [OSError(11, "no process"), KeyboardInterrupt()], ids=["OSError", "Ctrl-C"])
@@ -82,10 +83,13 @@ def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
 def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_file(tmp_path):
     """Numbers of descriptors are used again at once, and a finalizer may send a message to a worker at any time."""
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
-    batches, other = iter(loader), iter(loader)
+    batches = iter(loader)
+    other = iter(loader)
     next(batches), next(other)
     backend = loader._worker_manager._kept
-    old, start, found = backend._workers[0], backend._start, []
+    old = backend._workers[0]
+    start = backend._start
+    received = []
     stale = {old.tasks.fd, old.control.fd}
 
     def start_among_files(number):
@@ -96,7 +100,7 @@ def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_fi
         for read, write in pipes:
             os.set_blocking(read, False)
             os.close(write)
-            found.append(os.read(read, 100))
+            received.append(os.read(read, 100))
             os.close(read)
         return start(number)
 
@@ -104,28 +108,30 @@ def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_fi
     kill(backend, 0)
     with loader, pytest.warns(WorkerRestartWarning):
         assert len(list(batches)) == SIZE // BATCH - 1
-    assert found == [b""] * 6
+    assert received == [b""] * 6
 
 
-def test_each_restart_is_told_though_warnings_are_errors(tmp_path):
+def test_each_restart_warns_even_if_warnings_are_errors(tmp_path):
     with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
         batches = iter(loader)
         delivered = [next(batches)]
         kill(loader._worker_manager._kept, 0, 1)
-        told = 0
+        num_warnings = 0
         while len(delivered) < SIZE // BATCH:
             try:
                 delivered.append(next(batches))
             except WorkerRestartWarning:  # pytest turns warnings into errors
-                told += 1
-        assert told == 2
+                num_warnings += 1
+        assert num_warnings == 2
 
 
 class StaleAnswer:
     """A poller that answers, when it is let, with descriptors that may have been closed meanwhile."""
 
     def __init__(self, waits, release, fds):
-        self.waits, self.release, self.fds = waits, release, fds
+        self.waits = waits
+        self.release = release
+        self.fds = fds
 
     def register(self, fd, events):
         pass
@@ -144,7 +150,9 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
         monkeypatch.setattr(processes, "_UNWATCHED_POLL_S", 0.01)
     plain = DataLoader(Dying(SIZE, tmp_path), batch_size=BATCH, seed=3)
     expected = [list(plain) for _ in range(2)]
-    waits, release, other_found = threading.Event(), threading.Event(), []
+    waits = threading.Event()
+    release = threading.Event()
+    other_received = []
     new_poller = select.poll
 
     def poller_of_thread():
@@ -152,27 +160,29 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
         return StaleAnswer(waits, release, (old.results.fd, *old.watch)) if stale else new_poller()
 
     with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
-        batches, other = iter(loader), iter(loader)
-        found = [next(batches)]
+        batches = iter(loader)
+        other = iter(loader)
+        received = [next(batches)]
         backend = loader._worker_manager._kept
         old = backend._workers[0]
-        thread = threading.Thread(target=lambda: other_found.extend(other))
+        thread = threading.Thread(target=lambda: other_received.extend(other))
         monkeypatch.setattr(select, "poll", poller_of_thread)
         thread.start()
         assert waits.wait(30)
         kill(backend, 0)
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", WorkerRestartWarning)
-            found += batches
+            received += batches
             release.set()
             thread.join()
-        assert [one.category for one in caught] == [WorkerRestartWarning]
+        assert [warning.category for warning in caught] == [WorkerRestartWarning]
         assert old not in backend._workers
-    for mine, others in zip((found, other_found), expected, strict=True):
-        assert all(torch.equal(one["noise"], two["noise"]) for one, two in zip(mine, others, strict=True))
+    for actual, expected_epoch in zip((received, other_received), expected, strict=True):
+        pairs = zip(actual, expected_epoch, strict=True)
+        assert all(torch.equal(batch["noise"], expected["noise"]) for batch, expected in pairs)
 
 
-def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_epochs(tmp_path):
+def test_tasks_lost_with_workers_and_dropped_epochs_leave_nothing(tmp_path):
     dataset = Dying(SIZE, tmp_path, side=70)
     arguments = {"batch_size": BATCH, "max_worker_restarts": 100}
     with make_loader(dataset, **arguments) as loader, warnings.catch_warnings():
@@ -184,7 +194,8 @@ def test_nothing_is_kept_of_tasks_that_died_with_workers_and_dropped_epochs(tmp_
                 if number == most:
                     break
         gc.collect()
-        backend, ahead = loader._worker_manager._kept, loader._worker_manager._next
+        backend = loader._worker_manager._kept
+        ahead = loader._worker_manager._next
         if ahead is not None:
             ahead[-1].close()
         deadline = time.monotonic() + 60
@@ -203,10 +214,10 @@ def test_threads_share_the_workers_while_they_die(tmp_path, method):
     expected = [[batch["index"].tolist() for batch in plain] for _ in range(2)]
     dataset = Dying(SIZE, tmp_path, {5: "kill", 50: "exit"})
     loader = make_loader(dataset, multiprocessing_context=method, **arguments)
-    found = []
+    received = []
 
     def consume(batches):
-        found.append([batch["index"].tolist() for batch in batches])
+        received.append([batch["index"].tolist() for batch in batches])
 
     with loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
@@ -216,7 +227,7 @@ def test_threads_share_the_workers_while_they_die(tmp_path, method):
             thread.start()
         for thread in threads:
             thread.join()
-    assert sorted(found) == sorted(expected)
+    assert sorted(received) == sorted(expected)
 
 
 class SlowToBegin(IterableDataset):
@@ -249,14 +260,14 @@ class Waiting(Dying):
 
 
 def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, monkeypatch):
-    """Stopped with nothing in hand, it would keep everybody from knowing what the other one had taken."""
+    """Stopped while idle, it cannot report, and so the tasks of the other one would stay unknown."""
     monkeypatch.setattr(recovery, "_REPORT_S", 0.5)
     monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too
     dataset = Waiting(SIZE, tmp_path)
     loader = make_loader(dataset, batch_size=BATCH, hang_timeout_s=3)
     with loader:
         batches = iter(loader)
-        found = [next(batches)]
+        received = [next(batches)]
         backend = loader._worker_manager._kept
         heartbeats = backend._hangs.table
         rests = 0
@@ -268,8 +279,8 @@ def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, mon
         (tmp_path / "go").touch()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", WorkerRestartWarning)
-            found += batches
-    assert [int(batch["index"][0]) for batch in found] == list(range(0, SIZE, BATCH))
-    texts = [str(one.message) for one in caught]
+            received += batches
+    assert [int(batch["index"][0]) for batch in received] == list(range(0, SIZE, BATCH))
+    texts = [str(warning.message) for warning in caught]
     assert any("exit code 7" in text for text in texts), texts
     assert any("hung: it did not report" in text for text in texts), texts

@@ -23,31 +23,34 @@ WAYS = {"unseeded": {}, "seeded": {"seed": 1}}
 
 def ways():
     for workers in WORKERS:
-        for way in WAYS:
+        for start_method in WAYS:
             marks = pytest.mark.soak if workers == "spawn" else ()
-            yield pytest.param(WORKERS[workers], WAYS[way], id=f"{workers}, {way}", marks=marks)
+            yield pytest.param(
+                WORKERS[workers], WAYS[start_method], id=f"{workers}, {start_method}", marks=marks
+            )
 
 
 def delivered(loader):
-    """Return every batch, or what was raised in its place."""
-    iterator, found = iter(loader), []
+    """Return every batch, or the error in its place."""
+    iterator = iter(loader)
+    outcomes = []
     while True:
         try:
-            found.append(next(iterator))
+            outcomes.append(next(iterator))
         except StopIteration:
-            return found
+            return outcomes
         except Exception as error:
-            found.append(error)
+            outcomes.append(error)
 
 
-@pytest.mark.parametrize(("workers", "way"), [*ways()])
-def test_every_error_arrives_in_its_turn(workers, way, monkeypatch):
+@pytest.mark.parametrize(("workers", "start_method"), [*ways()])
+def test_every_error_arrives_in_its_turn(workers, start_method, monkeypatch):
     monkeypatch.setenv(MAIN, str(os.getpid()))
     timeout = {"timeout": 60} if workers else {}
-    with DataLoader(ErrorsAndNumbers(), batch_size=2, **workers, **way, **timeout) as loader:
-        found = delivered(loader)
-    assert [batch.tolist() for batch in found[1::2]] == [[n, n + 1] for n in range(2, 4 * len(ERRORS), 4)]
-    for (name, case), error in zip(ERRORS.items(), found[::2], strict=True):
+    with DataLoader(ErrorsAndNumbers(), batch_size=2, **workers, **start_method, **timeout) as loader:
+        outcomes = delivered(loader)
+    assert [batch.tolist() for batch in outcomes[1::2]] == [[n, n + 1] for n in range(2, 4 * len(ERRORS), 4)]
+    for (name, case), error in zip(ERRORS.items(), outcomes[::2], strict=True):
         original = case.make()
         assert isinstance(error, Exception), name
         expected = case.comes_as if workers else type(original)
@@ -55,24 +58,24 @@ def test_every_error_arrives_in_its_turn(workers, way, monkeypatch):
         if not workers:
             continue
         notes = getattr(error, "__notes__", []) if name != "notes raise" else []
-        told = notes[-1] if notes else str(error)
-        assert f"Caught {type(original).__name__} in DataLoader worker" in told, name
-        assert "odd_things.py" in told or name == "notes raise", name
-        assert "__getitem__" in told or name == "notes raise", name
+        text = notes[-1] if notes else str(error)
+        assert f"Caught {type(original).__name__} in DataLoader worker" in text, name
+        assert "odd_things.py" in text or name == "notes raise", name
+        assert "__getitem__" in text or name == "notes raise", name
         if case.args is not None:
             assert error.args == case.args, name
 
 
 @pytest.mark.parametrize("workers", ["fork", "threads"])
-def test_what_an_error_holds_comes_with_it(workers):
+def test_attributes_of_an_error_arrive_with_it(workers):
     with DataLoader(ErrorsAndNumbers(), batch_size=2, **WORKERS[workers]) as loader:
-        found = dict(zip(ERRORS, delivered(loader)[::2], strict=True))
-    assert found["two and a note"].__notes__[0] == "a note of its own"
-    assert "a note of its own" in str(found["with a note"])
-    assert [type(one) for one in found["group"].exceptions] == [ValueError, KeyError]
-    assert found["wants a number"].next == 5
-    assert found["of a process"].returncode == 3
-    assert torch.equal(found["small tensor"].args[1], torch.ones(9))
+        outcomes = dict(zip(ERRORS, delivered(loader)[::2], strict=True))
+    assert outcomes["two and a note"].__notes__[0] == "a note of its own"
+    assert "a note of its own" in str(outcomes["with a note"])
+    assert [type(member) for member in outcomes["group"].exceptions] == [ValueError, KeyError]
+    assert outcomes["wants a number"].next == 5
+    assert outcomes["of a process"].returncode == 3
+    assert torch.equal(outcomes["small tensor"].args[1], torch.ones(9))
 
 
 def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_small():

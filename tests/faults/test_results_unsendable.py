@@ -21,14 +21,15 @@ EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"
 
 
 def delivered(loader):
-    iterator, found = iter(loader), []
+    iterator = iter(loader)
+    outcomes = []
     while True:
         try:
-            found.append(next(iterator))
+            outcomes.append(next(iterator))
         except StopIteration:
-            return found
+            return outcomes
         except UnsendableBatchError as error:
-            found.append(
+            outcomes.append(
                 error.with_traceback(None)
             )  # its frames hold the list, and so this would be a circle
 
@@ -45,18 +46,18 @@ def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy
         seed=seed,
         collate_fn=as_list,
     )
-    found = delivered(loader)
-    assert len(found) == 2 * len(RESULTS)
-    for number, batch in enumerate(found):
+    outcomes = delivered(loader)
+    assert len(outcomes) == 2 * len(RESULTS)
+    for number, batch in enumerate(outcomes):
         first = 2 * number
         if number % 2:
-            assert [one["index"] for one in batch] == [first, first + 1]
-            assert [float(one["image"][5, 7]) for one in batch] == [first, first + 1]
+            assert [sample["index"] for sample in batch] == [first, first + 1]
+            assert [float(sample["image"][5, 7]) for sample in batch] == [first, first + 1]
             continue
-        name, (_, told) = list(RESULTS.items())[number // 2]
+        name, (_, description) = list(RESULTS.items())[number // 2]
         text = str(batch)
         assert f"batch {number} (counted from 0)" in text, name
-        assert told in text, name
+        assert description in text, name
         assert 'worker_method="thread"' in text, name
         if "loading" not in name:
             assert "['odd'][1]" in text, name
@@ -67,7 +68,7 @@ def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy
 @pytest.mark.parametrize(
     "workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"]
 )
-def test_what_is_not_sent_need_not_be_sendable(workers, seed):
+def test_values_that_are_not_sent_need_not_be_sendable(workers, seed):
     batches = list(DataLoader(ResultsAndNumbers(), batch_size=2, seed=seed, collate_fn=as_list, **workers))
     assert len(batches) == 2 * len(RESULTS)
     assert all("odd" in batch[1] for batch in batches[::2])
@@ -75,9 +76,9 @@ def test_what_is_not_sent_need_not_be_sendable(workers, seed):
 
 @EACH_SEED
 def test_an_error_of_pickling_does_not_end_a_stream(seed):
-    found = delivered(DataLoader(ResultsInAStream(), batch_size=None, num_workers=1, seed=seed))
-    assert len(found) == 4 * len(RESULTS)
-    assert [index for index, item in enumerate(found) if isinstance(item, Exception)] == list(
+    outcomes = delivered(DataLoader(ResultsInAStream(), batch_size=None, num_workers=1, seed=seed))
+    assert len(outcomes) == 4 * len(RESULTS)
+    assert [index for index, item in enumerate(outcomes) if isinstance(item, Exception)] == list(
         range(1, 4 * len(RESULTS), 4)
     )
 
@@ -87,7 +88,8 @@ def test_slots_come_back(seed):
     arguments = {"num_workers": 2, "persistent_workers": True, "seed": seed, "collate_fn": as_list}
     with DataLoader(ResultsAndNumbers(), batch_size=2, **arguments) as loader:
         for _ in range(6):
-            iterator, num_errors = iter(loader), 0
+            iterator = iter(loader)
+            num_errors = 0
             for _ in range(2 * len(RESULTS)):
                 try:
                     next(iterator)
@@ -106,7 +108,7 @@ def test_its_type_is_a_run_time_error_of_the_package():
 
 class TestTheFoundPart:
     @pytest.mark.parametrize(
-        ("make", "told"),
+        ("make", "description"),
         [
             (lambda bad: bad, "it is a _thread.lock"),
             (lambda bad: [1, {"a": (torch.zeros(2), bad)}], "its part [1]['a'][1] is a _thread.lock"),
@@ -115,8 +117,8 @@ class TestTheFoundPart:
         ],
         ids=["itself", "in containers", "in a named tuple", "an attribute"],
     )
-    def test_is_the_innermost(self, make, told):
-        assert describe_unsendable(make(threading.Lock())) == told
+    def test_is_the_innermost(self, make, description):
+        assert describe_unsendable(make(threading.Lock())) == description
 
     def test_may_be_a_key(self):
         assert describe_unsendable([{threading.Lock(): 1}]) == "its part [0] is a dict"

@@ -30,7 +30,7 @@ CPYTHONS = 4  # descriptors that CPython leaves open when os.fork fails
 def try_numbers(context, seed, numbers):
     """Let a process try a loader with so many free descriptors, one number after the other."""
     arguments = [context, str(seed), *map(str, numbers)]
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, "-m", "tests.short_of", *arguments],
         cwd=Path(__file__).parents[2],
         capture_output=True,
@@ -38,7 +38,7 @@ def try_numbers(context, seed, numbers):
         timeout=250,
         check=False,
     )
-    assert (done.returncode, done.stderr) == (0, "")
+    assert (process.returncode, process.stderr) == (0, "")
 
 
 @pytest.mark.parametrize(
@@ -93,31 +93,33 @@ def no_more(*_):
 @pytest.mark.parametrize("num_started", [0, 1])
 def test_a_fork_that_fails_is_explained_and_leaves_no_worker(num_started, monkeypatch):
     """The workers that were started are ended; all descriptors but the four of CPython's are closed."""
-    forks, fork = [], os.fork
+    forks = []
+    fork = os.fork
 
     def fork_some():
         forks.append(1)
         return fork() if len(forks) <= num_started else no_more()
 
     loader = loader_of(2, "fork", seed=1)
-    before, processes = descriptors(), children()
+    descriptors_before = descriptors()
+    processes = children()
     for _ in range(3):
         forks.clear()
         with monkeypatch.context() as patch:
             patch.setattr("os.fork", fork_some)
             with pytest.raises(
                 BlockingIOError, match=r"num_workers=2 needs as many processes.*lower num_workers"
-            ) as told:
+            ) as error_info:
                 next(iter(loader))
-        assert told.value.errno == errno.EAGAIN
-        assert "ulimit -u" in str(told.value)
-        del told
+        assert error_info.value.errno == errno.EAGAIN
+        assert "ulimit -u" in str(error_info.value)
+        del error_info
         assert children() == processes
-        left = set(descriptors()) - set(before)
-        assert len(left) <= CPYTHONS
-        for fd, _ in left:
+        leaked = set(descriptors()) - set(descriptors_before)
+        assert len(leaked) <= CPYTHONS
+        for fd, _ in leaked:
             os.close(fd)
-        assert descriptors() == before
+        assert descriptors() == descriptors_before
     assert len(list(loader)) == 6
 
 
@@ -134,10 +136,11 @@ def test_a_user_without_processes_is_told_so(limit, message):
         os.setgroups([])
         resource.setrlimit(resource.RLIMIT_NPROC, (limit, limit))
         os.setuid(ANOTHER_USER + limit)
-        before, found = descriptors(), epoch_or_error(loader)
-        fine = isinstance(found, OSError | WorkerDiedError) and message in str(found)
-        left = set(descriptors()) - set(before)
-        os._exit(0 if fine and len(left) <= CPYTHONS and not has_children() else 1)
+        descriptors_before = descriptors()
+        outcome = epoch_or_error(loader)
+        fine = isinstance(outcome, OSError | WorkerDiedError) and message in str(outcome)
+        leaked = set(descriptors()) - set(descriptors_before)
+        os._exit(0 if fine and len(leaked) <= CPYTHONS and not has_children() else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
 
@@ -201,7 +204,8 @@ def test_an_interrupted_check_of_descriptors_leaves_none_open():
     def interrupt(*_):
         raise KeyboardInterrupt
 
-    before, handler = descriptors(), signal.signal(signal.SIGALRM, interrupt)
+    descriptors_before = descriptors()
+    handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         for microseconds in list(range(5, 400)) * 10:
             with contextlib.suppress(KeyboardInterrupt):
@@ -211,4 +215,4 @@ def test_an_interrupted_check_of_descriptors_leaves_none_open():
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
-    assert descriptors() == before
+    assert descriptors() == descriptors_before

@@ -25,9 +25,9 @@ def test_a_file_in_memory_that_cannot_grow_ends_no_worker(seed, num_bytes, monke
     shrink = os.ftruncate
     monkeypatch.setattr(mapping.os, "ftruncate", lambda fd, _: shrink(fd, num_bytes))
     with loader_of(Large(96), seed=seed) as loader:
-        kept = [batch for _ in range(2) for batch in loader]
-        assert len(kept) == 48
-        assert all(is_right(batch) for batch in kept)
+        batches = [batch for _ in range(2) for batch in loader]
+        assert len(batches) == 48
+        assert all(is_right(batch) for batch in batches)
         assert slots_of(loader) is not None
 
 
@@ -43,9 +43,9 @@ def limit_address_space(worker):
 @EACH_SEED
 def test_workers_that_may_map_no_slot_send_by_pipe(seed):
     with loader_of(Large(96), worker_init_fn=limit_address_space, seed=seed) as loader:
-        kept = [batch for _ in range(2) for batch in loader]
-        assert len(kept) == 48
-        assert all(is_right(batch) for batch in kept)
+        batches = [batch for _ in range(2) for batch in loader]
+        assert len(batches) == 48
+        assert all(is_right(batch) for batch in batches)
 
 
 class OneBig(Dataset):
@@ -72,9 +72,9 @@ def in_a_fork(check):
 
 def limited():
     """Let this process map half of the large batch, as far as it may at all."""
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + BIG_BYTES // 2, before[1]))
-    return before
+    limits_before = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (mapped_bytes() + BIG_BYTES // 2, limits_before[1]))
+    return limits_before
 
 
 def wants(error):
@@ -90,24 +90,31 @@ def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(b
         loader = DataLoader(
             OneBig(), batch_size=None, num_workers=1, prefetch_factor=1, persistent_workers=True
         )
-        iterator, found, kept, before = iter(loader), [], [], None
+        iterator = iter(loader)
+        outcomes = []
+        batches = []
+        limits_before = None
         for _ in range(8):
             try:
-                kept.append(next(iterator))  # so that each is in a slot of its own
-                found.append(kept[-1][0].item())
-                before = before or limited()  # with the workers started
+                batches.append(next(iterator))  # so that each is in a slot of its own
+                outcomes.append(batches[-1][0].item())
+                limits_before = limits_before or limited()  # with the workers started
             except Exception as error:
-                found.append(error.with_traceback(None))
-        resource.setrlimit(resource.RLIMIT_AS, before)
-        kept.clear()
+                outcomes.append(error.with_traceback(None))
+        resource.setrlimit(resource.RLIMIT_AS, limits_before)
+        batches.clear()
         if by_pipe:  # what follows in the pipe cannot be read any more
-            fine = found[:2] == [0, 1] and wants(found[2]) and all("closed" in str(one) for one in found[3:])
+            fine = (
+                outcomes[:2] == [0, 1]
+                and wants(outcomes[2])
+                and all("closed" in str(error) for error in outcomes[3:])
+            )
         else:
-            fine = wants(found[2]) and [*found[:2], *found[3:]] == [0, 1, 3, 4, 5, 6, 7]
-        again = [batch[0].item() for batch in loader]
+            fine = wants(outcomes[2]) and [*outcomes[:2], *outcomes[3:]] == [0, 1, 3, 4, 5, 6, 7]
+        second_epoch = [batch[0].item() for batch in loader]
         loader.close()
-        if not fine or again != list(range(8)):
-            os.write(2, f"{found} {again}".encode())
+        if not fine or second_epoch != list(range(8)):
+            os.write(2, f"{outcomes} {second_epoch}".encode())
             return 2
         return 0
 

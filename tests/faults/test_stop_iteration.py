@@ -82,18 +82,20 @@ def stops(_):
 
 
 def batches_and_errors(loader):
-    found, errors, iterator = [], [], iter(loader)
+    batches = []
+    errors = []
+    iterator = iter(loader)
     while True:
         try:
-            found.append(next(iterator))
+            batches.append(next(iterator))
         except StopIteration:
-            return found, errors
+            return batches, errors
         except RuntimeError as error:
             errors.append(error)
 
 
 def says(error, *words):
-    """Whether an error, its notes and those of a worker included, holds all words."""
+    """Return True if an error, with its notes, contains all words."""
     text = "\n".join([str(error), *getattr(error, "__notes__", ())])
     return all(word in text for word in words)
 
@@ -111,8 +113,8 @@ MAPS = {
 @pytest.mark.parametrize(("dataset", "arguments", "named"), MAPS.values(), ids=MAPS)
 def test_a_sample_that_raises_it_is_an_error_that_names_the_sample(dataset, arguments, named, workers):
     loader = DataLoader(dataset, 2, seed=0, collate_fn=as_list, **arguments, **workers)
-    found, errors = batches_and_errors(loader)
-    assert len(found) == 4
+    batches, errors = batches_and_errors(loader)
+    assert len(batches) == 4
     (error,) = errors
     assert type(error) is RuntimeError
     assert says(error, "raised StopIteration, which would end the epoch here", "catch it", named)
@@ -124,8 +126,8 @@ def test_a_sample_that_raises_it_is_an_error_that_names_the_sample(dataset, argu
 
 @EACH
 def test_so_it_is_without_batches(workers):
-    found, errors = batches_and_errors(DataLoader(Stops(), None, seed=0, **workers))
-    assert found == [0, 1, 2, 3, 5, 6, 7, 8, 9]
+    batches, errors = batches_and_errors(DataLoader(Stops(), None, seed=0, **workers))
+    assert batches == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert len(errors) == 1
     assert says(errors[0], "dataset Stops raised StopIteration", "sample 4, file /images/4.jpg")
 
@@ -133,8 +135,8 @@ def test_so_it_is_without_batches(workers):
 @EACH
 @pytest.mark.parametrize("dataset", [range(10), Stream()], ids=["map", "iterable"])
 def test_a_collate_function_that_raises_it_is_an_error(dataset, workers):
-    found, errors = batches_and_errors(DataLoader(dataset, 2, seed=0, collate_fn=stops_at_four, **workers))
-    assert sum(map(len, found)) == 8
+    batches, errors = batches_and_errors(DataLoader(dataset, 2, seed=0, collate_fn=stops_at_four, **workers))
+    assert sum(map(len, batches)) == 8
     assert len(errors) == 1
     assert type(errors[0]) is RuntimeError
     assert says(errors[0], "collate_fn raised StopIteration")
@@ -148,8 +150,8 @@ def test_an_iterable_dataset_that_cannot_be_iterated_is_an_error(workers):
 
 @EACH
 def test_an_iterable_datasets_own_end_is_its_end(workers):
-    found, errors = batches_and_errors(DataLoader(Stream(), 2, seed=0, collate_fn=as_list, **workers))
-    assert sorted(sample for batch in found for sample in batch) == list(range(10))
+    batches, errors = batches_and_errors(DataLoader(Stream(), 2, seed=0, collate_fn=as_list, **workers))
+    assert sorted(sample for batch in batches for sample in batch) == list(range(10))
     assert not errors
 
 
@@ -163,7 +165,7 @@ def test_an_iterable_dataset_that_cannot_go_on_is_an_error(workers):
     later = DataLoader(StopsResuming(), 2, seed=0, collate_fn=as_list, **workers)
     later.load_state_dict(state)
     iterator = iter(later)
-    for _ in range(2):  # it does not begin anew instead
+    for _ in range(2):  # it must not start again instead
         with pytest.raises(
             RuntimeError, match="load_state_dict of StopsResuming or its iterator raised StopI"
         ):
@@ -189,14 +191,14 @@ def test_a_worker_init_fn_that_raises_it_is_an_error(dataset, workers):
     ],
 )
 @pytest.mark.parametrize("dataset", [Stops(), Subset(Stops(), range(10))], ids=["each", "subset"])
-def test_it_is_a_bad_sample_like_any_other(dataset, policy, expected, workers):
+def test_stop_iteration_is_a_bad_sample_like_any_other(dataset, policy, expected, workers):
     loader = DataLoader(dataset, 2, seed=0, collate_fn=as_list, on_bad_sample=policy, **workers)
     with pytest.warns(BadSamplesWarning, match=r"sample 4, file /images/4\.jpg: StopIteration"):
-        found = list(loader)
+        batches = list(loader)
     if policy == "substitute":
-        assert found[2][0] != 4
-        found[2][0] = ...
-    assert found == expected
+        assert batches[2][0] != 4
+        batches[2][0] = ...
+    assert batches == expected
     assert [(bad.index, bad.error) for bad in loader.bad_samples] == [(4, "StopIteration")]
 
 

@@ -20,7 +20,8 @@ from lit_loader import DataLoader
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
 from tests.dying_sets import Dying, die, first_time, poison_pipe, poison_slot
 
-SIZE, BATCH = 64, 4
+SIZE = 64
+BATCH = 4
 METHODS = ["fork", "forkserver"]
 
 
@@ -33,9 +34,9 @@ def flat(batch):
     return {key: value.clone() for key, value in batch.items()}
 
 
-def assert_same(found, expected):
-    assert len(found) == len(expected)
-    for batch, other in zip(found, expected, strict=True):
+def assert_same(received, expected):
+    assert len(received) == len(expected)
+    for batch, other in zip(received, expected, strict=True):
         assert batch.keys() == other.keys()
         for key in batch:
             assert torch.equal(batch[key], other[key]), key
@@ -54,7 +55,7 @@ def run(loader, expected, *, restarts):
         warnings.simplefilter("always", WorkerRestartWarning)
         for epoch in expected:
             assert_same(list(loader), epoch)
-    texts = [str(one.message) for one in caught if one.category is WorkerRestartWarning]
+    texts = [str(warning.message) for warning in caught if warning.category is WorkerRestartWarning]
     assert len(texts) == restarts, texts
     return texts
 
@@ -85,24 +86,24 @@ def _kill_in_init(marks, worker_id):
         time.sleep(0.001)
 
 
-def _poison(poison, marks, after, worker_id):
-    poison(marks, after)
+def _poison(poison, marks, num_samples, worker_id):
+    poison(marks, num_samples)
 
 
 def places_to_die():
     """Every point and time with forks; with the fork server, whose workers die the same way, one time of each point."""
-    for after, point, method in product((0, 3), ("init", "slot", "pipe"), METHODS):
-        is_quick = method == "fork" or after == 0
+    for num_samples, point, method in product((0, 3), ("init", "slot", "pipe"), METHODS):
+        is_quick = method == "fork" or num_samples == 0
         marks = () if is_quick else pytest.mark.soak
-        yield pytest.param(method, point, after, id=f"{after}-{point}-{method}", marks=marks)
+        yield pytest.param(method, point, num_samples, id=f"{num_samples}-{point}-{method}", marks=marks)
 
 
-@pytest.mark.parametrize(("method", "point", "after"), [*places_to_die()])
-def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, after):
+@pytest.mark.parametrize(("method", "point", "num_samples"), [*places_to_die()])
+def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, num_samples):
     init = {
         "init": partial(_kill_in_init, tmp_path),
-        "slot": partial(_poison, poison_slot, tmp_path, after),
-        "pipe": partial(_poison, poison_pipe, tmp_path, after),
+        "slot": partial(_poison, poison_slot, tmp_path, num_samples),
+        "pipe": partial(_poison, poison_pipe, tmp_path, num_samples),
     }[point]
     loader = make_loader(
         Dying(SIZE, tmp_path, side=70),
@@ -126,28 +127,28 @@ def test_workers_killed_when_idle_are_replaced(tmp_path, expected, method):
     with warnings.catch_warnings(record=True) as caught, loader:
         warnings.simplefilter("always", WorkerRestartWarning)
         for epoch in expected:
-            found = []
+            received = []
             for number, batch in enumerate(loader):
-                found.append(flat(batch))
+                received.append(flat(batch))
                 if number in (2, 6):  # with all workers gone, what comes next must be made by new ones
                     for worker in loader._worker_manager._kept._workers:
                         os.kill(worker.process.pid, signal.SIGKILL)
-            assert_same(found, epoch)
+            assert_same(received, epoch)
     assert len(caught) >= 4
 
 
 def test_the_consumer_may_keep_and_change_what_it_got(tmp_path, expected):
-    """A batch that was delivered is not written to again by whoever does lost work again."""
+    """A worker that does lost work again never writes to a delivered batch."""
     dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill", 50: "kill"}, side=70)
     without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
-    kept = []
+    kept_noises = []
     with warnings.catch_warnings(), make_loader(dataset) as loader:
         warnings.simplefilter("ignore", WorkerRestartWarning)
         for batch, other in zip(loader, without, strict=True):
             assert torch.equal(batch["noise"], other["noise"])
             batch["noise"] += 1
-            kept.append((batch["noise"], other["noise"] + 1))
-        assert all(torch.equal(mine, right) for mine, right in kept)
+            kept_noises.append((batch["noise"], other["noise"] + 1))
+        assert all(torch.equal(mine, right) for mine, right in kept_noises)
 
 
 @pytest.mark.parametrize(("most", "deaths"), [(1, 2), (0, 1), (2, 3)])
@@ -223,13 +224,13 @@ def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tm
         for number, epoch in enumerate(expected):
             assert (loader._worker_manager._next is not None) is (number > 0)
             batches = iter(loader)
-            found = [flat(next(batches))]
+            received = [flat(next(batches))]
             process = loader._worker_manager._kept._workers[0].process
             process.kill()
             process.join()
             with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
-                found += [flat(batch) for batch in batches]
-            assert_same(found, epoch)
+                received += [flat(batch) for batch in batches]
+            assert_same(received, epoch)
 
 
 def test_without_a_seed_a_death_raises_as_in_torch(tmp_path):
@@ -296,12 +297,13 @@ def test_a_worker_whose_exit_code_is_lost_is_replaced(reap, tmp_path):
 
 def test_a_warning_that_is_an_error_leaves_the_loader_usable(tmp_path, expected):
     with make_loader(Dying(SIZE, tmp_path, {20: "kill"})) as loader:
-        found, batches = [], iter(loader)
-        told = 0
-        while len(found) < len(expected[0]):
+        received = []
+        batches = iter(loader)
+        num_warnings = 0
+        while len(received) < len(expected[0]):
             try:
-                found.append(flat(next(batches)))
+                received.append(flat(next(batches)))
             except WorkerRestartWarning:  # pytest turns warnings into errors here
-                told += 1
-        assert told == 1
-        assert_same(found, expected[0])
+                num_warnings += 1
+        assert num_warnings == 1
+        assert_same(received, expected[0])
