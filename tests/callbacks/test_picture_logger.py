@@ -207,7 +207,7 @@ def test_a_csv_logger_gets_none_and_a_missing_matplotlib_is_named_before_trainin
 
 
 def test_what_cannot_be_drawn_is_refused_at_the_start(tmp_path):
-    with pytest.raises(ValueError, match="got no data module; .*leave the callback out"):
+    with pytest.raises(ValueError, match=r"got no data module; .*leave the callback out"):
         trainer_of(tmp_path, PictureLogger()).fit(Tiny(), DataLoader([0]), DataLoader([0]))
     for given in ({"every_n_epochs": 0}, {"max_images": 0}, {"min_score": 2.0}):
         with pytest.raises(ValueError, match="must be at least 1"):

@@ -212,7 +212,7 @@ def test_predictions_of_another_kind_are_named(tmp_path, kind):
     table = draw_set(tmp_path / "set", num_images=2, objects=1)
     size = {} if kind is DetectionDataModule else {"size": 32}
     datamodule = kind(DrawnSource(predict=table), train_transforms=size)
-    with pytest.raises(TypeError, match="PredictionWriter expected predict_step to return .*, got a int"):
+    with pytest.raises(TypeError, match=r"PredictionWriter expected predict_step to return .*, got a int"):
         predict(tmp_path, datamodule, lambda batch: 7)
 
 
