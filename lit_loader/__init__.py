@@ -105,6 +105,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "WeightedRandomSampler",
     ),
     "lit_loader.seeding": (
+        "get_worker_info",
         "is_duplicate",
         "sample_rng",
     ),
@@ -113,7 +114,6 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "detection_transforms",
         "landmark_transforms",
     ),
-    "torch.utils.data": ("get_worker_info",),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
