@@ -378,9 +378,10 @@ _starting = threading.Lock()
 
 
 def _after_fork() -> None:
-    global _starting
-    # The thread that held the old one may not exist here.
+    global _starting, _pools
+    # The threads of the parent, which may hold the lock, do not exist here.
     _starting = threading.Lock()
+    _pools = []
 
 
 if hasattr(os, "register_at_fork"):  # a platform without it has no fork

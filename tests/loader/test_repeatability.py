@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import time
+import warnings
 from collections import OrderedDict, namedtuple
 from dataclasses import dataclass
 from functools import partial
@@ -101,6 +102,14 @@ def test_whatever_the_generator_and_however_samples_are_made(draw, kind, policy)
 def test_draws_that_are_keyed_are_the_same_bits_with_and_without_the_check(draw, workers):
     expected = [plain(batch) for batch in loader(Flipped(draw), check_repeatability=False)]
     assert [plain(batch) for batch in loader(Flipped(draw), **workers)] == expected
+
+
+@pytest.mark.parametrize("draw", [lambda: torch.rand(()), lambda: sample_rng().numpy.random()])
+def test_samples_of_threads_are_made_again_from_the_threads_generator(draw):
+    expected = [plain(batch) for batch in loader(Flipped(draw), check_repeatability=False)]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert [plain(batch) for batch in loader(Flipped(draw), **WORKERS[3])] == expected
 
 
 class Counted(Dataset):
