@@ -63,6 +63,7 @@ _DROPOUTS: Final = (
     "alpha_dropout",
     "feature_alpha_dropout",
 )
+_NOISY_ACTIVATIONS: Final = ("rrelu_with_noise", "rrelu_with_noise_")
 _POOLS: Final = ("fractional_max_pool2d", "fractional_max_pool3d")
 _ATTENTIONS: Final = ("multi_head_attention_forward", "scaled_dot_product_attention")
 
@@ -81,7 +82,7 @@ class ThreadDraws(TorchFunctionMode):
         return func(*args, **kwargs) if kwargs else func(*args)
 
 
-class _OperatorDraws(TorchDispatchMode):
+class _OperatorDraws(TorchDispatchMode):  # type: ignore[no-untyped-call] # torch's modes are untyped
     """Let the operators that a torch function calls inside draw from the thread's generator."""
 
     def __torch_dispatch__(
@@ -108,20 +109,21 @@ def _pass_generator(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dic
 
 
 def _watch_operators(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    with _OperatorDraws():
+    with _OperatorDraws():  # type: ignore[no-untyped-call]
         return func(*args, **kwargs)
 
 
-def _is_default(generator: torch.Generator | None) -> bool:
+def _is_default(generator: Any) -> bool:
     """Return True if a draw belongs to the thread: no generator was given, or torch's default one, or the thread's.
 
     A dataset may keep the thread's generator from another sample, and it has to be seeded for this one.
     """
     if generator is None:
         return True
-    assert context.generator is not None
+    thread_generator: Any = context.generator
+    default_generator: Any = torch.default_generator
     # By address: torch's dispatcher wraps the default generator in a new Python object.
-    return generator._cdata in (torch.default_generator._cdata, context.generator._cdata)
+    return generator._cdata in (default_generator._cdata, thread_generator._cdata)
 
 
 def _draws_on_cpu(args: tuple[Any, ...], kwargs: dict[str, Any]) -> bool:
@@ -163,6 +165,5 @@ _HANDLERS: Final[dict[Any, Callable[..., Any]]] = {
     **{getattr(functional, f"{name}_with_indices"): _watch_operators for name in _POOLS},
     functional.gumbel_softmax: _watch_operators,
     functional.rrelu: _watch_operators,
-    torch._C._nn.rrelu_with_noise: _watch_operators,
-    torch._C._nn.rrelu_with_noise_: _watch_operators,
+    **{getattr(torch._C._nn, name): _watch_operators for name in _NOISY_ACTIVATIONS},
 }

@@ -33,11 +33,11 @@ class ThreadScope:
     def __enter__(self) -> Self:
         # lit_loader's own draws read the generator here; the mode passes it to all others.
         context.generator = self._generator
-        self._draws.__enter__()
+        self._draws.__enter__()  # type: ignore[no-untyped-call]
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._draws.__exit__(*exc_info)
+        self._draws.__exit__(*exc_info)  # type: ignore[no-untyped-call]
         context.generator = None
 
     @staticmethod
