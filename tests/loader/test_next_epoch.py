@@ -138,7 +138,7 @@ class TestTheNextEpochIsDropped:
             ahead = it._worker_manager._next[-1]
             setattr(it, name, value)
             assert sorted(i for batch in it for i in batch.tolist()) == list(range(16))
-            assert ahead._num_held == 0
+            assert ahead._num_ahead == 0
             assert it._worker_manager._next[-1] is not ahead
 
     def test_when_the_loop_is_broken_off_the_next_gets_its_own_epoch(self, method):
