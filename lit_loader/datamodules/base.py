@@ -102,6 +102,7 @@ class LoaderDataModule(LightningDataModule):
         seed: int | None = None,
         **unknown: Any,
     ) -> None:
+        # First, while locals() holds only the arguments.
         self._save_arguments(LoaderDataModule, locals())
         super().__init__()
         if unknown:
@@ -118,6 +119,7 @@ class LoaderDataModule(LightningDataModule):
         self.max_bad_samples = max_bad_samples
         self.check_repeatability = check_repeatability
         self._seed = seed
+        # Batch sizes of None stay None, so that batch_size can still change them.
         stage_sizes = (train_batch_size, val_batch_size, test_batch_size, predict_batch_size)
         self._stage_batch_sizes: dict[Stage, int | None] = dict(zip(STAGES, stage_sizes, strict=True))
         size_arguments = {f"{stage}_batch_size": size for stage, size in self._stage_batch_sizes.items()}
@@ -182,6 +184,7 @@ class LoaderDataModule(LightningDataModule):
 
     @trainer.setter
     def trainer(self, trainer: Trainer | None) -> None:
+        # The class may be a user's subclass of Trainer, so every base counts.
         packages = {kind.__module__.partition(".")[0] for kind in type(trainer).__mro__}
         if "pytorch_lightning" in packages:
             raise TypeError(
@@ -234,6 +237,7 @@ class LoaderDataModule(LightningDataModule):
             ValueError: If the stage is unknown, or the trainer tests or predicts without data.
         """
         close_after_validation(self.trainer)
+        # TrainerFn is a str enum, whose str() is "TrainerFn.FITTING" and whose value is "fit".
         key = None if stage is None else str(getattr(stage, "value", stage))
         if key is not None and key not in _STAGES:
             raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, or None for all stages")
@@ -288,6 +292,7 @@ class LoaderDataModule(LightningDataModule):
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the training loader, because Lightning does not always load its own copy of it."""
+        # See NOTE [Gaps in Lightning's resume].
         states = saved_states(self.trainer)
         if not states or self.trainer is None:
             return {}
@@ -343,7 +348,8 @@ class LoaderDataModule(LightningDataModule):
                 drop_last=self.drop_last and stage == "train",
                 check_repeatability=self.check_repeatability,
                 resume=self.resume,
-                seed=key64(self.seed, stage, number) >> 1,  # 63 bits: an int64 everywhere
+                # 63 bits, so that the seed fits into a signed int64.
+                seed=key64(self.seed, stage, number) >> 1,
                 rank=rank,
                 world_size=world_size,
                 **workers,
@@ -351,6 +357,7 @@ class LoaderDataModule(LightningDataModule):
             if stage == "train":
                 self._check_not_empty(loader)
             loaders.append(loader)
+        # Lightning may ask for loaders in every epoch, so dead references are removed.
         self._loaders = [reference for reference in self._loaders if reference() is not None]
         self._loaders.extend(map(weakref.ref, loaders))
         return loaders
@@ -375,6 +382,7 @@ class LoaderDataModule(LightningDataModule):
         if self.trainer is None or prefetch is False:
             return None
         device: torch.device = self.trainer.strategy.root_device
+        # The trainer may run on the CPU of a machine with an accelerator.
         accelerated = torch.accelerator.is_available() and device.type != "cpu"
         return device if prefetch or accelerated else None
 

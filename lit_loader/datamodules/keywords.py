@@ -74,6 +74,7 @@ def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
         if not fits(value, hint):
             expected = type_text(hint).replace("null", "None")
             remedy = next((f"; {text}" for end, text in _REMEDIES.items() if name.endswith(end)), "")
+            # A wrong word among the choices of a Literal is a wrong value, not a wrong type.
             error = ValueError if isinstance(value, str) and "'" in expected else TypeError
             raise error(f"{name}={value!r} of type {type(value).__name__} should be {expected}{remedy}")
 
@@ -83,6 +84,7 @@ def unexpected_argument(owner: type, name: str) -> TypeError:
     signature = signature_of(owner)
     assert signature is not None  # a class has one
     problem = f"{owner.__name__} got an unexpected keyword argument {name!r}"
+    # Fields of settings such as WorkerSettings are not arguments, although a loader has arguments of these names.
     for argument, hint in signature.types.items():
         for kind in get_args(hint):
             if (

@@ -105,11 +105,13 @@ class LandmarkDataModule(TableDataModule):
         if self.sample_unit == "object" and has_keypoints:
             # select_samples() has dropped samples with too few points, and prediction keeps them.
             return LandmarkDataset(table, min_points=0, **settings)
+        # A prediction set without points has no landmarks to load. Crops have labels from 0, whole images from 1.
         first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def summary(self) -> str:
         """Return counts, imbalance and the expected class mix as a table, and the region of evaluation crops."""
+        # Only keywords of the preset tell the region; a user's transforms may show anything.
         transforms = self._transforms["test"]
         if self.sample_unit == "image" or not isinstance(transforms, Mapping):
             return super().summary()

@@ -101,12 +101,12 @@ def draw_boxes(
     }
     canvases = []
     for row, (image, target) in enumerate(zip(list(images)[:max_images], targets, strict=False)):
-        canvas = draw_objects(image, target, **drawing)
+        panels = [draw_objects(image, truths[row], **drawing)] if truths else []
+        panels.append(draw_objects(image, target, **drawing))
         if truths:
-            truth = draw_objects(image, truths[row], **drawing)
-            gap = torch.full((3, canvas.shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
-            canvas = torch.cat([truth, gap, canvas], dim=2)
-        canvases.append(canvas)
+            gap = torch.full((3, panels[0].shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
+            panels.insert(1, gap)
+        canvases.append(torch.cat(panels, dim=2))
     halves = ("ground truth", "predictions") if truths else ()
     return _figure(canvases, title, halves=halves)
 
@@ -146,6 +146,7 @@ def draw_objects(
     if "scores" in objects:
         scores = objects["scores"].tolist()
         texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
+    # An object's box, mask and text share a colour, which depends on its class.
     colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
     if texts and "masks" in objects:
         masks = objects["masks"].reshape(-1, *objects["masks"].shape[-2:])
@@ -264,20 +265,7 @@ def draw_class_report(
     axes = figure.subplots(len(reports), 3, squeeze=False, sharey="row", height_ratios=heights)
     for row, report, order in zip(axes, reports, orders, strict=True):
         names = [report.class_names[i] for i in order]
-        charts: list[tuple[str, dict[str, npt.NDArray[np.float64] | None], str]] = [
-            ("share in the set", {"share in the set": report.natural}, "{:.1%}"),
-            (
-                "share in training",
-                {"expected share": report.expected, "arrived share": report.arrived},
-                "{:.1%}",
-            ),
-        ]
-        metrics = {
-            name: np.array([values.get(c, math.nan) for c in report.class_names])
-            for name, values in report.metrics.items()
-        }
-        charts.append(("metrics", dict(metrics), "{:.3f}"))
-        for axis, (name, bars, form) in zip(row, charts, strict=True):
+        for axis, (name, bars, form) in zip(row, _charts(report), strict=True):
             known_bars = {key: values[order] for key, values in bars.items() if values is not None}
             axis.set_title(name if len(known_bars) != 1 else next(iter(known_bars)), fontsize=9, loc="left")
             _draw_bars(axis, known_bars, form)
@@ -293,6 +281,20 @@ def draw_class_report(
     if title:
         figure.suptitle(title)
     return figure
+
+
+def _charts(report: ClassReport) -> list[tuple[str, dict[str, npt.NDArray[np.float64] | None], str]]:
+    """Return the title, the series and the number format of each chart of a report."""
+    shares = {"expected share": report.expected, "arrived share": report.arrived}
+    metrics: dict[str, npt.NDArray[np.float64] | None] = {
+        name: np.array([values.get(class_name, math.nan) for class_name in report.class_names])
+        for name, values in report.metrics.items()
+    }
+    return [
+        ("share in the set", {"share in the set": report.natural}, "{:.1%}"),
+        ("share in training", shares, "{:.1%}"),
+        ("metrics", metrics, "{:.3f}"),
+    ]
 
 
 def _frequent_first(report: ClassReport, max_classes: int) -> list[int]:
@@ -370,6 +372,7 @@ def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
 
 def _resized(pixels: Tensor, canvas: Tensor) -> Tensor:
     """Return pixels ``(N, H, W)`` at the size of a canvas, by nearest-neighbour interpolation."""
+    # interpolate() takes no bool masks, and this keeps their values.
     rows, columns = (
         torch.arange(side) * count // side
         for side, count in zip(canvas.shape[-2:], pixels.shape[-2:], strict=True)
@@ -407,6 +410,7 @@ def _figure(
     cell_height, cell_width = (
         max((canvas.shape[side] for canvas in canvases), default=_LONGER_SIDE) for side in (1, 2)
     )
+    # As many columns as make the figure about square.
     columns = max(1, round(math.sqrt(len(canvases) * cell_height / cell_width)))
     rows = max(1, math.ceil(len(canvases) / columns))
     text_height = 24 if texts or halves else 0
@@ -437,12 +441,11 @@ def _figure(
     if title:
         figure.suptitle(title, y=1 - 20 / height, va="center")
     if legend:
-        line = require("matplotlib.lines", "plot").Line2D
-        handles = [
-            line([], [], marker="o", ls="", color=colour, label=name) for name, colour in legend.items()
-        ]
-        anchor = (0.5, 1 - (60 if title else 20) / height)
-        figure.legend(
-            handles=handles, loc="center", ncols=3, fontsize=8, frameon=False, bbox_to_anchor=anchor
-        )
+        _add_legend(figure, legend, (0.5, 1 - (60 if title else 20) / height))
     return figure
+
+
+def _add_legend(figure: Figure, colours: Mapping[str, str], anchor: tuple[float, float]) -> None:
+    line = require("matplotlib.lines", "plot").Line2D
+    handles = [line([], [], marker="o", ls="", color=colour, label=name) for name, colour in colours.items()]
+    figure.legend(handles=handles, loc="center", ncols=3, fontsize=8, frameon=False, bbox_to_anchor=anchor)

@@ -170,6 +170,7 @@ def _num_unused_rounds(trainer: Trainer) -> tuple[int, bool]:
     fit_loop = trainer.fit_loop
     batches: Any = fit_loop.epoch_loop.batch_progress
     fetcher = _fetcher(trainer)
+    # Batches in the fetcher's queue were never given to a step.
     num_begun = _num_begun(trainer)
     num_fetched = len(getattr(fetcher, "batches", ()))
     is_done = fetcher is not None and fetcher.done and not num_fetched
@@ -287,6 +288,7 @@ class ResumeStates(Callback):
         # In this case Lightning first ends the epoch, and iterates the loaders again in the next epoch.
         ends_epoch = epoch_over and fit_loop.restarted_mid_epoch and not after_batch
         _begin_whole_epoch(trainer)
+        # Values from a checkpoint may be of any type, so they are checked before use.
         reloaded_epoch = position.get("reloaded_epoch")
         is_due = False
         if type(reloaded_epoch) is int and 0 <= reloaded_epoch <= trainer.current_epoch:
@@ -446,6 +448,7 @@ def _continue_epoch(checkpoint: dict[str, Any]) -> None:
     epochs = loop.get("epoch_progress")
     if not batches or not epochs or batches["is_last_batch"] or not batches["current"]["processed"]:
         return
+    # Only a run that ended has completed its epoch; a checkpoint saved within an epoch has started > processed.
     total = epochs["total"]
     if not total["processed"] == total["started"] == total["ready"] > 0:
         return

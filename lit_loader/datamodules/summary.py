@@ -124,7 +124,7 @@ def expected_class_mix(
         return None
     try:
         visits = sampler.expected_visits()
-    except ValueError:
+    except ValueError:  # no closed form
         return None
     images, labels = _delivered_labels(table, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(table.labels_of(by)[1]))
@@ -179,6 +179,7 @@ def summary_table(summaries: list[SetSummary]) -> str:
                 table.add_row("", f"{summary.num_crowd} crowd regions left out")
         table.add_section()
         previous = summary.name
+    # A fixed width, so that the text does not depend on the terminal.
     stream = io.StringIO()
     Console(file=stream, width=100, markup=False).print(table)
     return stream.getvalue().rstrip()

@@ -143,31 +143,26 @@ class TableDataModule(LoaderDataModule):
         self.reading = as_settings(ImageReading, reading)
         self.hparams["reading"] = asdict(self.reading)
         self.source = source
-        if train_sampler is None:
-            train_sampler = RandomSamplerConfig()
+        train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
+        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = dict(
+            zip(STAGES, samplers, strict=True)
+        )
+        batchings = (train_batching, eval_batching, eval_batching, eval_batching)
+        self._batchings: dict[Stage, Batching | None] = {
+            stage: checked_batching(stage, batching, self._samplers[stage])
+            for stage, batching in zip(STAGES, batchings, strict=True)
+        }
+        self._preset = preset
         stage_transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
-        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = {}
         self._transforms: dict[Stage, Transforms] = {}
-        self._batchings: dict[Stage, Batching | None] = {}
         self._stages_without_transforms: set[Stage] = set()
-        train_keywords = train_transforms if isinstance(train_transforms, Mapping) else {}
-        for stage, sampler, transforms in zip(STAGES, samplers, stage_transforms, strict=True):
+        for stage, transforms in zip(STAGES, stage_transforms, strict=True):
+            self._transforms[stage] = self._with_train_keywords(transforms, train_transforms)
             if transforms is None and callable(train_transforms):
                 self._stages_without_transforms.add(stage)
-            if transforms is None or isinstance(transforms, Mapping):
-                transforms = {**train_keywords, **(transforms or {})}
-                # A config cannot leave a key out. Without hflip `transform_defaults` decides by the mirror pairs.
-                if transforms.get("hflip", 0.0) is None:
-                    del transforms["hflip"]
-                # A wrong keyword fails here, not in the middle of a run.
-                preset(False, **transforms)
-            self._samplers[stage] = sampler
-            self._transforms[stage] = transforms
-            batching = train_batching if stage == "train" else eval_batching
-            self._batchings[stage] = checked_batching(stage, batching, sampler)
-        self._preset = preset
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
+        # Tables are read once a stage. Data sets and loaders share them.
         self._samples: dict[Stage, list[_Samples]] = {}
         # The settings are checked even if the cache is off.
         cache_settings = CacheSettings(
@@ -180,6 +175,21 @@ class TableDataModule(LoaderDataModule):
         self._cached_bytes: dict[str, int] = {}
         self._fingerprint: Any = None
         self._is_prepared = False
+
+    def _with_train_keywords(
+        self, transforms: Transforms | None, train_transforms: Transforms | None
+    ) -> Transforms:
+        """Return a stage's transforms; keywords of the preset are added to the training keywords, and checked."""
+        if transforms is not None and not isinstance(transforms, Mapping):
+            return transforms
+        train_keywords = train_transforms if isinstance(train_transforms, Mapping) else {}
+        keywords = {**train_keywords, **(transforms or {})}
+        # A config cannot leave a key out. Without hflip `transform_defaults` decides by the mirror pairs.
+        if keywords.get("hflip", 0.0) is None:
+            del keywords["hflip"]
+        # A wrong keyword fails here, not in the middle of a run.
+        self._preset(False, **keywords)
+        return keywords
 
     # -- hooks of a task ------------------------------------------------------------------------------------
 
@@ -239,6 +249,7 @@ class TableDataModule(LoaderDataModule):
         cache = self._cache
         # All caches share one budget, so a new cache gets the remaining bytes.
         if cache is not None and (budget := byte_count(cache.cache_budget)) is not None:
+            # A budget of 0 would be refused as a setting; with 1 byte the cache itself is refused, with the reason.
             cache = replace(cache, cache_budget=max(1, budget - sum(self._cached_bytes.values())))
         return {"reading": self.reading, "cache": cache or False}
 
@@ -291,6 +302,7 @@ class TableDataModule(LoaderDataModule):
         """
         self._is_prepared = True
         self.source.prepare()
+        # Preparing may have replaced the files of data that is open.
         self._close_changed()
         if self._cache is None:
             return
@@ -304,6 +316,7 @@ class TableDataModule(LoaderDataModule):
             ValueError: If the stage is unknown.
         """
         if self._is_prepared_by_another():
+            # The other process has put the tables into their cache; open them without checking the files again.
             self.source.reopen()
         self._close_changed()
         super().setup(stage)
@@ -508,6 +521,7 @@ class TableDataModule(LoaderDataModule):
         Raises:
             ValueError: If the stage has no batch.
         """
+        # The stage may have no set at all.
         for loader in self._make_loaders(stage, to_device=False)[:1]:
             with loader:
                 for batch in loader:

@@ -52,6 +52,7 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
         add(short_text(text, 40), colour, box)
         for text, colour, box in zip(texts, colours, corners, strict=True)
     ]
+    # The note needs a place too, so it comes last, at the bottom of the image.
     if not all(placed):
         bottom = [0.0, image.height, image.width, image.height]
         add(f"{placed.count(False)} labels without room", "#000000", bottom)
@@ -78,7 +79,7 @@ def free_place(
     places += [(x, y) for y in rows for x in (x_min, x_max - width, x_min - width, x_max)]
     for x, y in places:
         # The text of a box at the rim moves into the image.
-        x = min(max(x, 0), canvas[0] - width)
+        x = min(max(x, 0), canvas[0] - width)  # negative if the text is wider than the image
         y = min(max(y, 0), canvas[1] - height)
         place = (x, y, x + width - 1, y + height - 1)
         if x >= 0 and y >= 0 and not any(overlap(place, other) for other in rectangles):

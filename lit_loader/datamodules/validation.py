@@ -28,6 +28,7 @@ class CloseAfterValidation(Callback):
 
 def close_after_validation(trainer: Trainer | None) -> None:
     """Add a `CloseAfterValidation` to a trainer's callbacks, unless it has one."""
+    # setup() runs several times with the same trainer. Without a trainer the list is discarded.
     callbacks: list[Callback] = getattr(trainer, "callbacks", [])
     if not any(isinstance(callback, CloseAfterValidation) for callback in callbacks):
         callbacks.insert(0, CloseAfterValidation())

@@ -62,6 +62,7 @@ class WorkerSettings:
     timeout: float = 0.0
 
     def __post_init__(self) -> None:
+        # A config or a command line may pass any value, and a dataclass does not check types.
         check_types(type(self), vars(self))
         check_at_least(0, num_workers=self.num_workers, timeout=self.timeout)
         check_at_least(1, prefetch_factor=self.prefetch_factor)
@@ -71,6 +72,7 @@ class WorkerSettings:
                 f"multiprocessing_context={self.multiprocessing_context!r} is not one of {start_methods}"
             )
         for name in ("multiprocessing_context", "max_worker_restarts", "hang_timeout_s"):
+            # A setting without effect would hide a misunderstanding. max_worker_restarts=0 is true of threads.
             if self.worker_method == "thread" and getattr(self, name) not in (None, 0):
                 rule = "needs worker processes, and worker_method='thread' has none"
                 alternatives = {"worker_method": "multiprocessing"}

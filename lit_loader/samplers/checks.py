@@ -31,6 +31,7 @@ def checked_int(name: str, value: Any, *, minimum: int | None = None) -> int:
     try:
         if isinstance(value, bool):  # a bool has __index__, and num_samples=True is a mistake
             raise TypeError
+        # numpy integers and zero-dimensional tensors have __index__ too.
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"`{name}` must be an int, got {value!r} of type {type(value).__name__}") from None
@@ -107,6 +108,7 @@ def checked_integers(name: str, values: Any) -> IndexArray:
     array = values.detach().cpu().numpy() if isinstance(values, torch.Tensor) else np.asarray(values)
     if array.ndim != 1:
         raise ValueError(f"`{name}` must have one dimension, got shape {array.shape}")
+    # An empty list becomes a float array.
     if array.size and array.dtype.kind not in "iu":
         hint = "; for a mask give np.flatnonzero(mask)" if array.dtype.kind == "b" else ""
         raise TypeError(f"`{name}` must be integers, got {array.dtype}{hint}")

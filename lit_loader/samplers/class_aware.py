@@ -74,6 +74,7 @@ class ClassAwareSampler(ClassSampler):
         """Return the epoch's visits: a slice of an endless sequence in which each turn visits every class once."""
         first = epoch * len(self)
         num_rows = len(self._rows)
+        # The order of the classes within each turn.
         rows = cycles_order(key64(seed, "turns of classes"), num_rows)[first : first + len(self)]
         turns = np.arange(first, first + len(self)) // num_rows
         num_turns = turns[-1] - turns[0] + 1

@@ -120,7 +120,7 @@ class ClassBalancedSampler(ClassSampler):
         self.empty_share = float(empty)
         shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
         quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
-        quotas.flags.writeable = False
+        quotas.flags.writeable = False  # `quotas` is a public view of this array
         self._visits = quotas
         self.quotas = quotas[:-1]
         self.empty_quota = int(quotas[-1])
@@ -205,6 +205,7 @@ def class_members(labels: Labels) -> ClassMembers:
 
 def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
     """Return (image, class) pairs in the images' order, and the number of images."""
+    # A tuple of two ints is one class id for each of two images.
     if isinstance(labels, tuple) and len(labels) == 2 and not isinstance(labels[0], int | np.integer):
         offsets = checked_integers("offsets", labels[0])
         classes = checked_integers("classes", labels[1])
@@ -276,6 +277,7 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     if num_classes > num_samples:
         rule = f"is less than the {num_classes} classes that have a share, so some would never be visited"
         raise SettingError("num_samples", num_samples, rule, settings={"num_samples": num_classes})
+    # Fractions, because remainders that differ by a rounding error would give machines different quotas.
     exact = [share * num_samples for share in shares]
     quotas = np.array([int(value) for value in exact], dtype=np.int64)
     largest_remainders = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])
@@ -329,6 +331,7 @@ class ClassVisits:
         """Return the images of ``visits[start:stop]``, which are numbers of visits."""
         numbers = visits[start:stop]
         missing = numbers[self._images[numbers] < 0]
+        # Threads that read the same order compute the same images, so no lock is needed.
         for c in np.unique(np.searchsorted(self._visit_offsets, missing, side="right") - 1).tolist():
             begin, end = self._visit_offsets[c : c + 2].tolist()
             first = int(self._firsts[c])

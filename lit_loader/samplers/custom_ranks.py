@@ -43,6 +43,7 @@ def shards_itself(*samplers: Any) -> bool:
 
 
 def _has_int(sampler: Any, names: tuple[str, ...]) -> bool:
+    # Exactly int: a bool or a property object is no rank.
     return any(type(getattr(sampler, name, None)) is int for name in names)
 
 
@@ -120,6 +121,7 @@ def rank_part(batches: GlobalBatches, units: list[Any], *, rank: int) -> RankPar
     """
     world_size = batches.world_size
     start = batches.start or []
+    # All ranks need equal parts, because a rank without a batch would leave the others waiting in a collective.
     share = -(-len(units) // world_size)
     missing = share * world_size - len(units)
     # With more ranks than units in the epoch, the first units are repeated several times, as in `rank_batch`.
@@ -204,6 +206,7 @@ def checked_alike(
         "torch's DistributedSampler has; otherwise let it draw from the process-wide generators, which seed= keys, or "
         "use a sampler of lit_loader.samplers",
     )
+    # The compared batches were taken from the iterator, so they are put back in front.
     return chain(compared, batches)
 
 
@@ -248,6 +251,7 @@ class IndexDigest:
             return
         numbers = item if isinstance(item, (list, tuple)) else (item,)
         with contextlib.suppress(TypeError, OverflowError):  # ten times faster than repr(), but only for ints
+            # The separator tells [1], [2] from [1, 2].
             self._hasher.update(array("q", numbers).tobytes() + b"|")
             return
         try:

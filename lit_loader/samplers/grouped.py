@@ -105,6 +105,7 @@ class GroupedSampler(OrderSampler):
             ValueError: If the length of the inner sampler's dataset has changed.
         """
         self._check_length()
+        # Exactly WeightedRandomSampler: a subclass may draw in another way.
         if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:
             keys = (key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch))
             if self._draws is None or self._draws[0] != self.revision:
@@ -167,6 +168,7 @@ def regrouped(indices: IndexArray, groups: _Groups, *, global_batch: int, key: i
     num_full = len(indices) // global_batch
     stop = num_full * global_batch
     counts = np.bincount(groups[:stop])
+    # Positions sorted by group: the place of each within its group, and whether it belongs to a full batch.
     place_in_group = np.arange(stop) - np.repeat(np.cumsum(counts) - counts, counts)
     is_full = place_in_group < np.repeat(counts - counts % global_batch, counts)
     sorted_indices = indices[np.argsort(groups[:stop], kind="stable")]
@@ -218,6 +220,7 @@ class _GroupDraws:
         self._members = np.split(members, np.cumsum(np.bincount(group_ids))[:-1])
         # Weights are scaled so that the sums do not overflow; bincount adds in the order of the indices.
         totals = np.bincount(group_ids, weights=weights / weights.max()).astype(np.float64)
+        # Groups without weight are never drawn.
         self._groups = AliasTable(totals)
         self._weights = weights
         self._tables: dict[int, AliasTable] = {}
@@ -315,6 +318,7 @@ def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
     logs = [np.rint(np.log(measure) * 1e4).astype(np.int64) for measure in measures]
     groups = [np.arange(len(logs[0]))]
     while len(groups) < num_buckets:
+        # On ties the largest indices win, so that the result does not depend on the machine.
         spread, g, m = max(
             (_spread(values[images]), g, m)
             for g, images in enumerate(groups)
@@ -332,6 +336,7 @@ def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
         gain = below * above * mean_differences**2
         gain[ordered[1:] == ordered[:-1]] = 0  # equal values stay together
         is_low = values <= ordered[gain.argmax()]
+        # The two parts replace the group, so that neighbouring ids stay similar.
         groups[g : g + 1] = groups[g][is_low], groups[g][~is_low]
     group_ids = np.empty(len(logs[0]), dtype=np.int64)
     for group, images in enumerate(groups):

@@ -188,6 +188,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
             )
         seed = self.seed
         if seed is None:
+            # As torch's RandomSampler does, so that manual_seed() decides the order.
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
         order = self.order(seed=seed, epoch=self.epoch)
         for start in range(0, len(order), _BLOCK):
@@ -271,6 +272,7 @@ def rank_batch(
     if not 0 <= batch < count:
         raise IndexError(f"batch={batch} does not exist, this order gives each rank {count} batches")
     first = start + batch * batch_size * world_size
+    # The last global batch is divided equally among the ranks.
     share = min(batch_size, -(-(length - first) // world_size))
     positions = range(first + rank * share, first + (rank + 1) * share)
     # A user's order may not clamp its slices, so no slice goes beyond the end.
@@ -300,6 +302,7 @@ def fingerprint_of(*parts: Any) -> str:
     for part in parts:
         if isinstance(part, np.ndarray) and part.dtype.kind in "biuf":
             array = np.ascontiguousarray(part, dtype=part.dtype.newbyteorder("<"))
+            # Little-endian on every machine. The text in front tells arrays of equal bytes and other shapes apart.
             hasher.update(f"{array.dtype.str}{array.shape}\0".encode())
             hasher.update(array.reshape(-1).data)
         elif isinstance(part, float):  # numpy's float64 too, with the same text

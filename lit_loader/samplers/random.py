@@ -136,6 +136,7 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
         """Return the indices, shuffled or not."""
         if not self.shuffle:
             return array_order(self.indices)
+        # The shuffle may be too large to store, so indices are looked up slice by slice.
         places = shuffled(key64(seed, "shuffle", epoch), len(self.indices))
         return SliceableOrder(len(places), partial(_subset_slice, self.indices, places))
 

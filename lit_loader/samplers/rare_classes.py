@@ -48,6 +48,7 @@ def repeat_factors(labels: Labels, *, repeat_thresh: float) -> npt.NDArray[np.fl
     """
     thresh = checked_setting("repeat_thresh", repeat_thresh)
     members = class_members(labels)
+    # A class without images has no image to repeat, and must not divide by zero.
     frequencies = np.maximum(members.counts[:-1], 1) / members.num_images
     return members.largest(np.maximum(1.0, np.sqrt(thresh / frequencies)), empty=1.0)
 
@@ -102,6 +103,7 @@ class RepeatFactorSampler(SizedSampler):
         """Return the epoch's visits."""
         visits = self._certain.copy()
         places = permutation(key64(seed, "repeat fractions", epoch), len(self._drawn))
+        # A uniform number in [0, 1) with 53 bits.
         offset = (key64(seed, "repeat offset", epoch) >> 11) * 2.0**-53
         grid_points = np.floor(np.cumsum(self._fractions[places]) + offset)
         # The fractions sum to an integer only up to rounding errors, and the number of visits must be exact.

@@ -127,7 +127,7 @@ def _permuted(values: _U64Array, keys: _U64Array, length: int) -> _U64Array:
     a = np.uint64(root)
     b = np.uint64(-(-length // root))
     x, y = np.divmod(values, b)
-    with np.errstate(over="ignore"):
+    with np.errstate(over="ignore"):  # hashes wrap on purpose
         for number in range(0, len(keys), 2):
             x = _add_hash(x, y, keys[number], a)
             y = _add_hash(y, x, keys[number + 1], b)
@@ -184,6 +184,7 @@ def cycles_order(key: int, count: int) -> SliceableOrder:
         key: A 64-bit key.
         count: Number of indices, at least 1.
     """
+    # Whole cycles, because a cycle is sorted as a whole.
     size = -(-_CYCLES_BLOCK // count) * count
     return SliceableOrder(sys.maxsize, _Blocks(size, partial(_cycles_block, key, count, size)).positions)
 

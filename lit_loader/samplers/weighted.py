@@ -121,6 +121,7 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         if not self.replacement:
             key = key64(seed, "weighted without replacement", epoch)
             return array_order(exponential_order(self._weights, self._length, key=key))
+        # The table is built at the first use: without replacement, and in workers, it is not needed.
         if self._table is None:
             self._table = AliasTable(self._weights)
         key = key64(seed, "weighted", epoch)
@@ -231,6 +232,7 @@ def weight_units(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64
         scaled *= 2.0**bits  # exact, as a power of two
         unit_chunk[:] = scaled
         unit_chunk[(unit_chunk == 0) & (weight_chunk > 0)] = 1
+    # Weights below the mean would get a larger relative error.
     threshold = min(1 << bits, int(units.max()))
     num_takers = sum(int(np.count_nonzero(chunk >= threshold)) for chunk in _chunks(units))
     share, remainder = divmod((length << bits) - int(units.sum()), num_takers)
