@@ -110,6 +110,7 @@ class LoaderDataModule(LightningDataModule):
         self.workers = as_settings(WorkerSettings, workers)
         if num_workers is not None:
             self.workers = replace(self.workers, num_workers=num_workers)
+        # A checkpoint holds plain values, so `workers` also takes a mapping.
         self.hparams["workers"] = asdict(self.workers)
         check_policy(on_bad_sample, max_bad_samples)
         check_choice("resume", resume, Resume)
@@ -125,10 +126,13 @@ class LoaderDataModule(LightningDataModule):
         size_arguments = {f"{stage}_batch_size": size for stage, size in self._stage_batch_sizes.items()}
         check_at_least(1, batch_size=batch_size, **size_arguments)
         self._batch_size = batch_size
+        # Decisions of num_workers="auto", by number of ranks and kind of device.
         self._auto_workers: dict[Any, int] = {}
+        # Open data. A stage without data has an empty list.
         self._data: dict[Stage, list[SplitData]] = {}
         # Weak references, so that an unused loader is collected and ends its workers.
         self._loaders: list[weakref.ref[DataLoader[Any]]] = []
+        # A state that was loaded without a trainer, for the next training loader.
         self._train_state: dict[str, Any] | None = None
 
     def _save_arguments(self, owner: type, values: Mapping[str, Any]) -> None:
@@ -236,6 +240,7 @@ class LoaderDataModule(LightningDataModule):
         Raises:
             ValueError: If the stage is unknown, or the trainer tests or predicts without data.
         """
+        # setup() is the first hook with a trainer; adding a callback later would miss the sanity check.
         close_after_validation(self.trainer)
         # TrainerFn is a str enum, whose str() is "TrainerFn.FITTING" and whose value is "fit".
         key = None if stage is None else str(getattr(stage, "value", stage))
@@ -261,9 +266,11 @@ class LoaderDataModule(LightningDataModule):
         if len(loaders) != 1:
             raise ValueError(f"training needs one data set, and {type(self).__name__} has {len(loaders)}")
         (loader,) = loaders
-        if self._train_state is not None:
-            loader.load_state_dict(self._train_state)
-            self._train_state = None  # only the first loader continues
+        # Only the next loader continues from the state, even if it refuses the state.
+        state = self._train_state
+        self._train_state = None
+        if state is not None:
+            loader.load_state_dict(state)
         return loader
 
     def val_dataloader(self) -> DataLoader[Any] | list[DataLoader[Any]]:
@@ -305,6 +312,7 @@ class LoaderDataModule(LightningDataModule):
         """
         if self.trainer is None:
             self._train_state = state_dict.get("train")
+        # A trainer loads the state later, after it has made the loaders.
         elif self.trainer.state.fn == "fit" and "train" in state_dict:
             resume_with(self.trainer, [state_dict["train"]], state_dict.get("position"))
 
@@ -316,10 +324,8 @@ class LoaderDataModule(LightningDataModule):
         self._loaders.clear()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {
-            **self.__dict__,
-            "_loaders": [],
-        }  # weak references cannot be pickled; a copy makes its own loaders
+        # Weak references cannot be pickled, and a copy makes its own loaders.
+        return {**self.__dict__, "_loaders": []}
 
     # -- the factory ----------------------------------------------------------------------------------------
 
@@ -333,6 +339,7 @@ class LoaderDataModule(LightningDataModule):
         # Without a trainer the loader looks for a process group.
         rank, world_size = (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
         workers = self.workers.loader_arguments(self.num_workers_of_loaders)
+        # first_batch() draws pictures on the CPU, where neither page-locking nor a copy is of use.
         pin_memory = to_device and self._pins_memory()
         loaders: list[DataLoader[Any]] = []
         for number, (dataset, sampler) in enumerate(self._open(stage)):
@@ -345,6 +352,7 @@ class LoaderDataModule(LightningDataModule):
                 device=self._loader_device() if to_device else None,
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
+                # Evaluation must see every sample.
                 drop_last=self.drop_last and stage == "train",
                 check_repeatability=self.check_repeatability,
                 resume=self.resume,

@@ -38,7 +38,8 @@ def apply_to_batch(
     device = trainer.strategy.root_device
     if isinstance(transform, nn.Module):
         tensors = (*transform.parameters(), *transform.buffers())
-        if any(tensor.device != device for tensor in tensors):  # Lightning moves only the model's modules
+        # Lightning moves only the model's modules.
+        if any(tensor.device != device for tensor in tensors):
             # Validation may run first, in inference mode, and training could not change parameters that are made there.
             with torch.inference_mode(False):
                 transform.to(device)

@@ -107,6 +107,7 @@ def checked_batching(stage: Stage, batching: Batching | None, sampler: Any) -> B
         ValueError: If the batching regroups samples and the sampler is not lit_loader's.
     """
     name = "train_batching" if stage == "train" else "eval_batching"
+    # torch's own samplers decide their order while they are iterated. Configs make samplers of lit_loader.
     regroups = batching is not None and not isinstance(batching, PlainBatching)
     if regroups and isinstance(sampler, Sampler) and not isinstance(sampler, OrderSampler):
         raise ValueError(

@@ -88,7 +88,8 @@ class ClassificationDataModule(TableDataModule):
             label_attribute=self.label_attribute,
             multi_label=self.multi_label,
             sample_unit=self.sample_unit,
-            unlabelled="keep",  # select_samples() has dropped unlabelled samples, and prediction keeps them
+            # select_samples() has dropped unlabelled samples, and prediction keeps them.
+            unlabelled="keep",
             transforms=transforms,
             **self.reading_arguments,
         )

@@ -81,6 +81,7 @@ class DatasetsDataModule(LoaderDataModule):
         return [(dataset, self._sampler(stage, dataset)) for dataset in self._datasets[stage]]
 
     def _sampler(self, stage: Stage, dataset: Any) -> Sampler[int] | None:
+        # An iterable data set decides its order, and evaluation is sequential.
         if stage != "train" or _is_stream(dataset):
             return None
         return RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
@@ -98,6 +99,7 @@ def _dataset_list(name: str, argument: Any) -> list[Dataset[Any]]:
     """Return data sets as a list. As in torch, anything with ``__getitem__`` is a data set."""
     if argument is None:
         return []
+    # Lightning takes a mapping of loaders for training, but there is one training set here.
     if isinstance(argument, Mapping):
         raise TypeError(f"{name} is a {type(argument).__name__}; give a data set or a sequence of data sets")
     datasets = list(argument) if isinstance(argument, (list, tuple)) else [argument]

@@ -88,6 +88,7 @@ class DetectionDataModule(TableDataModule):
             transforms=transforms,
             first_label=self.first_label,
             extra_fields=self.extra_fields,
+            # A prediction set may lack masks; for other stages select_samples() has checked them.
             masks=self.masks and table.masks is not None,
             **self.reading_arguments,
         )

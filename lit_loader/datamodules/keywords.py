@@ -52,6 +52,7 @@ def arguments_of(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
         owner: The class.
         values: ``locals()`` at the start of its ``__init__``.
     """
+    # locals() also has self, **keywords and the class cell.
     parameters = inspect.signature(owner).parameters.values()
     return {
         parameter.name: values[parameter.name]
@@ -116,6 +117,7 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in arguments.items():
         # Functions, data sets and samplers are not plain; load_from_checkpoint() takes them as keywords.
         with contextlib.suppress(TypeError, ValueError):
+            # A round trip also copies, so that later changes of a list do not change the hyperparameters.
             plain[name] = json.loads(json.dumps(value, default=_as_plain))
     return plain
 

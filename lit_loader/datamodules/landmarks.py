@@ -80,7 +80,8 @@ class LandmarkDataModule(TableDataModule):
             raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
-        MultiTaskCollate(size_divisor=size_divisor)  # checks the divisor before the data is prepared
+        # Checks the divisor before the data is prepared.
+        MultiTaskCollate(size_divisor=size_divisor)
         self.min_points = min_points
         self.sample_unit = sample_unit
         self.wanted_attributes = attributes

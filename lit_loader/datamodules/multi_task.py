@@ -52,7 +52,8 @@ class MultiTaskDataModule(TableDataModule):
     ) -> None:
         self._save_arguments(MultiTaskDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
-        MultiTaskCollate(size_divisor=size_divisor)  # checks the divisor before the data is prepared
+        # Checks the divisor before the data is prepared.
+        MultiTaskCollate(size_divisor=size_divisor)
         check_dataset_settings(first_label=first_label, extra_fields=())
         self.first_label = first_label
         self.wanted_attributes = attributes
@@ -75,6 +76,7 @@ class MultiTaskDataModule(TableDataModule):
             table,
             transforms=transforms,
             first_label=self.first_label,
+            # A prediction set may lack points; for other stages select_samples() has checked them.
             keypoints=self.keypoints and table.keypoints is not None,
             attributes=tuple(self.attributes),
             **self.reading_arguments,

@@ -32,12 +32,17 @@ __all__ = [
 ]
 
 _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
-_POINT_COLOURS = {1: "orange", 2: "lime"}  # keys are visibilities: 1 hidden, 2 visible
+# Keys are visibilities: 1 hidden, 2 visible.
+_POINT_COLOURS = {1: "orange", 2: "lime"}
 _POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
-_LONGER_SIDE = 448  # pixels of a drawn image, whose texts and points have a fixed size
-_PAIR_GAP = 6  # pixels between an image with true objects and one with predicted objects
-_DPI = 120  # figures are sized so that a pixel of a drawn image is a pixel of the file
-_MARGIN = 8  # pixels around a drawn image
+# Pixels of a drawn image, whose texts and points have a fixed size.
+_LONGER_SIDE = 448
+# Pixels between an image with true objects and one with predicted objects.
+_PAIR_GAP = 6
+# Figures are sized so that a pixel of a drawn image is a pixel of the file.
+_DPI = 120
+# Pixels around a drawn image.
+_MARGIN = 8
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -199,7 +204,8 @@ def draw_points(
         if predicted is not None and len(points):
             predicted_points = predicted[i].detach().cpu() * zoom
             pairs = torch.stack([points, predicted_points], 1)
-            is_present = (states > 0)[:, None].expand(-1, 2)  # an absent point has no line
+            # An absent point has no line.
+            is_present = (states > 0)[:, None].expand(-1, 2)
             canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=is_present)
             canvas = draw_keypoints(canvas, predicted_points[None], colors="red")
         canvases.append(_with_points(canvas, points[None], states[None]))
@@ -276,7 +282,8 @@ def draw_class_report(
             else ""
         )
         row[0].set_yticks(range(len(order)), [short_text(name) for name in names], fontsize=8)
-        row[0].set_ylim(len(order) - 0.4, -0.6)  # the most frequent at the top
+        # The most frequent at the top.
+        row[0].set_ylim(len(order) - 0.4, -0.6)
         row[0].set_ylabel(report.label + note, fontsize=9)
     if title:
         figure.suptitle(title)
@@ -357,7 +364,8 @@ def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
     if pixels.dtype != torch.uint8:
         pixels = pixels.float()
         low, high = pixels.aminmax()
-        if low < -0.1 or high > 1.1:  # a normalised image, whose mean and deviation are unknown
+        # A normalised image, whose mean and deviation are unknown.
+        if low < -0.1 or high > 1.1:
             pixels = (pixels - low) / (high - low)
         pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
     height, width = pixels.shape[-2:]

@@ -53,7 +53,8 @@ def draw_found(
         predicted = predictions["keypoints"]
         keypoints = batch.keypoints
         visibility = batch.visibility
-        if keypoints.shape[1] != predicted.shape[1]:  # a prediction set without points
+        # A prediction set without points.
+        if keypoints.shape[1] != predicted.shape[1]:
             keypoints = predicted
             visibility = visibility.new_zeros(predicted.shape[:2])
         return draw_points(batch.images, keypoints, visibility, predicted=predicted, **drawing)

@@ -280,7 +280,8 @@ class ResumeStates(Callback):
         fit_loop = trainer.fit_loop
         batches: Any = fit_loop.epoch_loop.batch_progress
         if _num_begun(trainer):
-            batches.is_last_batch = False  # the batch of the unfinished step is trained on again
+            # The batch of the unfinished step is trained on again.
+            batches.is_last_batch = False
         elif isinstance(position.get("epoch_over"), bool):
             batches.is_last_batch = position["epoch_over"]
         epoch_over = batches.is_last_batch
@@ -338,7 +339,8 @@ def _load(trainer: Trainer, loader: DataLoader[Any], state: dict[str, Any], *, e
                 keeps = loader.persistent_workers and loader.num_workers > 0
                 next_state, is_exact = next_epoch_state(state, persistent_workers=keeps)
         except ValueError:
-            pass  # load_state_dict() below refuses the state, or ignores it with a warning
+            # load_state_dict() below refuses the state, or ignores it with a warning.
+            pass
         if not is_exact:
             _warn_inexact(
                 loader,
@@ -400,7 +402,8 @@ def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *,
             combined.flattened[number] = ()
     iter(fetcher)
     combined.flattened[:] = loaders
-    fetcher.reset()  # reads the lengths of all loaders
+    # Reads the lengths of all loaders.
+    fetcher.reset()
     rounds = _rounds(trainer)
     if mid_epoch:
         for iterator in rounds.iterators:

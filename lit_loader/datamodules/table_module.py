@@ -143,26 +143,25 @@ class TableDataModule(LoaderDataModule):
         self.reading = as_settings(ImageReading, reading)
         self.hparams["reading"] = asdict(self.reading)
         self.source = source
-        train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
-        self._samplers: dict[Stage, SamplerConfig | Sampler[int] | None] = dict(
-            zip(STAGES, samplers, strict=True)
-        )
-        batchings = (train_batching, eval_batching, eval_batching, eval_batching)
+        self._samplers: dict[Stage, Any] = dict(zip(STAGES, samplers, strict=True))
+        if train_sampler is None:
+            self._samplers["train"] = RandomSamplerConfig()
         self._batchings: dict[Stage, Batching | None] = {
-            stage: checked_batching(stage, batching, self._samplers[stage])
-            for stage, batching in zip(STAGES, batchings, strict=True)
+            stage: checked_batching(stage, train_batching if stage == "train" else eval_batching, sampler)
+            for stage, sampler in self._samplers.items()
         }
         self._preset = preset
         stage_transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
         self._transforms: dict[Stage, Transforms] = {}
+        # `_compare_sizes` warns of these stages, because the user may have forgotten them.
         self._stages_without_transforms: set[Stage] = set()
         for stage, transforms in zip(STAGES, stage_transforms, strict=True):
             self._transforms[stage] = self._with_train_keywords(transforms, train_transforms)
             if transforms is None and callable(train_transforms):
                 self._stages_without_transforms.add(stage)
+        # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
-        # Tables are read once a stage. Data sets and loaders share them.
         self._samples: dict[Stage, list[_Samples]] = {}
         # The settings are checked even if the cache is off.
         cache_settings = CacheSettings(
@@ -172,8 +171,9 @@ class TableDataModule(LoaderDataModule):
             progress=getattr(source, "progress", True),
         )
         self._cache = cache_settings if cache else None
+        # Sizes of the open caches by cache key, which count against cache_budget.
         self._cached_bytes: dict[str, int] = {}
-        self._fingerprint: Any = None
+        self._fingerprint: Any = None  # of the source, see `_close_changed`
         self._is_prepared = False
 
     def _with_train_keywords(
@@ -329,6 +329,7 @@ class TableDataModule(LoaderDataModule):
             self._note_cache(dataset, stage=stage)
             self._compare_sizes(stage, table)
             sampler: Any = self._sampler(table, stage)
+            # Batching needs an order to regroup, so None becomes the data set's order.
             if (batching := self._batchings[stage]) is not None:
                 order = SequentialSampler(table.num_images) if sampler is None else sampler
                 sampler = batching.batched(order, table)
@@ -348,7 +349,8 @@ class TableDataModule(LoaderDataModule):
             return
         self._is_prepared = True
         if type(self).prepare_data is TableDataModule.prepare_data:
-            self.source.prepare()  # reading tables needs no cache of images
+            # Reading tables needs no cache of images.
+            self.source.prepare()
         else:
             self.prepare_data()
 
@@ -357,6 +359,7 @@ class TableDataModule(LoaderDataModule):
             return self._samples[stage]
         self._prepare_once()
         tables = self.source.tables(stage)
+        # The source may read its tables only now, and then has another fingerprint.
         self._close_changed()
         crowds = [0] * len(tables)
         # A crop has no `iscrowd`, so evaluation of crops would count a crowd region as an object.
@@ -368,6 +371,7 @@ class TableDataModule(LoaderDataModule):
             _Samples(*samples, num_crowd) for samples, num_crowd in zip(selected, crowds, strict=True)
         ]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
+        # The first open table decides the names. Ids of other tables would otherwise mean other classes.
         for samples in stage_samples:
             self._check_names(all_samples[0].table, samples.table, stage)
             if samples.num_left_out or samples.num_crowd:
@@ -413,12 +417,15 @@ class TableDataModule(LoaderDataModule):
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
         if stage not in self._stages_without_transforms or table.num_images == 0:
             return
+        # One warning is enough, whichever stage comes first.
         self._stages_without_transforms.clear()
         first = table.select([0])
         cache = self._cache
-        self._cache = None  # a table of one image would get its own cache
+        # A table of one image would get its own cache.
+        self._cache = None
         sizes = []
         try:
+            # The comparison must not change the draws of the run.
             with preserved_generators(), warnings.catch_warnings(action="ignore"):
                 for transforms_stage in ("train", stage):
                     sample = self.make_dataset(first, self._make_transforms(transforms_stage, first))[0]
@@ -437,7 +444,7 @@ class TableDataModule(LoaderDataModule):
             )
 
     def _sampler(self, table: AnnotationTable, stage: Stage) -> Sampler[int] | None:
-        sampler = self._samplers[stage]
+        sampler: SamplerConfig | Sampler[int] | None = self._samplers[stage]
         if isinstance(sampler, SamplerConfig):
             return sampler.make_sampler(table)
         num_sets = len(self.tables(stage))
@@ -483,6 +490,7 @@ class TableDataModule(LoaderDataModule):
         """
         balanced = [getattr(sampler, "balance_by", None) for sampler in self._samplers.values()]
         attributes = () if self.counts_images or self.label_attribute else self.attributes
+        # Without duplicates, in this order.
         labels = dict.fromkeys([self.label_attribute, *attributes, *filter(None, balanced)])
         summaries = []
         for stage in stages:

@@ -79,7 +79,8 @@ def free_place(
     places += [(x, y) for y in rows for x in (x_min, x_max - width, x_min - width, x_max)]
     for x, y in places:
         # The text of a box at the rim moves into the image.
-        x = min(max(x, 0), canvas[0] - width)  # negative if the text is wider than the image
+        # Negative if the text is wider than the image.
+        x = min(max(x, 0), canvas[0] - width)
         y = min(max(y, 0), canvas[1] - height)
         place = (x, y, x + width - 1, y + height - 1)
         if x >= 0 and y >= 0 and not any(overlap(place, other) for other in rectangles):

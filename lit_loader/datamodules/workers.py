@@ -81,7 +81,8 @@ class WorkerSettings:
 
     def loader_arguments(self, num_workers: int) -> dict[str, Any]:
         """Return the worker arguments of a loader with ``num_workers`` workers."""
-        if num_workers == 0:  # torch refuses most of the others without workers
+        # torch refuses most of the others without workers.
+        if num_workers == 0:
             return {"num_workers": 0}
         arguments = asdict(self)
         # The data module decides these two by the trainer's device.

@@ -29,9 +29,10 @@ def checked_int(name: str, value: Any, *, minimum: int | None = None) -> int:
         ValueError: If the value is below the minimum.
     """
     try:
-        if isinstance(value, bool):  # a bool has __index__, and num_samples=True is a mistake
+        # A bool has __index__, and num_samples=True is a mistake.
+        if isinstance(value, bool):
             raise TypeError
-        # numpy integers and zero-dimensional tensors have __index__ too.
+        # numpy integers and zero-dimensional tensors also have __index__.
         number = operator.index(value)
     except TypeError:
         raise TypeError(f"`{name}` must be an int, got {value!r} of type {type(value).__name__}") from None
@@ -148,7 +149,8 @@ def checked_weights(name: str, weights: Weights) -> npt.NDArray[np.float64]:
     try:
         source = np.asarray(values) if isinstance(values, list | tuple) else values
         kind = getattr(getattr(source, "dtype", None), "kind", "f")
-        if kind not in "biufO":  # numpy would convert text and dates to numbers, and drop an imaginary part
+        # numpy would convert text and dates to numbers, and drop an imaginary part.
+        if kind not in "biufO":
             raise TypeError(f"got {source.dtype}")
         array = np.array(source, dtype=np.float64)
     except (TypeError, ValueError) as error:

@@ -61,7 +61,8 @@ class ClassAwareSampler(ClassSampler):
         self.empty_as_class = checked_flag("empty_as_class", empty_as_class)
         takes_turns = self._members.counts > 0
         self.classes = tuple(np.flatnonzero(takes_turns[:-1]).tolist())
-        takes_turns[-1] &= empty_as_class  # the last row counts images without a class
+        # The last row counts images without a class.
+        takes_turns[-1] &= empty_as_class
         self._rows: IndexArray = np.flatnonzero(takes_turns)
         if len(self._rows) == 0:
             raise ValueError(

@@ -26,7 +26,8 @@ Labels = (
     | Sequence[Sequence[int]]
 )
 
-_LARGEST_ID = 1_000_000  # largest class id; more are allowed if there are ten ids an image
+# Largest class id; more are allowed if there are ten ids an image.
+_LARGEST_ID = 1_000_000
 
 
 class ClassSampler(SizedSampler):
@@ -120,7 +121,8 @@ class ClassBalancedSampler(ClassSampler):
         self.empty_share = float(empty)
         shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
         quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
-        quotas.flags.writeable = False  # `quotas` is a public view of this array
+        # `quotas` is a public view of this array.
+        quotas.flags.writeable = False
         self._visits = quotas
         self.quotas = quotas[:-1]
         self.empty_quota = int(quotas[-1])
@@ -194,7 +196,8 @@ def class_members(labels: Labels) -> ClassMembers:
         )
     # One number for each pair, sorted by class and image. np.unique does the same, ten times slower.
     pairs = np.sort(classes * num_images + images)
-    pairs = pairs[np.diff(pairs, prepend=-1) > 0]  # a repeated class of an image counts once
+    # A repeated class of an image counts once.
+    pairs = pairs[np.diff(pairs, prepend=-1) > 0]
     members = pairs % num_images
     has_class = np.zeros(num_images, dtype=np.bool_)
     has_class[members] = True
@@ -325,7 +328,8 @@ class ClassVisits:
         self._key = key
         self._member_offsets = np.append(0, np.cumsum(members.counts))
         self._visit_offsets = np.append(0, np.cumsum(num_visits))
-        self._images = np.full(self._visit_offsets[-1], -1, dtype=np.int64)  # -1 where not computed yet
+        # -1 where not computed yet.
+        self._images = np.full(self._visit_offsets[-1], -1, dtype=np.int64)
 
     def positions(self, visits: IndexArray, start: int, stop: int) -> IndexArray:
         """Return the images of ``visits[start:stop]``, which are numbers of visits."""

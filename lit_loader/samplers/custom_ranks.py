@@ -250,7 +250,8 @@ class IndexDigest:
         if self._hasher is None:
             return
         numbers = item if isinstance(item, (list, tuple)) else (item,)
-        with contextlib.suppress(TypeError, OverflowError):  # ten times faster than repr(), but only for ints
+        # Ten times faster than repr(), but only for ints.
+        with contextlib.suppress(TypeError, OverflowError):
             # The separator tells [1], [2] from [1, 2].
             self._hasher.update(array("q", numbers).tobytes() + b"|")
             return

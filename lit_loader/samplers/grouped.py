@@ -18,7 +18,8 @@ from lit_loader.samplers.weighted import AliasTable, WeightedRandomSampler
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
-_MOST_GROUPS = 1 << 16  # up to here numpy's stable sort is a radix sort
+# Up to here numpy's stable sort is a radix sort.
+_MOST_GROUPS = 1 << 16
 
 _Floats = npt.NDArray[np.float64]
 _Groups = npt.NDArray[np.uint16]
@@ -73,7 +74,8 @@ class GroupedSampler(OrderSampler):
         super().__init__(seed=sampler.seed if seed is None else seed)
         self.sampler = sampler
         self.group_ids = _checked_groups(group_ids)
-        self._draws: tuple[int, _GroupDraws] | None = None  # with the sampler's revision at that time
+        # With the sampler's revision at that time.
+        self._draws: tuple[int, _GroupDraws] | None = None
         self._check_length()
 
     def __len__(self) -> int:

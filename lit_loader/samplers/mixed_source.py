@@ -82,8 +82,10 @@ class MixedSourceSampler(SizedSampler):
         """Return the indices at positions of an epoch that begins at ``first`` of the sequence."""
         indices = np.arange(first + start, first + stop)
         repetitions, places = np.divmod(indices, sum(self.counts))
-        begin = 0  # place of the source's first sample in the pattern
-        offset = 0  # index of the source's first sample
+        # Place of the source's first sample in the pattern.
+        begin = 0
+        # Index of the source's first sample.
+        offset = 0
         for length, count, visits in zip(self.lengths, self.counts, cycles, strict=True):
             rows = np.flatnonzero((begin <= places) & (places < begin + count))
             if len(rows):

@@ -24,7 +24,8 @@ from torch.utils.data import DistributedSampler
 from lit_loader.samplers.checks import checked_int
 from lit_loader.types import IndexArray, Order
 
-_BLOCK = 4096  # positions turned into Python ints at a time by __iter__
+# Positions turned into Python ints at a time by __iter__.
+_BLOCK = 4096
 
 
 class SliceableOrder:

@@ -14,19 +14,22 @@ from lit_loader.samplers.order import SliceableOrder, array_order
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
-_MOST_SORTED = 1 << 20  # indices; a shuffle of more is not stored
-_NUM_CACHED = (
-    2  # blocks: the current one, and the first one, whose indices fill up the last batch of an epoch
-)
+# Indices; a shuffle of more is not stored.
+_MOST_SORTED = 1 << 20
+# Blocks: the current one, and the first one, whose indices fill up the last batch of an epoch.
+_NUM_CACHED = 2
 
-_ROUNDS = 8  # tests could not distinguish 6 or more rounds from a true shuffle, and easily distinguished 3
-_FEISTEL_BLOCK = 4096  # positions at a time; for fewer, the overhead of numpy's calls dominates
+# Tests could not distinguish 6 or more rounds from a true shuffle, and easily distinguished 3.
+_ROUNDS = 8
+# Positions at a time; for fewer, the overhead of numpy's calls dominates.
+_FEISTEL_BLOCK = 4096
 _MIX1 = np.uint64(0x9E3779B97F4A7C15)
 _MIX2 = np.uint64(0xD6E8FEB86659FD93)
 _29 = np.uint64(29)
 _32 = np.uint64(32)
 
-_CYCLES_BLOCK = 1 << 14  # visits computed at a time, rounded up to whole cycles
+# Visits computed at a time, rounded up to whole cycles.
+_CYCLES_BLOCK = 1 << 14
 
 _U64Array = npt.NDArray[np.uint64]
 

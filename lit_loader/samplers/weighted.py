@@ -16,8 +16,10 @@ from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
-_MAX_WEIGHTS = 2**31 - 1  # an index takes 31 of a column's 63 bits, its units the other 32
-_CHUNK = 1 << 16  # weights, columns or draws at a time, so that the arrays of a chunk fit in the cache
+# An index takes 31 of a column's 63 bits, its units the other 32.
+_MAX_WEIGHTS = 2**31 - 1
+# Weights, columns or draws at a time, so that the arrays of a chunk fit in the cache.
+_CHUNK = 1 << 16
 _LOW32 = np.uint64(0xFFFFFFFF)
 _32 = np.uint64(32)
 _SQRT_HALF = 0.5**0.5
@@ -135,7 +137,8 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
                 no closed form.
         """
         if self.replacement:
-            scaled = self._weights / self._weights.max()  # so that the sum does not overflow
+            # So that the sum does not overflow.
+            scaled = self._weights / self._weights.max()
             result: npt.NDArray[np.float64] = scaled * (self._length / scaled.sum())
             return result
         if self._length < self._num_positive:
@@ -166,13 +169,16 @@ def exponential_order(weights: npt.NDArray[np.float64], num_samples: int, *, key
         key: A 64-bit key.
     """
     bits = hash_u64(key, np.arange(len(weights), dtype=np.int64)) >> np.uint64(12)
-    exponentials = _minus_log((bits.astype(np.float64) + 0.5) * 2.0**-52)  # of exact numbers, neither 0 nor 1
-    with np.errstate(divide="ignore", over="ignore"):  # inf for weights of 0 or 1e-308 of the largest
+    # Of exact numbers, neither 0 nor 1.
+    exponentials = _minus_log((bits.astype(np.float64) + 0.5) * 2.0**-52)
+    # Inf for weights of 0 or 1e-308 of the largest.
+    with np.errstate(divide="ignore", over="ignore"):
         keys = exponentials / (weights / weights.max())
     keys[weights == 0] = np.nan  # sorts last, after inf
     # Select before sorting: only the drawn keys need an order.
     last = np.partition(keys, num_samples - 1)[num_samples - 1]
-    drawn = np.flatnonzero(keys <= last)  # more than ``num_samples`` only if keys are equal
+    # More than ``num_samples`` only if keys are equal.
+    drawn = np.flatnonzero(keys <= last)
     return drawn[np.argsort(keys[drawn], kind="stable")[:num_samples]].astype(np.int64, copy=False)
 
 
@@ -229,7 +235,8 @@ def weight_units(weights: npt.NDArray[np.float64]) -> tuple[npt.NDArray[np.int64
         unit_chunk = units[start : start + _CHUNK]
         scaled = weight_chunk / largest
         scaled *= length / total
-        scaled *= 2.0**bits  # exact, as a power of two
+        # Exact, as a power of two.
+        scaled *= 2.0**bits
         unit_chunk[:] = scaled
         unit_chunk[(unit_chunk == 0) & (weight_chunk > 0)] = 1
     # Weights below the mean would get a larger relative error.
@@ -282,7 +289,8 @@ class AliasTable:
             # The high 64 bits of the product, from products of 32-bit halves that do not overflow.
             column = ((hashes & _LOW32) * length >> _32) + (hashes >> _32) * length
             column >>= _32
-            place = hashes * length >> np.uint64(64 - self.bits)  # the product wraps to its low 64 bits
+            # The product wraps to its low 64 bits.
+            place = hashes * length >> np.uint64(64 - self.bits)
             columns = column.view(np.int64)
             values = self._columns[columns]
             np.right_shift(values, self.bits, out=chunk)  # the alias
@@ -302,13 +310,16 @@ def _fill(columns: IndexArray, bits: int) -> None:
     heavy_chunks = _unfilled(columns, column, heavy=True)
     light = np.empty(0, dtype=np.int64)
     heavy = np.empty(0, dtype=np.int64)
-    bounds = np.zeros(1, dtype=np.int64)  # the deficit of light[k] is from bounds[k] to bounds[k + 1]
-    ends = np.zeros(0, dtype=np.int64)  # the excess of heavy[k] ends at ends[k]
+    # The deficit of light[k] is from bounds[k] to bounds[k + 1].
+    bounds = np.zeros(1, dtype=np.int64)
+    # The excess of heavy[k] ends at ends[k].
+    ends = np.zeros(0, dtype=np.int64)
     while True:
         if len(light) == 0:
             light, deficits = next(light_chunks, (light, light))
             bounds = np.cumsum(np.append(bounds[-1:], deficits))
-        while len(heavy) < 2:  # a heavy column is finished by its successor, so the last one must wait
+        # A heavy column is finished by its successor, so the last one must wait.
+        while len(heavy) < 2:
             next_heavy, excesses = next(heavy_chunks, (heavy[:0], heavy[:0]))
             if len(next_heavy) == 0:
                 break
@@ -324,16 +335,16 @@ def _fill(columns: IndexArray, bits: int) -> None:
         finished = heavy[:num_heavy]
         finished_ends = ends[:num_heavy]
         own_units = column - (bounds[np.searchsorted(bounds, finished_ends, side="left")] - finished_ends)
-        full = (
-            own_units == column
-        )  # one unit too many for the low bits; as its own alias the column needs none
+        # A full column has one unit too many for the low bits. As its own alias it needs none.
+        full = own_units == column
         own_units[full] = 0
         columns[finished] = ~(np.where(full, finished, heavy[1 : num_heavy + 1]) << bits | own_units)
         light = light[num_light:]
         bounds = bounds[num_light:]
         heavy = heavy[num_heavy:]
         ends = ends[num_heavy:]
-    columns[heavy] = ~(heavy << bits)  # the last column is full
+    # The last column is full.
+    columns[heavy] = ~(heavy << bits)
     np.invert(columns, out=columns)
 
 
