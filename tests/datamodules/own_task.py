@@ -23,7 +23,8 @@ class ObjectCounts(Dataset[Any]):
     """Images and their number of objects."""
 
     def __init__(self, table, transforms):
-        self.table, self.transforms = table, transforms
+        self.table = table
+        self.transforms = transforms
 
     def __len__(self):
         return self.table.num_images

@@ -73,7 +73,7 @@ def test_a_wrong_argument_is_refused_where_it_is_given(shapes, settings, message
 
 
 @pytest.mark.parametrize(
-    ("kind", "given", "wanted"),
+    ("kind", "settings", "expected"),
     [
         (DetectionDataModule, {"first_label": "1"}, "of type str should be int"),
         (DetectionDataModule, {"size_divisor": True}, "of type bool should be int"),
@@ -85,17 +85,17 @@ def test_a_wrong_argument_is_refused_where_it_is_given(shapes, settings, message
         (MultiTaskDataModule, {"pad_value": "0"}, "of type str should be float"),
     ],
 )
-def test_a_wrong_argument_of_a_task_is_refused_too(shapes, kind, given, wanted):
-    (name,) = given
-    with pytest.raises((TypeError, ValueError), match=f"{name}=.*{wanted}"):
-        kind(shapes, **given)
+def test_a_wrong_argument_of_a_task_is_refused_too(shapes, kind, settings, expected):
+    (name,) = settings
+    with pytest.raises((TypeError, ValueError), match=f"{name}=.*{expected}"):
+        kind(shapes, **settings)
 
 
-@pytest.mark.parametrize("given", [{"train_sampler": "random"}, {"collate_fn": "stack"}], ids=str)
-def test_data_sets_of_ones_own_come_with_arguments_of_the_right_type(given):
-    (name,) = given
+@pytest.mark.parametrize("settings", [{"train_sampler": "random"}, {"collate_fn": "stack"}], ids=str)
+def test_data_sets_of_ones_own_come_with_arguments_of_the_right_type(settings):
+    (name,) = settings
     with pytest.raises(TypeError, match=f"{name}='.*' of type str should be"):
-        DatasetsDataModule(train_dataset=range(4), **given)
+        DatasetsDataModule(train_dataset=range(4), **settings)
 
 
 def test_a_path_is_no_source_and_the_error_makes_one_of_it():
@@ -137,8 +137,10 @@ def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path, 
         trainer(max_epochs=1).fit(Nothing(), datamodule=datamodule)
 
 
-@pytest.mark.parametrize("given", [{"hflip": 1.0, "flip_pairs": []}, {"hflip": 1.0, "flip_pairs": [[0, 1]]}])
-def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, given):
+@pytest.mark.parametrize(
+    "keywords", [{"hflip": 1.0, "flip_pairs": []}, {"hflip": 1.0, "flip_pairs": [[0, 1]]}]
+)
+def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, keywords):
     source = DrawnSource(train=draw_set(tmp_path, num_images=6, flip_pairs=[]))
     with pytest.raises(ValueError, match="flip_pairs") as refused:
         LandmarkDataModule(source, train_transforms={"hflip": 0.5}).train_dataloader()
@@ -146,8 +148,8 @@ def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, given):
     for alone in ({}, {"flip_pairs": []}, {"hflip": 0.0}, {"hflip": None}):
         assert LandmarkDataModule(source, train_transforms=alone).first_batch("train")
     plain, flipped = (
-        LandmarkDataModule(source, batch_size=4, train_transforms={"shift": 0, "rotation": 0, **each})
-        for each in ({"hflip": 0.0}, given)
+        LandmarkDataModule(source, batch_size=4, train_transforms={"shift": 0, "rotation": 0, **overrides})
+        for overrides in ({"hflip": 0.0}, keywords)
     )
     assert not torch.equal(plain.first_batch("train").images, flipped.first_batch("train").images)
 
@@ -220,8 +222,8 @@ class Unprepared(DrawnSource):
 @pytest.mark.parametrize("look", ["summary", "summaries", "plot_batch", "class_names"])
 def test_looking_prepares_by_itself(tmp_path, look):
     datamodule = DetectionDataModule(Unprepared(train=draw_set(tmp_path, num_images=4)))
-    found = getattr(datamodule, look)
-    assert found if look == "class_names" else found()
+    result = getattr(datamodule, look)
+    assert result if look == "class_names" else result()
 
 
 @pytest.mark.parametrize("value", [False, True])

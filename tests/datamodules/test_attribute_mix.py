@@ -1,6 +1,6 @@
 """Guarantee: balanced by an attribute, the mix of its values that a sampler promises is the mix that arrives.
 
-The statistics are those of test_class_mix.py: over images, and over samples that are single objects.
+As in test_class_mix.py, the statistics cover images, and samples that are single objects.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ def table(request, images):
 
 
 class Counts(Dataset):
-    """The counts of the attribute's values in each sample in the place of its pixels."""
+    """Data set whose samples are the counts of the attribute's values instead of pixels."""
 
     def __init__(self, table):
         self.counts = table.image_label_counts("finish")
@@ -63,7 +63,7 @@ class Counts(Dataset):
 
 
 def deviations(table, sampler, promised):
-    """Return by how many standard deviations each value's delivered objects miss what was promised."""
+    """Return the error of each value's number of delivered objects, in standard deviations."""
     dataset = Counts(table)
     with DataLoader(dataset, 16, sampler=sampler, seed=3) as loader:
         delivered = sum(batch.sum(0).numpy() for _ in range(EPOCHS) for batch in loader)
@@ -100,7 +100,7 @@ def test_balancing_the_class_is_not_balancing_the_attribute(table, sampling):
     assert np.abs(deviations(table, sampling().make_sampler(table), promised)).max() > BOUND
 
 
-def test_where_samples_are_objects_every_value_comes_equally_often(images):
+def test_object_samples_balance_every_attribute_value(images):
     table = images.per_object()
     for sampling in (
         WeightedSamplerConfig(balance_by="finish"),
@@ -153,7 +153,9 @@ def test_the_summary_of_an_attribute_counts_its_values(images):
 
 
 def test_the_summary_of_many_images_of_many_classes_takes_memory_for_the_images_alone():
-    num_images, num_classes = 200_000, 1000  # counted image by class: 1.6 GB
+    # a count for each image and class would take 1.6 GB
+    num_images = 200_000
+    num_classes = 1000
     table = AnnotationTable(
         root="/nowhere",
         image_paths=[f"{i}" for i in range(num_images)],

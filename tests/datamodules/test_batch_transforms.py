@@ -25,11 +25,12 @@ STAGES = ("train", "val", "test", "predict")
 
 
 class Seeing(LightningModule):
-    """Keeps what the batch transforms made; draws from the global generators as a model with dropout does."""
+    """Records transformed batches; draws from the global generators like a model with dropout."""
 
     def __init__(self, *, drawing=True):
         super().__init__()
-        self.weight, self.drawing = nn.Parameter(torch.zeros(1)), drawing
+        self.weight = nn.Parameter(torch.zeros(1))
+        self.drawing = drawing
         self.seen = {}
 
     def _see(self, stage, batch):
@@ -97,7 +98,7 @@ def test_draws_depend_on_the_batch_and_not_on_what_else_draws(shapes):
 
 
 def test_a_resumed_run_draws_what_the_whole_one_drew(shapes, tmp_path):
-    whole = fitted(shapes, max_epochs=3)["train"]
+    uninterrupted = fitted(shapes, max_epochs=3)["train"]
     datamodule = DetectionDataModule(shapes, batch_size=20, seed=5, batch_transforms=draw)
     runner = trainer(max_epochs=2, limit_val_batches=0)
     runner.fit(Seeing(), datamodule=datamodule)
@@ -106,7 +107,7 @@ def test_a_resumed_run_draws_what_the_whole_one_drew(shapes, tmp_path):
     trainer(max_epochs=3, limit_val_batches=0).fit(
         model, datamodule=datamodule, ckpt_path=tmp_path / "at_two.ckpt"
     )
-    assert model.seen["train"] == whole[6:]
+    assert model.seen["train"] == uninterrupted[6:]
 
 
 def test_each_stage_has_its_own_transforms(shapes):
@@ -187,7 +188,8 @@ def test_torchvision_transforms_serve_and_draw_by_batch(shapes):
         trainer(limit_val_batches=0, max_epochs=3).fit(model, datamodule=datamodule)
         return model.seen["train"]
 
-    first, second = run(), run()
+    first = run()
+    second = run()
     assert all(images.dtype == torch.float32 for images in first)
     assert all(torch.equal(a, b) for a, b in zip(first, second, strict=True))
 
@@ -196,11 +198,11 @@ def test_a_whole_batch_is_flipped_boxes_and_all_by_torchvision(shapes):
     datamodule = DetectionDataModule(
         shapes, batch_size=4, images="stack", batch_transforms=v2.RandomHorizontalFlip(1.0)
     )
-    before = datamodule.first_batch("train")
+    batch = datamodule.first_batch("train")
     datamodule.trainer = fake_trainer()
-    after = datamodule.on_after_batch_transfer(before, 0)
-    assert torch.equal(after[0], before[0].flip(-1))
-    for target, flipped in zip(before[1], after[1], strict=True):
+    transformed = datamodule.on_after_batch_transfer(batch, 0)
+    assert torch.equal(transformed[0], batch[0].flip(-1))
+    for target, flipped in zip(batch[1], transformed[1], strict=True):
         assert torch.equal(flipped["boxes"][:, 0], 48 - target["boxes"][:, 2])
 
 

@@ -61,23 +61,23 @@ def test_batches_are_of_one_size_where_there_are_enough(mixed, sampling):
     plain = DetectionDataModule(mixed, train_batching=PlainBatching(), **settings)
     assert max(len(of_batch) for of_batch in shapes_of(plain.train_dataloader())) > 1
     ratios = DetectionDataModule(mixed, train_batching=AspectRatioBatching(num_buckets=2), **settings)
-    found = shapes_of(ratios.train_dataloader())
-    assert all(len({w > h for w, h in of_batch}) == 1 for of_batch in found)
-    assert max(len(of_batch) for of_batch in found) == 2
+    batches = shapes_of(ratios.train_dataloader())
+    assert all(len({w > h for w, h in of_batch}) == 1 for of_batch in batches)
+    assert max(len(of_batch) for of_batch in batches) == 2
 
 
 def test_evaluation_has_a_batching_of_its_own(mixed):
     datamodule = DetectionDataModule(mixed, batch_size=4, eval_batching=SizeBatching(num_buckets=3))
     for loader in (datamodule.val_dataloader(), datamodule.predict_dataloader()):
-        found = loader.sampler
-        assert isinstance(found, GroupedSampler)
-        assert isinstance(found.sampler, SequentialSampler)
+        sampler = loader.sampler
+        assert isinstance(sampler, GroupedSampler)
+        assert isinstance(sampler.sampler, SequentialSampler)
         assert {len(of_batch) for of_batch in shapes_of(loader)} == {1}
     assert isinstance(datamodule.train_dataloader().sampler, RandomSampler)
 
 
 @pytest.mark.parametrize(
-    ("kind", "own"),
+    ("kind", "settings"),
     [
         (DetectionDataModule, {}),
         (LandmarkDataModule, {}),
@@ -87,7 +87,7 @@ def test_evaluation_has_a_batching_of_its_own(mixed):
         (MultiTaskDataModule, {}),
     ],
 )
-def test_every_data_module_groups_its_own_samples(tmp_path, kind, own):
+def test_every_data_module_groups_its_own_samples(tmp_path, kind, settings):
     rng = np.random.default_rng(0)
     widths, heights = rng.integers(20, 90, (2, 12))
     table = draw_set(tmp_path, num_images=12, widths=widths, heights=heights)
@@ -96,12 +96,13 @@ def test_every_data_module_groups_its_own_samples(tmp_path, kind, own):
         train_sampler=WeightedSamplerConfig(),
         train_batching=AspectRatioBatching(num_buckets=3),
         eval_batching=SizeBatching(num_buckets=4),
-        **own,
+        **settings,
     )
     (samples,) = datamodule.tables("train")
-    train, val = datamodule.train_dataloader().sampler, datamodule.val_dataloader().sampler
-    wanted = aspect_ratio_buckets(samples.widths, samples.heights, 3)
-    np.testing.assert_array_equal(train.group_ids, wanted)
+    train = datamodule.train_dataloader().sampler
+    val = datamodule.val_dataloader().sampler
+    expected = aspect_ratio_buckets(samples.widths, samples.heights, 3)
+    np.testing.assert_array_equal(train.group_ids, expected)
     assert isinstance(train.sampler, WeightedRandomSampler)
     np.testing.assert_array_equal(val.group_ids, size_buckets(samples.widths, samples.heights, 4))
     assert datamodule.summaries()[0].sampler == "WeightedRandomSampler"

@@ -29,7 +29,7 @@ EPOCHS = 20
 
 
 class Counts(Dataset):
-    """The class counts of each image in the place of its pixels."""
+    """Data set whose samples are the class counts of an image instead of pixels."""
 
     def __init__(self, table):
         self.counts = table.image_class_counts()
@@ -42,7 +42,7 @@ class Counts(Dataset):
 
 
 def deviations(table, sampler, promised, *, num_workers=0):
-    """Return by how many standard deviations each class's delivered objects miss what was promised."""
+    """Return the error of each class's number of delivered objects, in standard deviations."""
     dataset = Counts(table)
     with DataLoader(
         dataset, 8, sampler=sampler, seed=3, num_workers=num_workers, persistent_workers=num_workers > 0

@@ -45,11 +45,11 @@ def test_object_crops_of_a_detection_set(source):
         batch_size=8,
         train_transforms={"size": 16, "resize": "stretch", "hflip": 0.5},
     )
-    (given,) = source.tables("train")
+    (table,) = source.tables("train")
     with datamodule.train_dataloader() as loader:
         batches = list(loader)
     labels = torch.cat([batch.labels for batch in batches])
-    assert sorted(labels.tolist()) == sorted(given.labels.tolist())
+    assert sorted(labels.tolist()) == sorted(table.labels.tolist())
     assert {batch.images.shape[1:] for batch in batches} == {(3, 16, 16)}
 
 
@@ -57,8 +57,8 @@ def test_an_attribute_labels(source):
     datamodule = ClassificationDataModule(
         source, label_attribute="finish", sample_unit="object", batch_size=8
     )
-    (given,) = source.tables("train")
-    ids = given.attributes["finish"].ids
+    (table,) = source.tables("train")
+    ids = table.attributes["finish"].ids
     assert datamodule.class_names == FINISHES
     assert len(datamodule.train_dataloader().dataset) == (ids >= 0).sum()
     train = datamodule.summaries()[0]
@@ -69,10 +69,10 @@ def test_an_attribute_labels(source):
 def test_several_labels_an_image(source):
     datamodule = ClassificationDataModule(source, multi_label=True, batch_size=24)
     batch = first(datamodule.train_dataloader())
-    (given,) = source.tables("train")
+    (table,) = source.tables("train")
     for row, image_id in zip(batch.labels, batch.image_ids.tolist(), strict=True):
-        held = set(given.labels[given.objects(image_id)].tolist())
-        assert set(row.nonzero().flatten().tolist()) == held
+        classes = set(table.labels[table.objects(image_id)].tolist())
+        assert set(row.nonzero().flatten().tolist()) == classes
     train = datamodule.summaries()[0]
     assert train.class_counts.tolist() == batch.labels.sum(dim=0).int().tolist()
     assert train.num_empty == 6
@@ -104,7 +104,7 @@ def test_a_value_outside_its_choices_is_refused_at_once(single, settings, error,
         ClassificationDataModule(single, **settings)
 
 
-def test_what_the_tables_lack_is_refused(source):
+def test_missing_attributes_and_several_labels_are_refused(source):
     with pytest.raises(ValueError, match="got by='colour'"):
         ClassificationDataModule(source, label_attribute="colour", sample_unit="object").train_dataloader()
     with pytest.raises(ValueError, match="pass multi_label=True or sample_unit='object'"):

@@ -33,7 +33,7 @@ RANKS = 3
 
 
 class Nothing(LightningModule):
-    """Trains on nothing, and so shows what the data module does."""
+    """Trains nothing, so that only the data module reads files."""
 
     automatic_optimization = False
 
@@ -90,7 +90,9 @@ def source(request, root, tmp_path):
 
 def looked_at(root, work):
     """Call ``work`` and return which folders were listed, and which annotation files were opened or compared."""
-    listed, files, is_on = [], [], [True]
+    listed = []
+    files = []
+    is_on = [True]
     annotations = (".xml", ".json", ".txt")
 
     def note(event, arguments):
@@ -117,12 +119,13 @@ def looked_at(root, work):
 def fit_and_test(source, folder):
     """Note for each command what this rank looked at."""
     datamodule = DetectionDataModule(source, batch_size=2, num_workers=0)
-    model, runner = Nothing(), trainer(max_epochs=1)
-    found = [
+    model = Nothing()
+    runner = trainer(max_epochs=1)
+    looks = [
         looked_at(source.root, lambda: runner.fit(model, datamodule=datamodule)),
         looked_at(source.root, lambda: runner.test(model, datamodule=datamodule, verbose=False)),
     ]
-    (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+    (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(looks))
 
 
 def looks_of_ranks(source, folder):
@@ -136,14 +139,14 @@ def listing(root):
 
 
 def test_one_process_of_a_host_walks_the_tree_once_a_command_and_the_others_never(source, root, tmp_path):
-    before = listing(root)
-    first, *others = looks_of_ranks(source, tmp_path / "ranks")
+    files = listing(root)
+    first, *other_ranks = looks_of_ranks(source, tmp_path / "ranks")
     for command in first:
         assert command["num_files"] > 0
         assert len(set(command["listed"])) == len(command["listed"])  # every folder once
     nothing = {"listed": [], "num_files": 0}
-    assert others == [[nothing, nothing]] * (RANKS - 1)
-    assert listing(root) == before
+    assert other_ranks == [[nothing, nothing]] * (RANKS - 1)
+    assert listing(root) == files
 
 
 @pytest.mark.filterwarnings("ignore:the cache .* cannot be used")
@@ -151,10 +154,10 @@ def test_without_a_cache_to_write_every_rank_reads_the_files(source, tmp_path):
     (tmp_path / "file").touch()
     source = replace(source, cache_dir=str(tmp_path / "file"))
     source.prepare()
-    again = replace(source)
-    look = looked_at(source.root, again.reopen)
+    copied = replace(source)
+    look = looked_at(source.root, copied.reopen)
     assert look["num_files"] > 0
-    assert [table.num_images for table in again.tables("test")] == [6]
+    assert [table.num_images for table in copied.tables("test")] == [6]
 
 
 class OwnPreparation(DetectionDataModule):
@@ -168,7 +171,7 @@ class OwnPreparation(DetectionDataModule):
         (DetectionDataModule, 1, 0, True, True),
         (DetectionDataModule, 2, 1, True, True),
         (DetectionDataModule, 1, 0, False, True),
-        (DetectionDataModule, 0, 0, True, False),  # prepares by itself
+        (DetectionDataModule, 0, 0, True, False),  # the first look prepares the source
         (DetectionDataModule, 1, 1, False, False),  # no process of this node does
         (OwnPreparation, 1, 0, True, False),
     ],

@@ -1,4 +1,4 @@
-"""Data sets of the user's own in a data module: the loader, its seed and its workers come with it."""
+"""A data module over the user's data sets has the loader, the seed and the workers."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_stream_and_a_collate_function():
     assert [[sample["count"] for sample in batch] for batch in loader] == [[0, 1, 2], [3, 4, 5]]
 
 
-def test_what_makes_no_sense_is_refused():
+def test_arguments_without_effect_are_refused():
     with pytest.raises(ValueError, match="train_sampler=WeightedRandomSampler has no effect on an iterable"):
         DatasetsDataModule(train_dataset=Stream(6), train_sampler=WeightedRandomSampler([1.0]))
     with pytest.raises(TypeError, match=r"val_dataset=\[3\] of type list should be Dataset"):

@@ -79,12 +79,10 @@ def test_each_stage_has_its_own_batch_size_sampler_and_transforms(shapes):
         test_sampler=RandomSamplerConfig(),
         test_transforms=transform,
     )
-    train, val, test, predict = (
-        datamodule.train_dataloader(),
-        datamodule.val_dataloader(),
-        datamodule.test_dataloader(),
-        datamodule.predict_dataloader(),
-    )
+    train = datamodule.train_dataloader()
+    val = datamodule.val_dataloader()
+    test = datamodule.test_dataloader()
+    predict = datamodule.predict_dataloader()
     assert [loader.batch_size for loader in (train, val, test, predict)] == [4, 5, 6, 7]
     assert isinstance(train.sampler, ClassBalancedSampler)
     assert (len(train), len(val)) == (3, 1)
@@ -101,7 +99,8 @@ def test_evaluation_is_in_order_and_training_is_not(shapes):
 
     assert ids(datamodule.val_dataloader()) == list(range(20))
     train = datamodule.train_dataloader()
-    first, second = ids(train), ids(train)
+    first = ids(train)
+    second = ids(train)
     assert sorted(first) == sorted(second) == list(range(60))
     assert len({tuple(first), tuple(second), tuple(range(60))}) == 3
 
@@ -206,7 +205,7 @@ def test_str_makes_no_loaders(shapes, monkeypatch):
     assert str(datamodule) == "DetectionDataModule(batch_size=3, num_workers=0, train: [60], val: [20])"
 
 
-def test_it_copies_and_pickles(shapes):
+def test_copies_and_pickles_give_the_same_batches(shapes):
     datamodule = DetectionDataModule(shapes, batch_size=8, num_workers=1)
     loader = datamodule.train_dataloader()
     next(iterator := iter(loader))

@@ -1,4 +1,4 @@
-"""The mark of duplicates stands in every kind of batch, whoever makes it and however it comes."""
+"""Every kind of batch marks duplicates, with any collate function and any workers."""
 
 from __future__ import annotations
 
@@ -38,17 +38,19 @@ def ids_of(batch):
 
 @pytest.mark.parametrize("task", TASKS)
 @pytest.mark.parametrize("workers", BACKENDS.values(), ids=BACKENDS)
-def test_what_is_not_marked_is_the_set(shapes, task, workers):
+def test_unmarked_samples_are_the_whole_set(shapes, task, workers):
     kind, settings = TASKS[task]
     datamodule = kind(shapes, batch_size=2, num_workers=0, seed=0, **settings)
     datamodule.prepare_data()
     datamodule.setup("test")
     of_one = datamodule.test_dataloader()
-    dataset, collate_fn = Subset(of_one.dataset, range(7)), of_one.collate_fn
-    real, num_marked = [], 0
+    dataset = Subset(of_one.dataset, range(7))
+    collate_fn = of_one.collate_fn
+    real = []
+    num_marked = 0
     for rank in range(2):
-        given = {"batch_size": 2, "seed": 0, "rank": rank, "world_size": 2, "collate_fn": collate_fn}
-        with DataLoader(dataset, **given, **workers) as loader:
+        arguments = {"batch_size": 2, "seed": 0, "rank": rank, "world_size": 2, "collate_fn": collate_fn}
+        with DataLoader(dataset, **arguments, **workers) as loader:
             for batch in loader:
                 marks = batch_duplicates(batch)
                 assert (marks.dtype, marks.shape) == (torch.bool, (2,))

@@ -1,4 +1,4 @@
-"""What holds for the data module of every task: same bits, Lightning's loops, devices, settings by name."""
+"""Guarantees of every task's data module: same bits, Lightning's loops, devices, settings by name."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def source(tmp_path_factory):
 
 
 def make(source, task, **settings):
-    kind, own = TASKS[task]
-    return kind(source, **{"batch_size": 4, "seed": 3, **own, **settings})
+    kind, task_settings = TASKS[task]
+    return kind(source, **{"batch_size": 4, "seed": 3, **task_settings, **settings})
 
 
 def epochs(datamodule, count=2):
@@ -111,7 +111,8 @@ def ten_times(batch):
 
 @every_task
 def test_lightning_fits_tests_and_predicts(source, task):
-    datamodule, model = make(source, task, num_workers=1, batch_transforms=ten_times), Watching()
+    datamodule = make(source, task, num_workers=1, batch_transforms=ten_times)
+    model = Watching()
     monitor = ClassMixMonitor()
     trainer = Trainer(
         accelerator="cpu",
@@ -135,9 +136,9 @@ def test_lightning_fits_tests_and_predicts(source, task):
         "predict": sizes["predict"],
     }
     assert max(model.scales) > 2  # batch_transforms ran on training batches
-    labelled, *others = monitor.mixes.values()
+    labelled, *attribute_mixes = monitor.mixes.values()
     assert labelled.class_names == datamodule.class_names
-    assert {mix.label for mix in others} == datamodule.attributes.keys()
+    assert {mix.label for mix in attribute_mixes} == datamodule.attributes.keys()
     assert all(mix.counts.sum() > 0 for mix in monitor.mixes.values())
     assert datamodule._loaders == []
 
@@ -166,7 +167,7 @@ def test_a_batch_is_page_locked_as_a_whole(source, task, monkeypatch):
 
 
 @every_task
-def test_it_copies_and_pickles(source, task):
+def test_data_modules_can_be_copied_and_pickled(source, task):
     datamodule = make(source, task)
     batches = epochs(datamodule, 1)
     for clone in (copy.deepcopy(datamodule), pickle.loads(pickle.dumps(datamodule))):
@@ -203,10 +204,10 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
     for owner in kind.__mro__:
         if "lit_loader" in owner.__module__ and "__init__" in vars(owner):
             named |= set(inspect.signature(owner).parameters) - {"self", "preset", "settings", "unknown"}
-    known = {action.dest.removeprefix("data.") for action in parser._actions}
-    assert named <= known
-    assert "preset" not in known
-    given = {
+    options = {action.dest.removeprefix("data.") for action in parser._actions}
+    assert named <= options
+    assert "preset" not in options
+    config = {
         "source": {"class_path": "lit_loader.datasets.ShapesSource", "init_args": {"image_size": 48}},
         "batch_size": 4,
         "workers": {"num_workers": 0, "timeout": 9.0},
@@ -216,7 +217,7 @@ def test_a_command_line_reads_every_setting_from_the_signatures(kind):
             "init_args": {"balance_by": "finish"},
         },
     }
-    datamodule = parser.instantiate(parser.parse_object({"data": given})).data
+    datamodule = parser.instantiate(parser.parse_object({"data": config})).data
     assert (type(datamodule.source), datamodule.source.image_size) == (ShapesSource, 48)
     assert datamodule.batch_size == 4
     assert datamodule.workers == WorkerSettings(timeout=9.0)

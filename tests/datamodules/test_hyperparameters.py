@@ -44,12 +44,12 @@ def test_hparams_leave_out_functions_and_data_and_hold_settings_as_mappings(shap
         val_transforms=lambda *sample: sample,
         extra_fields=["difficult"],
     )
-    kept = dict(datamodule.hparams)
-    assert kept["workers"] | {"num_workers": 2, "timeout": 5.0} == kept["workers"]
-    assert kept["reading"] | {"max_pixels": 10_000, "decode": "exact"} == kept["reading"]
-    assert kept | {"cache": True, "cache_size": 32, "extra_fields": ["difficult"]} == kept
-    assert kept["train_transforms"] == {"hflip": 0.0, "per_object": []}
-    assert not {"source", "train_sampler", "collate_fn", "batch_transforms", "val_transforms"} & set(kept)
+    hparams = dict(datamodule.hparams)
+    assert hparams["workers"] | {"num_workers": 2, "timeout": 5.0} == hparams["workers"]
+    assert hparams["reading"] | {"max_pixels": 10_000, "decode": "exact"} == hparams["reading"]
+    assert hparams | {"cache": True, "cache_size": 32, "extra_fields": ["difficult"]} == hparams
+    assert hparams["train_transforms"] == {"hflip": 0.0, "per_object": []}
+    assert not {"source", "train_sampler", "collate_fn", "batch_transforms", "val_transforms"} & set(hparams)
 
 
 def test_a_data_module_is_restored_from_a_checkpoint_and_a_run_resumes_from_it(shapes, tmp_path):
@@ -67,9 +67,9 @@ def test_a_data_module_is_restored_from_a_checkpoint_and_a_run_resumes_from_it(s
     runner.fit(Model(), datamodule=make())
     runner.save_checkpoint(path)
     torch.load(path, weights_only=True)
-    again = trainer(max_epochs=2, limit_val_batches=0)
-    again.fit(Model(), datamodule=make(), ckpt_path=path, weights_only=True)
-    assert again.global_step == 2 * runner.global_step
+    resumed = trainer(max_epochs=2, limit_val_batches=0)
+    resumed.fit(Model(), datamodule=make(), ckpt_path=path, weights_only=True)
+    assert resumed.global_step == 2 * runner.global_step
     loaded = Own.load_from_checkpoint(path, source=shapes, stem="b", weights_only=True)
     assert (loaded.folds, loaded.stem, loaded.batch_size, loaded.seed) == (4, "b", 8, 7)
     assert loaded.reading == ImageReading(max_pixels=10_000)

@@ -63,34 +63,39 @@ def test_whole_images_come_as_a_batch_of_several_tasks(source):
 @pytest.mark.parametrize(
     ("sample_unit", "min_points"), [("object", 0), ("object", 1), ("object", 3), ("image", 3)]
 )
-def test_what_has_too_few_points_is_left_out_and_said(source, sample_unit, min_points):
+def test_samples_with_too_few_points_are_left_out_and_reported(source, sample_unit, min_points):
     datamodule = LandmarkDataModule(source, sample_unit=sample_unit, min_points=min_points)
     train = datamodule.summaries()[0]
-    (given,), (table,) = source.tables("train"), datamodule.tables("train")
-    enough = (given.visibility > 0).sum(axis=1) >= min_points
-    images = np.unique(given.image_of_object()[enough])
-    wanted, total = (
-        (enough.sum(), len(enough)) if sample_unit == "object" else (len(images), given.num_images)
+    (annotations,) = source.tables("train")
+    (table,) = datamodule.tables("train")
+    enough = (annotations.visibility > 0).sum(axis=1) >= min_points
+    images = np.unique(annotations.image_of_object()[enough])
+    num_expected, total = (
+        (enough.sum(), len(enough)) if sample_unit == "object" else (len(images), annotations.num_images)
     )
-    assert (train.num_images, train.num_left_out) == (table.num_images, total - wanted)
-    assert train.num_images == wanted
-    said = f"{train.num_left_out} left out" in datamodule.summary()
-    assert said == (train.num_left_out > 0)
+    assert (train.num_images, train.num_left_out) == (table.num_images, total - num_expected)
+    assert train.num_images == num_expected
+    is_reported = f"{train.num_left_out} left out" in datamodule.summary()
+    assert is_reported == (train.num_left_out > 0)
 
 
 def test_the_table_gives_the_flip_pairs(source):
     def flipped(**settings):
-        given = {"size": 64, "hflip": 1.0, **settings}
-        datamodule = LandmarkDataModule(source, batch_size=8, train_transforms=given, val_transforms=given)
+        keywords = {"size": 64, "hflip": 1.0, **settings}
+        datamodule = LandmarkDataModule(
+            source, batch_size=8, train_transforms=keywords, val_transforms=keywords
+        )
         return datamodule.train_dataloader().dataset
 
     mirrored = flipped()
     straight = (
         LandmarkDataModule(source, train_transforms={"size": 64, "hflip": 0}).train_dataloader().dataset
     )
-    unswapped = flipped(flip_pairs=[])  # what the user says wins
+    unswapped = flipped(flip_pairs=[])  # the user's keywords override the table's
     for i in range(4):
-        (_, target), (_, plain), (_, wrong) = mirrored[i], straight[i], unswapped[i]
+        _, target = mirrored[i]
+        _, plain = straight[i]
+        _, wrong = unswapped[i]
         points = plain["keypoints"][0].as_subclass(torch.Tensor)
         expected = torch.stack([64 - points[:, 0], points[:, 1]], dim=1)
         assert torch.allclose(target["keypoints"][0, :2], expected[[1, 0]], atol=1e-4)
@@ -112,16 +117,16 @@ def test_without_flip_pairs_it_does_not_flip_unless_told(tmp_path):
 def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(source):
     shared = LandmarkDataModule(source, batch_size=2, train_transforms={"size": 24, "rotation": 30})
     assert first(shared.val_dataloader()).images.shape[-1] == 24
-    own = LandmarkDataModule(
+    mixed = LandmarkDataModule(
         source,
         batch_size=2,
         train_transforms=landmark_transforms(True, size=24, hflip=0),
         test_transforms={"size": 40},
     )
-    assert first(own.train_dataloader()).images.shape[-1] == 24
+    assert first(mixed.train_dataloader()).images.shape[-1] == 24
     with pytest.warns(UserWarning, match="first image of val 24x24 .* make it 256x256"):
-        assert first(own.val_dataloader()).images.shape[-1] == 256
-    assert first(own.test_dataloader()).images.shape[-1] == 40
+        assert first(mixed.val_dataloader()).images.shape[-1] == 256
+    assert first(mixed.test_dataloader()).images.shape[-1] == 40
 
 
 @pytest.mark.parametrize(
@@ -144,7 +149,7 @@ def test_a_value_outside_its_choices_is_refused_at_once(source, settings, error,
         LandmarkDataModule(source, **settings)
 
 
-def test_what_the_tables_lack_is_refused(source, tmp_path):
+def test_missing_points_and_attributes_are_refused(source, tmp_path):
     with pytest.raises(ValueError, match=r"min_points=4 must be in \[0, 3\]"):
         LandmarkDataModule(source, min_points=4).train_dataloader()
     with pytest.raises(ValueError, match="'colour'"):

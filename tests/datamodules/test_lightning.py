@@ -50,15 +50,15 @@ class Counting(LightningModule):
 
 def processes():
     """Return this process's children but for those that multiprocessing keeps for good."""
-    kept = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
-    found = set()
+    permanent = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+    pids = set()
     for child in psutil.Process().children():
         try:
-            if not any(name in " ".join(child.cmdline()) for name in kept):
-                found.add(child.pid)
+            if not any(name in " ".join(child.cmdline()) for name in permanent):
+                pids.add(child.pid)
         except psutil.NoSuchProcess:
             continue
-    return found
+    return pids
 
 
 def trainer(**arguments):
@@ -82,17 +82,17 @@ def test_lightning_fits_validates_tests_and_predicts(shapes, num_workers):
     )
     model = Counting()
     runner = trainer(num_sanity_val_steps=0, log_every_n_steps=1)
-    before = processes()
+    processes_before = processes()
     runner.fit(model, datamodule=datamodule)
-    assert processes() == before
+    assert processes() == processes_before
     assert sorted(model.seen["train"]) == sorted(2 * list(range(60)))
     assert model.seen["train"][:60] != model.seen["train"][60:]
     assert model.seen["val"] == 2 * list(range(20))
     assert max(model.scales) > 2  # batch_transforms ran on training batches
     runner.test(model, datamodule=datamodule, verbose=False)
-    assert processes() == before
+    assert processes() == processes_before
     runner.predict(model, datamodule=datamodule)
-    assert processes() == before  # while the trainer, and the loader that it made itself, live
+    assert processes() == processes_before  # while the trainer, and the loader that it made itself, live
     assert model.seen["test"] == model.seen["predict"] == list(range(24))
     assert datamodule._loaders == []
 
@@ -143,7 +143,8 @@ class Empty(TableSource):
 )
 def test_images_without_boxes_go_through_fit_and_test(shapes, sampling):
     datamodule = DetectionDataModule(Empty(shapes), batch_size=8, train_sampler=sampling)
-    model, runner = Counting(), trainer(num_sanity_val_steps=0, log_every_n_steps=1, max_epochs=1)
+    model = Counting()
+    runner = trainer(num_sanity_val_steps=0, log_every_n_steps=1, max_epochs=1)
     runner.fit(model, datamodule=datamodule)
     runner.test(model, datamodule=datamodule, verbose=False)
     assert sorted(model.seen["train"]) == list(range(60))

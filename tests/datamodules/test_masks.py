@@ -63,9 +63,9 @@ def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_pat
     for image, target in zip(images, targets, strict=True):
         assert isinstance(target["masks"], tv_tensors.Mask)
         assert target["masks"].shape == (len(target["boxes"]), *image.shape[-2:])
-        shown = image[0] > 0.6
+        visible = image[0] > 0.6
         mask = target["masks"].as_subclass(torch.Tensor).bool().any(dim=0)
-        assert (mask & shown).sum() > 0.95 * (mask | shown).sum()
+        assert (mask & visible).sum() > 0.95 * (mask | visible).sum()
     learner = Learner(class_names=datamodule.class_names)
     trainer = lightning.Trainer(
         accelerator="cpu",

@@ -46,8 +46,9 @@ def test_marks_lie_where_the_points_say_after_augmentation(source):
             for i, n, k in batch.keypoint_mask.nonzero().tolist():
                 x, y = batch.keypoints[i, n, k].int().tolist()
                 assert batch.images[i, :, y, x].min() > 0.9
-                left, right = batch.keypoints[i, n, 0, 0], batch.keypoints[i, n, 1, 0]
-                assert left < right  # the pair was swapped in a flip
+                left_x = batch.keypoints[i, n, 0, 0]
+                right_x = batch.keypoints[i, n, 1, 0]
+                assert left_x < right_x  # the pair was swapped in a flip
                 checked += 1
     assert checked > 50
 
@@ -89,10 +90,8 @@ def test_the_summary_has_the_class_and_every_attribute(source):
 
 
 def test_ids_that_mean_different_things_are_refused(tmp_path):
-    train, val = (
-        draw_set(tmp_path / "a"),
-        draw_set(tmp_path / "b", class_names=("rare", "common", "pointless")),
-    )
+    train = draw_set(tmp_path / "a")
+    val = draw_set(tmp_path / "b", class_names=("rare", "common", "pointless"))
     with pytest.raises(ValueError, match="class_names differ between the sets of the source"):
         MultiTaskDataModule(DrawnSource(train=train, val=val)).setup("fit")
     shuffled = Attribute(ids=train.attributes["finish"].ids, names=FINISHES[::-1])
@@ -132,9 +131,9 @@ def test_a_value_outside_its_choices_is_refused_at_once(source, settings, error,
 def test_targets_of_a_batch_are_those_of_the_data_set(source):
     datamodule = MultiTaskDataModule(source, batch_size=8)
     loader = datamodule.test_dataloader()
-    for target, (_, given) in zip(batch_targets(first(loader)), loader.dataset, strict=True):
-        assert set(target) == set(given)
-        for name, value in given.items():
+    for target, (_, expected) in zip(batch_targets(first(loader)), loader.dataset, strict=True):
+        assert set(target) == set(expected)
+        for name, value in expected.items():
             same = (
                 torch.equal(target[name], value) if isinstance(value, torch.Tensor) else target[name] == value
             )

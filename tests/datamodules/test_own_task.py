@@ -42,7 +42,7 @@ def test_a_tasks_data_module_is_short():
     assert len(Path(own_task.__file__).read_text().splitlines()) < 70
 
 
-def test_it_trains_with_samplers_transforms_and_samples_left_out(source):
+def test_custom_task_trains_with_samplers_transforms_and_left_out_samples(source):
     datamodule = CountingDataModule(
         source,
         most=2,
@@ -51,9 +51,9 @@ def test_it_trains_with_samplers_transforms_and_samples_left_out(source):
         train_transforms={"size": 8},
     )
     model = Regression()
-    before = model.layer.weight.detach().clone()
+    weight = model.layer.weight.detach().clone()
     trainer(max_steps=1, num_sanity_val_steps=0).fit(model, datamodule=datamodule)
-    assert not torch.equal(model.layer.weight, before)
+    assert not torch.equal(model.layer.weight, weight)
     assert datamodule.first_batch("train")[0].shape == (4, 3, 8, 8)
     assert len(datamodule.train_dataset) == 18
     assert "6 left out" in datamodule.summary()

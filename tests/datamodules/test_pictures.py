@@ -1,4 +1,4 @@
-"""Pictures: what is drawn, where, and what is left out."""
+"""Pictures: objects, their places, and the objects that are left out."""
 
 from __future__ import annotations
 
@@ -24,8 +24,11 @@ IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uin
 POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
 SEEN = torch.tensor([[2, 1, 0], [2, 0, 0]], dtype=torch.uint8)
 ZOOM = 3  # of images of this size
-LIME, ORANGE, RED = (0, 255, 0), (255, 165, 0), (255, 0, 0)
-WHITE, BLACK = (255, 255, 255), (0, 0, 0)
+LIME = (0, 255, 0)
+ORANGE = (255, 165, 0)
+RED = (255, 0, 0)
+WHITE = (255, 255, 255)
+BLACK = (0, 0, 0)
 
 
 def pixel(figure, x, y, image=0):
@@ -63,7 +66,7 @@ def test_boxes_bring_their_points_masks_and_attributes():
     assert pixel(figure, 109.5, 50) == (230, 25, 75)  # a side of the box
     assert pixel(figure, *POINTS[0, 1]) == ORANGE
     plain = draw_boxes(IMAGES, [target], class_names=("disc", "star"))
-    pictures = [each.axes[0].images[0].get_array() for each in (figure, plain)]
+    pictures = [drawing.axes[0].images[0].get_array() for drawing in (figure, plain)]
     assert (pictures[0] != pictures[1]).any()  # the attribute's value
 
 
@@ -103,13 +106,13 @@ def test_a_pixel_of_a_tile_is_a_pixel_of_the_file(size):
 
 
 def test_weak_detections_are_left_out_with_their_points():
-    found = {
+    detections = {
         "boxes": torch.tensor([[10.0, 20, 110, 79], [0, 0, 5, 5]]),
         "labels": torch.tensor([1, 9]),
         "scores": torch.tensor([0.2, 0.9]),
         "keypoints": POINTS,
     }
-    figure = draw_boxes(IMAGES, [found], class_names=("disc",), min_score=0.5)
+    figure = draw_boxes(IMAGES, [detections], class_names=("disc",), min_score=0.5)
     assert pixel(figure, 109.5, 50) == pixel(figure, *POINTS[0, 0]) == BLACK
     assert pixel(figure, *POINTS[1, 1]) == LIME
 
@@ -155,13 +158,14 @@ def report_of(count, **more):
 
 
 def bars(axis):
-    """Return the lengths of the bars of each series, and the texts beside them."""
+    """Return the lengths of the bars of each series, and their texts."""
     lengths = [[patch.get_width() for patch in series] for series in axis.containers]
     return lengths, [text.get_text() for text in axis.texts]
 
 
 def test_shares_and_metrics_of_classes_stand_side_by_side_from_the_most_frequent():
-    expected, arrived = np.array([0.5, 0.3, 0.2]), np.array([0.45, 0.35, 0.2])
+    expected = np.array([0.5, 0.3, 0.2])
+    arrived = np.array([0.45, 0.35, 0.2])
     figure = draw_class_report([report_of(3, expected=expected, arrived=arrived)], title="classes, test")
     of_set, of_training, metric = figure.axes
     assert [label.get_text() for label in of_set.get_yticklabels()] == ["class 2", "class 1", "class 0"]
@@ -176,14 +180,14 @@ def test_shares_and_metrics_of_classes_stand_side_by_side_from_the_most_frequent
     assert figure.get_suptitle() == "classes, test"
 
 
-def test_what_is_not_known_is_said_and_attributes_have_a_row_of_their_own():
+def test_class_report_marks_unknown_shares_and_has_a_row_for_each_attribute():
     other = ClassReport(label="finish", class_names=("plain", "dotted"), arrived=np.array([0.1, 0.9]))
     figure = draw_class_report([report_of(3), other])
     assert len(figure.axes) == 6
     _, of_training, _, of_set, arrived, metric = figure.axes
     for axis in (of_training, of_set, metric):
         assert [text.get_text() for text in axis.texts] == ["not known"]
-    assert bars(arrived)[0] == [[0.9, 0.1]]  # sorted by what is known
+    assert bars(arrived)[0] == [[0.9, 0.1]]  # sorted by the known shares
     assert arrived.get_title(loc="left") == "arrived share"
 
 
@@ -197,7 +201,7 @@ def test_eighty_classes_are_drawn_without_texts_over_each_other():
         assert all(low.y1 <= high.y0 + 1 for low, high in pairwise(boxes))
 
 
-def test_of_too_many_classes_the_most_frequent_and_the_rarest_stay_with_a_note():
+def test_class_report_keeps_the_most_frequent_and_the_rarest_classes():
     figure = draw_class_report([report_of(300)], max_classes=6)
     axis = figure.axes[0]
     names = [label.get_text() for label in axis.get_yticklabels()]

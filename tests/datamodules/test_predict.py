@@ -26,7 +26,7 @@ def train(tmp_path):
 
 @pytest.fixture
 def bare(tmp_path):
-    """Eight images with 0 to 3 objects, of which nothing but the boxes is known."""
+    """Eight images with 0 to 3 objects that have only boxes."""
     return draw_set(tmp_path / "new", num_images=8, seed=5, class_names=CLASSES[:1], labels=[0] * 12, **BARE)
 
 
@@ -46,12 +46,12 @@ class Collecting(LightningModule):
 def predicted(datamodule):
     quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", enable_checkpointing=False, **quiet)
-    found = trainer.predict(Collecting(), datamodule=datamodule)
-    return sum(torch.tensor(found).flatten().tolist())
+    outputs = trainer.predict(Collecting(), datamodule=datamodule)
+    return sum(torch.tensor(outputs).flatten().tolist())
 
 
 @pytest.mark.parametrize("stage", ["test", "predict"])
-def test_nothing_to_test_or_predict_on_is_an_error_and_not_silence(train, stage):
+def test_testing_and_predicting_without_data_raise(train, stage):
     datamodule = ClassificationDataModule(DrawnSource(train=train), batch_size=2, sample_unit="object")
     trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
     with pytest.raises(ValueError, match=rf"has nothing to {stage} on; give it by {stage}= of the source"):
@@ -62,8 +62,8 @@ def test_nothing_to_test_or_predict_on_is_an_error_and_not_silence(train, stage)
 @pytest.mark.parametrize("trained", [True, False], ids=["beside a training set", "alone"])
 def test_images_of_which_only_boxes_are_known_are_all_predicted(train, bare, task, trained):
     sets = {"train": train} if trained else {}
-    own = {} if trained or "landmarks" not in task else {"attributes": ()}
-    datamodule = make(DrawnSource(**sets, predict=bare), task, **own)
+    settings = {} if trained or "landmarks" not in task else {"attributes": ()}
+    datamodule = make(DrawnSource(**sets, predict=bare), task, **settings)
     assert predicted(datamodule) == (bare.num_objects if task in OBJECTS else bare.num_images)
     assert datamodule.plot_batch("predict", max_images=2).axes
     if trained:
@@ -74,8 +74,8 @@ def test_images_of_which_only_boxes_are_known_are_all_predicted(train, bare, tas
 def test_images_without_any_object_are_predicted_whole(tmp_path, train, task):
     empty = draw_set(tmp_path / "empty", num_images=5, objects=0)
     datamodule = make(DrawnSource(train=train, predict=[empty, empty.select([1])]), task)
-    found = [len(loader.dataset) for loader in datamodule.predict_dataloader()]
-    assert found == ([0, 0] if task in OBJECTS else [5, 1])
+    lengths = [len(loader.dataset) for loader in datamodule.predict_dataloader()]
+    assert lengths == ([0, 0] if task in OBJECTS else [5, 1])
 
 
 @every_task
@@ -87,7 +87,7 @@ def test_the_other_stages_still_leave_out_what_they_cannot_use(train, task):
     assert (sizes[2] < sizes[3]) == (task in ("landmarks", "landmarks of images", "classification by"))
 
 
-def test_what_is_not_known_is_marked_in_the_batch(train, bare):
+def test_unknown_labels_points_and_attributes_are_marked(train, bare):
     source = DrawnSource(train=train, predict=bare)
     for batch in batches(ClassificationDataModule(source, label_attribute="finish", sample_unit="object")):
         assert isinstance(batch, ClassificationBatch)

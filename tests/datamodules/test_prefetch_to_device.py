@@ -112,12 +112,12 @@ def test_the_device_is_the_trainers(shapes, monkeypatch, setting, kind, accelera
     datamodule.trainer = SimpleNamespace(
         strategy=SimpleNamespace(root_device=root), global_rank=0, world_size=1, num_devices=1
     )
-    found = {
+    devices = {
         str(loader.device)
         for stage in ("train", "val", "test", "predict")
         for loader in datamodule._make_loaders(stage)
     }
-    assert found == {str(expected)}
+    assert devices == {str(expected)}
     assert datamodule.first_batch("val")[0][0].device.type == "cpu"  # to be looked at
     datamodule.trainer = None
 

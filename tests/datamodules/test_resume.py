@@ -39,17 +39,19 @@ class WithTest(Learner):
 
 
 def resumes(folder, make, hook, stops, *, makes_next=None, ask=False, callbacks=(), **settings):
-    def run(made, *more, ckpt_path=None):
-        callbacks_ = [*(one() for one in callbacks), *more]
+    def run(make_datamodule, *more, ckpt_path=None):
+        callbacks_ = [*(make_callback() for make_callback in callbacks), *more]
         model = Learner(ask=ask)
-        return fitted(model, datamodule=made(), callbacks=callbacks_, ckpt_path=ckpt_path, **settings)
+        return fitted(
+            model, datamodule=make_datamodule(), callbacks=callbacks_, ckpt_path=ckpt_path, **settings
+        )
 
     save = Save(folder, hook)
-    whole = run(make, save)
+    expected = run(make, save)
     chosen = [(num_seen, path) for num_seen, path in save.saved if num_seen in stops]
     assert len(chosen) >= len(stops)
     for num_seen, path in chosen:
-        assert_same(run(makes_next or make, ckpt_path=path), whole, num_seen)
+        assert_same(run(makes_next or make, ckpt_path=path), expected, num_seen)
 
 
 @pytest.mark.parametrize(
@@ -126,21 +128,22 @@ def test_images_and_draws_of_batch_transforms_go_on(shapes, tmp_path):
 @pytest.mark.parametrize("callbacks", [(), (ResumeLoaders,)], ids=["alone", "with the callback"])
 def test_a_test_of_a_checkpoint_changes_nothing_of_a_later_fit(tmp_path, callbacks):
     save = Save(tmp_path)
-    made = [one() for one in callbacks]
-    whole = fitted(WithTest(), datamodule=NumbersModule(), callbacks=[*made, save])
+    trainer_callbacks = [make_callback() for make_callback in callbacks]
+    expected = fitted(WithTest(), datamodule=NumbersModule(), callbacks=[*trainer_callbacks, save])
     datamodule = NumbersModule()
-    runner = trainer(max_epochs=3, num_sanity_val_steps=0, limit_val_batches=0, callbacks=made)
+    runner = trainer(max_epochs=3, num_sanity_val_steps=0, limit_val_batches=0, callbacks=trainer_callbacks)
     runner.test(WithTest(), datamodule=datamodule, ckpt_path=save.saved[3][1], verbose=False)
     model = WithTest()
     runner.fit(model, datamodule=datamodule)
-    assert_same(model, whole, 0)
+    assert_same(model, expected, 0)
 
 
 def test_without_a_trainer_the_next_loader_goes_on():
     with NumbersModule().train_dataloader() as loader:
         batches = iter(loader)
         next(batches)
-        state, expected = loader.state_dict(), next(batches)
+        state = loader.state_dict()
+        expected = next(batches)
     datamodule = NumbersModule()
     datamodule.load_state_dict({"train": state})
     assert torch.equal(next(iter(datamodule.train_dataloader())), expected)

@@ -1,4 +1,4 @@
-"""Settings of the data module: each does something, is refused, or says what it waits for."""
+"""Settings of the data module: each has an effect or is refused."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ def test_a_batch_of_every_mode_is_drawn(shapes, images):
     assert [axis.images[0].get_array().shape for axis in figure.axes] == [(432, 432, 3)] * 3  # enlarged
 
 
-def test_what_cannot_be_drawn_is_refused(shapes):
+def test_columns_and_stages_without_a_batch_cannot_be_plotted(shapes):
     with pytest.raises(TypeError, match="one dict per image"):
         DetectionDataModule(shapes, collate_fn=lambda batch: ([], {"boxes": [], "labels": []})).plot_batch()
     with pytest.raises(ValueError, match=r"60 samples with batch_size=61.*drop_last=True; lower batch_size"):

@@ -1,6 +1,6 @@
 """Data modules on two real ranks over gloo: together they give what one process gives, to the pixel, in every stage.
 
-One process group runs all; the loader by itself, with every sampler, is in ``tests/lightning/test_ddp.py``.
+One process group runs all cases. ``tests/lightning/test_ddp.py`` tests the loader alone, with every sampler.
 """
 
 from __future__ import annotations
@@ -92,8 +92,8 @@ def recorded(shapes, name, world_size, *, use_distributed_sampler):
 
 
 def record_all(shapes, folder):
-    found = [recorded(shapes, name, 2, use_distributed_sampler=use) for name, use in CASES]
-    (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+    records = [recorded(shapes, name, 2, use_distributed_sampler=use) for name, use in CASES]
+    (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(records))
 
 
 @pytest.fixture(scope="module")
@@ -107,15 +107,15 @@ def ranks(shapes, tmp_path_factory):
 def test_two_ranks_train_on_the_same_pixels_as_one_process(shapes, ranks, name):
     alone = recorded(shapes, name, 1, use_distributed_sampler=True)
     assert alone["train"]
-    for case, (left, right) in zip(CASES, ranks, strict=True):
+    for case, (first, second) in zip(CASES, ranks, strict=True):
         if case[0] == name:
-            for what in ("train", "sums"):
-                assert [a + b for a, b in zip(left[what], right[what], strict=True)] == alone[what], case
+            for key in ("train", "sums"):
+                assert [a + b for a, b in zip(first[key], second[key], strict=True)] == alone[key], case
 
 
 @pytest.mark.parametrize("stage", ["test", "predict"])
 def test_every_image_is_seen_in_evaluation(ranks, stage):
-    for case, (left, right) in zip(CASES, ranks, strict=True):
-        assert len(left[stage]) == len(right[stage])
+    for case, (first, second) in zip(CASES, ranks, strict=True):
+        assert len(first[stage]) == len(second[stage])
         if SETTINGS[case[0]][0] is DetectionDataModule:
-            assert sorted(i for batch in left[stage] + right[stage] for i in batch) == list(range(24))
+            assert sorted(i for batch in first[stage] + second[stage] for i in batch) == list(range(24))

@@ -28,17 +28,17 @@ QUIET = {
 
 @pytest.fixture
 def host(monkeypatch):
-    """A host with 12 cores, and what was asked of it."""
-    asked = []
+    """Simulate a host with 12 cores and return the arguments of each look at it."""
+    requests = []
 
-    def read(**given):
-        asked.append(given)
-        given["ranks_on_host"] = given["ranks_on_host"] or 1
-        return Resources(num_cores=12, **given)
+    def read(**arguments):
+        requests.append(arguments)
+        arguments["ranks_on_host"] = arguments["ranks_on_host"] or 1
+        return Resources(num_cores=12, **arguments)
 
     monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", read)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    return asked
+    return requests
 
 
 def told(caplog):
@@ -83,7 +83,7 @@ def test_a_trainers_ranks_share_the_host(shapes, host, devices, number):
     assert host == [{"ranks_on_host": devices, "has_accelerator": False}]
 
 
-def test_what_was_decided_without_a_trainer_is_decided_again_for_its_ranks(shapes, host, caplog):
+def test_auto_is_decided_again_for_the_ranks_of_a_trainer(shapes, host, caplog):
     datamodule = DetectionDataModule(shapes, num_workers="auto")
     with caplog.at_level(logging.INFO):
         assert datamodule.num_workers_of_loaders == 11
@@ -112,7 +112,7 @@ def test_threads_take_less_memory_than_processes(shapes, monkeypatch):
     assert threads.num_workers_of_loaders == 8
 
 
-def test_where_auto_says_none_the_loader_has_none(shapes, monkeypatch):
+def test_auto_may_decide_on_no_workers(shapes, monkeypatch):
     monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=1))
     workers = WorkerSettings(
         num_workers="auto", prefetch_factor=4, timeout=5.0, multiprocessing_context="spawn"
@@ -170,8 +170,8 @@ def test_workers_persist_unless_it_is_forbidden_or_there_are_none(shapes, num_wo
 def test_settings_reach_the_loader(shapes, settings):
     loader = DetectionDataModule(shapes, workers=WorkerSettings(num_workers=2, **settings)).train_dataloader()
     for name, value in settings.items():
-        found = getattr(loader, name)
-        assert (found.get_start_method() if name == "multiprocessing_context" else found) == value
+        actual = getattr(loader, name)
+        assert (actual.get_start_method() if name == "multiprocessing_context" else actual) == value
 
 
 @pytest.mark.parametrize(
@@ -215,9 +215,9 @@ def batches(datamodule):
 def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     transforms = {"train_transforms": {"hflip": 0.5, "photometric": 0.5}}
     inline = batches(DetectionDataModule(shapes, batch_size=8, **transforms))
-    found = batches(DetectionDataModule(shapes, batch_size=8, **transforms, workers=settings))
-    assert [boxes for _, boxes in found] == [boxes for _, boxes in inline]
-    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(found, inline, strict=True))
+    outputs = batches(DetectionDataModule(shapes, batch_size=8, **transforms, workers=settings))
+    assert [boxes for _, boxes in outputs] == [boxes for _, boxes in inline]
+    assert all(torch.equal(a, b) for (a, _), (b, _) in zip(outputs, inline, strict=True))
 
 
 @needs("hydra")

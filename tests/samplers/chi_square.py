@@ -9,7 +9,8 @@ NORMAL_QUANTILE = 4.753424308822899  # of 1 - 1e-6: statistics.NormalDist().inv_
 
 def assert_fits(counts, probabilities, *, lost=1, scale=1.0):
     """Compare counts with probabilities; the quantile is Wilson and Hilferty's (1931) approximation."""
-    counts, probabilities = np.asarray(counts, np.float64).ravel(), np.asarray(probabilities).ravel()
+    counts = np.asarray(counts, np.float64).ravel()
+    probabilities = np.asarray(probabilities).ravel()
     expected = counts.sum() * probabilities
     assert expected.min() > 10
     statistic = scale * ((counts - expected) ** 2 / expected).sum()

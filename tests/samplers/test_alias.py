@@ -17,10 +17,10 @@ def own_and_alias(table):
 
 
 def units_of(table):
-    """Return what a table gives each index, in units of ``1 / (n * 2**bits)``."""
-    own, alias = own_and_alias(table)
-    units = own.copy()
-    np.add.at(units, alias, (1 << table.bits) - own)
+    """Return the probability of each index in a table, in units of ``1 / (n * 2**bits)``."""
+    own_units, alias = own_and_alias(table)
+    units = own_units.copy()
+    np.add.at(units, alias, (1 << table.bits) - own_units)
     return units
 
 
@@ -42,18 +42,20 @@ def test_columns_give_every_index_its_units(weights):
     table = AliasTable(weights)
     units, bits = weight_units(weights)
     np.testing.assert_array_equal(units_of(table), units)
-    own, alias = own_and_alias(table)
-    assert own.min() >= 0
-    assert own.max() < 1 << bits
-    assert ((own > 0) | (alias == np.arange(len(weights))) | (weights == 0)).all()
+    own_units, alias = own_and_alias(table)
+    assert own_units.min() >= 0
+    assert own_units.max() < 1 << bits
+    assert ((own_units > 0) | (alias == np.arange(len(weights))) | (weights == 0)).all()
 
 
 @given(weights=weights, size=st.integers(1, 7))
 def test_a_table_does_not_depend_on_the_chunks_it_is_built_in(weights, size):
-    table, (units, _) = AliasTable(weights), weight_units(weights)
+    table = AliasTable(weights)
+    units, _ = weight_units(weights)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(weighted, "_CHUNK", size)
-        small, (of_small, _) = AliasTable(weights), weight_units(weights)
+        small = AliasTable(weights)
+        of_small, _ = weight_units(weights)
         draws = small.draw(3, 2, 50)
     np.testing.assert_array_equal(of_small, units)
     np.testing.assert_array_equal(small._columns, table._columns)
@@ -82,8 +84,8 @@ def test_equal_weights_have_equal_probabilities(n):
 
 def test_a_draw_does_not_depend_on_the_block_it_is_drawn_in():
     table = AliasTable(np.arange(1000.0))
-    whole = table.draw(5, 0, 200_000)
-    np.testing.assert_array_equal(table.draw(5, 65_000, 140_001), whole[65_000:140_001])
+    draws = table.draw(5, 0, 200_000)
+    np.testing.assert_array_equal(table.draw(5, 65_000, 140_001), draws[65_000:140_001])
 
 
 def test_a_zero_weight_is_never_drawn():

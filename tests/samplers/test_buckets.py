@@ -40,7 +40,7 @@ def test_ids_rise_with_the_ratio(sizes, num_buckets):
 @BOTH
 @settings(deadline=None)  # other processes may hold it up
 @given(sizes=st.permutations([(w, h) for w in range(3, 9) for h in range(3, 9)]))
-def test_what_is_together_depends_on_no_order_of_the_images(buckets, sizes):
+def test_groups_do_not_depend_on_the_order_of_images(buckets, sizes):
     widths, heights = np.array(sizes).T
     ordered = np.array([(w, h) for w in range(3, 9) for h in range(3, 9)])
     groups = dict(zip(map(tuple, ordered.tolist()), buckets(*ordered.T, 5).tolist(), strict=True))
@@ -49,26 +49,29 @@ def test_what_is_together_depends_on_no_order_of_the_images(buckets, sizes):
 
 def test_ratios_are_parted_where_nothing_is():
     """Quantiles would cut through the landscapes, which are three in four."""
-    upright, landscape = (
-        [(30, 40), (31, 40), (20, 30)],
-        [(40, 30)] * 5 + [(41, 30), (40, 31), (30, 20), (33, 20)],
-    )
+    upright = [(30, 40), (31, 40), (20, 30)]
+    landscape = [(40, 30)] * 5 + [(41, 30), (40, 31), (30, 20), (33, 20)]
     groups = aspect_ratio_buckets(*np.array(upright + landscape).T, 2)
     assert groups.tolist() == [0] * 3 + [1] * 9
 
 
 def test_sizes_are_parted_where_nothing_is():
     """The median would cut through the small ones, which are nine in twelve."""
-    small, large = [(100, 100)] * 5 + [(102, 100), (98, 100), (100, 103), (101, 99)], [(900, 880)] * 3
+    small = [(100, 100)] * 5 + [(102, 100), (98, 100), (100, 103), (101, 99)]
+    large = [(900, 880)] * 3
     assert size_buckets(*np.array(small + large).T, 2).tolist() == [0] * 9 + [1] * 3
 
 
 def test_sizes_are_cut_along_widths_heights_areas_and_ratios():
-    wide, square, narrow = (400, 100), (200, 200), (100, 400)  # one area
+    # one area
+    wide = (400, 100)
+    square = (200, 200)
+    narrow = (100, 400)
     groups = size_buckets(*np.array([wide, narrow, square, square, narrow, wide]).T, 3).tolist()
     assert groups[0] == groups[5] != groups[1] == groups[4] != groups[2] == groups[3] != groups[0]
     # Two uprights and two landscapes along one diagonal: no width or height parts them, a ratio does.
-    upright, landscape = [(100, 150), (400, 600)] * 9, [(150, 100), (600, 400)] * 9
+    upright = [(100, 150), (400, 600)] * 9
+    landscape = [(150, 100), (600, 400)] * 9
     groups = size_buckets(*np.array(upright + landscape).T, 4)
     assert len(set(groups[:18].tolist()) & set(groups[18:].tolist())) == 0
 
@@ -84,17 +87,18 @@ def test_the_first_cut_leaves_the_least_squared_deviations(seed):
 
 
 @BOTH
-def test_it_takes_lists_tensors_and_arrays(buckets):
-    widths, heights = [640, 480, 640], [480, 640, 480]
-    wanted = buckets(widths, heights, 2).tolist()
-    assert sorted(set(wanted)) == [0, 1]
-    assert buckets(torch.tensor(widths), torch.tensor(heights, dtype=torch.float32), 2).tolist() == wanted
-    assert buckets(np.array(widths, np.int32), np.array(heights, np.uint16), 2).tolist() == wanted
+def test_buckets_take_lists_tensors_and_arrays(buckets):
+    widths = [640, 480, 640]
+    heights = [480, 640, 480]
+    expected = buckets(widths, heights, 2).tolist()
+    assert sorted(set(expected)) == [0, 1]
+    assert buckets(torch.tensor(widths), torch.tensor(heights, dtype=torch.float32), 2).tolist() == expected
+    assert buckets(np.array(widths, np.int32), np.array(heights, np.uint16), 2).tolist() == expected
 
 
 @BOTH
 @pytest.mark.parametrize(
-    ("widths", "heights", "num_buckets", "error", "told"),
+    ("widths", "heights", "num_buckets", "error", "message"),
     [
         ([1, 0, 0], [1, 1, 1], 2, ValueError, r"`widths` must be positive, got widths\[1\]=0"),
         ([1, -2], [1, 1], 2, ValueError, r"widths\[1\]=-2"),
@@ -108,6 +112,6 @@ def test_it_takes_lists_tensors_and_arrays(buckets):
         ([1], [1], 1.5, TypeError, "`num_buckets` must be an int"),
     ],
 )
-def test_what_is_no_size_is_refused_by_its_index(buckets, widths, heights, num_buckets, error, told):
-    with pytest.raises(error, match=told):
+def test_invalid_sizes_are_refused_by_index(buckets, widths, heights, num_buckets, error, message):
+    with pytest.raises(error, match=message):
         buckets(widths, heights, num_buckets)

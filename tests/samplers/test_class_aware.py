@@ -28,10 +28,10 @@ def _row(sampler, *, seed, epochs):
 def test_every_turn_holds_every_class_once_across_epochs(labels, num_samples, empty_as_class, seed):
     sampler = ClassAwareSampler(labels, num_samples=num_samples, empty_as_class=empty_as_class)
     row = np.array(labels)[_row(sampler, seed=seed, epochs=4)]
-    taken = sorted(c for c in set(labels) if c >= 0 or empty_as_class)
-    assert sampler.classes == tuple(c for c in taken if c >= 0)
-    for start in range(0, len(row) - len(taken) + 1, len(taken)):
-        assert sorted(row[start : start + len(taken)].tolist()) == taken
+    classes = sorted(c for c in set(labels) if c >= 0 or empty_as_class)
+    assert sampler.classes == tuple(c for c in classes if c >= 0)
+    for start in range(0, len(row) - len(classes) + 1, len(classes)):
+        assert sorted(row[start : start + len(classes)].tolist()) == classes
 
 
 @given(labels=single_labels, num_samples=st.integers(1, 60), seed=st.integers())
@@ -46,7 +46,8 @@ def test_within_a_cycle_each_image_of_a_class_comes_exactly_once(labels, num_sam
 
 def test_batches_of_every_rank_are_even_in_classes_which_shuffled_quotas_are_not():
     labels = np.repeat(np.arange(4), [80, 10, 6, 4])
-    aware, quotas = ClassAwareSampler(labels), ClassBalancedSampler(labels, exponent=1.0)
+    aware = ClassAwareSampler(labels)
+    quotas = ClassBalancedSampler(labels, exponent=1.0)
     assert np.bincount(labels[aware.order(seed=0, epoch=0)[:]]).tolist() == quotas.quotas.tolist() == [25] * 4
     uneven = 0
     for sampler in (aware, quotas):
@@ -75,14 +76,14 @@ def test_the_first_batch_waits_for_the_images_of_its_own_classes_alone(family, m
 
     monkeypatch.setattr("lit_loader.samplers.class_balanced.shuffled_cycles", counted)
     order = family(np.arange(2000) % 500).order(seed=0, epoch=3)
-    whole = family(np.arange(2000) % 500).order(seed=0, epoch=3)[:]
+    indices = family(np.arange(2000) % 500).order(seed=0, epoch=3)[:]
     visited.clear()
     first = order[0:20]
     assert 0 < len(visited) <= 20
     order[0:20]
     assert len(visited) <= 20
-    np.testing.assert_array_equal(first, whole[0:20])
-    np.testing.assert_array_equal(order[:], whole)
+    np.testing.assert_array_equal(first, indices[0:20])
+    np.testing.assert_array_equal(order[:], indices)
     assert len(visited) == len(set(visited)) == 500
 
 

@@ -21,10 +21,10 @@ def test_every_cycle_holds_every_index_once(key, count, first):
 
 @given(key=keys, count=st.integers(1, 60), start=st.integers(0, 2**45), data=st.data())
 def test_a_visit_does_not_depend_on_what_is_asked_with_it(key, count, start, data):
-    whole = shuffled_cycles(key, count, start, start + 200)
+    visits = shuffled_cycles(key, count, start, start + 200)
     a = data.draw(st.integers(0, 199))
     b = data.draw(st.integers(a + 1, 200))
-    np.testing.assert_array_equal(shuffled_cycles(key, count, start + a, start + b), whole[a:b])
+    np.testing.assert_array_equal(shuffled_cycles(key, count, start + a, start + b), visits[a:b])
 
 
 @given(
@@ -33,12 +33,12 @@ def test_a_visit_does_not_depend_on_what_is_asked_with_it(key, count, start, dat
     slices=st.lists(st.tuples(st.integers(0, 90_000), st.integers(1, 20_000)), min_size=1, max_size=5),
 )
 def test_kept_blocks_give_the_same_visits_in_any_order_of_asking(key, count, slices):
-    kept = cycles_order(key, count)
+    order = cycles_order(key, count)
     for start, size in slices:
-        visits = kept[start : start + size]
+        visits = order[start : start + size]
         np.testing.assert_array_equal(visits, shuffled_cycles(key, count, start, start + size))
         if visits.flags.writeable:
-            visits[:] = -1  # a copy, not the block that is kept
+            visits[:] = -1  # a copy, not the cached block
 
 
 def test_very_large_cycles_are_permutations_that_are_not_stored(monkeypatch):

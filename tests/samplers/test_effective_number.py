@@ -1,4 +1,4 @@
-"""Effective-number weights are the paper's formula, to the last bit, and images get that of their rarest class."""
+"""Effective-number weights equal the paper's formula to the last bit; an image gets its rarest class's weight."""
 
 from __future__ import annotations
 

@@ -23,7 +23,7 @@ from tests.samplers.chi_square import assert_fits
 
 
 def _first_places(sampler, place, *, seeds, epoch):
-    """Return how often each index stands at a place, over seeds."""
+    """Return how often each index comes at a place, over seeds."""
     drawn = [sampler.order(seed=seed, epoch=epoch)[place : place + 1][0] for seed in range(seeds)]
     return np.bincount(drawn, minlength=sampler.num_indices)
 

@@ -42,9 +42,10 @@ def test_lengths_at_the_edges(length):
     cuts=st.lists(st.tuples(st.integers(0, 60_000), st.integers(0, 9000)), min_size=1, max_size=8),
 )
 def test_a_slice_equals_the_slice_of_the_whole(key, length, cuts):
-    order, whole = feistel_order(key, length), feistel_order(key, length)[:]
+    order = feistel_order(key, length)
+    indices = feistel_order(key, length)[:]
     for start, count in cuts:
-        assert np.array_equal(order[start : start + count], whole[start : start + count])
+        assert np.array_equal(order[start : start + count], indices[start : start + count])
 
 
 @pytest.mark.parametrize("length", [2**20 + 1, 10**9, 10**15, 2**63 - 1])
@@ -59,12 +60,13 @@ def test_far_positions_need_no_others(length):
 
 
 def test_threads_may_read_one_order():
-    order, whole = feistel_order(5, 200_000), feistel_order(5, 200_000)[:]
+    order = feistel_order(5, 200_000)
+    indices = feistel_order(5, 200_000)[:]
     wrong = []
 
     def read(first):
         starts = range(first, 190_000, 977)
-        wrong.extend(n for n in starts if not np.array_equal(order[n : n + 64], whole[n : n + 64]))
+        wrong.extend(n for n in starts if not np.array_equal(order[n : n + 64], indices[n : n + 64]))
 
     threads = [threading.Thread(target=read, args=(number * 13,)) for number in range(8)]
     for thread in threads:
@@ -118,7 +120,8 @@ def test_low_bits_are_unrelated_to_positions():
 
 
 def test_epochs_are_unrelated():
-    sampler, size = RandomSampler(1 << 21), 32
+    sampler = RandomSampler(1 << 21)
+    size = 32
     first, second = (sampler.order(seed=4, epoch=epoch)[: 1 << 19] * size >> 21 for epoch in (0, 1))
     assert_fits(np.bincount(first * size + second, minlength=size * size), same(size * size))
     assert (first == second).mean() < 0.05

@@ -1,4 +1,4 @@
-"""A fingerprint stands for everything that the orders depend on but seed and epoch."""
+"""A fingerprint identifies all settings that orders depend on, without seed and epoch."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def made(family, **changed):
 
 def test_no_sampler_is_left_out():
     classes = [getattr(samplers, name) for name in samplers.__all__]
-    ours = {each for each in classes if isinstance(each, type) and issubclass(each, OrderSampler)}
+    ours = {member for member in classes if isinstance(member, type) and issubclass(member, OrderSampler)}
     assert ours - {OrderSampler} == set(FAMILIES)
 
 
@@ -101,14 +101,16 @@ def test_these_fingerprints_are_pinned(family):
 
 @EVERY_FAMILY
 def test_samplers_made_alike_have_the_same_whatever_the_seed_and_epoch(family):
-    first, second = made(family), made(family, seed=8)
+    first = made(family)
+    second = made(family, seed=8)
     second.set_epoch(5)
     second.order(seed=1, epoch=0)[:]
     assert first.fingerprint() == second.fingerprint()
 
 
 @pytest.mark.parametrize(
-    ("family", "changed"), [(family, each) for family, (_, changes) in FAMILIES.items() for each in changes]
+    ("family", "changed"),
+    [(family, change) for family, (_, changes) in FAMILIES.items() for change in changes],
 )
 def test_an_argument_that_changes_the_orders_changes_the_fingerprint(family, changed):
     assert made(family, **changed).fingerprint() != made(family).fingerprint()
@@ -116,46 +118,46 @@ def test_an_argument_that_changes_the_orders_changes_the_fingerprint(family, cha
 
 @EVERY_FAMILY
 def test_pickling_and_copying_keep_it(family):
-    fresh, asked = made(family), made(family)
-    expected = asked.fingerprint()
-    for sampler in (fresh, asked):
+    fresh = made(family)
+    used = made(family)
+    expected = used.fingerprint()
+    for sampler in (fresh, used):
         assert pickle.loads(pickle.dumps(sampler)).fingerprint() == expected
         assert copy.deepcopy(sampler).fingerprint() == expected
 
 
 def test_samplers_of_other_classes_differ():
-    found = {sampler.fingerprint() for sampler in (SequentialSampler(7), RandomSampler(7))}
-    assert len(found) == 2
+    fingerprints = {sampler.fingerprint() for sampler in (SequentialSampler(7), RandomSampler(7))}
+    assert len(fingerprints) == 2
 
 
-def test_it_is_computed_once_and_again_when_the_weights_change(monkeypatch):
-    asked = []
+def test_fingerprint_is_cached_until_the_weights_change(monkeypatch):
+    calls = []
     identity = WeightedRandomSampler._identity
-    monkeypatch.setattr(WeightedRandomSampler, "_identity", lambda self: asked.append(1) or identity(self))
-    sampler, grouped = (
-        WeightedRandomSampler(_WEIGHTS),
-        GroupedSampler(WeightedRandomSampler(_WEIGHTS), [0, 0, 1, 1]),
-    )
-    first, of_groups = sampler.fingerprint(), grouped.fingerprint()
+    monkeypatch.setattr(WeightedRandomSampler, "_identity", lambda self: calls.append(1) or identity(self))
+    sampler = WeightedRandomSampler(_WEIGHTS)
+    grouped = GroupedSampler(WeightedRandomSampler(_WEIGHTS), [0, 0, 1, 1])
+    first = sampler.fingerprint()
+    grouped_first = grouped.fingerprint()
     assert sampler.fingerprint() == first
-    assert grouped.fingerprint() == of_groups
-    assert len(asked) == 2
-    for each in (sampler, grouped.sampler):
-        each.set_weights([1.0, 2.0, 3.0, 4.0])
+    assert grouped.fingerprint() == grouped_first
+    assert len(calls) == 2
+    for weighted in (sampler, grouped.sampler):
+        weighted.set_weights([1.0, 2.0, 3.0, 4.0])
     assert sampler.fingerprint() == WeightedRandomSampler([1.0, 2.0, 3.0, 4.0]).fingerprint() != first
-    assert grouped.fingerprint() != of_groups
-    for each in (sampler, grouped.sampler):
-        each.set_weights(_WEIGHTS)
-    assert (sampler.fingerprint(), grouped.fingerprint()) == (first, of_groups)
+    assert grouped.fingerprint() != grouped_first
+    for weighted in (sampler, grouped.sampler):
+        weighted.set_weights(_WEIGHTS)
+    assert (sampler.fingerprint(), grouped.fingerprint()) == (first, grouped_first)
 
 
 @pytest.mark.parametrize("family", [RandomSampler, SequentialSampler])
-def test_it_follows_a_dataset_that_grows(family):
+def test_fingerprint_follows_a_growing_dataset(family):
     data = [0, 1, 2]
     sampler = family(data)
-    before = sampler.fingerprint()
+    first = sampler.fingerprint()
     data.append(3)
-    assert sampler.fingerprint() == family(4).fingerprint() != before
+    assert sampler.fingerprint() == family(4).fingerprint() != first
 
 
 def test_weights_count_by_value_and_not_by_what_they_come_in():
@@ -168,7 +170,8 @@ class Every(OrderSampler):
 
     def __init__(self, length, step=2):
         super().__init__()
-        self.length, self.step = length, step
+        self.length = length
+        self.step = step
 
     def order(self, *, seed, epoch):
         return np.arange(len(self))
@@ -215,7 +218,7 @@ def test_parts_that_could_be_taken_for_each_other_are_not():
         (np.array([1, 2], np.int32),),
         (np.array([], np.int64),),
     ]
-    assert len({fingerprint_of(*each) for each in parts}) == len(parts)
+    assert len({fingerprint_of(*values) for values in parts}) == len(parts)
     swapped = np.array([1, 2], dtype=np.dtype(np.int64).newbyteorder(">"))
     strided = np.array([1, 0, 2, 0])[::2]
     assert fingerprint_of(np.float64(0.1), np.float64("nan")) == fingerprint_of(0.1, float("nan"))

@@ -38,7 +38,9 @@ INNER = {
     "repeat factor": lambda n: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6),
     "subset": lambda n: SubsetRandomSampler(np.arange(n)[::-2], num_indices=n),
 }
-lengths, group_counts, global_batches = st.integers(1, 120), st.integers(1, 9), st.integers(1, 17)
+lengths = st.integers(1, 120)
+group_counts = st.integers(1, 9)
+global_batches = st.integers(1, 17)
 
 
 def grouped(inner, n, num_groups, *, seed=0):
@@ -82,16 +84,14 @@ def test_a_slice_equals_the_slice_of_the_whole(inner, n, global_batch, a, b):
     sampler = GroupedSampler(kind(n), np.arange(n) % 4)
     part = sampler.batch_order(seed=3, epoch=1, global_batch=global_batch)[a:b]
     assert part.dtype == np.int64
-    whole = sampler.batch_order(seed=3, epoch=1, global_batch=global_batch)[:]
-    np.testing.assert_array_equal(part, whole[a:b])
-    assert len(whole) == len(sampler)
+    indices = sampler.batch_order(seed=3, epoch=1, global_batch=global_batch)[:]
+    np.testing.assert_array_equal(part, indices[a:b])
+    assert len(indices) == len(sampler)
 
 
 def test_mixed_batches_hold_neighbours():
-    indices, groups = (
-        np.arange(16),
-        np.array([5, 1, 2, 4, 1, 2, 3, 6, 6, 3, 4, 5, 1, 1, 1, 1], dtype=np.uint8),
-    )
+    indices = np.arange(16)
+    groups = np.array([5, 1, 2, 4, 1, 2, 3, 6, 6, 3, 4, 5, 1, 1, 1, 1], dtype=np.uint8)
     batches = groups[regrouped(indices, groups, global_batch=4, key=0)].reshape(-1, 4)
     assert sorted(sorted(batch) for batch in batches.tolist()) == [
         [1, 1, 1, 1],
@@ -117,9 +117,9 @@ def test_more_groups_than_a_byte_holds():
 
 
 def test_no_image_is_left_out_of_every_epoch():
-    """Cut from the end of the mixed batches, the last group of three would never come with drop_last.
+    """If drop_last dropped the end of the mixed batches, the last group of three would never come.
 
-    Each epoch leaves out 3 of 35, so counts vary by 3 / 34 of what single draws would.
+    Each epoch drops 3 of 35, so the variance of a count is 3 / 34 of that of independent draws.
     """
     sampler = GroupedSampler(RandomSampler(35), np.repeat([0, 1, 2], [16, 16, 3]))
     orders = [sampler.batch_order(seed=0, epoch=e, global_batch=8)[0:32] for e in range(4000)]
@@ -167,22 +167,22 @@ def test_a_subclass_with_an_order_of_its_own_is_regrouped():
 
 
 @pytest.mark.parametrize(
-    ("inner", "wanted"),
+    ("inner", "expected"),
     [
         (RandomSampler(24), [13, 10, 1, 19, 4, 8, 11, 2, 5, 20]),
         (WeightedRandomSampler(np.arange(24), 24), [4, 7, 19, 1, 16, 20, 17, 20, 20, 8]),
     ],
     ids=["regrouped", "drawn"],
 )
-def test_the_orders_of_this_version_are_kept(inner, wanted):
+def test_the_orders_of_this_version_are_kept(inner, expected):
     order = GroupedSampler(inner, np.arange(24) % 3).batch_order(seed=7, epoch=2, global_batch=5)
-    assert order[0:10].tolist() == wanted
+    assert order[0:10].tolist() == expected
 
 
 # -- as a sampler -----------------------------------------------------------------------------------------------
 
 
-def test_it_speaks_as_its_inner_sampler_does():
+def test_grouped_sampler_reports_as_its_inner_sampler():
     inner = WeightedRandomSampler([1.0, 3.0, 0.0], 8, seed=5)
     sampler = GroupedSampler(inner, torch.tensor([0, 1, 1]))
     assert (len(sampler), sampler.num_samples, sampler.num_indices, sampler.revision) == (8, 8, 3, 0)
@@ -197,45 +197,47 @@ def test_it_speaks_as_its_inner_sampler_does():
 
 
 @pytest.mark.parametrize("inner", [RandomSampler(40), WeightedRandomSampler(np.arange(40))])
-def test_it_survives_pickle_and_deepcopy(inner):
+def test_grouped_sampler_survives_pickle_and_deepcopy(inner):
     sampler = GroupedSampler(inner, np.arange(40) % 3)
     order = sampler.batch_order(seed=1, epoch=0, global_batch=4)
-    wanted = order[:]
+    indices = order[:]
     for clone in (pickle.loads(pickle.dumps(sampler)), copy.deepcopy(sampler)):
-        np.testing.assert_array_equal(clone.batch_order(seed=1, epoch=0, global_batch=4)[:], wanted)
+        np.testing.assert_array_equal(clone.batch_order(seed=1, epoch=0, global_batch=4)[:], indices)
     for copied in (pickle.loads(pickle.dumps(order)), copy.deepcopy(order)):
-        np.testing.assert_array_equal(copied[:], wanted)
+        np.testing.assert_array_equal(copied[:], indices)
 
 
 def test_weights_are_sorted_into_groups_once_until_they_are_set_anew(monkeypatch):
-    sampler, made = GroupedSampler(WeightedRandomSampler(np.arange(40)), np.arange(40) % 3), []
+    sampler = GroupedSampler(WeightedRandomSampler(np.arange(40)), np.arange(40) % 3)
+    tables = []
     size = len(pickle.dumps(sampler))
     monkeypatch.setattr(
-        "lit_loader.samplers.grouped.AliasTable", lambda weights: made.append(weights) or AliasTable(weights)
+        "lit_loader.samplers.grouped.AliasTable",
+        lambda weights: tables.append(weights) or AliasTable(weights),
     )
 
     def order(epoch):
         return sampler.batch_order(seed=1, epoch=epoch, global_batch=4)
 
     first = order(0)
-    before = first[:]
-    num_made = len(made)
+    indices = first[:]
+    num_made = len(tables)
     assert [order(epoch)[:].size for epoch in range(1, 5)] == [40] * 4
-    assert len(made) == num_made <= 4
+    assert len(tables) == num_made <= 4
     assert len(pickle.dumps(sampler)) == size
     sampler.sampler.set_weights(np.arange(40) % 3 == 1)
     assert set((order(0)[:] % 3).tolist()) == {1}
-    np.testing.assert_array_equal(first[:], before)
+    np.testing.assert_array_equal(first[:], indices)
 
 
 class Pairs(RandomSampler):
-    """A user's own that says what a batch holds."""
+    """A user's sampler that composes batches."""
 
     def batch_order(self, *, seed, epoch, global_batch):
         return SequentialSampler(len(self)).order(seed=seed, epoch=epoch)
 
 
-def test_what_does_not_fit_is_refused_by_name():
+def test_incompatible_samplers_are_refused_by_name():
     groups = GroupedSampler(RandomSampler(3), [0, 1, 1])
     with pytest.raises(TypeError, match="GroupedSampler composes every batch itself"):
         GroupedSampler(groups, [0, 1, 1])

@@ -61,11 +61,11 @@ def test_an_epoch_ends_when_every_source_was_seen(pairs, seed):
 
 def test_indices_are_those_of_torchs_concat_dataset():
     datasets = [["a0", "a1", "a2"], ["b0"], ["c0", "c1"]]
-    whole = ConcatDataset(datasets)
+    dataset = ConcatDataset(datasets)
     sampler = MixedSourceSampler([len(dataset) for dataset in datasets], [2, 1, 1], seed=0)
-    letters = "".join(whole[index][0] for index in sampler)
+    letters = "".join(dataset[index][0] for index in sampler)
     assert letters == "aabc" * 2
-    assert sampler.num_indices == len(whole)
+    assert sampler.num_indices == len(dataset)
     assert sampler.expected_visits().tolist() == [4 / 3] * 3 + [2.0] + [1.0] * 2
 
 

@@ -32,9 +32,9 @@ def test_every_epoch_has_the_same_length_and_every_factor_is_met_to_less_than_on
     counts = np.bincount(sampler.order(seed=seed, epoch=epoch)[:], minlength=len(values))
     assert counts.sum() == len(sampler)
     assert abs(len(sampler) - sum(values)) <= 0.5 + 1e-9
-    whole = np.floor(values)
-    assert (counts >= whole).all()
-    assert (counts <= whole + 1).all()
+    certain = np.floor(values)
+    assert (counts >= certain).all()
+    assert (counts <= certain + 1).all()
 
 
 @given(values=factors)
@@ -44,8 +44,8 @@ def test_expected_visits_are_the_factors_but_for_the_rounding_of_their_sum(value
     assert visits.sum() == pytest.approx(len(sampler), rel=1e-12)
     moved = visits - values
     assert abs(moved).sum() <= abs(len(sampler) - sum(values)) + 1e-9 <= 0.5 + 2e-9
-    whole = np.array(values) == np.floor(values)
-    assert (moved[whole] == 0).all()
+    is_integer = np.array(values) == np.floor(values)
+    assert (moved[is_integer] == 0).all()
 
 
 def test_a_factor_that_is_whole_is_met_in_every_epoch():

@@ -1,4 +1,4 @@
-"""What every sampler guarantees, whatever its family."""
+"""Guarantees of every sampler."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ epochs = st.integers(0, 2**40)
 
 @given(family=family_names, n=lengths, seed=seeds, epoch=epochs)
 def test_same_seed_and_epoch_repeat_the_same_order(family, n, seed, epoch):
-    first, second = FAMILIES[family](n, None), FAMILIES[family](n, 5)
+    first = FAMILIES[family](n, None)
+    second = FAMILIES[family](n, 5)
     second.order(seed=seed + 1, epoch=epoch)[:]
     np.testing.assert_array_equal(
         first.order(seed=seed, epoch=epoch)[:], second.order(seed=seed, epoch=epoch)[:]
@@ -122,7 +123,8 @@ def test_without_a_seed_iterating_draws_one_from_torchs_default_generator(family
     sampler = FAMILIES[family](100, None)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(3)
-        first, second = list(sampler), list(sampler)
+        first = list(sampler)
+        second = list(sampler)
         torch.manual_seed(3)
         seed = int(torch.empty((), dtype=torch.int64).random_().item())
     assert first == sampler.order(seed=seed, epoch=0)[:].tolist()
@@ -161,11 +163,11 @@ def test_lightning_takes_samplers_for_distributed_ones_of_a_single_replica(famil
 def test_a_samplers_order_cannot_be_written_into_by_a_consumer(family):
     sampler = FAMILIES[family](20, 1)
     order = sampler.order(seed=0, epoch=0)
-    before = order[:].copy()
+    expected = order[:].copy()
     part = order[:]
     if part.flags.writeable:
         part[:] = -7
-    np.testing.assert_array_equal(order[:], before)
+    np.testing.assert_array_equal(order[:], expected)
 
 
 def test_wrong_seeds_and_epochs_are_refused():
@@ -185,7 +187,7 @@ def test_the_base_is_abstract():
 
 
 class Unsized(OrderSampler):
-    """A user's own that says nothing of its length."""
+    """A user's sampler without a length."""
 
     def order(self, *, seed, epoch):
         return np.arange(8)

@@ -52,7 +52,8 @@ def test_a_shuffles_positions_are_uniform_and_neighbours_unrelated(seed):
 
 
 def test_epochs_and_seeds_shuffle_independently():
-    size, n = 50, 200_000
+    size = 50
+    n = 200_000
     sampler = RandomSampler(n)
     first = np.argsort(sampler.order(seed=0, epoch=0)[:]) * size // n
     for seed, epoch in ((0, 1), (1, 0), (0, 2), (2**32, 0)):

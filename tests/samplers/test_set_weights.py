@@ -1,4 +1,4 @@
-"""New weights between epochs: the orders made from then on use them, and what was made ahead is dropped."""
+"""New weights between epochs: later orders use them, and batches that were made ahead are dropped."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.samplers import RandomSampler, WeightedRandomSampler
 
-OLD, NEW = np.arange(1.0, 41.0), np.arange(40.0, 0.0, -1.0) ** 2
+OLD = np.arange(1.0, 41.0)
+NEW = np.arange(40.0, 0.0, -1.0) ** 2
 
 
 class Indices(Dataset):
@@ -25,16 +26,16 @@ class Indices(Dataset):
 @pytest.mark.parametrize("replacement", [True, False])
 def test_orders_made_from_then_on_use_them_and_those_before_do_not(replacement):
     sampler = WeightedRandomSampler(OLD, 30, replacement)
-    before = sampler.order(seed=1, epoch=0)
-    first = before[:10]
+    order = sampler.order(seed=1, epoch=0)
+    first = order[:10]
     assert sampler.revision == 0
     sampler.set_weights(NEW)
     assert sampler.revision == 1
     expected = WeightedRandomSampler(NEW, 30, replacement)
     np.testing.assert_array_equal(sampler.order(seed=1, epoch=0)[:], expected.order(seed=1, epoch=0)[:])
-    np.testing.assert_array_equal(before[:10], first)
+    np.testing.assert_array_equal(order[:10], first)
     np.testing.assert_array_equal(
-        before[:], WeightedRandomSampler(OLD, 30, replacement).order(seed=1, epoch=0)[:]
+        order[:], WeightedRandomSampler(OLD, 30, replacement).order(seed=1, epoch=0)[:]
     )
     np.testing.assert_array_equal(sampler.weights, NEW)
     if replacement:
@@ -43,7 +44,8 @@ def test_orders_made_from_then_on_use_them_and_those_before_do_not(replacement):
 
 
 def test_they_are_copied():
-    weights, sampler = NEW.copy(), WeightedRandomSampler(OLD)
+    weights = NEW.copy()
+    sampler = WeightedRandomSampler(OLD)
     sampler.set_weights(weights)
     weights[:] = 0
     np.testing.assert_array_equal(sampler.weights, NEW)
@@ -60,7 +62,7 @@ def test_they_are_copied():
         (["a", "b", "c"], TypeError, "one number an index"),
     ],
 )
-def test_what_the_constructor_refuses_is_refused_and_changes_nothing(weights, error, message):
+def test_invalid_weights_are_refused_and_change_nothing(weights, error, message):
     sampler = WeightedRandomSampler([1.0, 2.0, 3.0], 2, replacement=False)
     fingerprint = sampler.fingerprint()
     with pytest.raises(error, match=message):
@@ -90,6 +92,6 @@ def test_an_epoch_begun_ahead_is_dropped_and_the_next_uses_the_new_weights(metho
         assert ahead is not None  # epoch 1 was begun, with the old weights
         sampler.set_weights(NEW)
         assert epoch() == drawn(NEW, 1) != drawn(OLD, 1)
-        kept = loader._worker_manager._next
-        assert kept is not None
+        next_batches = loader._worker_manager._next
+        assert next_batches is not None
         assert epoch() == drawn(NEW, 2)

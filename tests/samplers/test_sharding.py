@@ -58,14 +58,18 @@ def test_the_union_over_ranks_is_the_global_order_and_ranks_are_equal(
     name, n, world_size, batch_size, drop_last
 ):
     order = SAMPLERS[name](n).order(seed=3, epoch=2)
-    whole = order[:]
+    global_indices = order[:]
     batches = _all_batches(order, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
     positions = [p for ranks in batches for part in ranks for p in part.positions]
     assert positions == list(range(len(positions)))  # in order, no overlap, no gap
-    kept = len(whole) // (batch_size * world_size) * batch_size * world_size if drop_last else len(whole)
-    assert len(positions) - kept in (range(1) if drop_last else range(world_size))  # minimal filling
-    indices = np.concatenate([part.indices for ranks in batches for part in ranks] or [whole[:0]])
-    np.testing.assert_array_equal(indices, whole[np.array(positions, dtype=np.int64) % len(whole)])
+    num_unique = len(global_indices)
+    if drop_last:
+        num_unique -= num_unique % (batch_size * world_size)
+    assert len(positions) - num_unique in (range(1) if drop_last else range(world_size))  # minimal filling
+    indices = np.concatenate([part.indices for ranks in batches for part in ranks] or [global_indices[:0]])
+    np.testing.assert_array_equal(
+        indices, global_indices[np.array(positions, dtype=np.int64) % len(global_indices)]
+    )
     for number, ranks in enumerate(batches):
         sizes = {len(part.indices) for part in ranks}
         assert len(sizes) == 1
@@ -78,8 +82,8 @@ def test_another_world_size_cuts_the_same_global_batches(n, world_size, batch_si
     order = RandomSampler(n).order(seed=0, epoch=0)
     split = _all_batches(order, batch_size=batch_size, world_size=world_size, drop_last=True)
     single = _all_batches(order, batch_size=batch_size * world_size, world_size=1, drop_last=True)
-    for ranks, (whole,) in zip(split, single, strict=True):
-        np.testing.assert_array_equal(np.concatenate([part.indices for part in ranks]), whole.indices)
+    for ranks, (global_batch,) in zip(split, single, strict=True):
+        np.testing.assert_array_equal(np.concatenate([part.indices for part in ranks]), global_batch.indices)
 
 
 def test_more_ranks_than_positions_go_round_several_times():
@@ -91,7 +95,7 @@ def test_more_ranks_than_positions_go_round_several_times():
 
 
 def test_the_last_batch_is_shared_and_filled_from_the_start():
-    (_, last) = _all_batches(np.arange(11), batch_size=4, world_size=2, drop_last=False)
+    _, last = _all_batches(np.arange(11), batch_size=4, world_size=2, drop_last=False)
     assert [part.indices.tolist() for part in last] == [[8, 9], [10, 0]]
     assert last[1].positions == range(10, 12)
 
@@ -107,14 +111,14 @@ def test_an_empty_order_has_no_batches():
 
 
 def test_a_rank_reads_its_own_positions_only():
-    asked = []
+    slices = []
 
     def recording(start, stop):
-        asked.append((start, stop))
+        slices.append((start, stop))
         return np.arange(start, stop)
 
     rank_batch(SliceableOrder(10**12, recording), 10**6, batch_size=8, rank=2, world_size=4, drop_last=False)
-    assert asked == [(32 * 10**6 + 16, 32 * 10**6 + 24)]
+    assert slices == [(32 * 10**6 + 16, 32 * 10**6 + 24)]
 
 
 @pytest.mark.parametrize(

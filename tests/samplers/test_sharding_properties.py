@@ -1,4 +1,4 @@
-"""Every sampler on every number of ranks, as the loader deals it out: together the batch order, and alike on all."""
+"""Every sampler on any number of ranks: the ranks' batches together are the batch order, and equally many."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ epochs = st.integers(0, 1000)
 
 def rank_batches(sampler, *, world_size, batch_size, drop_last, seed, epoch):
     """Return what each rank's loader gives in an epoch: batches[rank][batch], lists of indices."""
-    found = []
+    batches_by_rank = []
     for rank in range(world_size):
         loader = DataLoader(
             range(sampler.num_indices),
@@ -70,14 +70,14 @@ def rank_batches(sampler, *, world_size, batch_size, drop_last, seed, epoch):
             world_size=world_size,
         )
         loader.set_epoch(epoch)
-        found.append(list(loader))
-        assert len(found[-1]) == len(loader)
-    return found
+        batches_by_rank.append(list(loader))
+        assert len(batches_by_rank[-1]) == len(loader)
+    return batches_by_rank
 
 
 def test_no_sampler_is_left_out():
     classes = [getattr(samplers, name) for name in samplers.__all__]
-    ours = {each for each in classes if isinstance(each, type) and issubclass(each, OrderSampler)}
+    ours = {member for member in classes if isinstance(member, type) and issubclass(member, OrderSampler)}
     assert ours - {OrderSampler} == {type(make(9)) for make in FAMILIES.values()}
 
 
@@ -93,7 +93,7 @@ def test_no_sampler_is_left_out():
 def test_ranks_together_give_the_batch_order(name, n, world_size, batch_size, drop_last, seed, epoch):
     sampler = FAMILIES[name](n)
     global_batch = batch_size * world_size
-    whole = sampler.batch_order(seed=seed, epoch=epoch, global_batch=global_batch)[:].tolist()
+    global_indices = sampler.batch_order(seed=seed, epoch=epoch, global_batch=global_batch)[:].tolist()
     ranks = rank_batches(
         sampler, world_size=world_size, batch_size=batch_size, drop_last=drop_last, seed=seed, epoch=epoch
     )
@@ -102,25 +102,26 @@ def test_ranks_together_give_the_batch_order(name, n, world_size, batch_size, dr
     for parts in zip(*ranks, strict=True):
         assert len({len(part) for part in parts}) == 1  # and of one length
         dealt += [index for part in parts for index in part]
-    kept = len(whole) // global_batch * global_batch if drop_last else len(whole)
-    assert dealt[:kept] == whole[:kept]
-    duplicates = dealt[kept:]
+    num_unique = len(global_indices) // global_batch * global_batch if drop_last else len(global_indices)
+    assert dealt[:num_unique] == global_indices[:num_unique]
+    duplicates = dealt[num_unique:]
     assert len(duplicates) < (1 if drop_last else world_size)
-    assert duplicates == [whole[number % len(whole)] for number in range(len(duplicates))]
+    assert duplicates == [global_indices[number % len(global_indices)] for number in range(len(duplicates))]
     if name in ONCE:
         assert (
-            max(Counter(dealt[:kept]).values(), default=1) == 1
+            max(Counter(dealt[:num_unique]).values(), default=1) == 1
         )  # no two ranks, nor one twice, have an index
 
 
 @given(name=names, n=lengths, global_batch=st.integers(1, 40), seed=seeds, epoch=epochs, data=st.data())
 def test_a_slice_of_a_batch_order_equals_the_slice_of_the_whole(name, n, global_batch, seed, epoch, data):
     place = {"seed": seed, "epoch": epoch, "global_batch": global_batch}
-    whole = FAMILIES[name](n).batch_order(**place)[:]
-    a, b = data.draw(st.integers(-80, 80)), data.draw(st.integers(-80, 80))
-    again = FAMILIES[name](n).batch_order(**place)  # the same seed, made anew, and never read as a whole
-    np.testing.assert_array_equal(again[a:b], whole[a:b])
-    np.testing.assert_array_equal(again[:], whole)
+    indices = FAMILIES[name](n).batch_order(**place)[:]
+    a = data.draw(st.integers(-80, 80))
+    b = data.draw(st.integers(-80, 80))
+    order = FAMILIES[name](n).batch_order(**place)  # the same seed, made again, and never read as a whole
+    np.testing.assert_array_equal(order[a:b], indices[a:b])
+    np.testing.assert_array_equal(order[:], indices)
 
 
 @given(name=names, global_batch=st.integers(1, 16), seed=seeds, epoch=epochs)
@@ -145,7 +146,8 @@ class Backwards(SequentialSampler):
     "workers", [{}, {"num_workers": 1, "worker_method": "thread"}], ids=["inline", "thread"]
 )
 def test_batches_are_sliced_from_the_batch_order(workers):
-    sampler, samples = Backwards(10), Backwards(10)
+    sampler = Backwards(10)
+    samples = Backwards(10)
     place = {"rank": 1, "world_size": 2, "seed": 4}
     loader = DataLoader(range(10), batch_size=2, sampler=sampler, collate_fn=list, **place, **workers)
     loader.set_epoch(3)

@@ -1,4 +1,4 @@
-"""`SubsetRandomSampler`: the indices given, each as often as it was given."""
+"""`SubsetRandomSampler`: each index comes as often as it is listed."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def test_places_are_those_of_a_random_sampler():
     )
 
 
-def test_it_is_torchs_sampler_and_its_indices_are_a_copy():
+def test_subset_sampler_subclasses_torchs_and_copies_its_indices():
     for given_indices in ([3, 1], np.array([3, 1], np.int32), torch.tensor([3, 1])):
         sampler = SubsetRandomSampler(given_indices, shuffle=False, seed=0)
         given_indices[0] = 0

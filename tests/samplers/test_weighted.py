@@ -1,4 +1,4 @@
-"""`WeightedRandomSampler`: torch's signature, honest about what it cannot do."""
+"""`WeightedRandomSampler`: torch's signature, with errors for everything it cannot do."""
 
 from __future__ import annotations
 
@@ -113,7 +113,7 @@ def test_weights_are_copied_once_whatever_they_come_in(kind, tmp_path):
     np.ones(n).tofile(tmp_path / "weights")
     array = np.fromfile(tmp_path / "weights")
     mapped = np.memmap(tmp_path / "weights", dtype=np.float64, mode="r+")
-    given, changed = {
+    weights, changed = {
         "array": (array, array),
         "memory map": (mapped, mapped),
         "tensor": (torch.from_numpy(array), array),
@@ -122,11 +122,11 @@ def test_weights_are_copied_once_whatever_they_come_in(kind, tmp_path):
     }[kind]
     tracemalloc.start()
     try:
-        sampler = WeightedRandomSampler(given, seed=0)
+        sampler = WeightedRandomSampler(weights, seed=0)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert peak < 1.5 * 8 * n  # the copy, and a few bits a weight of what the checks find
+    assert peak < 1.5 * 8 * n  # the copy, and a few bits a weight for the checks
     changed[: n - 1] = 0.0
     assert sampler.expected_visits()[0] == 1.0
 
@@ -136,18 +136,16 @@ def test_drawing_by_a_column_takes_its_copy_and_a_table_and_no_more(kind, tmp_pa
     n = 1_000_000
     np.save(tmp_path / "weights.npy", np.random.default_rng(0).random(n))
     column = np.load(tmp_path / "weights.npy", mmap_mode="r")
-    given = pa.array(column) if kind == "arrow" else column
+    weights = pa.array(column) if kind == "arrow" else column
     tracemalloc.start()
     try:
-        order = WeightedRandomSampler(given).order(seed=0, epoch=0)
+        order = WeightedRandomSampler(weights).order(seed=0, epoch=0)
         for start in range(0, n, 1 << 14):
             order[start : start + (1 << 14)]
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()
-    assert (
-        peak < (8 + 12) * n
-    )  # copy and table take 16 bytes a weight; what is left is for chunks, whatever n
+    assert peak < (8 + 12) * n  # copy and table take 16 bytes a weight; the others are for chunks, for any n
 
 
 def test_an_arrow_columns_null_is_a_missing_weight():
@@ -157,9 +155,9 @@ def test_an_arrow_columns_null_is_a_missing_weight():
 
 def test_a_pickled_sampler_leaves_its_table_behind():
     sampler = WeightedRandomSampler(np.ones(10_000))
-    before = len(pickle.dumps(sampler))
+    num_bytes = len(pickle.dumps(sampler))
     sampler.order(seed=0, epoch=0)
-    assert len(pickle.dumps(sampler)) == before
+    assert len(pickle.dumps(sampler)) == num_bytes
 
 
 def test_the_logarithm_is_exact_to_the_last_bits():
@@ -178,6 +176,6 @@ def test_the_logarithm_is_exact_to_the_last_bits():
     ],
     ids=["text", "bytes", "complex", "dates"],
 )
-def test_what_numpy_would_read_as_numbers_and_is_none_is_refused(weights):
+def test_values_that_numpy_would_convert_to_numbers_are_refused(weights):
     with pytest.raises(TypeError, match="`weights` must be one number an index: got "):
         WeightedRandomSampler(weights)
