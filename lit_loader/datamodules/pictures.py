@@ -143,6 +143,7 @@ def draw_objects(
     line_width = 2 + longer_side // 340
     names = attributes or {}
     keep = target["scores"] >= min_score if "scores" in target else slice(None)
+    # All per-object fields are filtered by the score.
     fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *names)
     objects = {name: target[name][keep].detach().cpu() for name in fields if name in target}
     labels = objects["labels"] - first_label
@@ -153,6 +154,7 @@ def draw_objects(
         texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
     # An object's box, mask and text share a colour, which depends on its class.
     colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
+    # Masks come first, so that boxes, points and texts stay readable on top. torchvision warns if there are none.
     if texts and "masks" in objects:
         masks = objects["masks"].reshape(-1, *objects["masks"].shape[-2:])
         inside = masks > (0.5 if masks.is_floating_point() else 0)
@@ -324,10 +326,12 @@ def _draw_bars(axis: Any, bars: Mapping[str, npt.NDArray[np.float64]], form: str
         return
     height = 0.8 / len(bars)
     for number, (name, values) in enumerate(bars.items()):
+        # The bars of one class are side by side, centred at its number.
         places = np.arange(len(values)) + (number - (len(bars) - 1) / 2) * height
         container = axis.barh(places, np.nan_to_num(values), height, label=name, color=_COLOURS[2 - number])
         texts = ["n/a" if math.isnan(value) else form.format(value) for value in values.tolist()]
         axis.bar_label(container, texts, padding=2, fontsize=7 if len(bars) == 1 else 6)
+    # Room for the value next to the longest bar.
     axis.margins(x=0.2)
     axis.set_xlim(left=0)
     if len(bars) > 1:
@@ -422,6 +426,7 @@ def _figure(
     columns = max(1, round(math.sqrt(len(canvases) * cell_height / cell_width)))
     rows = max(1, math.ceil(len(canvases) / columns))
     text_height = 24 if texts or halves else 0
+    # Pixels above the canvases for the title and the legend.
     head = 40 * (bool(title) + bool(legend))
     width = columns * (cell_width + _MARGIN) + _MARGIN
     height = rows * (cell_height + text_height + _MARGIN) + _MARGIN + head

@@ -140,6 +140,7 @@ def loop_position(trainer: Trainer, resumed: Sequence[bool] = ()) -> LoopPositio
         return LoopPosition(
             epoch_over, [False] * len(loaders), reloaded_epoch, [min(num_unused, MAX_HELD)] * len(loaders)
         )
+    # Only "max_size_cycle" has _consumed: for each loader, True if it has ended at least once in this epoch.
     cycles: list[bool] | None = getattr(rounds, "_consumed", None)
     num_rounds = rounds._idx
     # If a loader broke off a round, the loaders in front of it have already yielded a batch of that round.
@@ -282,6 +283,7 @@ class ResumeStates(Callback):
         if _num_begun(trainer):
             # The batch of the unfinished step is trained on again.
             batches.is_last_batch = False
+        # Lightning's flag is wrong where limit_train_batches or the shortest loader ended the epoch.
         elif isinstance(position.get("epoch_over"), bool):
             batches.is_last_batch = position["epoch_over"]
         epoch_over = batches.is_last_batch
@@ -308,6 +310,7 @@ class ResumeStates(Callback):
         if batches.current.processed > 0 and not epoch_over:
             self._mid_epoch = list(zip(loaders, states, strict=True))
             ended = [loader for loader, state in self._mid_epoch if state.get("position") == 0]
+        # If Lightning ends the epoch first, it restarts the fetcher itself.
         if not ends_epoch:
             begun_again = position.get("begun_again")
             flags = begun_again if isinstance(begun_again, list) and not epoch_over else []
@@ -405,6 +408,7 @@ def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *,
     # Reads the lengths of all loaders.
     fetcher.reset()
     rounds = _rounds(trainer)
+    # The checkpoint may have been saved after a loader's last batch; then its iterator ends at once.
     if mid_epoch:
         for iterator in rounds.iterators:
             if isinstance(iterator, LoaderIterator):
@@ -413,6 +417,7 @@ def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *,
             rounds._consumed = [flag is True for flag in begun_again]
     if isinstance(fetcher, _PrefetchDataFetcher):
         fetcher.prefetch_batches = num_prefetched
+        # The fetcher's __iter__ does the same for loaders without a length.
         if fetcher.length is None:
             for _ in range(num_prefetched):
                 try:

@@ -34,6 +34,7 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
     font = ImageFont.load_default(max(12, max(image.size) // 45))
     line_height = int(font.getbbox("Ag")[3]) + 3
     rectangles: list[Rectangle] = []
+    # Without boxes the texts go down the left edge: each is above the top of its row.
     corners = [[0.0, (row + 1.0) * line_height, image.width, image.height] for row in range(len(texts))]
     if boxes is not None:
         corners = boxes.tolist()

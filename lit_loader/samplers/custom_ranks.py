@@ -75,6 +75,7 @@ class GlobalBatches:
 
     def __iter__(self) -> Iterator[list[Any]]:
         """Yield the global batches; units are read one global batch at a time."""
+        # torch's BatchSampler cuts any iterable into lists.
         source: Any = map(_copied, self.units) if self.of_batches else self.units
         for units in BatchSampler(source, self.size, self.drop_last):
             if self.start is None:

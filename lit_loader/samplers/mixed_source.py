@@ -67,6 +67,7 @@ class MixedSourceSampler(SizedSampler):
             num_samples = size * max(-(-n // k) for n, k in zip(self.lengths, self.counts, strict=True))
         self._length = checked_int("num_samples", num_samples, minimum=1)
         self._num_indices = sum(self.lengths)
+        # A partial repetition at the end would also shift the pattern of the next epoch.
         if self._length % size:
             raise ValueError(
                 f"num_samples={num_samples} is not a multiple of sum(counts)={size}, and the last batch would have "

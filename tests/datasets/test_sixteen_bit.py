@@ -95,11 +95,13 @@ def test_a_value_that_no_16_bits_have_is_refused(wrong):
         ImageReading(sixteen_bit_max=wrong)
 
 
-def test_a_data_module_takes_the_value_as_a_flat_keyword(tmp_path):
+def test_a_data_module_takes_the_value_in_its_reading_settings(tmp_path):
     image_folder(tmp_path, largest=4095)
     source = FormatSource(format="image_folder", root=tmp_path, train=".", cache_dir=tmp_path / "cache")
     datamodule = ClassificationDataModule(
-        source, train_transforms={"size": 8, "to_float": False}, sixteen_bit_max=4095
+        source,
+        train_transforms={"size": 8, "to_float": False},
+        reading=ImageReading(sixteen_bit_max=4095),
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")

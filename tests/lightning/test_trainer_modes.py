@@ -177,7 +177,7 @@ def test_reloading_each_epoch_goes_on_and_leaves_no_workers(method, whose):
         trainer(**settings, **without_val()).fit(model)
         assert model.train_epochs == [epoch(e) for e in range(6)]
     else:
-        datamodule = Module(batch_size=4, seed=1, **workers)
+        datamodule = Module(batch_size=4, seed=1, workers=workers)
         made = Module(batch_size=4, seed=1).train_dataloader()
         trainer(**settings, limit_val_batches=0).fit(model, datamodule=datamodule)
         assert model.train_epochs == [[batch.tolist() for batch in made] for _ in range(6)]
