@@ -97,8 +97,8 @@ class NormalizeBatch(nn.Module):
             raise TypeError(f"expected images as a tensor or a list of tensors, got a {type(image).__name__}")
         if image.dtype != torch.uint8:
             raise TypeError(
-                f"expected uint8 images, got {image.dtype}; pass to_float=False to the data module's transforms, or "
-                "remove NormalizeBatch"
+                f"expected uint8 images, got {image.dtype}; let the data module's transforms keep uint8 "
+                "(to_float=False), or remove NormalizeBatch"
             )
         scale, shift = self._constants(image.device)
         num_channels = max(len(scale), len(shift))
