@@ -52,7 +52,7 @@ def cache_folder(cache_dir: Path | str | None = None) -> Path:
         return Path.home() / ".cache" / "lit_loader"
     except RuntimeError:
         raise CacheError(
-            "there is no home folder for the cache; pass `cache_dir` or `use_cache=False`"
+            "no home folder found for the cache; pass `cache_dir` or `use_cache=False`"
         ) from None
 
 

@@ -30,7 +30,7 @@ _Arrays = dict[str, npt.NDArray[Any]]
 class RaggedColumn(ABC):
     """Rows of unequal length in flat, read-only arrays.
 
-    There is no Python object per row, so a forked process copies no memory by changing reference counts.
+    Rows are not Python objects, so a forked process copies no memory by changing reference counts.
 
     Args:
         arrays: One vector for each name in ``ARRAYS``, in that order and of those types. An array whose name ends in
@@ -130,8 +130,9 @@ class TextColumn(RaggedColumn, Sequence[str]):
         if not -num_rows <= row < num_rows:
             raise IndexError(f"row {row} is outside a column of {num_rows} rows")
         row %= num_rows
-        start, stop = self.offsets[row], self.offsets[row + 1]
-        return self.data[start:stop].tobytes().decode("utf-8", "surrogateescape")
+        return (
+            self.data[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "surrogateescape")
+        )
 
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))
@@ -186,7 +187,7 @@ class ColumnSpec:
         if isinstance(column, RaggedColumn):
             return column.take(rows)
         selected = column[rows]
-        # Indexing has copied, so nobody else can write to it: marking it read-only saves the table another copy.
+        # Indexing has copied, so no other reference exists: marking it read-only saves the table another copy.
         selected.flags.writeable = False
         return selected
 

@@ -27,7 +27,7 @@ class KeypointSchema:
         normalization_pair: Positions of the two points whose distance normalizes errors, or None.
 
     Raises:
-        ValueError: If there are no names, a name is empty or a duplicate, or a position does not exist, is in two
+        ValueError: If ``names`` is empty, a name is empty or a duplicate, or a position does not exist, is in two
             pairs or is paired with itself.
         TypeError: If a name is not a string or a position not an int.
     """
@@ -214,8 +214,8 @@ KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(
   normalized by the distance between the eye centres.
 - ``face_68``: the iBUG 300-W mark-up, numbered from 0, as dlib writes it; outer eye corners 36 and 45.
 - ``face_98``: the WFLW mark-up, numbered from 0; outer eye corners 60 and 72.
-- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS, so there is no
-  normalization pair.
+- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS, so the
+  schema has no normalization pair.
 
 Source:
     Sagonas et al. 2013, 300 Faces in-the-Wild Challenge; Wu et al. 2018, Look at Boundary (WFLW); Deng et al.

@@ -1,10 +1,11 @@
-"""Masks of objects as annotations write them, polygons or run lengths, and their pixels.
+"""Masks of objects as polygons or run lengths, and their rasterization.
 
 NOTE [Which pixels a polygon covers]
-    Coordinates are those of boxes: pixel (0, 0) covers [0, 1) x [0, 1). A pixel belongs to a polygon if its centre lies
-    inside, by the even-odd rule; of centres on the outline those at the left or upper side do. So polygons that share
-    an edge share no pixel and leave none out, and the area has no bias: pycocotools' and Pillow's fill the outline too,
-    which makes an object of 16 pixels 16 % larger. The mask of an object is the union of its polygons.
+    Coordinates are as for boxes: pixel (0, 0) covers [0, 1) x [0, 1). A pixel belongs to a polygon if its centre
+    is inside by the even-odd rule; a centre on the left or upper outline is inside, one on the right or lower is not.
+    Polygons that share an edge therefore share no pixel and leave none out, and the area has no bias. pycocotools and
+    Pillow also fill the outline, which makes an object of 16 pixels 16 % larger. The mask of an object is the union of
+    its polygons.
 """
 
 from __future__ import annotations
@@ -36,13 +37,13 @@ __all__ = [
 ]
 
 MAX_MASK_PIXELS: Final = 2**31 - 1
-"""Most pixels of a mask given as run lengths."""
+"""Maximum number of pixels of a run-length mask."""
 
 MAX_ROW_CROSSINGS: Final = 2**22
-"""Most crossings of an object's outlines with rows of pixels that readers take: drawing them takes about 1 s."""
+"""Maximum number of crossings of an object's outlines with rows of pixels; drawing that many takes about 1 s."""
 
 _CROSSINGS_AT_ONCE: Final = 2**20
-_MAX_CHARS: Final = 7  # of a number in COCO's text: 7 times 5 bits hold any difference of two counts
+_MAX_CHARS: Final = 7  # per number in COCO's text; 7 * 5 bits hold any difference of two counts
 
 Polygon: TypeAlias = npt.ArrayLike
 Bitmap: TypeAlias = npt.NDArray[np.uint8]
@@ -50,12 +51,13 @@ Counts: TypeAlias = npt.NDArray[np.uint32]
 
 
 class RunLengths(NamedTuple):
-    """A mask as COCO's uncompressed RLE has it.
+    """Mask in COCO's uncompressed RLE.
 
     Attributes:
-        counts: Pixels outside, inside, outside, ..., column after column from the left; sum ``height * width``.
-        height: Of the image.
-        width: Of the image.
+        counts: Numbers of pixels outside, inside, outside, ..., column by column from the left; their sum is
+            ``height * width``.
+        height: Height of the image.
+        width: Width of the image.
     """
 
     counts: Sequence[int] | Counts
@@ -64,20 +66,20 @@ class RunLengths(NamedTuple):
 
 
 class Masks(RaggedColumn):
-    """One mask an object: polygons, run lengths, or none.
+    """Column with one mask per object: polygons, run lengths, or none.
 
     Args:
         part_offsets: int64 ``(N + 1,)``; object i has the polygons ``part_offsets[i]:part_offsets[i + 1]``.
         value_offsets: int64 ``(P + 1,)``; polygon p has ``values[value_offsets[p]:value_offsets[p + 1]]``.
         values: float32, x, y, x, y, ... of each polygon in pixels; see NOTE [Which pixels a polygon covers].
         run_offsets: int64 ``(N + 1,)``; object i has ``runs[run_offsets[i]:run_offsets[i + 1]]``.
-        runs: uint32, as `RunLengths` has them.
-        heights: int32 ``(N,)``, of the images of run lengths, 0 without.
+        runs: uint32, the counts of `RunLengths`.
+        heights: int32 ``(N,)``, image heights of run-length masks, 0 for other rows.
         widths: As ``heights``.
 
     Raises:
-        ValueError: If the arrays do not belong together, a coordinate is not finite, or run lengths do not add up to
-            their image's pixels or are more than `MAX_MASK_PIXELS`.
+        ValueError: If the arrays are inconsistent, a coordinate is not finite, or the run lengths of a mask do not add
+            up to the number of its pixels or exceed `MAX_MASK_PIXELS`.
     """
 
     ARRAYS = {  # noqa: RUF012 # never changed
@@ -105,108 +107,116 @@ class Masks(RaggedColumn):
         check_offsets(self.value_offsets, total=len(self.values), name="value_offsets of masks")
         check_offsets(self.run_offsets, total=len(self.runs), name="run_offsets of masks")
         if (self.value_offsets % 2).any():
-            raise ValueError("a polygon has an odd number of values; it is x, y, x, y, ...")
+            raise ValueError("a polygon has an odd number of values; expected x, y, x, y, ...")
         if not np.isfinite(self.values).all():
-            raise ValueError("polygons hold coordinates that are not finite")
-        both = (np.diff(self.part_offsets) > 0) & (np.diff(self.run_offsets) > 0)
-        if both.any():
-            raise ValueError(f"mask {np.flatnonzero(both)[0]} has polygons and run lengths; give one of them")
+            raise ValueError("polygons have coordinates that are not finite")
+        has_both = (np.diff(self.part_offsets) > 0) & (np.diff(self.run_offsets) > 0)
+        if has_both.any():
+            raise ValueError(
+                f"mask {np.flatnonzero(has_both)[0]} has polygons and run lengths; pass one of them"
+            )
         sums = np.diff(offsets_of(self.runs)[self.run_offsets])
         pixels = self.heights.astype(np.int64) * self.widths
         wrong = (sums != pixels) | (sums > MAX_MASK_PIXELS) | (np.minimum(self.heights, self.widths) < 0)
         for row in np.flatnonzero(wrong)[:1]:
             size = f"{self.heights[row]} x {self.widths[row]} pixels (at most {MAX_MASK_PIXELS})"
-            raise ValueError(f"the counts of mask {row} add up to {sums[row]}, and it has {size}")
+            raise ValueError(f"the counts of mask {row} add up to {sums[row]}, but it has {size}")
 
     @classmethod
     def from_rows(cls, rows: Iterable[Sequence[Polygon] | RunLengths | None]) -> Self:
         """Build the masks of objects.
 
         Args:
-            rows: For each object its polygons, each ``(n, 2)`` or x, y, x, y, ...; its `RunLengths`; or None.
+            rows: Per object its polygons, each ``(n, 2)`` or x, y, x, y, ...; its `RunLengths`; or None.
 
         Raises:
-            ValueError: As the class.
+            ValueError: As for the class.
         """
-        given = [() if row is None else row for row in rows]
-        encoded = [row if isinstance(row, RunLengths) else RunLengths((), 0, 0) for row in given]
-        polygons = [() if isinstance(row, RunLengths) else row for row in given]
-        flat = [frozen_array(each, np.float32, "a polygon").ravel() for parts in polygons for each in parts]
-        counts = [frozen_array(row.counts, np.uint32, "counts") for row in encoded]
+        polygons: list[Sequence[Polygon]] = []
+        encoded: list[RunLengths] = []
+        for row in rows:
+            is_encoded = isinstance(row, RunLengths)
+            polygons.append(() if row is None or is_encoded else row)
+            encoded.append(row if is_encoded else RunLengths((), 0, 0))
+        flat = [
+            frozen_array(polygon, np.float32, "a polygon").ravel() for parts in polygons for polygon in parts
+        ]
+        counts = [frozen_array(mask.counts, np.uint32, "counts") for mask in encoded]
         return cls(
             offsets_of([*map(len, polygons)]),
             offsets_of([*map(len, flat)]),
             np.concatenate([np.zeros(0, np.float32), *flat]),
             offsets_of([*map(len, counts)]),
             np.concatenate([np.zeros(0, np.uint32), *counts]),
-            frozen_array([row.height for row in encoded], np.int32, "heights"),
-            frozen_array([row.width for row in encoded], np.int32, "widths"),
+            frozen_array([mask.height for mask in encoded], np.int32, "heights"),
+            frozen_array([mask.width for mask in encoded], np.int32, "widths"),
         )
 
     def polygons(self, row: int) -> list[npt.NDArray[np.float32]]:
-        """Return the polygons of a row, each ``(n, 2)``; none if it has run lengths or no mask."""
+        """Return the polygons of an object, each ``(n, 2)``; an empty list if it has run lengths or no mask."""
         bounds = self.value_offsets[self.part_offsets[row] : self.part_offsets[row + 1] + 1].tolist()
         return [self.values[a:b].reshape(-1, 2) for a, b in pairwise(bounds)]
 
     def run_lengths(self, row: int) -> RunLengths | None:
-        """Return the run lengths of a row, or None if it has polygons or no mask."""
+        """Return the run lengths of an object, or None if it has polygons or no mask."""
         counts = self.runs[self.run_offsets[row] : self.run_offsets[row + 1]]
         return RunLengths(counts, int(self.heights[row]), int(self.widths[row])) if len(counts) else None
 
     def rasterize(
         self, row: int, height: int, width: int, *, scale: tuple[float, float] = (1.0, 1.0)
     ) -> Bitmap:
-        """Return the pixels of a row, uint8 ``(height, width)``, 1 inside.
+        """Return the bitmap of an object, uint8 ``(height, width)``, 1 inside.
 
-        What lies beyond the canvas is cut off, and an object without a mask covers nothing. Memory is bounded by the
-        canvas, whatever the annotation says. Time grows with the canvas and with the rows of pixels that the outlines
-        cross; readers refuse an object with more than `MAX_ROW_CROSSINGS`.
+        The mask is clipped to the canvas; it is empty for an object without one. Memory is bounded by the canvas,
+        whatever the annotation contains. Time grows with the canvas and with the rows of pixels that the outlines
+        cross; readers refuse objects with more than `MAX_ROW_CROSSINGS`.
 
         Args:
-            row: The object.
-            height: Of the canvas, in pixels.
-            width: Of the canvas.
-            scale: Pixels of the canvas for one of the annotated image, along x and y.
+            row: Row of the object.
+            height: Height of the canvas in pixels.
+            width: Width of the canvas in pixels.
+            scale: Canvas pixels per pixel of the annotated image, along x and y.
         """
-        found = self.run_lengths(row)
-        if found is not None:
-            return _of_runs(found, height, width, scale)
+        runs = self.run_lengths(row)
+        if runs is not None:
+            return _draw_runs(runs, height, width, scale)
         bitmap = np.zeros((height, width), dtype=np.uint8)
         starts = self.value_offsets[self.part_offsets[row] : self.part_offsets[row + 1] + 1]
         points = self.values[starts[0] : starts[-1]].reshape(-1, 2).astype(np.float64) * scale
-        _fill(bitmap, points, (starts - starts[0]) // 2)
+        _draw_polygons(bitmap, points, (starts - starts[0]) // 2)
         return bitmap
 
 
 def row_crossings(points: npt.NDArray[np.float64], starts: IndexArray, height: int) -> int:
-    """Return how often the outlines of polygons cross a row of pixels; drawing takes time in proportion to it.
+    """Return how often the outlines of polygons cross rows of pixels; the drawing time is proportional to it.
 
     Args:
-        points: The points of all polygons, ``(n, 2)``.
+        points: Points of all polygons, ``(n, 2)``.
         starts: int64 ``(P + 1,)``; polygon p has ``points[starts[p]:starts[p + 1]]``.
-        height: Of the canvas, in pixels; rows beyond it do not count.
+        height: Height of the canvas in pixels; rows outside it do not count.
     """
     rows = np.ceil(np.clip(points[:, 1], 0, height) - 0.5)
     return int(np.abs(rows[_next_points(starts)] - rows).sum())
 
 
 def _next_points(starts: IndexArray) -> IndexArray:
-    """Return the position of the point that follows each point on its polygon's outline."""
-    following = np.arange(1, starts[-1] + 1)
-    closed = np.flatnonzero(np.diff(starts))
-    following[starts[closed + 1] - 1] = starts[closed]
-    return following
+    """Return the position of the next point on the outline for each point."""
+    next_points = np.arange(1, starts[-1] + 1)
+    # The last point of each polygon that has points leads back to its first one.
+    polygons = np.flatnonzero(np.diff(starts))
+    next_points[starts[polygons + 1] - 1] = starts[polygons]
+    return next_points
 
 
 class _Edges(NamedTuple):
-    """Edges of outlines that cross rows of pixels, each from its upper end.
+    """Edges of outlines that cross rows of pixels, directed downwards.
 
     Attributes:
         upper: x and y of the upper ends, ``(E, 2)``.
-        slopes: Change of x for one row down.
-        first: The first row that the edge crosses.
-        last: The row after the last one.
-        polygons: The number of the polygon.
+        slopes: Change of x per row.
+        first: First row that the edge crosses.
+        last: Row after the last one that the edge crosses.
+        polygons: Number of the edge's polygon.
     """
 
     upper: npt.NDArray[np.float64]
@@ -216,36 +226,39 @@ class _Edges(NamedTuple):
     polygons: IndexArray
 
 
-def _fill(bitmap: Bitmap, points: npt.NDArray[np.float64], starts: IndexArray) -> None:
-    """Set the pixels of polygons; see NOTE [Which pixels a polygon covers]."""
+def _draw_polygons(bitmap: Bitmap, points: npt.NDArray[np.float64], starts: IndexArray) -> None:
+    """Draw polygons; see NOTE [Which pixels a polygon covers]."""
     if not len(points):
         return
     height, width = bitmap.shape
-    low, high = points.min(axis=0), points.max(axis=0)
-    left, top = (int(side) for side in np.clip(np.floor(low), 0, (width, height)))
-    right, bottom = (int(side) for side in np.clip(np.ceil(high), 0, (width, height)))
+    left, top = (int(side) for side in np.clip(np.floor(points.min(axis=0)), 0, (width, height)))
+    right, bottom = (int(side) for side in np.clip(np.ceil(points.max(axis=0)), 0, (width, height)))
     if left >= right or top >= bottom:
         return
-    # Edges from the upper to the lower end, so that an edge has the same crossings from either side.
-    following = points[_next_points(starts)]
-    down = points[:, 1] <= following[:, 1]
-    upper, lower = np.where(down[:, None], points, following), np.where(down[:, None], following, points)
-    first, last = (np.clip(np.ceil(end[:, 1] - 0.5), top, bottom).astype(np.int64) for end in (upper, lower))
-    crossed = np.flatnonzero(last > first)
-    upper = upper[crossed]
-    slopes = (lower[crossed, 0] - upper[:, 0]) / (lower[crossed, 1] - upper[:, 1])
-    polygons = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[crossed]
-    edges = _Edges(upper, slopes, first[crossed], last[crossed], polygons)
+    # Every edge is computed from its upper to its lower end. Rounding then gives the two polygons at a common edge the
+    # same crossings, although one of them lists the edge upwards.
+    next_points = points[_next_points(starts)]
+    is_down = (points[:, 1] <= next_points[:, 1])[:, None]
+    upper = np.where(is_down, points, next_points)
+    lower = np.where(is_down, next_points, points)
+    first = np.clip(np.ceil(upper[:, 1] - 0.5), top, bottom).astype(np.int64)
+    last = np.clip(np.ceil(lower[:, 1] - 0.5), top, bottom).astype(np.int64)
+    # Edges that cross no row would divide by a height of 0.
+    crossing = np.flatnonzero(last > first)
+    upper = upper[crossing]
+    slopes = (lower[crossing, 0] - upper[:, 0]) / (lower[crossing, 1] - upper[:, 1])
+    polygons = np.repeat(np.arange(len(starts) - 1), np.diff(starts))[crossing]
+    edges = _Edges(upper, slopes, first[crossing], last[crossing], polygons)
     for start, end in _bands(edges, top, bottom):
         bitmap[start:end, left:right] |= _inside(edges, start, end, left, right)
 
 
 def _bands(edges: _Edges, top: int, bottom: int) -> Iterator[tuple[int, int]]:
-    """Yield the first row, and the row after the last one, of bands with few crossings each."""
+    """Yield bands of rows with few crossings each, as the first row and the row after the last one."""
     if int((edges.last - edges.first).sum()) <= _CROSSINGS_AT_ONCE:
         yield top, bottom
         return
-    # Outlines of many long edges have more crossings than fit into memory.
+    # The crossings of many long edges do not fit into memory at once.
     begins = np.bincount(edges.first - top, minlength=bottom - top + 1)
     ends = np.bincount(edges.last - top, minlength=bottom - top + 1)
     num_crossings = offsets_of(np.cumsum(begins - ends)[:-1])
@@ -258,7 +271,7 @@ def _bands(edges: _Edges, top: int, bottom: int) -> Iterator[tuple[int, int]]:
 
 
 def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bitmap:
-    """Return 1 for the pixels of some rows that lie inside of a polygon, ``(bottom - top, x_max - x_min)``."""
+    """Return the bitmap of a band of rows, ``(bottom - top, x_max - x_min)``, 1 inside a polygon."""
     active = np.flatnonzero((edges.first < bottom) & (edges.last > top))
     start = np.maximum(edges.first[active], top)
     counts = np.minimum(edges.last[active], bottom) - start
@@ -268,13 +281,13 @@ def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bit
     columns = np.clip(np.ceil(x - 0.5), x_min, x_max).astype(np.int64) - x_min
     shape = (bottom - top, x_max - x_min + 1)
     cells = (y - top) * shape[1] + columns
-    # The outline changes sides at each crossing: the parity of the crossings to the left is inside or outside.
+    # A pixel is inside a single polygon if the number of crossings to its left is odd.
     if not len(cells) or edges.polygons[0] == edges.polygons[-1]:
         changes = np.zeros(shape, dtype=np.uint8)
-        np.add.at(changes.reshape(-1), cells, np.uint8(1))  # wraps at 256, which is even
+        np.add.at(changes.reshape(-1), cells, np.uint8(1))  # overflow is harmless: 256 is even
         return np.cumsum(changes[:, :-1], axis=1, dtype=np.uint8) & np.uint8(1)
-    # Of several polygons a row has pairs of crossings where it enters and leaves one of them: a pixel is inside of as
-    # many as were entered and not left. One pass over the pixels draws all, however many there are.
+    # Several polygons: sorted by polygon and row, the crossings alternate between entering and leaving a polygon. A
+    # pixel is inside if more polygons were entered than left before it. One pass over the pixels draws all polygons.
     num_cells = shape[0] * shape[1]
     order = np.sort(edges.polygons[edge] * num_cells + cells) % num_cells
     depth = np.zeros(shape, dtype=np.int32)
@@ -284,16 +297,14 @@ def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bit
     return inside.view(np.uint8)
 
 
-def _of_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, float]) -> Bitmap:
+def _draw_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, float]) -> Bitmap:
     counts = np.asarray(runs.counts)
     if (runs.height, runs.width) == (height, width) and scale == (1.0, 1.0):
         pixels = np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
         return np.ascontiguousarray(pixels.reshape(width, height).T)
-    # The image is not of the size annotated, or is kept at another: look up the run of each pixel.
-    xs, ys = (
-        np.floor((np.arange(side) + 0.5) / ratio).astype(np.int64)
-        for side, ratio in zip((width, height), scale, strict=True)
-    )
+    # The canvas differs from the annotated image: look up the run of each canvas pixel's centre.
+    xs = np.floor((np.arange(width) + 0.5) / scale[0]).astype(np.int64)
+    ys = np.floor((np.arange(height) + 0.5) / scale[1]).astype(np.int64)
     ends = np.cumsum(counts, dtype=np.int64)
     run_of_pixel = np.searchsorted(ends, xs[None] * runs.height + ys[:, None], side="right")
     bitmap: Bitmap = run_of_pixel.astype(np.uint8) & 1
@@ -303,7 +314,7 @@ def _of_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, floa
 
 
 def run_lengths(bitmap: npt.ArrayLike) -> RunLengths:
-    """Return the run lengths of a mask ``(height, width)``; whatever is not 0 is inside."""
+    """Return the run lengths of a mask ``(height, width)``; nonzero pixels are inside."""
     mask = np.asarray(bitmap) != 0
     height, width = mask.shape
     flat = mask.T.reshape(-1)
@@ -313,49 +324,53 @@ def run_lengths(bitmap: npt.ArrayLike) -> RunLengths:
 
 
 def decode_counts(text: str | bytes) -> npt.NDArray[np.int64]:
-    """Return the counts that COCO's compressed text holds.
+    """Decode the counts in COCO's compressed RLE string.
 
-    The text is not trusted: its numbers are bounded by what 7 characters hold, and there are at most as many as
-    characters; `Masks` checks that they add up.
+    The string is not trusted: each number has at most 7 characters, and `Masks` checks that the counts add up.
 
     Raises:
-        ValueError: If the text is not such a text, or a count is negative.
+        ValueError: If the string is invalid, or a count is negative.
 
     Source:
-        pycocotools, ``rleFrString``: 5 bits a character from the lowest, a sixth bit if more follow, the highest of the
-        last one is the sign; from the fourth count on it is the difference to the count two before.
+        pycocotools, ``rleFrString``: each character has 5 bits, lowest bits first, and a sixth bit if more characters
+        follow; the highest of the 5 bits of the last one is the sign. From the fourth number on, it is the difference
+        to the count two positions before.
     """
-    given = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
-    chars = np.frombuffer(given, dtype=np.uint8).astype(np.int64) - 48
+    data = text.encode("utf-8", "surrogatepass") if isinstance(text, str) else bytes(text)
+    chars = np.frombuffer(data, dtype=np.uint8).astype(np.int64) - 48
     if not chars.size:
         return chars
     is_last = chars & 32 == 0
     if chars.min() < 0 or chars.max() > 63 or not is_last[-1]:
-        raise ValueError("counts are not run lengths as text: characters 0 to o, ending in a whole number")
+        raise ValueError(
+            "invalid COCO RLE string in counts: expected characters '0' to 'o', the last one ending a number"
+        )
     ends = np.flatnonzero(is_last)
     starts = np.concatenate([[0], ends[:-1] + 1])
-    if (longest := (ends - starts).max() + 1) > _MAX_CHARS:
-        raise ValueError(f"counts hold a number of {longest} characters; at most {_MAX_CHARS} are read")
-    place = np.arange(len(chars)) - np.repeat(starts, ends - starts + 1)
-    counts = np.add.reduceat((chars & 31) << (5 * place), starts)
-    negative = chars[ends] & 16 != 0
-    counts[negative] -= np.int64(1) << (5 * (place[ends[negative]] + 1))
+    lengths = ends - starts + 1
+    if lengths.max() > _MAX_CHARS:
+        raise ValueError(
+            f"counts has a number of {lengths.max()} characters; at most {_MAX_CHARS} are allowed"
+        )
+    shift = 5 * (np.arange(len(chars)) - np.repeat(starts, lengths))
+    counts = np.add.reduceat((chars & 31) << shift, starts)
+    is_negative = chars[ends] & 16 != 0
+    counts[is_negative] -= np.int64(1) << (shift[ends[is_negative]] + 5)
     counts[1::2] = np.cumsum(counts[1::2])
     counts[2::2] = np.cumsum(counts[2::2])
     if counts.min() < 0:
-        raise ValueError(f"counts hold {counts.min()}; a run has 0 pixels or more")
+        raise ValueError(f"counts has {counts.min()}; a run has at least 0 pixels")
     return counts
 
 
 def encode_counts(counts: Sequence[int] | npt.NDArray[Any]) -> str:
-    """Return counts as COCO's compressed text; see `decode_counts`."""
+    """Encode counts as COCO's compressed RLE string; see `decode_counts`."""
     values = np.asarray(counts, dtype=np.int64).copy()
     values[3:] -= np.asarray(counts, dtype=np.int64)[1:-2]
-    place = 5 * np.arange(_MAX_CHARS)
-    bits = values[:, None] >> place
-    chars = bits & 31
-    rest = bits >> 5
-    # What is left after the last character is nothing but its sign.
-    follows = np.where(chars & 16, rest != -1, rest != 0)
-    used = np.insert(np.logical_and.accumulate(follows[:, :-1], axis=1), 0, True, axis=1)
-    return bytes(((chars | np.where(follows, 32, 0)) + 48)[used].tolist()).decode()
+    shifted = values[:, None] >> 5 * np.arange(_MAX_CHARS)
+    chars = shifted & 31
+    remainder = shifted >> 5
+    # A number ends where all remaining bits repeat the sign bit of the character.
+    has_next = np.where(chars & 16, remainder != -1, remainder != 0)
+    is_used = np.insert(np.logical_and.accumulate(has_next[:, :-1], axis=1), 0, True, axis=1)
+    return bytes(((chars | np.where(has_next, 32, 0)) + 48)[is_used].tolist()).decode()

@@ -32,7 +32,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
         It has ``category_ids`` if every class has one and the tables agree.
 
     Raises:
-        ValueError: If there are no tables, or their roots or keypoint schemas differ.
+        ValueError: If ``tables`` is empty, or their roots or keypoint schemas differ.
     """
     if not tables:
         raise ValueError("tables is empty; pass at least one")
@@ -80,7 +80,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
 def with_same_names(tables: Sequence[AnnotationTable]) -> list[AnnotationTable]:
     """Return the tables with common numbers of classes and attribute values, and with the same points.
 
-    If tables disagree, the names are those of a table that has all of them, else all names, sorted. A table whose
+    If tables disagree, the names of a table that has all of them are used, else all names, sorted. A table whose
     attributes and points need no change stays a view of its cache file. The tables have ``category_ids`` if every
     class has one in some table and the tables agree.
 

@@ -1,4 +1,4 @@
-"""Check of paths that come from a data set's own files: only paths under its root are accepted."""
+"""Check of the paths in a data set's own files: only paths under its root are accepted."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Splits of one table: stratified by class, by image or by group, the same whatever the table's order.
+"""Split a table by class, image or group, with a result that does not depend on the order of the table.
 
 NOTE [Copies]
-    Images that are byte-identical copies of each other stay in one part, or a model would be tested on what it was
-    trained on. Files are compared by size, then those of equal size by their last bytes, then the rest by a hash of
-    all of them, so that few files are read whole. The copies found are kept in the cache folder under a key of the
-    table and its image paths: only the first split of a table looks at its images. Images that are replaced later while
-    the annotations stay the same are not compared again, unless the table keeps their stamps (see `AnnotationTable`).
+    Byte-identical copies of an image stay in one part, because a model would otherwise be tested on its training data.
+    Files are compared by size, files of equal size by their last bytes, and then by a hash of the whole file, so only
+    few files are read completely. The copies are stored in the cache folder under a key of the table and its image
+    paths, so only the first split of a table reads its images. If images are replaced later while the annotations stay
+    the same, they are not compared again, unless the table has their stamps (see `AnnotationTable`).
 """
 
 from __future__ import annotations
@@ -53,17 +53,18 @@ def hold_out(
     """Return a `stratified_split` in which copies of an image stay together; see NOTE [Copies].
 
     Args:
-        table: As `stratified_split` takes it.
-        shares: As `stratified_split` takes them.
-        group_pattern: As `group_names` takes it, or None without groups. Groups that copies connect are one.
-        seed: As `stratified_split` takes it.
-        cache_dir: Where the copies that were found are kept, or None for the user's cache folder.
+        table: As for `stratified_split`.
+        shares: As for `stratified_split`.
+        group_pattern: As for `group_names`, or None for no groups. Groups that share copies are merged.
+        seed: As for `stratified_split`.
+        cache_dir: Folder to cache the copies in, or None for the user's cache folder.
 
     Returns:
-        The parts, a sentence on the copies (empty without any), and whether the images were compared now.
+        The parts, a sentence about the copies (empty if there are none), and True if the images were compared in this
+        call.
 
     Raises:
-        ValueError: As `group_names` and `stratified_split`.
+        ValueError: As for `group_names` and `stratified_split`.
     """
     groups = None if group_pattern is None else group_names(table.image_paths, group_pattern)
     copies, is_new = find_copies(table, cache_dir)
@@ -79,14 +80,14 @@ def hold_out(
 
 
 def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> tuple[list[list[int]], bool]:
-    """Return the images that are byte-identical, and whether they were compared now; see NOTE [Copies].
+    """Return groups of byte-identical images, and True if they were compared in this call; see NOTE [Copies].
 
     Args:
-        table: The images; those that cannot be read, and empty files, are no copies.
-        cache_dir: Where the result is kept, or None for the user's cache folder.
+        table: The images; unreadable and empty files do not count as copies.
+        cache_dir: Folder to cache the result in, or None for the user's cache folder.
 
     Returns:
-        For each content that several images have their positions in the table, ascending.
+        Per group, the positions of its images in the table, ascending.
     """
     key = hashlib.blake2b(
         f"{table.cache_key} {table.root}".encode("utf-8", "surrogateescape"), digest_size=16
@@ -95,26 +96,28 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
         for array in COLUMNS[name].to_arrays(name, getattr(table, name)).values():
             key.update(array.tobytes())
     path = cache_folder(cache_dir) / "annotations" / f"{key.hexdigest()}.copies.json"
+    # A damaged cache file counts as missing.
     with suppress(OSError, ValueError, TypeError):
         copies = json.loads(path.read_bytes())
         if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
             return copies, False
     copies = [list(range(table.num_images))]
     for trait in (os.path.getsize, _tail, _digest):
-        copies = [equal for group in copies for equal in _equal_images(table, group, trait)]
-    # without a cache to write they are compared each time
+        copies = [subgroup for group in copies for subgroup in _equal_images(table, group, trait)]
+    # Without a writable cache they are compared every time.
     with suppress(OSError), new_file(path) as file:
         file.write(json.dumps(copies).encode())
     return copies, True
 
 
 def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
-    """Return a sentence for each two sets of which one holds byte-identical copies of images of the other.
+    """Return a sentence for each pair of sets in which one has byte-identical copies of images of the other.
 
-    A file is opened only if another set has one of the same size and, for a second look, of the same last bytes.
+    A file is opened only if another set has a file of the same size, and read completely only if their last bytes are
+    equal as well.
 
     Args:
-        tables: The sets by name. A path that several sets name is one file and no copy of itself.
+        tables: The sets by name. A path in several sets is one file, not a copy of itself.
     """
     sets_of_file: dict[str, set[str]] = {}
     for name, table in tables.items():
@@ -132,19 +135,21 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
     for a, b in combinations(tables, 2):
         pairs = []
         for files in groups:
-            in_a = [file for file in files if a in sets_of_file[file]]
-            in_b = [file for file in files if b in sets_of_file[file]]
-            copies = [file for file in in_b if in_a and in_a != [file]]
-            pairs += [(next(other for other in in_a if other != file), file) for file in copies]
+            files_of_a = [file for file in files if a in sets_of_file[file]]
+            for file in files:
+                if b in sets_of_file[file]:
+                    pairs += [(other, file) for other in files_of_a if other != file][:1]
         if pairs:
-            first, copy = (os.path.relpath(file, tables[a].root) for file in pairs[0])
-            count = f"{len(pairs)} images of {b} are byte-identical copies of images of {a}"
-            sentences.append(f"{count}, such as {copy!r} of {first!r}; results on {b} are too good")
+            original, copy = (os.path.relpath(file, tables[a].root) for file in pairs[0])
+            sentences.append(
+                f"{len(pairs)} images of {b} are byte-identical copies of images of {a}, such as {copy!r} of "
+                f"{original!r}; results on {b} are too good"
+            )
     return sentences
 
 
 def _equal_files(files: Iterable[str], trait: Callable[[str], object]) -> Iterator[list[str]]:
-    """Yield the files, two at least, that are equal in a trait; unreadable and empty files are left out."""
+    """Yield groups of at least two files with an equal trait, without unreadable and empty files."""
     files_by_value: dict[object, list[str]] = {}
     for file in files:
         with suppress(OSError):
@@ -159,40 +164,39 @@ def stratified_split(
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> dict[str, IndexArray]:
-    """Return the images of each part of a table, every class divided by the parts' shares.
+    """Split the images of a table so that every class is divided in proportion to the parts' shares.
 
-    Classes are dealt out one by one, the one with the fewest images without a part yet first;
-    each of its images goes to the part that still lacks most of that class. Images without objects are
-    dealt out as a class of their own. Where every image has one class, each part gets its share of each
-    class to within one image, but for what the next rule asks.
+    Classes are assigned one by one, starting with the class with the fewest unassigned images. Each of its images goes
+    to the part that lacks most of that class. Images without objects form a class of their own. If every image has one
+    class, each part gets its share of each class to within one image, apart from the next rule.
 
-    A class that lies in as many groups as there are parts, or more, occurs in every part, unless images that
-    it shares with a rarer class went elsewhere; one in fewer groups occurs in as many parts as it can.
+    A class in at least as many groups as there are parts occurs in every part, unless images that it shares with a
+    rarer class went to other parts; a class in fewer groups occurs in as many parts as possible.
 
     Args:
         table: The images with their objects.
-        shares: Share of the images for each part, by the part's name; positive, of sum 1.
-        groups: Name of each image's group, such as the person it shows; a group is never cut. Default: every
-            image path is a group. Larger groups are placed first, so a small part gets small groups.
-        seed: Another seed gives another split.
+        shares: Share of each part by name; positive, with sum 1.
+        groups: Group of each image, such as the person it shows; groups are never split. Default: every image path is a
+            group. Larger groups are assigned first, so a small part gets small groups.
+        seed: Seed of the split.
 
     Returns:
-        For each part int64 positions in the table, ascending. No position is in two parts.
+        Per part, int64 positions in the table, ascending. No position is in two parts.
 
     Raises:
-        ValueError: If shares are not positive or not of sum 1, or there is not one group name an image.
+        ValueError: If shares are not positive or their sum is not 1, or ``groups`` does not have one name per image.
 
-    Determinism: the parts follow from ``seed`` and, of each image, its classes and the name of its group (or its
-    path); the order of the images in the table changes nothing.
+    Determinism: the parts depend only on ``seed`` and on each image's classes and group (or path), not on the order of
+    the images in the table.
 
     Source:
-        Sechidis, Tsoumakas and Vlahavas 2011, On the stratification of multi-label data, algorithm 1; that
-        every part gets one of a rare class is added here.
+        Sechidis, Tsoumakas and Vlahavas 2011, On the stratification of multi-label data, algorithm 1. The rule that
+        every part gets an image of a rare class is an addition.
     """
     if not all(share > 0 for share in shares.values()) or not abs(sum(shares.values()) - 1) < 1e-6:
-        raise ValueError(f"shares={dict(shares)} must be positive and of sum 1, e.g. train 0.9 and val 0.1")
+        raise ValueError(f"shares={dict(shares)} must be positive with sum 1, e.g. train 0.9 and val 0.1")
     if groups is not None and len(groups) != table.num_images:
-        raise ValueError(f"groups has {len(groups)} names; the table has {table.num_images} images")
+        raise ValueError(f"groups has {len(groups)} names, but the table has {table.num_images} images")
     names, unit_of_image = _units(table.image_paths if groups is None else groups, seed=seed)
     part_of_unit = _assign_units(table, unit_of_image, len(names), list(shares.values()))
     part_of_image = part_of_unit[unit_of_image]
@@ -215,7 +219,7 @@ def group_names(paths: Iterable[str], pattern: str) -> list[str]:
         raise ValueError(f"group_pattern={pattern!r} is not a regular expression: {error}") from None
     if compiled.groups == 0:
         raise ValueError(
-            f"group_pattern={pattern!r} has no group; put what identifies in brackets: '([a-z]+)_'"
+            f"group_pattern={pattern!r} has no group; put the identifying part in parentheses: '([a-z]+)_'"
         )
     names = []
     for path in paths:
@@ -227,28 +231,27 @@ def group_names(paths: Iterable[str], pattern: str) -> list[str]:
 
 
 def check_groups(paths: Mapping[str, Iterable[str]], pattern: str, *, root: Path | str) -> None:
-    """Raise AnnotationError if a group lies in two sets.
+    """Raise AnnotationError if two sets share a group.
 
     Args:
-        paths: For each set its image paths.
-        pattern: As `group_names` takes it.
-        root: The data set's folder, for the message.
+        paths: Image paths of each set.
+        pattern: As for `group_names`.
+        root: Folder of the data set, for the message.
     """
-    groups = {name: group_names(each, pattern) for name, each in paths.items()}
+    groups = {name: group_names(set_paths, pattern) for name, set_paths in paths.items()}
     for a, b, shared in shared_names(groups):
         raise AnnotationError(
-            f"{len(shared)} groups of {pattern!r} lie in {a} and in {b}, such as "
-            f"{', '.join(map(repr, shared[:5]))}; hold {b} out of {a} by groups, or leave the pattern away to "
-            "accept it",
+            f"{len(shared)} groups of {pattern!r} are in both {a} and {b}, such as "
+            f"{', '.join(map(repr, shared[:5]))}; hold {b} out of {a} by groups, or remove the pattern to accept this",
             path=root,
         )
 
 
 def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str, list[str]]]:
-    """Yield each two sets that have names in common, with those names, sorted.
+    """Yield each pair of sets with common names, and these names, sorted.
 
     Args:
-        names: For each set its image paths, or its groups.
+        names: Image paths or groups of each set.
     """
     sets = {name: set(values) for name, values in names.items()}
     for a, b in combinations(sets, 2):
@@ -260,12 +263,12 @@ def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str,
 def _equal_images(
     table: AnnotationTable, images: Iterable[int], trait: Callable[[str], object]
 ) -> Iterator[list[int]]:
-    """Yield those of some images, two at least, whose files are equal in a trait."""
-    found: dict[object, list[int]] = {}
+    """Yield groups of at least two images whose files have an equal trait."""
+    images_by_value: dict[object, list[int]] = {}
     for image in images:
-        with suppress(OSError):  # missing or unreadable, which is the reader's policy to decide on
-            found.setdefault(trait(f"{table.root}/{table.image_paths[image]}"), []).append(image)
-    return (equal for value, equal in found.items() if value and len(equal) > 1)
+        with suppress(OSError):  # the reader's policy decides on missing and unreadable images
+            images_by_value.setdefault(trait(f"{table.root}/{table.image_paths[image]}"), []).append(image)
+    return (group for value, group in images_by_value.items() if value and len(group) > 1)
 
 
 def _tail(path: str) -> bytes:
@@ -280,58 +283,63 @@ def _digest(path: str) -> bytes:
 
 
 def _connected(names: Sequence[str], copies: Iterable[Sequence[int]]) -> list[str]:
-    """Return the group of each image where groups that copies connect are one, called by its first name."""
-    first: dict[str, str] = {}
+    """Return the group of each image after merging groups with common copies; the first name is kept."""
+    parents: dict[str, str] = {}
 
-    def group(name: str) -> str:
-        while name in first:
-            name = first[name]
+    def find_root(name: str) -> str:
+        while name in parents:
+            name = parents[name]
         return name
 
     for images in copies:
-        name, *others = sorted({group(names[image]) for image in images})
-        first |= dict.fromkeys(others, name)
-    return list(map(group, names))
+        root, *merged = sorted({find_root(names[image]) for image in images})
+        parents |= dict.fromkeys(merged, root)
+    return list(map(find_root, names))
 
 
 def _units(groups: Iterable[str], *, seed: int) -> tuple[list[str], IndexArray]:
-    """Return the distinct groups in the order they are dealt out, and each image's position among them."""
-    listed = list(groups)
-    sizes, salt = Counter(listed), hashlib.blake2b(f"{seed}".encode(), digest_size=16).digest()
+    """Return the distinct groups in the order of assignment, and the position of each image's group among them."""
+    group_of_image = list(groups)
+    sizes = Counter(group_of_image)
+    salt = hashlib.blake2b(f"{seed}".encode(), digest_size=16).digest()
 
     def key(name: str) -> tuple[int, bytes, str]:
+        # Groups of equal size are shuffled by a hash of their name, so the table's order has no influence.
         shuffled = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
         return -sizes[name], shuffled, name
 
-    ordered = sorted(sizes, key=key)
-    places = {name: place for place, name in enumerate(ordered)}
-    return ordered, np.array([places[name] for name in listed], dtype=np.int64)
+    names = sorted(sizes, key=key)
+    positions = {name: position for position, name in enumerate(names)}
+    return names, np.array([positions[name] for name in group_of_image], dtype=np.int64)
 
 
 def _assign_units(
     table: AnnotationTable, unit_of_image: IndexArray, num_units: int, shares: Sequence[float]
 ) -> IndexArray:
-    """Return the part of each unit."""
+    """Return the part of each unit, that is, of each group."""
     units, labels, counts, num_labels = _images_by_unit_and_label(table, unit_of_image)
-    start = np.searchsorted(units, np.arange(num_units + 1))
+    cell_starts = np.searchsorted(units, np.arange(num_units + 1))
     sizes = np.bincount(unit_of_image, minlength=num_units)
-    left = np.bincount(labels, minlength=num_labels)  # units of each label without a part yet
-    holds = np.zeros((len(shares), num_labels), dtype=np.int64)  # units of each label in each part
+    num_unassigned = np.bincount(labels, minlength=num_labels)  # units of each label without a part
+    num_assigned = np.zeros((len(shares), num_labels), dtype=np.int64)  # units of each label in each part
     lacking = np.outer(shares, np.bincount(labels, weights=counts, minlength=num_labels))
     capacity = np.asarray(shares) * len(unit_of_image)
     part_of_unit = np.full(num_units, -1, dtype=np.int64)
-    while left.any():
-        label = int(np.where(left > 0, left, np.iinfo(np.int64).max).argmin())
+    while num_unassigned.any():
+        # The rarest label first: later, common labels can still even out the parts, but rare ones cannot.
+        label = int(np.where(num_unassigned > 0, num_unassigned, np.iinfo(np.int64).max).argmin())
         for unit in units[labels == label]:
             if part_of_unit[unit] >= 0:
                 continue
-            empty = np.flatnonzero(holds[:, label] == 0)
-            choices = empty if 0 < left[label] <= len(empty) else np.arange(len(shares))
+            empty_parts = np.flatnonzero(num_assigned[:, label] == 0)
+            # With as few units left as parts without the label, each of these parts must get one.
+            must_fill = 0 < num_unassigned[label] <= len(empty_parts)
+            choices = empty_parts if must_fill else np.arange(len(shares))
             part = _part_to_fill(choices, lacking[:, label], capacity)
-            cells = slice(start[unit], start[unit + 1])
             part_of_unit[unit] = part
-            left[labels[cells]] -= 1
-            holds[part, labels[cells]] += 1
+            cells = slice(cell_starts[unit], cell_starts[unit + 1])
+            num_unassigned[labels[cells]] -= 1
+            num_assigned[part, labels[cells]] += 1
             lacking[part, labels[cells]] -= counts[cells]
             capacity[part] -= sizes[unit]
     return part_of_unit
@@ -340,21 +348,22 @@ def _assign_units(
 def _part_to_fill(
     choices: IndexArray, lacking: npt.NDArray[np.float64], capacity: npt.NDArray[np.float64]
 ) -> int:
-    """Return the part that lacks most of a label; of several the one that lacks most images, then the first."""
+    """Return the part that lacks most of a label; ties go to the part that lacks most images, then to the first."""
+    # Rounding keeps float errors from deciding ties.
     return min(map(int, choices), key=lambda part: (-lacking[part].round(6), -capacity[part].round(6), part))
 
 
 def _images_by_unit_and_label(
     table: AnnotationTable, unit_of_image: IndexArray
 ) -> tuple[IndexArray, IndexArray, IndexArray, int]:
-    """Return (unit, label, images of the unit with the label), sorted; one more label is "no object".
+    """Return sorted cells (unit, label, number of images), and the number of labels; the last one is "no object".
 
-    Sparse: a table of a million images and a thousand classes has no dense one.
+    The cells are sparse, because a dense table of a million images and a thousand classes would not fit into memory.
     """
-    width = table.num_classes + 1
-    empty = np.flatnonzero(np.diff(table.offsets) == 0)
-    seen = np.unique(
-        np.concatenate([table.image_of_object() * width + table.labels, empty * width + table.num_classes])
-    )
-    cells, counts = np.unique(unit_of_image[seen // width] * width + seen % width, return_counts=True)
-    return cells // width, cells % width, counts, width
+    num_labels = table.num_classes + 1
+    empty_images = np.flatnonzero(np.diff(table.offsets) == 0)
+    object_cells = table.image_of_object() * num_labels + table.labels
+    image_cells = np.unique(np.concatenate([object_cells, empty_images * num_labels + table.num_classes]))
+    units = unit_of_image[image_cells // num_labels]
+    cells, counts = np.unique(units * num_labels + image_cells % num_labels, return_counts=True)
+    return cells // num_labels, cells % num_labels, counts, num_labels

@@ -146,7 +146,7 @@ class AnnotationTable:
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     split: str | None = None
     report: ReadReport = field(default_factory=ReadReport)
-    _lineage: _Lineage | None = field(default=None, init=False)  # None unless the rows come from a cache file
+    _lineage: _Lineage | None = field(default=None, init=False)  # None unless the rows are from a cache file
 
     if TYPE_CHECKING:  # the constructor accepts more types, such as lists, than the fields have afterwards
 
@@ -269,7 +269,7 @@ class AnnotationTable:
             int64 ``(num_objects,)`` positions in the names, -1 for an object without a value; the names.
 
         Raises:
-            ValueError: If there is no such attribute.
+            ValueError: If the attribute does not exist.
         """
         if by is None:
             return self.labels, self.class_names
@@ -365,7 +365,7 @@ class AnnotationTable:
 
         Args:
             class_names: All classes of the table, and possibly others.
-            category_ids: New ``category_ids``, or None to keep those of the table. These are dropped if
+            category_ids: New ``category_ids``, or None to keep the table's own. These are dropped if
                 ``class_names`` adds a class, which has none.
 
         Raises:
@@ -388,7 +388,7 @@ class AnnotationTable:
 
     @property
     def cache_key(self) -> str | None:
-        """Key of the cache file that the rows come from, or None."""
+        """Key of the cache file that the rows are from, or None."""
         return None if self._lineage is None else self._lineage.key
 
     def save(self, path: Path, *, key: str) -> None:
@@ -400,7 +400,7 @@ class AnnotationTable:
         """Map a table that ``save`` wrote, after checking everything in the file.
 
         Raises:
-            CacheError: If there is no such file, it is damaged, or it was made under another key.
+            CacheError: If the file is missing, damaged, or has another key.
         """
         try:
             table = cls(**read_table(path, COLUMNS, key=key))

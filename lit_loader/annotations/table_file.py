@@ -21,7 +21,7 @@ __all__ = ["read_table", "write_table"]
 _Arrays = dict[str, npt.NDArray[Any]]
 
 # NOTE [One row of lists]
-# All columns of a record batch have one length; those of a table have several (images, objects, bytes of names). So
+# The columns of a record batch have one length, a table's columns several (images, objects, bytes of names). So
 # the file has a single row whose cells are large lists: each cell is one flat numpy array, whose buffer Arrow aligns
 # and maps. The file's schema contains a JSON header and a checksum of header and buffers.
 _MAGIC: Final = b"lit_loader.columns.1"
@@ -133,7 +133,7 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
         batch.validate(full=True)
         arrays = {name: _view(path, batch, name) for name in batch.schema.names}
     except FileNotFoundError:
-        raise CacheError(f"there is no cache file {path}; read the annotations again") from None
+        raise CacheError(f"the cache file {path} does not exist; read the annotations again") from None
     except CacheError:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:

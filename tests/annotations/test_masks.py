@@ -145,7 +145,7 @@ def test_a_hostile_size_costs_no_more_than_the_canvas(monkeypatch):
 @pytest.mark.parametrize(
     ("row", "words"),
     [
-        (RunLengths([3], 2, 2), "mask 1 add up to 3, and it has 2 x 2 pixels"),
+        (RunLengths([3], 2, 2), "mask 1 add up to 3, but it has 2 x 2 pixels"),
         (RunLengths([2**32 - 1, 5], 2, 2), "add up to 4294967300"),
         (RunLengths([2**31], 2**16, 2**15), "at most 2147483647"),
         (RunLengths([4], -2, -2), "add up to 4"),

@@ -130,18 +130,18 @@ def test_an_image_that_is_listed_twice_stays_on_one_side():
 
 @pytest.mark.parametrize("shares", [{}, {"train": 1.1}, {"train": 1.0, "val": 0.0}, {"a": 1.5, "b": -0.5}])
 def test_shares_must_be_positive_and_of_sum_one(shares):
-    with pytest.raises(ValueError, match="must be positive and of sum 1"):
+    with pytest.raises(ValueError, match="must be positive with sum 1"):
         stratified_split(table_of([[0]]), shares)
 
 
 def test_there_is_one_group_name_an_image():
-    with pytest.raises(ValueError, match="groups has 1 names; the table has 2 images"):
+    with pytest.raises(ValueError, match="groups has 1 names, but the table has 2 images"):
         stratified_split(table_of([[0], [0]]), {"train": 1.0}, groups=["a"])
 
 
 def test_groups_come_from_the_paths():
     assert group_names(["a/Ann_1.jpg", "b/Bo_Lee_12.jpg"], r"([A-Za-z_]+)_\d+\.") == ["Ann", "Bo_Lee"]
-    with pytest.raises(ValueError, match="has no group; put what identifies in brackets"):
+    with pytest.raises(ValueError, match="has no group; put the identifying part in parentheses"):
         group_names([], "[a-z]+")
     with pytest.raises(ValueError, match=r"'\(' is not a regular expression"):
         group_names([], "(")
@@ -157,7 +157,7 @@ def test_what_two_sets_share_is_named():
 def test_a_group_in_two_sets_is_told_with_the_root():
     paths = {"train": ["ann_1.jpg", "bo_1.jpg"], "val": ["cy_1.jpg"], "test": ["x/bo_2.jpg"]}
     with pytest.raises(
-        AnnotationError, match=r"^/data: 1 groups of .* lie in train and in test, such as 'bo'"
+        AnnotationError, match=r"^/data: 1 groups of .* are in both train and test, such as 'bo'"
     ):
         check_groups(paths, "([a-z]+)_", root="/data")
     check_groups(paths, "([a-z]+_.)", root="/data")

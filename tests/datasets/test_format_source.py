@@ -113,9 +113,9 @@ def test_a_fraction_that_leaves_nothing_is_refused(root):
 def test_groups_in_two_files_are_refused(root):
     write_faces(root, "leak.txt", 4, start=2, folder="again")
     made = source(root, val="leak.txt", group_pattern=r"person(\d+)_")
-    with pytest.raises(AnnotationError, match=r"2 groups of .* lie in train and in val, such as '1', '2'"):
+    with pytest.raises(AnnotationError, match=r"2 groups of .* are in both train and val, such as '1', '2'"):
         made.tables("train")
-    with pytest.raises(AnnotationError, match="lie in train and in val"):
+    with pytest.raises(AnnotationError, match="are in both train and val"):
         made.prepare()
     assert replace(made, group_pattern=None).tables("val")[0].num_images == 4
     with pytest.raises(ValueError, match=r"does not match the image path 'images/person0_0.png'"):
@@ -209,7 +209,7 @@ def test_people_in_training_and_test_of_udacity_faces_are_found(shared_data, tmp
         cache_dir=str(tmp_path),
         progress=False,
     )
-    with pytest.raises(AnnotationError, match=r"16 groups .* lie in train and in test"):
+    with pytest.raises(AnnotationError, match=r"16 groups .* are in both train and test"):
         made.tables("train")
     assert replace(made, group_pattern=None).tables("test")[0].num_images == 16
     held = replace(made, test=None, test_fraction=0.2)

@@ -196,7 +196,9 @@ def test_what_is_wrong_is_named_with_its_line(aligned, tmp_path, file, text, lin
 
 
 def test_a_split_that_is_not_there_and_a_list_that_is_twice_are_refused(aligned, tmp_path):
-    with pytest.raises(AnnotationError, match="no split 'valid'; list_eval_partition lists train, val, test"):
+    with pytest.raises(
+        AnnotationError, match="unknown split 'valid'; list_eval_partition lists train, val, test"
+    ):
         read(aligned, "valid")
     (tmp_path / "Anno").mkdir()
     shutil.copy(tmp_path / "list_attr_celeba.txt", tmp_path / "Anno")
@@ -206,7 +208,7 @@ def test_a_split_that_is_not_there_and_a_list_that_is_twice_are_refused(aligned,
         read(aligned)
     (tmp_path / "list_eval_partition.txt").unlink()
     shutil.rmtree(tmp_path / "Anno")
-    with pytest.raises(AnnotationError, match="there is no split 'train'"):
+    with pytest.raises(AnnotationError, match="unknown split 'train'"):
         read(aligned, "train")
 
 

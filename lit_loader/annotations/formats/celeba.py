@@ -49,8 +49,8 @@ _Line: TypeAlias = tuple[str, str, int, Any]
 class CelebaReader(Reader):
     """Reader of CelebA from all lists that exist, in the authors' layout or Kaggle's (CSV).
 
-    Every image has one face. Its box and points are those of the original images; with ``aligned`` the points are those
-    of ``list_landmarks_align_celeba``, and the box is around them. Lists that belong to the other kind of images are
+    Every image has one face. Its box and points refer to the original images; with ``aligned`` the points are read from
+    ``list_landmarks_align_celeba``, and the box is around them. Lists that belong to the other kind of images are
     named in the report. The 40 attributes have the values ``no`` (-1) and ``yes`` (1). One more attribute,
     ``identity``, is the number of the person, and can serve as a label. The left eye is the one further left in the
     image. Values missing in a list are absent, and counted.
@@ -92,7 +92,7 @@ class CelebaReader(Reader):
             folder_name = f"annotation_dir={self.annotation_dir!r}"
             error = f"{folder_name} and its folder Anno have none of {', '.join(_COLUMNS)}"
         elif name != "." and (name not in _SPLITS or _PARTITION not in files):
-            error = f"there is no split {name!r}; {_PARTITION} lists {', '.join(_SPLITS)}; . is all images"
+            error = f"unknown split {name!r}; {_PARTITION} lists {', '.join(_SPLITS)}; . is all images"
         if error:
             raise AnnotationError(error, path=folder.root)
         return Inputs(files=list(files.values()), units=[(name, files)], split=None if name == "." else name)
@@ -155,7 +155,7 @@ class CelebaReader(Reader):
         if not reasons and ((width, height) == _ALIGNED_SIZE) != self.aligned:
             expected = "aligned (178 x 218)" if self.aligned else "original"
             raise AnnotationError(
-                f"{path!r} has {width} x {height} pixels, but boxes and points are those of {expected} images; pass "
+                f"{path!r} has {width} x {height} pixels, but boxes and points refer to {expected} images; pass "
                 f"aligned={not self.aligned}, or another image_dir",
                 path=rows.root / rows.file,
             )

@@ -52,7 +52,7 @@ class ClassListReader(Reader):
 
     A line is a path, followed by any number of labels. Each label becomes one object of the image, whose box is the
     whole image. A line without a label is an image without objects, and is reported. Lines with the same path belong to
-    one image. A path without an image extension stands for the first existing file with one. Empty lines are skipped.
+    one image. A path without an image extension refers to the first existing file with one. Empty lines are skipped.
 
     A table has a header and several columns after the path. If every cell is 0 or 1, the header names the classes
     (``one_hot``). For other tables ``label_columns`` selects the columns with labels; without it they are refused, as

@@ -64,7 +64,7 @@ def join_path(folder: str, path: str, *, source: Path | str | None = None, line:
     Raises:
         UnsafePathError: As for ``check_relative``.
     """
-    # Substring tests come before the slower calls, because this runs for every image.
+    # Substring tests are made before the slower calls, because this runs for every image.
     if "\\" in path:
         path = path.replace("\\", "/")
     check_relative(path, source=source, line=line)
@@ -194,7 +194,7 @@ class Folder:
             pending += [_join(current, name) for name in reversed(self.folders(current))]
 
     def find_files(self, name: str, *, ending: str) -> list[str]:
-        """Return the sorted paths, relative to the root, of the files that a name stands for.
+        """Return the sorted paths, relative to the root, of the files that a name refers to.
 
         Args:
             name: A file; a folder, for its files with the extension; or a pattern with ``*``, ``?`` and ``[...]``
@@ -202,7 +202,7 @@ class Folder:
             ending: Extension of the files in a folder or of a pattern, such as ".pts".
 
         Raises:
-            AnnotationError: If there is no such file.
+            AnnotationError: If no file matches.
             UnsafePathError: If the name leads out of the root.
         """
         name = posixpath.normpath(check_relative(name))
@@ -215,7 +215,7 @@ class Folder:
         paths = sorted(path for path in paths if path.endswith(ending))
         if not paths:
             raise AnnotationError(
-                f"there is no file {name!r} with the extension {ending!r} in {self.root}; name a file, a folder or a "
+                f"found no file {name!r} with the extension {ending!r} in {self.root}; name a file, a folder or a "
                 "pattern"
             )
         return paths
@@ -231,11 +231,11 @@ class Folder:
         return listing is not None and name in listing.files
 
     def find_images(self, paths: Iterable[str], are_stems: Iterable[bool]) -> Iterator[list[str]]:
-        """Yield the image files that each path stands for, relative to the root, the most likely one first.
+        """Yield the image files that each path refers to, relative to the root, the most likely one first.
 
         Args:
-            paths: Normalized paths relative to the root. A path without an extension of ``IMAGE_EXTENSIONS`` stands
-                for all existing files that add one of them.
+            paths: Normalized paths relative to the root. A path without an extension of ``IMAGE_EXTENSIONS`` refers
+                to all existing files that add one of them.
             are_stems: For each path, True if it has no extension even though it looks as if it had.
         """
         last_parent: str | None = None

@@ -27,8 +27,8 @@ class ImageFolderReader(Reader):
     hidden files are ignored. Each image gets one object of its class whose box is the whole image. Images are sorted by
     class and path. Links to images and folders are followed.
 
-    The classes are all folders, sorted. Pass those of the first split as ``class_names`` for the other splits, because
-    a split that lacks a class would otherwise number them differently. An image outside all class folders is
+    The classes are all folders, sorted. Pass the classes of the first split as ``class_names`` to the other splits,
+    because a split that lacks a class would otherwise number them differently. An image outside all class folders is
     malformed. A class folder without images is a class, and is reported.
 
     Args:
@@ -46,7 +46,7 @@ class ImageFolderReader(Reader):
         top = posixpath.normpath(check_relative(name))
         if not folder.is_folder(top):
             raise AnnotationError(
-                "there is no such folder; set `name` to the folder of class folders", path=folder.root / top
+                "the folder does not exist; set `name` to the folder of class folders", path=folder.root / top
             )
         return Inputs(files=list(folder.tree(top)), units=[top])
 
@@ -55,20 +55,20 @@ class ImageFolderReader(Reader):
         # A new listing, made after the folders' times were taken, so that a change in between is not missed.
         folder = Folder(rows.root)
         classes = folder.folders(unit)
-        others: Counter[str] = Counter()
+        ignored: Counter[str] = Counter()
         rows.declare(class_names=classes)
-        for name in _images(folder.files(unit), others):
+        for name in _images(folder.files(unit), ignored):
             rows.malformed(f"image {shorten(name)!r} is not in a class folder")
         for class_name in classes:
             top = posixpath.normpath(f"{unit}/{class_name}")
             rows.file = top
-            images = _images(folder.below(top), others)
+            images = _images(folder.below(top), ignored)
             self._check_level(rows, unit, top, images)
             for path in images:
                 rows.object(rows.image(path), class_name=class_name, box=None)
             if not images:
                 rows.problem("empty_class", "keep", f"no image of {shorten(class_name)!r}")
-        for ending, count in sorted(others.items()):
+        for ending, count in sorted(ignored.items()):
             rows.not_read(f"files *{shorten(ending)}" if ending else "files without an extension", count)
 
     def _check_level(self, rows: Rows, unit: str, top: str, images: list[str]) -> None:
@@ -86,8 +86,8 @@ class ImageFolderReader(Reader):
         )
 
 
-def _images(files: Iterable[str], others: Counter[str]) -> list[str]:
+def _images(files: Iterable[str], ignored: Counter[str]) -> list[str]:
     """Return the images, sorted, and count the other files by extension."""
     paths = sorted(files)
-    others.update(posixpath.splitext(path)[1].lower() for path in paths if not is_image_name(path))
+    ignored.update(posixpath.splitext(path)[1].lower() for path in paths if not is_image_name(path))
     return [path for path in paths if is_image_name(path)]

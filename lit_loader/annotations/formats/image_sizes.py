@@ -150,7 +150,7 @@ def _orientation(image: Image.Image, file: BinaryIO) -> int:
             exif = _png_exif(file)
             if exif is not None:
                 image.info["exif"] = b"Exif\0\0" + exif
-        # The base class's method, because that of a PNG decodes the pixels.
+        # The base class's method, because a PNG's own method decodes the pixels.
         value = Image.Image.getexif(image).get(_EXIF_ORIENTATION)
     except Exception:
         return 1

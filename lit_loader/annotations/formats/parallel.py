@@ -39,7 +39,7 @@ def iter_chunks(
     progress: bool,
     description: str,
 ) -> Iterator[ResultT]:
-    """Apply ``function`` to consecutive chunks of ``items``, and yield each result in order as soon as it is ready.
+    """Apply ``function`` to consecutive chunks of ``items``, and yield each result in order as soon as possible.
 
     The chunks do not depend on ``num_workers``, so the results do not either; of several errors the first in order is
     raised. All processes have ended when the generator ends.

@@ -27,7 +27,7 @@ class ReadPolicy:
             appends the new names. Points are not compared if ``schema`` is set, classes not if ``class_names`` is.
         bad_size: The image size in the annotations is not two whole numbers from 1 to 2**31 - 1. ``"unknown"`` reads
             the size from the image's header instead, as for annotations without a size.
-        missing_image: There is no image file at the path. ``"keep"`` keeps the path and the objects; the size is
+        missing_image: The image file does not exist. ``"keep"`` keeps the path and the objects; the size is
             unknown unless the annotations have it.
         wrong_filename: An image is looked up by its id, and its annotation names another file. The id wins:
             ``"report"`` uses it, ``"drop"`` drops the image.

@@ -149,7 +149,7 @@ class Inputs:
         files: Paths relative to the root; their names, sizes and times are part of the cache key.
         units: Arguments of the calls of `Reader.read`, one per call; default: the files.
         unit_files: Further files, each read by one unit with `Rows.read_bytes`.
-        split: Split that the name stands for, or None.
+        split: Split that the name refers to, or None.
         listed: Images that belong to the set because a folder contains them; only their names are part of the key.
     """
 
@@ -261,7 +261,7 @@ class Reader(ABC):
             )
             if table is not None:
                 return table
-        # On a first read there is no key to compare, so each file is stamped by the process that reads it. This saves
+        # A first read has no key to compare, so each file is stamped by the process that reads it. This saves
         # a pass over all files.
         table, rows = self._build(folder, inputs, options, stamp=not was_known)
         unit_stamps = [] if was_known else rows.stamps_of(unit_files)

@@ -1,4 +1,4 @@
-"""Formats by name: shipped ones, those of other packages' entry points, and those that a program registers.
+"""Formats by name: shipped formats, entry points of other packages, and formats that a program registers.
 
 NOTE [Formats of others]
     A package adds a format by an entry point of the group ``lit_loader.formats`` whose value is a subclass of
@@ -119,19 +119,19 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
     Raises:
         ValueError: If an option is unknown or has a wrong type, or a required option is missing.
     """
-    known = format_options(kind)
+    option_fields = format_options(kind)
     hints = get_type_hints(kind)
     for name, value in options.items():
-        if name not in known:
+        if name not in option_fields:
             raise ValueError(
-                f"format {kind.format!r} has no option {name!r}; {_suggestion(name, known, 'its options')}"
+                f"format {kind.format!r} has no option {name!r}; {_suggestion(name, option_fields, 'its options')}"
             )
         if not fits(value, hints[name]):
             option_text = f"{name}={shorten(repr(value))}"
             raise ValueError(
                 f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}"
             )
-    for name, option in known.items():
+    for name, option in option_fields.items():
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
             raise ValueError(f"format {kind.format!r} needs the option {name!r}")
     return kind(**options)
@@ -191,10 +191,10 @@ def write_annotations(
 
 
 def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
-    known = [field.name for field in fields(ReadPolicy)]
+    problems = [field.name for field in fields(ReadPolicy)]
     for name in actions:
-        if name not in known:
-            raise ValueError(f"the policy has no {name!r}; {_suggestion(name, known, 'it has')}")
+        if name not in problems:
+            raise ValueError(f"the policy has no {name!r}; {_suggestion(name, problems, 'it has')}")
     return ReadPolicy(**actions)
 
 
@@ -209,7 +209,7 @@ def policy_text() -> str:
 
 
 def _all(base: Any) -> dict[str, Any]:
-    """Return the classes of one kind by format, including those of entry points."""
+    """Return the classes of one kind by format, including entry points."""
     kinds = _shipped_and_registered(base)
     for point in entry_points(group=_GROUP):
         try:
@@ -229,7 +229,7 @@ def _all(base: Any) -> dict[str, Any]:
 
 
 def _shipped_and_registered(base: Any) -> dict[str, Any]:
-    """Return the classes of one kind by format, without those of entry points."""
+    """Return the classes of one kind by format, without entry points."""
     registered = {format: kind for (kind_base, format), kind in _registered.items() if kind_base is base}
     return {kind.format: kind for kind in _shipped(base)} | registered
 
@@ -263,9 +263,9 @@ def _find(base: Any, format: str, verb: str) -> Any:
     return kinds[format]
 
 
-def _suggestion(name: object, known: Iterable[str], label: str) -> str:
+def _suggestion(name: object, names: Iterable[str], label: str) -> str:
     """Return the end of a message about an unknown name: the most similar known name, and all known names."""
-    names = list(known)
+    names = list(names)
     similar = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)
     question = f"did you mean {similar[0]!r}? " if similar else ""
     return f"{question}{label}: {', '.join(names) or 'none'}"

@@ -1,7 +1,7 @@
 """Columnar builder that readers fill, one row per image and object.
 
 NOTE [Limits]
-    Every row comes from some bytes of an annotation file, so the number of rows needs no limit. A table, however, has
+    Every row takes some bytes of an annotation file, so the number of rows needs no limit. A table, however, has
     one cell per object in every column of points and attributes: a few bytes can declare a thousand columns, which a
     file of a million objects turns into a thousand million cells. `Rows.check_cells` therefore allows as many cells
     as a small table has, or a number in proportion to the values in the files.
@@ -115,7 +115,7 @@ class ImageColumns:
         paths: Path relative to the root, not yet looked up on disk.
         ids: Id by which the annotations refer to the image.
         sizes: Width and height, flattened; 0 where the file has none.
-        file_names: File name in the annotation, if the path does not come from it; else "".
+        file_names: File name in the annotation, if the path is not taken from it; else "".
         files: Number of the annotation file.
         lines: Line in the annotation file, or 0.
         source_ids: The file's own number of the image, or -1; may end at the last image that has one.

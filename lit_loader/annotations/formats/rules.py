@@ -153,7 +153,7 @@ class _Images:
     """Image rows resolved to files; several rows of the same file become one image.
 
     Attributes:
-        paths: Path of the image file relative to the root; as in the annotations if there is no such file.
+        paths: Path of the image file relative to the root; as in the annotations if the file does not exist.
         sizes: Width and height, shape ``(num_images, 2)``, 0 if unknown.
         keep: True if the image is in the table, shape ``(num_images,)``.
         first_rows: Number of the first row of the same file, shape ``(num_images,)``.
@@ -222,10 +222,10 @@ class _Images:
             return
         rows = self._rows
         action = rows.policy.missing_image
-        first, *others = self._missing
+        first, *further = self._missing
         first_path = rows.images.paths[first]
         message = f"there is no image {shorten(first_path)!r}"
-        if others:
+        if further:
             message += f", and {len(self._missing)} of {len(self.paths)} images are missing in all"
         stem, _, extension = first_path.rpartition(".")
         similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{extension}") else []
@@ -234,10 +234,10 @@ class _Images:
         else:
             message += "; set `image_dir` to the folder that the paths are relative to"
         self._problem(first, "missing_image", action, message)
-        if others:
-            rows.report.add_count("missing_image", action, len(others))
+        if further:
+            rows.report.add_count("missing_image", action, len(further))
         if action == "drop":
-            self.keep[others] = False
+            self.keep[further] = False
 
     def check_turned(self, *, num_workers: int | None, progress: bool) -> None:
         """Report each image that EXIF turns onto its side while the annotations give its stored size.
@@ -376,12 +376,12 @@ class _Objects:
             objects = order[bounds[number] : bounds[number + 1]]
             columns = np.array([positions.get(name, -1) for name in layout], dtype=np.int64)
             point_rows = (ends[objects] - lengths[objects])[:, None] + np.arange(len(layout))
-            known = np.flatnonzero(columns >= 0)
-            self.points[objects[:, None], columns[known]] = flat_points[point_rows[:, known]]
-            self.visibility[objects[:, None], columns[known]] = flat_visibility[point_rows[:, known]]
-            for unknown in np.flatnonzero(columns < 0).tolist():
-                with_point = objects[flat_visibility[point_rows[:, unknown]] > 0]
-                message = f"the point {shorten(layout[unknown])!r} is not in the schema"
+            in_schema = np.flatnonzero(columns >= 0)
+            self.points[objects[:, None], columns[in_schema]] = flat_points[point_rows[:, in_schema]]
+            self.visibility[objects[:, None], columns[in_schema]] = flat_visibility[point_rows[:, in_schema]]
+            for outside_schema in np.flatnonzero(columns < 0).tolist():
+                with_point = objects[flat_visibility[point_rows[:, outside_schema]] > 0]
+                message = f"the point {shorten(layout[outside_schema])!r} is not in the schema"
                 self._report("unknown_point", "ignore", with_point, message)
 
     def _fill_masks(self) -> None:
@@ -530,11 +530,11 @@ class _Objects:
             assert self._schema is not None
             names = self._schema.names
             positions = np.flatnonzero(wrong[row])
-            shown = [f"{names[i]!r} {points[row, i].tolist()}" for i in positions[:_MAX_MESSAGE_POINTS]]
-            shown += ["..."] if len(positions) > _MAX_MESSAGE_POINTS else []
+            point_texts = [f"{names[i]!r} {points[row, i].tolist()}" for i in positions[:_MAX_MESSAGE_POINTS]]
+            point_texts += ["..."] if len(positions) > _MAX_MESSAGE_POINTS else []
             size = "" if sizes is None else f" of {sizes[row, 0]} x {sizes[row, 1]}"
             count = "1 point is" if len(positions) == 1 else f"{len(positions)} points are"
-            return f"{count} {rule}{size}: {', '.join(shown)}"
+            return f"{count} {rule}{size}: {', '.join(point_texts)}"
 
         return message
 

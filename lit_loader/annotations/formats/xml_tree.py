@@ -22,7 +22,7 @@ __all__ = ["MAX_ATTRIBUTES", "MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_t
 
 # NOTE [Two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. It additionally refuses document
-# types, entities and external references, none of which a file can have without a document type declaration. Such a
+# types, entities and external references, and a file without a document type declaration has none of them. Such a
 # declaration is spelled "<!DOCTYPE" in every encoding that expat reads: 8-bit encodings must keep ASCII, and UTF-16 has
 # zero bytes. So a file with neither goes to the C parser, and every other file to defusedxml. Both build the same tree.
 MAX_XML_BYTES: Final = 16 * 1024 * 1024
@@ -65,7 +65,7 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
 
 
 def child_text(element: Element, tag: str) -> str | None:
-    """Return the stripped text of the first child named ``tag``, or None if there is no such child."""
+    """Return the stripped text of the first child named ``tag``, or None if no child has the tag."""
     text = element.findtext(tag)
     return None if text is None else text.strip()
 
