@@ -37,7 +37,7 @@ def test_the_examples_of_the_help_run(command, faces, name):
 def test_the_help_lists_every_format_with_its_options(command, name):
     out = " ".join(command(name, "--help").split())
     assert "keypoints_txt: text, a line an object" in out
-    assert "columns=(needed) separator=null" in out
+    assert "columns=(required) separator=null" in out
     assert ("formats to write" in out) is (name == "convert")
     assert "exit codes: 0 done" in out
 
@@ -91,7 +91,7 @@ def test_ctrl_c_is_told_without_a_traceback(command, faces, read, monkeypatch):
 
     monkeypatch.setattr("lit_loader.app.commands.index.index", stopped)
     command("index", "keypoints_txt", "faces", "train.txt", *read, code=130)
-    assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
+    assert command.err == "lit-loader: error: stopped; unfinished output was removed\n"
 
 
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
@@ -109,7 +109,7 @@ def test_a_conversion_that_is_ended_leaves_nothing(command, faces, read, tmp_pat
         command(*words, code=code)
     finally:
         signal.signal(signal.SIGINT, interrupts)
-    assert command.err == "lit-loader: error: stopped; nothing was left behind\n"
+    assert command.err == "lit-loader: error: stopped; unfinished output was removed\n"
     assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "faces"]
     assert signal.getsignal(signal.SIGTERM) == handler
 

@@ -60,7 +60,7 @@ def test_lists_become_a_voc_folder_that_says_the_same(command, faces, read, tmp_
     assert "images: 26 linked" in out
     command_line = "lit-loader train experiment=landmarks dataset=voc dataset.root=new dataset.test=val"
     assert f"  {command_line}\n" in out
-    assert "there is no split test; --hold-out test=0.1 takes images of train for it" in out
+    assert "no split is named test; --hold-out test=0.1 takes images from train" in out
     assert "nose" in out
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "faces", "new"]
     assert oct(new.stat().st_mode)[-3:] == "755"
@@ -145,7 +145,7 @@ def test_an_image_may_be_in_two_splits_with_the_same_objects_only(command, faces
     text = (faces / "all.txt").read_text().replace("25.5", "26.5", 1)
     (faces / "all.txt").write_text(text)
     command(*words, "--allow-loss", "--overwrite", code=1)
-    assert "'images/person0_0.png' has other objects in train than in val" in command.err
+    assert "'images/person0_0.png' has different objects in train and in val" in command.err
     assert new().num_images == 30  # the earlier one stands
 
 
@@ -154,7 +154,7 @@ def test_images_that_would_have_one_id_are_refused(command, faces, read, tmp_pat
     (faces / "images" / "person0_0.jpg").write_bytes((faces / "images" / "person0_0.png").read_bytes())
     (faces / "twins.txt").write_text("\n".join([lines[0], lines[0].replace(".png", ".jpg")]))
     command("convert", "keypoints_txt", "faces", "twins.txt", *TO_VOC, *read, code=1)
-    assert "would have one id; rename one of them" in command.err
+    assert "would have the same id; rename one of them" in command.err
     assert not (tmp_path / "new").exists()
 
 
@@ -195,7 +195,7 @@ def test_what_cannot_be_kept_is_refused_or_told(command, faces, read, tmp_path):
     assert "cannot hold classes" in command.err
     assert "--allow-loss" in command.err
     assert not (tmp_path / "lists").exists()
-    assert "not kept: classes" in command(*back, "--writer-option", "columns=path points", "--allow-loss")
+    assert "lost: classes" in command(*back, "--writer-option", "columns=path points", "--allow-loss")
     options = {"columns": "path points", "schema": "face_5"}
     assert list_of(tmp_path / "lists", "train.txt", **options).class_names == ("object",)
 
@@ -205,12 +205,12 @@ def test_a_folder_is_replaced_only_when_it_was_made_here(command, faces, read, t
     command(*words)
     before = files(tmp_path / "new")
     command(*words, code=2)
-    assert "is there already; give another folder, or --overwrite" in command.err
+    assert "already exists; give another folder, or --overwrite" in command.err
     assert files(tmp_path / "new") == before
     command(*words, "--overwrite")
     (tmp_path / "new" / RECORD).rename(tmp_path / "new" / "conversion.json")  # as of another program
     command(*words, "--overwrite", code=2)
-    assert "was not made by lit-loader convert" in command.err
+    assert "was not written by lit-loader convert" in command.err
     (tmp_path / "file").touch()
     command(*words[:-4], "--out", "file", "--overwrite", *read, code=2)
     assert "is not a folder" in command.err
@@ -253,14 +253,14 @@ def test_overwrite_needs_to_know_which_files_are_its_own(command, faces, read, t
     record.write_text(json.dumps({"from": "keypoints_txt"}))
     original_files = files(tmp_path / "new")
     command(*words, code=2)
-    assert "does not name the files that convert wrote" in command.err
+    assert "does not list the files that convert wrote" in command.err
     assert files(tmp_path / "new") == original_files
     record.write_text(json.dumps({"files": []}))
     (tmp_path / "new" / "ImageSets" / "Main" / "train.txt" / "mine").parent.unlink()
     (tmp_path / "new" / "ImageSets" / "Main" / "train.txt").mkdir()
     (tmp_path / "new" / "ImageSets" / "Main" / "train.txt" / "mine").touch()
     command(*words, code=2)
-    assert "which needs the name of its folder for a file; move" in command.err
+    assert "which needs the name of this folder for a file; move" in command.err
     assert (tmp_path / "new" / "ImageSets" / "Main" / "train.txt" / "mine").is_file()
 
 
@@ -271,7 +271,7 @@ def test_a_folder_that_cannot_be_replaced_stays_as_it_was(command, faces, read, 
     before, rename = files(tmp_path / "new"), Path.replace
 
     def broken(path, target):
-        if path.name == "made":
+        if path.name == "complete":
             raise error
         return rename(path, target)
 
@@ -308,7 +308,7 @@ def test_an_image_that_is_not_there_is_counted(command, faces, read):
     words = ["convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read]
     command(*words, code=1)
     assert "train.txt:1" in command.err
-    assert "images: 19 linked, 1 not there" in command(*words, "--policy", "missing_image=keep")
+    assert "images: 19 linked, 1 missing" in command(*words, "--policy", "missing_image=keep")
 
 
 @pytest.mark.parametrize("images", ["hardlink", "copy"])

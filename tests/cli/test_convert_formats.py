@@ -180,5 +180,5 @@ def test_a_new_folder_among_those_of_the_classes_is_refused(command, tmp_path, m
         command(*words, out)
         return
     command(*words, out, code=2)
-    assert "in which every folder is a class" in command.err
+    assert "where every folder is a class" in command.err
     assert sorted(path.name for path in (tmp_path / "set/train").iterdir()) == ["cat", "dog"]

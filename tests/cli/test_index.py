@@ -19,7 +19,7 @@ def test_it_prints_what_the_sets_hold(command, faces, read):
     assert "objects with points 20 6 30" in lines
     assert "nose 20 / 0 / 0 6 / 0 / 0 30 / 0 / 0" in lines
     assert "20 images are in train.txt and in all.txt, such as 'images/person0_0.png'" in lines
-    assert "train.txt: nothing wrong was found" in lines
+    assert "train.txt: no problems found" in lines
     assert command.err == ""
     assert "\x1b" not in out  # plain in a pipe
     assert all(line == line.rstrip() for line in out.splitlines())

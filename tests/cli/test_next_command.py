@@ -169,7 +169,7 @@ def test_classes_keep_their_ids_in_a_list_that_convert_writes(command, faces, re
     out = command(*words, *ordered, "--to", "keypoints_txt", "--out", "lists", *columns)
     (train_words,) = commands(out)
     assert "dataset.class_names=[calm,sad,angry]" in train_words
-    assert "to read them again, give --class-names calm,sad,angry" in out
+    assert "to read them again, pass --class-names calm,sad,angry" in out
     datamodule, _ = first_batch(train_words)
     assert datamodule.class_names == ("calm", "sad", "angry")
     classes = ["calm", "sad", "angry"]

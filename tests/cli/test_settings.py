@@ -30,9 +30,9 @@ def test_a_name_has_the_split_it_says():
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["a.txt", "b.txt"], "'a.txt' and 'b.txt' would both be the split 'train'; give SPLIT=NAME"),
-        (["train="], "names nothing to read"),
-        (["val=a", "val=b"], "would both be the split 'val'"),
+        (["a.txt", "b.txt"], "'a.txt' and 'b.txt' would both be split 'train'; give SPLIT=NAME"),
+        (["train="], "has no name after '='"),
+        (["val=a", "val=b"], "would both be split 'val'"),
     ],
 )
 def test_splits_that_are_not_clear_are_refused(words, told):
@@ -80,7 +80,7 @@ def test_an_option_is_for_all_splits_or_for_one():
         "train": {"image_dir": "a", "schema": 5},
         "val": {"image_dir": "2007", "schema": 5},
     }
-    with pytest.raises(UsageError, match="is for the split 'test'; there are train, val"):
+    with pytest.raises(UsageError, match="is for the split 'test'; the splits are train, val"):
         parse_options(["test:a=1"], ["train", "val"], takes=takes)
     for word in ("columns", "=3"):
         with pytest.raises(UsageError, match="must be KEY=VALUE"):
@@ -97,13 +97,13 @@ def test_shares_leave_the_rest_to_train():
 @pytest.mark.parametrize(
     ("words", "splits", "told"),
     [
-        (["val=0.1"], {"val": "v.txt"}, "there is a split 'val' already"),
-        (["val=0.1", "val=0.2"], {"train": "t.txt"}, "there is a split 'val' already"),
-        (["val=0.1"], {"test": "t.txt"}, "takes images of the split train; there are test"),
+        (["val=0.1"], {"val": "v.txt"}, "the split 'val' exists already"),
+        (["val=0.1", "val=0.2"], {"train": "t.txt"}, "the split 'val' exists already"),
+        (["val=0.1"], {"test": "t.txt"}, "takes images of the split train; the splits are test"),
         (["val=x"], {"train": "t.txt"}, "'x' is not a number; give e.g. val=0.1"),
         (["val=0"], {"train": "t.txt"}, "each share must be above 0"),
         (["val=nan"], {"train": "t.txt"}, "each share must be above 0"),
-        (["val=0.5", "test=0.5"], {"train": "t.txt"}, "some must be left to train"),
+        (["val=0.5", "test=0.5"], {"train": "t.txt"}, "and their sum below 1"),
         (["a/b=0.5"], {"train": "t.txt"}, "split 'a/b' must be letters"),
     ],
 )

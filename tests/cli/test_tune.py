@@ -145,7 +145,7 @@ def test_what_auto_would_take_is_told_with_the_reason(command, folder, by_formul
     assert (found["best"]["num_workers"], found["auto"]["num_workers"]) == (2, 1)
     out = command("tune", *words)
     assert "num_workers='auto' is 1: 2 cores, of which the training step keeps one; 100 samples/s were" in out
-    assert ("workers had every core: give --simulate-step MS" in out) is (not step)
+    assert ("workers had every core: pass --simulate-step MS" in out) is (not step)
 
 
 def test_inline_needs_one_word(command, folder, monkeypatch):

@@ -1,6 +1,6 @@
-"""The command ``lit-loader``: convert annotations of any format, list what they hold, train on them.
+"""The command ``lit-loader``: convert and summarise annotations of any format, train on them, tune workers.
 
-Converting and listing need no torch.
+``convert`` and ``index`` need no torch.
 """
 
 from __future__ import annotations

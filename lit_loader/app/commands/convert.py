@@ -1,4 +1,4 @@
-"""``lit-loader convert``: sets of one format become a folder in another, with their images."""
+"""``lit-loader convert``: write sets of one format to a folder in another format, with their images."""
 
 from __future__ import annotations
 
@@ -46,22 +46,28 @@ def convert(arguments: argparse.Namespace) -> None:
         AnnotationError: If the annotations cannot be used, or the new format cannot hold them.
         OSError: If a file cannot be read or written.
     """
-    to, progress, root = arguments.to, not arguments.no_progress, Path(arguments.root)
+    to = arguments.to
+    progress = not arguments.no_progress
+    root = Path(arguments.root)
     splits = parse_splits(arguments.names, default=arguments.split)
     shares = parse_shares(arguments.hold_out, splits)
     options = _writer_options(arguments)
     if arguments.format == "image_folder":
         _check_out_is_no_class(arguments, splits)
-    read = read_sets(arguments, splits)
-    tables, copies = _held_out(arguments, read, shares)
-    if to in ("voc", "yolo"):  # one file an image
+    source_tables = read_sets(arguments, splits)
+    tables, copies = _hold_out(arguments, source_tables, shares)
+    if to in ("voc", "yolo"):  # these formats have one annotation file per image
         check_rows_agree(tables)
     image_dir = str(options.get("image_dir", "JPEGImages")) if to == "voc" else "images"
     places = image_places(tables.values(), image_dir=image_dir)
     names = {split: find_writer(to).name_of_split.format(split) for split in tables}
-    read_from = {root, *(root / name for name in splits.values()), *((root / path).parent for path in places)}
+    source_paths = {
+        root,
+        *(root / name for name in splits.values()),
+        *((root / path).parent for path in places),
+    }
     lost: list[str] = []
-    with new_folder(arguments.out, overwrite=arguments.overwrite, keep=read_from) as folder:
+    with new_folder(arguments.out, overwrite=arguments.overwrite, keep=source_paths) as folder:
         for split, table in tables.items():
             moved = relocated(table, root=folder, places=places, image_dir=image_dir, split=split)
             loss = {"allow_loss": arguments.allow_loss, "progress": progress}
@@ -69,20 +75,43 @@ def convert(arguments: argparse.Namespace) -> None:
         placed = place_images(root, places, folder, how=arguments.images, progress=progress)
         write_record(folder, {"from": arguments.format, "to": to, "read": splits, "shares": shares})
     print_figures({split: figures_of(table) for split, table in tables.items()})
-    print_reports(read)
-    print_lines(*(f"not kept: {loss}" for loss in dict.fromkeys(lost)), *copies, placed)
+    print_reports(source_tables)
+    print_lines(*(f"lost: {loss}" for loss in dict.fromkeys(lost)), *copies, placed)
+    _print_next_steps(arguments, options, tables, splits, names)
+
+
+def _print_next_steps(
+    arguments: argparse.Namespace,
+    writer_options: Mapping[str, Any],
+    tables: Mapping[str, AnnotationTable],
+    splits: Mapping[str, str],
+    names: Mapping[str, str],
+) -> None:
+    """Print how to read the new folder and train on it.
+
+    Args:
+        arguments: The arguments of the command.
+        writer_options: Options of the format that was written.
+        tables: The tables of the new splits.
+        splits: Name of the file, folder or list that was read for each split.
+        names: Name of the file, folder or list that was written for each split.
+    """
+    to = arguments.to
     first = tables[str(splits_by_stage(tables)["train"])]
-    kept = {name: value for name, value in options.items() if name in format_options(find_reader(to))}
+    reader_options = {
+        name: value for name, value in writer_options.items() if name in format_options(find_reader(to))
+    }
     if to == "keypoints_txt" and first.keypoint_schema is not None:
-        kept["schema"] = _schema_value(first.keypoint_schema)
-    class_names = _class_names_not_kept(to, options, tables)
+        reader_options["schema"] = _schema_value(first.keypoint_schema)
+    class_names = _lost_class_names(to, writer_options, tables)
     command = training_command(
-        to, arguments.out, names, first, dict.fromkeys(names, kept), class_names=class_names
+        to, arguments.out, names, first, dict.fromkeys(names, reader_options), class_names=class_names
     )
-    if class_names and not any("," in name for name in class_names):  # which separates them in --class-names
+    # --class-names separates names by commas.
+    if class_names and not any("," in name for name in class_names):
         words = ["--class-names", ",".join(class_names)]
         print_lines(
-            f"the files do not hold the order of the classes; to read them again, give {shlex.join(words)}"
+            f"the files do not hold the order of the classes; to read them again, pass {shlex.join(words)}"
         )
     print_lines(
         *splits_left_out({split: splits.get(split, split) for split in tables}),
@@ -91,8 +120,8 @@ def convert(arguments: argparse.Namespace) -> None:
     )
     missing = [split for split in ("val", "test") if split not in tables]
     if missing and "train" in tables:
-        taken = " ".join(f"--hold-out {split}=0.1" for split in missing)
-        print_lines(f"there is no split {' and no '.join(missing)}; {taken} takes images of train for it")
+        hold_out_words = " ".join(f"--hold-out {split}=0.1" for split in missing)
+        print_lines(f"no split is named {' or '.join(missing)}; {hold_out_words} takes images from train")
 
 
 def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
@@ -104,37 +133,47 @@ def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _check_out_is_no_class(arguments: argparse.Namespace, splits: Mapping[str, str]) -> None:
-    """Refuse a new folder below the one whose folders are classes: the next time it would be one of them."""
+    """Refuse a new folder inside of a folder of classes: the next time it would be read as a class."""
     for folder in (Path(arguments.root, name).absolute() for name in splits.values()):
         if Path(arguments.out).absolute().resolve().is_relative_to(folder.resolve()):
             raise UsageError(
-                f"--out {arguments.out} lies in {folder}, in which every folder is a class; give a folder "
-                "outside of it"
+                f"--out {arguments.out} is in {folder}, where every folder is a class; give a folder outside of it"
             )
 
 
-def _held_out(
-    arguments: argparse.Namespace, read: Mapping[str, AnnotationTable], shares: Mapping[str, float]
+def _hold_out(
+    arguments: argparse.Namespace, source_tables: Mapping[str, AnnotationTable], shares: Mapping[str, float]
 ) -> tuple[dict[str, AnnotationTable], list[str]]:
-    """Return the splits, those included that are held out of ``train``, and a line on copies if there are some."""
-    tables, pattern, text = dict(read), arguments.group_pattern, ""
+    """Return the splits, including those held out of ``train``, and a line about copies of images if there are any."""
+    tables = dict(source_tables)
+    pattern = arguments.group_pattern
+    text = ""
     with usage_errors():
         if shares:
-            given = {"group_pattern": pattern, "seed": arguments.seed, "cache_dir": arguments.cache_dir}
-            parts, text, _ = hold_out(read["train"], shares, **given)
-            tables |= {split: read["train"].select(rows) for split, rows in parts.items()}
+            train = source_tables["train"]
+            parts, text, _ = hold_out(
+                train,
+                shares,
+                group_pattern=pattern,
+                seed=arguments.seed,
+                cache_dir=arguments.cache_dir,
+            )
+            tables |= {split: train.select(rows) for split, rows in parts.items()}
         if pattern is not None:
             paths = {split: list(table.image_paths) for split, table in tables.items()}
             check_groups(paths, pattern, root=arguments.root)
     return tables, [text] if text else []
 
 
-def _class_names_not_kept(
+def _lost_class_names(
     to: str, options: Mapping[str, Any], tables: Mapping[str, AnnotationTable]
 ) -> list[str]:
-    """Return the classes in the order of their ids if a list that is read alone gives others; else nothing.
+    """Return the class names in the order of their ids if reading the written list would give another order.
 
-    A list holds the class of each object. Its reader sorts the classes that occur unless ``class_names`` give an order.
+    A list holds the class of each object, and its reader sorts the classes that occur unless ``class_names`` is given.
+
+    Returns:
+        The class names, or an empty list if the reader would find the same ones.
     """
     if to != "keypoints_txt" or "class" not in column_names(options["columns"]):
         return []
@@ -145,9 +184,9 @@ def _class_names_not_kept(
 
 
 def _schema_value(schema: KeypointSchema) -> Any:
-    """Return a schema as the option of a reader: its name if it has one."""
-    for name, known in KEYPOINT_SCHEMAS.items():
-        if known == schema:
+    """Return a schema as an option of a reader: its name, or its fields if it has no name."""
+    for name, named_schema in KEYPOINT_SCHEMAS.items():
+        if named_schema == schema:
             return name
     pairs = [[schema.names[position] for position in pair] for pair in schema.flip_pairs]
     points = {"names": list(schema.names), "flip_pairs": pairs}

@@ -1,4 +1,4 @@
-"""``lit-loader index``: reads sets through the cache and prints what they hold."""
+"""``lit-loader index``: read sets through the cache and print their figures."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def index(arguments: argparse.Namespace) -> None:
 
 
 def _unique_stems(names: Iterable[str]) -> dict[str, str]:
-    """Return the names of sets by their stems; a name whose stem is in use already keeps its full text as the key."""
+    """Return the names of sets by their stems; a name whose stem is taken has its full text as the key."""
     stems: dict[str, str] = {}
     for name in names:
         stem = PurePosixPath(name).stem
@@ -95,25 +95,25 @@ def _unique_stems(names: Iterable[str]) -> dict[str, str]:
 
 
 def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
-    """Read what a command names, with the same classes and attributes in all sets.
+    """Read the sets of a command, and give them the same classes and attributes.
 
     Args:
-        arguments: The arguments of the commands that read annotations.
-        splits: For each split the name of what is read.
+        arguments: The arguments of a command that reads annotations.
+        splits: Name of the file, folder or list of each split.
 
     Raises:
-        UsageError: If there is no such root, the format, an option or a policy is not known, or a reader refuses
-            its value.
+        UsageError: If the root does not exist, the format, an option or a policy is unknown, or a reader refuses a
+            value.
         AnnotationError: If the annotations cannot be used.
     """
     if not Path(arguments.root).is_dir():
-        raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the data set")
+        raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the dataset")
     with usage_errors():
         options = _options(arguments, splits)
         read = partial(
             read_annotations,
             arguments.format,
-            Folder(arguments.root),  # whose folders are listed once for all sets
+            Folder(arguments.root),  # one object for all sets lists each folder only once
             class_names=_class_names(arguments),
             policy=parse_actions(arguments.policy),
             cache_dir=arguments.cache_dir,
@@ -130,26 +130,27 @@ def _options(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[s
 
 
 def _class_names(arguments: argparse.Namespace) -> list[str] | None:
-    given = arguments.class_names
-    return None if given is None else [name.strip() for name in given.split(",")]
+    text = arguments.class_names
+    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def figures_of(table: AnnotationTable) -> dict[str, Any]:
-    """Return a table's figures as values that JSON can hold.
+    """Return the figures of a table as values for JSON.
 
     Returns:
-        ``images``, ``empty_images``, ``objects``; ``imbalance``: objects of the most frequent class for each of
-        the rarest that occurs, or None; ``image_size``: smallest and largest ``width`` and ``height`` of those
-        known, and how many are ``unknown``; ``classes``: ``objects`` and ``images`` of each; ``attributes``: for
-        each the objects of each value, and ``objects_without``; ``keypoints``: objects in which each point is
-        ``visible``, ``hidden``, ``absent``; ``objects_with_points``; ``flags``: objects with each flag that
-        occurs; ``problems``: what the reader found wrong.
+        ``images``, ``empty_images``, ``objects``; ``imbalance``: ratio of objects of the most frequent class to
+        objects of the rarest class that occurs, or None; ``image_size``: smallest and largest ``width`` and
+        ``height``, and the number of ``unknown`` sizes; ``classes``: ``objects`` and ``images`` of each class;
+        ``attributes``: objects of each value, and ``objects_without``; ``keypoints``: objects in which each point is
+        ``visible``, ``hidden`` or ``absent``; ``objects_with_points``; ``flags``: objects with each flag that occurs;
+        ``problems``: the problems that the reader reported.
     """
     counts = table.class_counts()
     present = counts[counts > 0]
-    pairs = np.unique(table.image_of_object() * max(1, table.num_classes) + table.labels)  # (image, class)
+    # One number for each pair of image and class, so that an image counts once per class.
+    pairs = np.unique(table.image_of_object() * max(1, table.num_classes) + table.labels)
     images = _counts(pairs % max(1, table.num_classes), table.class_names)
-    known = (table.widths > 0) & (table.heights > 0)
+    has_size = (table.widths > 0) & (table.heights > 0)
     points = np.zeros((0, 0)) if table.visibility is None else table.visibility
     return {
         "images": table.num_images,
@@ -157,9 +158,9 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
         "objects": table.num_objects,
         "imbalance": float(present.max() / present.min()) if present.size else None,
         "image_size": {
-            "width": _range(table.widths[known]),
-            "height": _range(table.heights[known]),
-            "unknown": int((~known).sum()),
+            "width": _range(table.widths[has_size]),
+            "height": _range(table.heights[has_size]),
+            "unknown": int((~has_size).sum()),
         },
         "classes": {
             name: {"objects": int(n), "images": images[name]}
@@ -167,10 +168,10 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
         },
         "attributes": {
             name: {
-                "values": _counts(each.ids[each.ids >= 0], each.names),
-                "objects_without": int((each.ids < 0).sum()),
+                "values": _counts(attribute.ids[attribute.ids >= 0], attribute.names),
+                "objects_without": int((attribute.ids < 0).sum()),
             }
-            for name, each in table.attributes.items()
+            for name, attribute in table.attributes.items()
         },
         "keypoints": {
             name: {state: int((points[:, k] == value).sum()) for state, value in _STATES.items()}
@@ -183,7 +184,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
 
 
 def print_figures(sets: Mapping[str, _Figures]) -> None:
-    """Print the figures of several sets beside each other."""
+    """Print tables of figures with one column per set."""
     columns = ("set", "images", "without objects", "objects", "imbalance", "width", "height", "problems")
     print_table("sets", columns, [(name, *_summary(figures)) for name, figures in sets.items()])
     num_points = max(len(figures["keypoints"]) for figures in sets.values())
@@ -196,51 +197,51 @@ def print_figures(sets: Mapping[str, _Figures]) -> None:
         (points, "point", _point_cells),
         ("objects with a flag", "flag", lambda figures: figures["flags"]),
     ):
-        of_sets = [cells(figures) for figures in sets.values()]
-        labels = dict.fromkeys(label for each in of_sets for label in each)
-        rows = [(label, *(str(each.get(label, 0)) for each in of_sets)) for label in labels]
+        columns_by_label = [cells(figures) for figures in sets.values()]
+        labels = dict.fromkeys(label for column in columns_by_label for label in column)
+        rows = [(label, *(str(column.get(label, 0)) for column in columns_by_label)) for label in labels]
         if rows:
             print_table(title, (heading, *sets), rows)
 
 
 def print_reports(tables: Mapping[str, AnnotationTable]) -> None:
-    """Print what the readers found wrong."""
+    """Print the problems that the readers reported."""
     for name, table in tables.items():
         if len(table.report):
-            print_lines(f"{name}: what was found wrong, and what was done", str(table.report))
+            print_lines(f"{name}: problems found, and the action for each", str(table.report))
         else:
-            print_lines(f"{name}: nothing wrong was found")
+            print_lines(f"{name}: no problems found")
 
 
 def formats_text(*, with_writers: bool) -> str:
-    """Return the policy, the formats that can be read, and those that can be written if asked for, with all options."""
+    """Return the policy and the formats to read, and optionally the formats to write, with all options, as text."""
     lines = ["problems for --policy PROBLEM=ACTION, with the default action first:"]
     lines += [f"  {line}" for line in policy_text().splitlines()]
-    lines += ["", "formats to read, and their options:", *_described(readers())]
+    lines += ["", "formats to read, and their options:", *_describe(readers())]
     if with_writers:
-        lines += ["", "formats to write, and their options:", *_described(writers())]
+        lines += ["", "formats to write, and their options:", *_describe(writers())]
     return "\n".join([*lines, ""])
 
 
-def _described(kinds: Mapping[str, type[Reader]] | Mapping[str, type[Writer]]) -> Iterator[str]:
-    for name, kind in kinds.items():
+def _describe(formats: Mapping[str, type[Reader]] | Mapping[str, type[Writer]]) -> Iterator[str]:
+    for name, cls in formats.items():
         yield from textwrap.wrap(
-            f"{name}: {kind.description}", 100, initial_indent="  ", subsequent_indent=" " * 6
+            f"{name}: {cls.description}", 100, initial_indent="  ", subsequent_indent=" " * 6
         )
-        options = " ".join(map(_shown, format_options(kind).values()))
+        options = " ".join(map(_option_text, format_options(cls).values()))
         yield from textwrap.wrap(options, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
 
-def _shown(option: Field[Any]) -> str:
+def _option_text(option: Field[Any]) -> str:
     if option.default is MISSING and option.default_factory is MISSING:
-        return f"{option.name}=(needed)"
+        return f"{option.name}=(required)"
     value = option.default if option.default_factory is MISSING else option.default_factory()
     default = "null" if value is None else str(value)
     return f"{option.name}={default if default.strip() else repr(default)}"
 
 
 def _summary(figures: _Figures) -> Iterator[str]:
-    """Yield a set's cells of the first table."""
+    """Yield the cells of a set in the first table."""
     yield from (str(figures[name]) for name in ("images", "empty_images", "objects"))
     yield "" if figures["imbalance"] is None else f"{figures['imbalance']:.4g} : 1"
     size = figures["image_size"]
@@ -252,23 +253,27 @@ def _summary(figures: _Figures) -> Iterator[str]:
 
 
 def _class_cells(figures: _Figures) -> dict[str, Any]:
-    return {name: "{objects} in {images} images".format(**each) for name, each in figures["classes"].items()}
+    classes = figures["classes"].items()
+    return {name: f"{counts['objects']} in {counts['images']} images" for name, counts in classes}
 
 
 def _attribute_cells(figures: _Figures) -> dict[str, Any]:
     cells: dict[str, Any] = {}
-    for name, each in figures["attributes"].items():
-        cells |= {f"{name}: {value}": count for value, count in each["values"].items()}
-        if each["objects_without"]:
-            cells[f"{name}: (no value)"] = each["objects_without"]
+    for name, counts in figures["attributes"].items():
+        cells |= {f"{name}: {value}": count for value, count in counts["values"].items()}
+        if counts["objects_without"]:
+            cells[f"{name}: (no value)"] = counts["objects_without"]
     return cells
 
 
 def _point_cells(figures: _Figures) -> dict[str, Any]:
-    points, cells = figures["keypoints"], {"objects with points": figures["objects_with_points"]}
+    points = figures["keypoints"]
+    if not points:
+        return {}
+    cells = {"objects with points": figures["objects_with_points"]}
     if len(points) > _MAX_POINTS:
-        return cells | {state: _spread([point[state] for point in points.values()]) for state in _STATES}
-    return points and cells | {name: " / ".join(map(str, each.values())) for name, each in points.items()}
+        return cells | {state: _spread([counts[state] for counts in points.values()]) for state in _STATES}
+    return cells | {name: " / ".join(map(str, counts.values())) for name, counts in points.items()}
 
 
 def _counts(ids: npt.NDArray[np.int64], names: Sequence[str]) -> dict[str, int]:

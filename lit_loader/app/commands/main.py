@@ -1,7 +1,7 @@
 """The commands, their arguments and their exit codes.
 
-A command is a function that takes its arguments and whose docstring ends its help; it imports what it runs when it is
-called, so that help is quick and a conversion needs no torch.
+A command is a function of its arguments, and its docstring is the end of its help. It imports its implementation when
+it is called, so that help is fast and a conversion needs no torch.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _APP: Final = {
     "predict": ("lit_loader.app.prediction", "write predictions of a checkpoint"),
 }
 _SHOWING: Final = {"-c", "--cfg", "-h", "--help", "--hydra-help", "-i", "--info", "--version"}
-"""Flags of Hydra's with which no job runs."""
+"""Flags of Hydra that run no job."""
 
 _REPEATED: Final[dict[str, Any]] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
 
@@ -41,11 +41,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command.
 
     Args:
-        argv: The arguments after the program's name, or None for those of this process.
+        argv: The arguments after the name of the program, or None for the arguments of this process.
 
     Returns:
-        0; 1 if something is wrong with the data, or an extra is not installed; 2 if the command is wrong; 130 after
-        Ctrl-C, 143 after a request to end (SIGTERM): both remove what is half written.
+        0 on success; 1 if the data is wrong or an extra is not installed; 2 if the command is wrong; 130 after Ctrl-C
+        and 143 after SIGTERM, both of which remove unfinished output.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     if words and words[0] in _APP:
@@ -55,24 +55,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
-        with _ending_on_request(), warnings.catch_warnings():
+        with _raise_on_sigterm(), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _report("warning", str(message))
             arguments.run(arguments)
         sys.stdout.flush()
-    except BrokenPipeError:  # the reader of the output left: lit-loader index ... | head
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for the flush at exit
+    except BrokenPipeError:
+        # The reader of the output left, as in `lit-loader index ... | head`. Python flushes stdout at exit, and would
+        # print a second BrokenPipeError.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
     except (UsageError, LitLoaderError, OSError, ValueError, ImportError) as error:
         _report("error", message_of(error, as_option))
         return 2 if isinstance(error, UsageError) else 1
     except KeyboardInterrupt as stop:
-        _report("error", "stopped; nothing was left behind")
-        return 143 if isinstance(stop, _Ended) else 130
+        _report("error", "stopped; unfinished output was removed")
+        return 143 if isinstance(stop, _Terminated) else 130
     return 0
 
 
 def _run_app(name: str, words: Sequence[str]) -> int:
-    """Run ``train``, ``eval`` or ``predict``, whose words are Hydra's."""
+    """Run ``train``, ``eval`` or ``predict``, with arguments for Hydra."""
     shows = any(word.partition("=")[0] in _SHOWING for word in words)
     try:
         app = import_module("lit_loader.app.running" if shows else "lit_loader.app")
@@ -104,16 +106,16 @@ def _convert(arguments: argparse.Namespace) -> None:
           --option columns="path points class" --option schema=face_5 --overwrite
       lit-loader convert voc faces-xml train val --to coco --out faces-coco --images copy
 
-    The new folder is complete or not there: it is written beside its place and renamed. With --to voc it holds
-    JPEGImages, Annotations and ImageSets/Main; an image's id is its path below the folder that all images share,
-    without extension. What the new format cannot hold is refused and listed, unless --allow-loss. Images that are
-    byte-identical copies of each other are held out together. Hard links take no space, but an image that is changed in
-    place changes in both folders; where the file system cannot link, images are copied. A NAME without SPLIT= is of the
-    split train, val, test or trainval if it is called so, else of that of --split.
+    The new folder appears only when it is complete: it is written under a temporary name and renamed. With --to voc it
+    holds JPEGImages, Annotations and ImageSets/Main; the id of an image is its path relative to the common folder of
+    all images, without extension. Annotations that the new format cannot hold are listed and refused, unless
+    --allow-loss. Images that are byte-identical copies of each other are held out together. Hard links take no space,
+    but an image that is changed in place changes in both folders; if the file system cannot link, images are copied.
+    A NAME without SPLIT= belongs to the split train, val, test or trainval if it has that name, else to --split.
 
-    KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is not YAML is text. SPLIT:KEY=VALUE
-    is for one of the sets alone.
-    exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command.
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 done, 1 the data is wrong, 2 the command is wrong.
     """
     from lit_loader.app.commands.convert import convert
 
@@ -121,17 +123,18 @@ def _convert(arguments: argparse.Namespace) -> None:
 
 
 def _index(arguments: argparse.Namespace) -> None:
-    """Read annotations and print what they hold.
+    """Read annotations and print their figures.
 
     Examples:
       lit-loader index keypoints_txt faces train.txt val.txt --option columns="path points class" --option schema=face_5
       lit-loader index voc faces-xml train val --json
 
-    Reads through the cache, so that training finds the cache filled. Images in several of the sets are reported.
+    Annotations are read through the cache, so training starts with a filled cache. Images that are in several sets are
+    reported.
 
-    KEY=VALUE: VALUE is read as YAML: 3, true, [path, points], "two words"; what is not YAML is text. SPLIT:KEY=VALUE
-    is for one of the sets alone.
-    exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command.
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 done, 1 the data is wrong, 2 the command is wrong.
     """
     from lit_loader.app.commands.index import index
 
@@ -146,14 +149,14 @@ def _tune(arguments: argparse.Namespace) -> None:
       lit-loader tune --budget 120 datamodule=landmarks dataset=voc dataset.root=faces-xml
       lit-loader tune --config-dir conf --config-name app --method thread --method spawn --simulate-step 40
 
-    --simulate-step computes for MS milliseconds after each batch, as a training step on the CPU does. --method may be
+    --simulate-step computes for MS milliseconds after each batch, like a training step on the CPU. --method may be
     repeated.
 
-    Composes the config as lit-loader train does, reads training batches under many worker settings, the promising ones
-    again and again in turns, and prints what it measured, what limits the rate, and the overrides for the best
-    settings, beside what num_workers=auto would take. The settings of the config do not matter, those of its data do.
-    Modules that the config names are looked for in the current folder too.
-    exit codes: 0 done, 1 something is wrong with the data, 2 something is wrong with the command or the config.
+    Composes the config as lit-loader train does, and loads training batches with many worker settings, the promising
+    ones again and again in turns. Prints the measurements, the limit of the rate, the overrides for the best settings,
+    and the choice of num_workers=auto. The worker settings of the config are ignored; its data settings apply. The
+    config may name modules in the current folder.
+    exit codes: 0 done, 1 the data is wrong, 2 the command or the config is wrong.
     """
     from lit_loader.app.commands.tune import tune
 
@@ -161,7 +164,7 @@ def _tune(arguments: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose help ends with its command's docstring, and with the formats where a format is an argument."""
+    """A parser whose help ends with the docstring of its command, and with the formats if one is an argument."""
 
     def format_help(self) -> str:
         run = self.get_default("run")
@@ -170,36 +173,39 @@ class _Parser(argparse.ArgumentParser):
         text = f"{super().format_help()}\n{_docstring(run)[1]}\n"
         if run is _tune:
             return text
-        from lit_loader.app.commands.index import formats_text  # imports every reader
+        # This imports every reader, which only this help needs.
+        from lit_loader.app.commands.index import formats_text
 
         return f"{text}\n{formats_text(with_writers=run is _convert)}"
 
 
 def _docstring(run: Callable[[argparse.Namespace], None]) -> tuple[str, str]:
-    """Return the first line of a function's docstring, and what follows it."""
-    first, _, rest = (inspect.getdoc(run) or "").partition("\n\n")
-    return first, rest
+    """Return the first line of a function's docstring, and the text after it."""
+    first, _, details = (inspect.getdoc(run) or "").partition("\n\n")
+    return first, details
 
 
-class _Ended(KeyboardInterrupt):
-    """Somebody asked this process to end."""
+class _Terminated(KeyboardInterrupt):
+    """The process received SIGTERM."""
 
 
 @contextmanager
-def _ending_on_request() -> Iterator[None]:
-    """Raise on SIGTERM, which would end the process before it can clean up."""
+def _raise_on_sigterm() -> Iterator[None]:
+    """Raise an exception on SIGTERM, which would otherwise end the process before it can clean up."""
     process = os.getpid()
 
-    def end(number: int, frame: FrameType | None) -> None:
+    def terminate(number: int, frame: FrameType | None) -> None:
         if os.getpid() == process:
-            raise _Ended
-        os._exit(128 + number)  # a forked one has nothing to clean up
+            raise _Terminated
+        # A forked worker inherits the handler but owns nothing to clean up.
+        os._exit(128 + number)
 
-    before = signal.signal(signal.SIGTERM, end)
+    previous_handler = signal.signal(signal.SIGTERM, terminate)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+        # None: the handler was not installed from Python.
+        signal.signal(signal.SIGTERM, previous_handler or signal.SIG_DFL)
 
 
 def _report(kind: str, message: str) -> None:
@@ -216,51 +222,22 @@ def _parser() -> argparse.ArgumentParser:
 
     def command(run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
         text = _docstring(run)[0]
-        made = commands.add_parser(run.__name__[1:], help=text[0].lower() + text[1:-1], description=text)
-        made.set_defaults(run=run)
-        return made
+        subparser = commands.add_parser(run.__name__[1:], help=text[0].lower() + text[1:-1], description=text)
+        subparser.set_defaults(run=run)
+        return subparser
 
     convert = command(_convert)
     _add_reading(convert)
-    add = convert.add_argument
-    add("--to", required=True, metavar="FORMAT", help="format to write")
-    add("--out", required=True, metavar="DIR", help="folder to make")
-    add("--split", metavar="NAME", default="train", help="split of a NAME that names none (default: train)")
-    share = {"metavar": "SPLIT=SHARE", "help": "share of train's images for another split, by class: val=0.1"}
-    add("--hold-out", **_REPEATED | share)
-    add("--group-pattern", metavar="REGEX", help="its group in an image path is never divided, e.g. a person")
-    add("--seed", type=int, default=0, help="seed of --hold-out (default: 0)")
-    add("--writer-option", **_REPEATED, help="an option of the format to write")
-    add("--images", choices=("hardlink", "copy", "none"), default="hardlink", help="how images get into DIR")
-    add(
-        "--allow-loss",
-        action="store_true",
-        help="leave out what the new format cannot hold; ids need no leave",
-    )
-    add(
-        "--overwrite",
-        action="store_true",
-        help="replace the files that an earlier convert wrote into DIR, and no others",
-    )
+    _add_writing(convert)
 
     index = command(_index)
     _add_reading(index)
     index.add_argument("--json", action="store_true", help="print JSON")
 
-    for name, (_, text) in _APP.items():  # main() runs them: their words are Hydra's
+    # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
+    for name, (_, text) in _APP.items():
         commands.add_parser(name, help=text, add_help=False)
-    add = command(_tune).add_argument
-    add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config, as Hydra takes them")
-    add("--config-dir", metavar="DIR", help="folder of the config (default: the one that is shipped)")
-    add("--config-name", metavar="NAME", default="train", help="its name (default: train)")
-    add("--budget", type=float, metavar="SECONDS", default=60.0, help="how long to measure (default: 60)")
-    methods = ("thread", *multiprocessing.get_all_start_methods())
-    text = "workers to try: threads, or processes by their start method (default: thread, and the config's)"
-    add("--method", choices=methods, action="append", help=text)
-    add("--max-workers", type=int, metavar="N", help="most workers (default: by cores and memory)")
-    add("--simulate-step", type=float, metavar="MS", default=0.0, help="compute so long after each batch")
-    add("--json", action="store_true", help="print JSON")
-    add("--no-progress", action="store_true", help="draw no progress bar")
+    _add_tuning(command(_tune))
     return parser
 
 
@@ -268,12 +245,74 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     """Add the arguments of commands that read annotations."""
     add = command.add_argument
     add("format", metavar="FORMAT", help="format to read")
-    add("root", metavar="ROOT", help="folder of the data set; its files may name nothing outside")
-    text = "what to read, relative to ROOT: a file, a folder or a split, as the format takes it"
+    add("root", metavar="ROOT", help="folder of the dataset; its files must not name paths outside of it")
+    text = "file, folder or split to read, relative to ROOT, depending on the format"
     add("names", metavar="[SPLIT=]NAME", nargs="+", help=text)
-    add("--option", **_REPEATED, help="an option of the format to read")
-    add("--policy", **_REPEATED, help="what to do about wrong annotations, e.g. missing_image=drop")
+    add("--option", **_REPEATED, help="option of the format to read")
+    add("--policy", **_REPEATED, help="action for a problem in the annotations, e.g. missing_image=drop")
     add("--class-names", metavar="NAME,NAME", help="classes in the order of their ids (default: sorted)")
-    add("--cache-dir", metavar="DIR", help="where tables are cached (default: the user's cache)")
-    add("--num-workers", type=int, metavar="N", help="processes that read (default: by the work)")
+    add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
+    add(
+        "--num-workers",
+        type=int,
+        metavar="N",
+        help="number of reading processes (default: by the amount of work)",
+    )
     add("--no-progress", action="store_true", help="draw no progress bars")
+
+
+def _add_writing(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``convert`` on the new folder."""
+    add = command.add_argument
+    add("--to", required=True, metavar="FORMAT", help="format to write")
+    add("--out", required=True, metavar="DIR", help="folder to create")
+    add("--split", metavar="NAME", default="train", help="split of a NAME without SPLIT= (default: train)")
+    share = {"metavar": "SPLIT=SHARE", "help": "share of train's images for another split, by class: val=0.1"}
+    add("--hold-out", **_REPEATED | share)
+    add(
+        "--group-pattern",
+        metavar="REGEX",
+        help="images with the same text in the pattern's group stay together, e.g. a person's",
+    )
+    add("--seed", type=int, default=0, help="seed of --hold-out (default: 0)")
+    add("--writer-option", **_REPEATED, help="option of the format to write")
+    add("--images", choices=("hardlink", "copy", "none"), default="hardlink", help="how images get into DIR")
+    add(
+        "--allow-loss",
+        action="store_true",
+        help="drop annotations that the new format cannot hold (ids are always dropped)",
+    )
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace the files that an earlier convert wrote to DIR, but no others",
+    )
+
+
+def _add_tuning(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``tune``."""
+    add = command.add_argument
+    add("overrides", metavar="KEY=VALUE", nargs="*", help="overrides of the config in Hydra's syntax")
+    add("--config-dir", metavar="DIR", help="folder of the config (default: the shipped configs)")
+    add("--config-name", metavar="NAME", default="train", help="name of the config (default: train)")
+    add("--budget", type=float, metavar="SECONDS", default=60.0, help="duration of the search (default: 60)")
+    methods = ("thread", *multiprocessing.get_all_start_methods())
+    text = (
+        "workers to try: threads, or the start method of processes (default: thread, and the config's method)"
+    )
+    add("--method", choices=methods, action="append", help=text)
+    add(
+        "--max-workers",
+        type=int,
+        metavar="N",
+        help="largest number of workers (default: by cores and memory)",
+    )
+    add(
+        "--simulate-step",
+        type=float,
+        metavar="MS",
+        default=0.0,
+        help="duration of a computation after each batch",
+    )
+    add("--json", action="store_true", help="print JSON")
+    add("--no-progress", action="store_true", help="draw no progress bar")

@@ -1,4 +1,4 @@
-"""The command that trains on a set, as the shipped configs take it: printed after reading or writing a set."""
+"""The training command for a set with the shipped configs, printed after reading or writing the set."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
 
 def splits_by_stage(names: Iterable[str]) -> dict[str, str | None]:
-    """Return the split of each stage of a run: ``train``, ``val``, ``test``, or None for a stage without one.
+    """Return the split of each stage of a run, ``train``, ``val`` and ``test``, or None for a stage without a split.
 
     Without ``train``, the run trains on the first split that is not called ``val`` or ``test``, else on the first one.
     Without ``test``, it tests on ``val``. It never validates or tests on its training split.
 
     Args:
-        names: The names of the splits, in their order; one or more.
+        names: One or more names of splits, in their order.
     """
     splits = list(names)
     unusual_splits = [split for split in splits if split not in ("val", "test")]
@@ -38,10 +38,10 @@ def splits_by_stage(names: Iterable[str]) -> dict[str, str | None]:
 
 
 def splits_left_out(names: Mapping[str, str]) -> list[str]:
-    """Return a line on the splits that `training_command` does not use, or nothing.
+    """Return a line about the splits that `training_command` does not use, or an empty list.
 
     Args:
-        names: For each split the name of its file, folder or list.
+        names: Name of the file, folder or list of each split.
     """
     stages = splits_by_stage(names)
     unused = [split for split in names if split not in stages.values()]
@@ -49,7 +49,7 @@ def splits_left_out(names: Mapping[str, str]) -> list[str]:
         return []
     return [
         f"the command below trains on {stages['train']} and does not read {', '.join(unused)}; "
-        f"to validate or test on one of them, give val=NAME or test=NAME, such as val={names[unused[0]]}"
+        f"to validate or test on one of them, pass val=NAME or test=NAME, such as val={names[unused[0]]}"
     ]
 
 
@@ -64,60 +64,75 @@ def training_command(
     """Return the command that trains on sets of a format.
 
     Args:
-        format: The format's name.
-        root: The data set's folder.
-        names: For each split the name of its file, folder or list; `splits_by_stage` chooses the stages.
-        table: The set to train on, whose objects decide the task: with points landmarks, with boxes detection, with
-            boxes that are all the whole image classification.
-        options: For each split the options of its reader.
-        shared: Other keys of the data set's config, such as ``class_names``, left out if None or empty.
+        format: Name of the format.
+        root: Folder of the dataset.
+        names: Name of the file, folder or list of each split; `splits_by_stage` chooses the stages.
+        table: The training set. Its objects decide the task: landmarks with points, classification if every box is the
+            whole image, else detection.
+        options: Options of the reader for each split.
+        shared: Other keys of the dataset's config, such as ``class_names``; None and empty values are left out.
     """
     splits = splits_by_stage(names)
-    wanted = {"root": root, **{key: value for key, value in shared.items() if value}}
-    wanted |= {stage: None if split is None else names[split] for stage, split in splits.items()}
-    given = {stage: options.get(split, {}) for stage, split in splits.items() if split is not None}
-    common = {k: v for k, v in given["train"].items() if all(each.get(k) == v for each in given.values())}
-    own = {stage: {k: v for k, v in each.items() if k not in common} for stage, each in given.items()}
-    nested = _flat({"format": format, **wanted, "options": common, "stage_options": own})
+    settings = {"root": root, **{key: value for key, value in shared.items() if value}}
+    settings |= {stage: None if split is None else names[split] for stage, split in splits.items()}
+    by_stage = {stage: options.get(split, {}) for stage, split in splits.items() if split is not None}
+    common = {
+        key: value
+        for key, value in by_stage["train"].items()
+        if all(stage_options.get(key) == value for stage_options in by_stage.values())
+    }
+    differing = {
+        stage: {key: value for key, value in stage_options.items() if key not in common}
+        for stage, stage_options in by_stage.items()
+    }
+    nested = _flatten({"format": format, **settings, "options": common, "stage_options": differing})
+    flat = _flatten({**settings, **common, "stage_options": differing})
+    # Prefer the config of the format, and fall back to `files`, which reads any format.
     for name in (format, *sorted(path.stem for path in (_CONFIGS / "dataset").glob("*.yaml")), "files"):
         config = _read_config(name)
-        # a config without a format is that of one, whose options are keys themselves
-        values = nested if "format" in config else _flat({**wanted, **common, "stage_options": own})
+        # A config without the key `format` is of one format, and has its options as keys of its own.
+        values = nested if "format" in config else flat
         if config.get("format", name) == format or name == "files":
             has_keys = {key.partition(".")[0] for key in values} <= config.keys() | {"format"}
-            if has_keys and all(_is_given(key, value, values) for key, value in _flat(config).items()):
+            if has_keys and all(_is_set(key, value, values) for key, value in _flatten(config).items()):
                 break
+    defaults = _flatten(config)
     words = [
-        f"{'' if key in _flat(config) else '++'}dataset.{key}={hydra_value(value)}"
+        f"{'' if key in defaults else '++'}dataset.{key}={hydra_value(value)}"
         for key, value in values.items()
-        if key not in _flat(config) or _flat(config)[key] != value
+        if key not in defaults or defaults[key] != value
     ]
     return shlex.join(["lit-loader", "train", *_task(table), f"dataset={name}", *words])
 
 
 def _read_config(name: str) -> dict[str, Any]:
-    """Return a shipped config of a data set, with the keys of the one that it is based on; empty if there is none."""
+    """Return a shipped config of a dataset, including the keys of its base; empty if the config does not exist."""
     path = _CONFIGS / "dataset" / f"{name}.yaml"
     config: dict[str, Any] = yaml.safe_load(path.read_text()) if path.is_file() else {}
     return _read_config("files") | config if "defaults" in config else config
 
 
-def _is_given(key: str, value: Any, given: Mapping[str, Any]) -> bool:
-    """Return whether an option of a config is among those given, itself or as the key that it looks up first."""
-    looked_up = re.match(r"\$\{oc\.select:dataset\.([\w.]+),", str(value))
-    return "options." not in key or key in given or (looked_up is not None and looked_up[1] in given)
+def _is_set(key: str, value: Any, values: Mapping[str, Any]) -> bool:
+    """Return True unless a key is an option that ``values`` leave to a config, directly or by an interpolation."""
+    if "options." not in key or key in values:
+        return True
+    interpolation = re.match(r"\$\{oc\.select:dataset\.([\w.]+),", str(value))
+    return interpolation is not None and interpolation[1] in values
 
 
-def _flat(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
     """Return the values of nested mappings by their dotted paths."""
     flat: dict[str, Any] = {}
     for key, value in values.items():
-        flat |= _flat(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+        if isinstance(value, Mapping):
+            flat |= _flatten(value, f"{path}{key}.")
+        else:
+            flat[f"{path}{key}"] = value
     return flat
 
 
 def _task(table: AnnotationTable) -> list[str]:
-    """Return the overrides that choose what is trained: every sample once an epoch, whatever an experiment balances."""
+    """Return the overrides that choose the experiment for a set, and a sampler without balancing."""
     sizes = np.stack([table.widths, table.heights], axis=1)[table.image_of_object()]
     if table.keypoint_schema is not None:
         name = "unified" if table.attributes else "landmarks"
@@ -128,12 +143,13 @@ def _task(table: AnnotationTable) -> list[str]:
     else:
         return []
     choices = yaml.safe_load((_CONFIGS / "experiment" / f"{name}.yaml").read_text()).get("defaults", [])
-    sampler = next((each["override /sampler"] for each in choices if "override /sampler" in each), "random")
+    samplers = [choice["override /sampler"] for choice in choices if "override /sampler" in choice]
+    sampler = samplers[0] if samplers else "random"
     return [f"experiment={name}", *(["sampler=random"] if sampler != "random" else [])]
 
 
 def hydra_value(value: Any) -> str:
-    """Return a value as Hydra's overrides take it; text is quoted unless it is a plain word or path."""
+    """Write a value for an override of Hydra; text is quoted unless it is a plain word or path."""
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):

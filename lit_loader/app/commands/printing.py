@@ -1,4 +1,4 @@
-"""Text for a terminal or a pipe: tables without colour in a pipe, and nothing that a file could inject."""
+"""Print text to a terminal or a pipe, without escape sequences from files, and without colour in a pipe."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ _PIPE_WIDTH = 110
 
 
 def print_lines(*lines: str) -> None:
-    """Print lines as they are, never wrapped."""
+    """Print lines without wrapping them."""
     for line in lines:
-        sys.stdout.write(f"{_shown(line)}\n")
+        sys.stdout.write(f"{_encodable(line)}\n")
 
 
 def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
     """Print a title, a table and an empty line.
 
     Args:
-        title: Its title.
+        title: Title of the table.
         columns: Headings; the first column is aligned to the left, the others to the right.
-        rows: Cells.
+        rows: Cells of each row.
     """
     terminal = Console().is_terminal
     console = Console(width=None if terminal else _PIPE_WIDTH, no_color=None if terminal else True)
@@ -39,6 +39,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     for row in rows:
         table.add_row(*map(_cell, row))
     print_lines(title)
+    # Rich pads each line to the width of the table.
     with console.capture() as capture:
         console.print(table)
     for line in capture.get().splitlines():
@@ -47,10 +48,10 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def _cell(text: str) -> Text:
-    return Text(_shown(text).replace("\n", "\\n"))
+    return Text(_encodable(text).replace("\n", "\\n"))
 
 
-def _shown(text: str) -> str:
-    """Return printable text that the encoding of the output has."""
+def _encodable(text: str) -> str:
+    """Return printable text in characters that the encoding of the output has."""
     encoding = sys.stdout.encoding or "utf-8"
     return printable(text).encode(encoding, "backslashreplace").decode(encoding)

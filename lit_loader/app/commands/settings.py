@@ -1,4 +1,4 @@
-"""The arguments of a command as settings: which sets to read, under which options."""
+"""Parse the arguments of a command into settings: the sets to read, and their options."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ __all__ = [
 ]
 
 _SPLIT: Final = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-_USUAL: Final = ("train", "val", "test", "trainval")
+_USUAL_SPLITS: Final = ("train", "val", "test", "trainval")
 
 
 class UsageError(Exception):
-    """The command is wrong, whatever the data is."""
+    """An argument of a command is wrong, independent of the data."""
 
 
 @contextmanager
 def usage_errors() -> Iterator[None]:
-    """Raise what refuses a value inside as UsageError; errors in the annotations stay what they are."""
+    """Turn a ValueError or TypeError into a UsageError; errors in annotations pass unchanged."""
     try:
         yield
     except AnnotationError:
@@ -63,34 +63,35 @@ def as_option(name: str, value: Any) -> str:
 
 
 def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]:
-    """Return for each split the name of what is read.
+    """Return the name of the file, folder or list of each split.
 
     Args:
-        words: ``SPLIT=NAME``, or ``NAME`` alone: its split is its stem if that is a usual one.
-        default: The split of other names, or None where a name without ``SPLIT=`` is the name of its set.
+        words: ``SPLIT=NAME``, or ``NAME`` alone, whose split is its stem if that is a usual name of a split.
+        default: The split of other names, or None if the name itself is the name of the set.
 
     Raises:
-        UsageError: If two names are of one split, or a split cannot be a file's name.
+        UsageError: If two names have the same split, or a split cannot be the name of a file.
     """
     splits: dict[str, str] = {}
     for word in words:
         split, sign, name = word.partition("=")
         if not sign or not _SPLIT.fullmatch(split):
-            name, stem = word, PurePosixPath(word).stem
-            split = word if default is None else stem if stem in _USUAL else default
+            name = word
+            stem = PurePosixPath(word).stem
+            split = word if default is None else stem if stem in _USUAL_SPLITS else default
         if default is not None:
             check_split(split)
         if not name:
-            raise UsageError(f"{word!r} names nothing to read; give SPLIT=NAME, e.g. train=train.txt")
+            raise UsageError(f"{word!r} has no name after '='; give SPLIT=NAME, e.g. train=train.txt")
         if split in splits:
-            problem = f"{splits[split]!r} and {name!r} would both be the split {split!r}"
+            problem = f"{splits[split]!r} and {name!r} would both be split {split!r}"
             raise UsageError(f"{problem}; give SPLIT=NAME, e.g. val={name}")
         splits[split] = name
     return splits
 
 
 def check_split(split: str) -> str:
-    """Return a split's name if it can be a file's name, else raise UsageError."""
+    """Return the name of a split, or raise UsageError if it cannot be the name of a file."""
     if not _SPLIT.fullmatch(split):
         raise UsageError(f"split {split!r} must be letters, digits, '_', '.' or '-', e.g. val")
     return split
@@ -99,33 +100,32 @@ def check_split(split: str) -> str:
 def parse_options(
     words: Sequence[str], splits: Sequence[str], *, takes: Callable[[str, Any], bool]
 ) -> dict[str, dict[str, Any]]:
-    """Return for each split its options; ``SPLIT:KEY=VALUE`` is laid over ``KEY=VALUE``.
+    """Return the options of each split; ``SPLIT:KEY=VALUE`` overrides ``KEY=VALUE``.
 
     Args:
         words: The options.
-        splits: The splits.
-        takes: Whether an option takes a value; what it does not take as YAML stays text, such as a class
-            called ``no`` or a folder called ``2007``.
+        splits: Names of the splits.
+        takes: Function that returns True if an option accepts a value. Text that an option does not accept as YAML
+            stays text, such as a class called ``no`` or a folder called ``2007``.
 
     Raises:
-        UsageError: If a word is not of that form or names another split.
+        UsageError: If a word is not of this form, or names an unknown split.
     """
-    shared: dict[str, Any] = {}
-    own: dict[str, dict[str, Any]] = {split: {} for split in splits}
+    shared_options: dict[str, Any] = {}
+    split_options: dict[str, dict[str, Any]] = {split: {} for split in splits}
     for word in words:
         key, value = _pair(word)
-        split, sign, rest = key.partition(":")
-        name = rest if sign else key
+        split, colon, name = key.rpartition(":")
         parsed = parse_value(value)
         if not takes(name, parsed) and takes(name, value):
             parsed = value
-        if not sign:
-            shared[name] = parsed
-        elif split in own:
-            own[split][name] = parsed
+        if not colon:
+            shared_options[name] = parsed
+        elif split in split_options:
+            split_options[split][name] = parsed
         else:
-            raise UsageError(f"{word!r} is for the split {split!r}; there are {', '.join(splits)}")
-    return {split: shared | own[split] for split in splits}
+            raise UsageError(f"{word!r} is for the split {split!r}; the splits are {', '.join(splits)}")
+    return {split: shared_options | split_options[split] for split in splits}
 
 
 def parse_actions(words: Sequence[str]) -> dict[str, str]:
@@ -134,32 +134,32 @@ def parse_actions(words: Sequence[str]) -> dict[str, str]:
 
 
 def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, float]:
-    """Return the share of the images that each new split gets, that of ``train`` first; empty without words.
+    """Return the share of the images of each split after holding out, ``train`` first; empty without words.
 
     Raises:
-        UsageError: If there is no ``train``, a split is there already, or shares are not in (0, 1).
+        UsageError: If the split ``train`` is missing, a new split exists already, or a share is outside (0, 1).
     """
     shares: dict[str, float] = {}
     for word in words:
         split, value = _pair(word)
         if check_split(split) in splits or split in shares:
-            raise UsageError(f"--hold-out {word}: there is a split {split!r} already")
+            raise UsageError(f"--hold-out {word}: the split {split!r} exists already")
         try:
             shares[split] = float(value)
         except ValueError:
             raise UsageError(f"--hold-out {word}: {value!r} is not a number; give e.g. {split}=0.1") from None
     if shares and "train" not in splits:
-        raise UsageError(f"--hold-out takes images of the split train; there are {', '.join(splits)}")
-    rest = 1 - sum(shares.values())
-    if not all(share > 0 for share in (rest, *shares.values())):
-        raise UsageError(f"--hold-out {shares}: each share must be above 0, and some must be left to train")
-    return {"train": rest, **shares} if shares else {}
+        raise UsageError(f"--hold-out takes images of the split train; the splits are {', '.join(splits)}")
+    train_share = 1 - sum(shares.values())
+    if not all(share > 0 for share in (train_share, *shares.values())):
+        raise UsageError(f"--hold-out {shares}: each share must be above 0, and their sum below 1")
+    return {"train": train_share, **shares} if shares else {}
 
 
 def parse_value(text: str) -> Any:
-    """Return a text as YAML reads it: a number, a truth value, none, text, ``[...]`` or ``{...}``; else the text.
+    """Parse a text as YAML: a number, true or false, null, a string, ``[...]`` or ``{...}``; else return the text.
 
-    A character such as ``,``, ``:`` or ``#``, which YAML takes for its own, is text.
+    A separator such as ``,``, ``:`` or ``#``, which has a meaning in YAML, is returned as text.
     """
     try:
         value = yaml.safe_load(text)

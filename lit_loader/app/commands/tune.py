@@ -1,4 +1,4 @@
-"""``lit-loader tune``: measures worker settings on a config's own data, and names the best and the reason."""
+"""``lit-loader tune``: measure worker settings on the data of a config, and print the best with the reason."""
 
 from __future__ import annotations
 
@@ -44,24 +44,28 @@ def tune(arguments: argparse.Namespace) -> None:
 
     Raises:
         UsageError: If an argument or the config is wrong.
-        ValueError: If the data gives no training batch.
+        ValueError: If the data yields no training batch.
         OSError: If a file cannot be read.
     """
     _check(arguments)
-    path, num_threads = list(sys.path), torch.get_num_threads()
-    sys.path.insert(0, str(Path.cwd()))  # for modules that the config names, as in a script there
+    original_path = list(sys.path)
+    num_threads = torch.get_num_threads()
+    # The config may name modules in the current folder, as in `lit_loader.app.run`.
+    sys.path.insert(0, str(Path.cwd()))
     try:
-        cfg, datamodule = _datamodule(arguments)
-        torch.set_num_threads(cfg.get("num_threads") or num_threads)  # what the run gives torch's operators
-        given = datamodule.workers.multiprocessing_context
+        cfg, datamodule = _build_datamodule(arguments)
+        # The main process of a run has as many threads for torch's operators.
+        torch.set_num_threads(cfg.get("num_threads") or num_threads)
+        config_context = datamodule.workers.multiprocessing_context
         host = read_resources(has_accelerator=torch.accelerator.is_available())
-        with redirect_stdout(sys.stderr):  # a data set may print, and the output may be JSON
+        # A dataset may print, and stdout may be JSON.
+        with redirect_stdout(sys.stderr):
             datamodule.prepare_data()
             tuned = _search(datamodule, host, arguments)
     finally:
-        sys.path[:] = path
+        sys.path[:] = original_path
         torch.set_num_threads(num_threads)
-    settings = _changed(tuned.best, given)
+    settings = _changed_settings(tuned.best, config_context)
     overrides = " ".join(worker_override(cfg, name, value) for name, value in settings.items())
     figures = tuned.medians()
     verdicts = diagnose(figures, median(tuned.measured[tuned.best]), host)
@@ -74,12 +78,12 @@ def tune(arguments: argparse.Namespace) -> None:
             "overrides": overrides,
             "auto": auto,
             "verdicts": [verdict._asdict() for verdict in verdicts],
-            "medians": [asdict(each) for each in figures],
+            "medians": [asdict(medians) for medians in figures],
             "refused": [{**asdict(candidate), "reason": why} for candidate, why in tuned.refused.items()],
         }
         print_lines(json.dumps(result, indent=1))
         return
-    rows = [_row(each, tuned) for each in figures]
+    rows = [_row(medians, tuned) for medians in figures]
     print_table("training batches, medians", list(rows[0]), [list(row.values()) for row in rows])
     print_lines(*(f"{candidate!s} cannot be used: {why}" for candidate, why in tuned.refused.items()))
     print_lines(*([] if choice is None else [f"- {choice}"]))
@@ -88,7 +92,7 @@ def tune(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> None:
-    """Refuse before a long measurement what would fail after it."""
+    """Refuse wrong arguments before the long measurement."""
     if not 0 < arguments.budget < math.inf:
         raise UsageError(f"--budget {arguments.budget:g} must be a time above 0 seconds")
     if not 0 <= arguments.simulate_step < math.inf:
@@ -97,7 +101,7 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--max-workers {arguments.max_workers} must be at least 1")
 
 
-def _datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
+def _build_datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
     with usage_errors():
         cfg = compose_config(arguments.config_dir, arguments.config_name, arguments.overrides)
         datamodule = build_datamodule(cfg)
@@ -110,11 +114,14 @@ def _datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
 
 
 def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.Namespace) -> TuningResult:
-    """Search; the progress is a line on standard error, and no thread of its own lives when workers fork."""
+    """Search for the fastest settings, with the progress as a line on standard error."""
+    # A progress bar of rich would have a thread, which must not live when workers fork.
     meter = LoaderMeter(datamodule, step_s=arguments.simulate_step / 1e3)
     methods = arguments.method or ("thread", datamodule.workers.multiprocessing_context or METHODS[1])
-    most, fitting = max(4, 2 * host.num_cores), host.max_workers()
-    most = most if fitting is None else max(1, min(most, fitting))
+    max_workers = max(4, 2 * host.num_cores)
+    memory_limit = host.max_workers()
+    if memory_limit is not None:
+        max_workers = max(1, min(max_workers, memory_limit))
 
     def show(candidate: Candidate, elapsed_s: float) -> None:
         if not arguments.no_progress:
@@ -126,7 +133,7 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
             meter,
             num_cores=max(1, round(host.cores)),
             methods=list(dict.fromkeys(methods)),
-            max_workers=arguments.max_workers or most,
+            max_workers=arguments.max_workers or max_workers,
             budget_s=arguments.budget,
             progress=show,
         )
@@ -135,36 +142,36 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
         sys.stderr.write("" if arguments.no_progress else "\n")
 
 
-def _changed(best: Candidate, context: str | None) -> dict[str, Any]:
-    """Return the settings to write down: the start method only where the config has another one."""
+def _changed_settings(best: Candidate, context: str | None) -> dict[str, Any]:
+    """Return the settings to print; the start method only if it differs from the config's."""
     if best.num_workers == 0:
         return {"num_workers": 0}
-    chosen = best.settings()
+    settings = best.settings()
     if (best.is_threaded and context is None) or best.method == (context or METHODS[1]):
-        del chosen["multiprocessing_context"]
-    return chosen
+        del settings["multiprocessing_context"]
+    return settings
 
 
 def _auto(figures: list[Measurement], best: Candidate, host: Resources, step_ms: float) -> dict[str, Any]:
-    """Return how many workers ``num_workers="auto"`` takes here, and why that may differ from the best."""
+    """Return the number of workers that ``num_workers="auto"`` chooses here, and why it may differ from the best."""
     worker_bytes = THREAD_BYTES if best.is_threaded else PROCESS_BYTES
     number, text = decide_num_workers(host, worker_bytes=worker_bytes)
-    rates = [each.samples_per_s for each in figures if each.candidate.num_workers == number]
+    rates = [medians.samples_per_s for medians in figures if medians.candidate.num_workers == number]
     if rates:
-        text += f"; {max(rates):.0f} samples/s were measured with as many"
+        text += f"; {max(rates):.0f} samples/s were measured with this number"
     if number != best.num_workers and not host.has_accelerator and not step_ms:
-        text += ". Only batches were computed, so that workers had every core: give --simulate-step MS to change that"
+        text += ". No training step ran, so workers had every core: pass --simulate-step MS to simulate one"
     return {"num_workers": number, "text": text}
 
 
 def _row(figures: Measurement, tuned: TuningResult) -> dict[str, str]:
-    """Return the cells of the table, by their columns."""
-    rates = [each.samples_per_s for each in tuned.measured[figures.candidate]]
+    """Return the cells of a row of the table, by column."""
+    rates = [measurement.samples_per_s for measurement in tuned.measured[figures.candidate]]
     return {
         "settings": f"{'*' if figures.candidate == tuned.best else ' '} {figures.candidate!s}",
         "samples/s": f"{figures.samples_per_s:.1f}",
         "spread": f"{min(rates):.0f} to {max(rates):.0f}",
-        "CPU ms a sample": f"{figures.cpu_s_per_sample * 1e3:.2f}",
+        "CPU ms per sample": f"{figures.cpu_s_per_sample * 1e3:.2f}",
         "cores": f"{figures.cores_used:.2f}",
         "memory MiB": "" if figures.memory_bytes is None else f"{figures.memory_bytes / 2**20:.0f}",
         "start s": f"{figures.start_s:.2f}",
