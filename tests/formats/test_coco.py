@@ -116,7 +116,7 @@ def test_points_without_names_are_numbered_or_take_those_of_the_schema_by_positi
     table = coco.read(schema="face_5")
     assert (table.keypoint_names[0], table.normalization_pair) == ("left_eye", (0, 1))
     assert table.visibility.tolist() == [[2, 2, 1, 1, 1]]
-    with pytest.raises(AnnotationError, match=r"object 0: 5 points; those of 'x' are 68, or pass"):
+    with pytest.raises(AnnotationError, match=r"object 0: expected 68 points for 'x', got 5; pass `schema`"):
         coco.read(schema="face_68")
 
 

@@ -22,18 +22,18 @@ PROBLEMS = {
     "image_id is None": {"image_id": None},
     "image_id is True": {"image_id": True},
     "image_id is 1.5": {"image_id": 1.5},
-    "bits; 63 are read": {"image_id": 1e30},
-    "bbox is [1, 2, 3]": {"bbox": [1, 2, 3]},
-    "bbox is [1, 2, 3, '4']": {"bbox": [1, 2, 3, "4"]},
-    "bbox is [1, 2, 3, None]": {"bbox": [1, 2, 3, None]},
-    "bbox is 'no'": {"bbox": "no"},
-    "iscrowd is 2": {"iscrowd": 2},
-    "iscrowd is 'no'": {"iscrowd": "no"},
+    "bits; expected at most 63": {"image_id": 1e30},
+    "expected bbox as x, y, width, height, got [1, 2, 3]": {"bbox": [1, 2, 3]},
+    "expected bbox as x, y, width, height, got [1, 2, 3, '4']": {"bbox": [1, 2, 3, "4"]},
+    "expected bbox as x, y, width, height, got [1, 2, 3, None]": {"bbox": [1, 2, 3, None]},
+    "expected bbox as x, y, width, height, got 'no'": {"bbox": "no"},
+    "expected iscrowd 0 or 1, got 2": {"iscrowd": 2},
+    "expected iscrowd 0 or 1, got 'no'": {"iscrowd": "no"},
     "three for each point": {"keypoints": [1, 2]},
     "three for each point: x": {"keypoints": [1, 2, "2"]},
-    "v of a point is 3.0": {"keypoints": [1, 2, 3]},
-    "v of a point is 1.5": {"keypoints": [1, 2, 1.5]},
-    "1 points; those of 'x' are 2": {"keypoints": [1, 2, 2]},
+    "expected v of a point as 0 (absent), 1 (hidden) or 2 (visible), got 3.0": {"keypoints": [1, 2, 3]},
+    "expected v of a point as 0 (absent), 1 (hidden) or 2 (visible), got 1.5": {"keypoints": [1, 2, 1.5]},
+    "expected 2 points for 'x', got 1": {"keypoints": [1, 2, 2]},
     "attributes are [1]": {"attributes": [1]},
     "the name of the attribute has 0 characters": {"attributes": {"": "a"}},
     "id is [1]": {"id": [1]},
@@ -108,7 +108,7 @@ def test_what_other_programs_write_under_the_same_keys_costs_nothing(coco):
         ("attributes", "not read"): 1,
     }
     found = {(problem.line, problem.message) for problem in table.report.problems}
-    assert (6, "ignore is 'no'; 0 or 1 expected") in found
+    assert (6, "expected ignore 0 or 1, got 'no'") in found
     flags = table.difficult, table.truncated, table.occluded
     assert [flag.tolist() for flag in flags] == [[False, True]] * 3
 
@@ -142,14 +142,14 @@ def test_an_unknown_category_is_an_unknown_class(coco):
 @pytest.mark.parametrize(
     ("part", "record", "words"),
     [
-        ("images", 5, "is 5, not an object"),
-        ("images", {"id": 1, "file_name": "b.jpg"}, "id 1 is that of an image before"),
-        ("images", {"id": 2}, "file_name is None"),
-        ("images", {"id": 2, "file_name": ""}, "file_name is ''"),
+        ("images", 5, "expected an object, got 5"),
+        ("images", {"id": 1, "file_name": "b.jpg"}, "id 1 is already used by an earlier image"),
+        ("images", {"id": 2}, "expected the path of an image as file_name, got None"),
+        ("images", {"id": 2, "file_name": ""}, "expected the path of an image as file_name, got ''"),
         ("images", {"file_name": "b.jpg"}, "id is None"),
         ("categories", {"id": 2}, "name is None, not text"),
         ("categories", {"id": 2, "name": "n" * 300}, "name has 300 characters"),
-        ("categories", {"id": 1, "name": "y"}, "id 1 is that of a category before"),
+        ("categories", {"id": 1, "name": "y"}, "id 1 is already used by an earlier category"),
         ("categories", {"id": 2, "name": "y", "keypoints": "abc"}, "keypoints must be a list"),
         ("categories", {"id": 2, "name": "y", "keypoints": ["a", "a"]}, "twice"),
         ("categories", {"id": 2, "name": "y", "keypoints": ["a"], "flip_pairs": [[0, 5]]}, "position 5"),
@@ -307,6 +307,6 @@ def test_fields_that_are_not_read_are_named_and_counted(coco):
             "attributes": 1,
             "track_id of an annotation": 1,
             "id of an annotation that is text": 1,
-            "area of an annotation that is none": 1,
+            "area of an annotation that is not an area": 1,
         }.items()
     }

@@ -86,18 +86,18 @@ def test_a_box_that_is_missing_is_put_around_the_polygons(tmp_path):
 @pytest.mark.parametrize(
     ("segmentation", "message"),
     [
-        ("abc", "polygons or run lengths expected"),
-        ([[1, 2, "x", 4, 5, 6]], "a polygon is .* numbers expected"),
+        ("abc", "expected segmentation as polygons or run lengths"),
+        ([[1, 2, "x", 4, 5, 6]], "expected a polygon as x, y"),
         ([[1, 2, 1e30, 4, 5, 6]], "beyond 1e\\+28"),
         (
             {"size": [10, 10], "counts": [3, 4]},
-            r"not whole numbers that add up to the 100 pixels of \[10, 10\]",
+            r"expected whole numbers that add up to the 100 pixels of \[10, 10\]",
         ),
-        ({"size": [10, 10], "counts": [49.5, 50.5]}, "not whole numbers"),
-        ({"size": [10, 10], "counts": [-1, 101]}, "not whole numbers that add up"),
+        ({"size": [10, 10], "counts": [49.5, 50.5]}, "expected whole numbers"),
+        ({"size": [10, 10], "counts": [-1, 101]}, "expected whole numbers that add up"),
         ({"size": [10, 10], "counts": "~~~"}, "counts of a mask"),
-        ({"size": [1 << 40, 1 << 40], "counts": [1]}, "not whole numbers that add up"),
-        ({"size": "big", "counts": RUNS}, "height and width expected"),
+        ({"size": [1 << 40, 1 << 40], "counts": [1]}, "expected whole numbers that add up"),
+        ({"size": "big", "counts": RUNS}, r"expected the size of a mask as \[height, width\]"),
         ({"size": [10, 10], "counts": {"a": 1}}, "counts of a mask"),
     ],
 )

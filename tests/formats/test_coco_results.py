@@ -114,7 +114,7 @@ def test_tables_without_numbers_get_those_that_the_writer_gives_beside_the_names
 @pytest.mark.parametrize("wrong", [{"image_id": 901}, {"labels": [0]}, {"labels": [3]}])
 def test_images_and_labels_of_other_tables_are_refused(table, wrong):
     found = {"image_id": 900, "boxes": [[0, 0, 1, 1]], "labels": [1], "scores": [1]} | wrong
-    with pytest.raises(ValueError, match=r"image_id=\d+ with labels \[\d\] is not of the table"):
+    with pytest.raises(ValueError, match=r"image_id=\d+ with labels \[\d\] is not in the table"):
         coco_results(table, [found])
 
 

@@ -74,11 +74,11 @@ def test_full_tables_are_kept(format):
             {"image_paths": ["a.jpg"] * 2, "offsets": [0, 1, 1], "widths": [9] * 2, "heights": [9] * 2},
             "1 images that have the same file",
         ),
-        ("coco", {"object_ids": [-1]}, "object_ids, since one is missing or comes twice"),
+        ("coco", {"object_ids": [-1]}, "object_ids, since one is missing or repeated"),
         (
             "coco",
             {"category_ids": [5, 5], "class_names": ["x", "y"]},
-            "category_ids, since one is missing or comes twice",
+            "category_ids, since one is missing or repeated",
         ),
         (
             "coco",

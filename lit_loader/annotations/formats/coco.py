@@ -1,8 +1,8 @@
 """COCO JSON: boxes, crowds, keypoints with visibility, and attributes as CVAT writes them.
 
 NOTE [Columns]
-    A batch of annotations is checked and added column by column. If something in it is malformed, it is halved until
-    the annotation that is malformed is alone: the common case is fast, and there is one set of rules.
+    A batch of annotations is checked and added column by column. A batch with a malformed annotation is split in half
+    until that annotation is alone. This keeps the common case fast with a single set of rules.
 """
 
 from __future__ import annotations
@@ -41,49 +41,50 @@ from lit_loader.errors import AnnotationError
 __all__ = ["CocoReader", "MAX_POINTS", "SURROGATE", "checked_name"]
 
 MAX_POINTS: Final = 2_048
-"""The most points of an object that are read."""
+"""Most points that an object may have."""
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
-"""Half of a pair, which is not Unicode and which JSON cannot hold."""
+"""A lone UTF-16 surrogate, which is not valid Unicode text."""
 
 CocoId = int | str
 _LISTS: Final = ("images", "annotations", "categories")
 _MAX_PATH_CHARS: Final = 4_096
-_MAX_AREA: Final = 1e38  # float32
+_MAX_AREA: Final = 1e38  # areas are stored as float32
 _FLAGS: Final = {"difficult": 1, "ignore": 1, "truncated": 2, "occluded": 4, "iscrowd": 8}  # bits of `OBJECT`
-_READ: Final[dict[str, set[str]]] = {
+_READ_KEYS: Final[dict[str, set[str]]] = {
     "info": set(),
     "an image": {"id", "file_name", "width", "height", "source_id"},
     "a category": {"id", "name", "keypoints", "flip_pairs", "normalization_pair"},
     "an annotation": {"id", "image_id", "category_id", "bbox", "segmentation", "area", "keypoints"}
     | {"num_keypoints", "attributes", *_FLAGS},
 }
-"""Keys that are read, or that say nothing that others do not."""
+"""Keys that are read, or that only repeat other keys; all others are counted in the report."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CocoReader(Reader):
     """Reads a COCO JSON file.
 
-    Boxes are x, y, width, height in pixels. An annotation without one gets the box around its points, else around its
-    polygons; with run lengths it is malformed; with nothing of these it gets the whole image. ``iscrowd`` is the
-    crowd flag and ``ignore``, as some data sets have it, the difficult flag; ``truncated`` and ``occluded`` are flags
-    where they are 0 or 1, and reported otherwise (shares, levels). Points whose v is 0 are absent, 1 hidden, 2
-    visible. Where several categories have points, they are united by name. Classes have the order of the categories'
-    ids.
+    Boxes are x, y, width, height in pixels. An annotation without a box gets the box around its points, or around its
+    polygons if it has no points, or the whole image if it has neither; run lengths without a box are malformed.
+    ``iscrowd`` sets the crowd flag, ``ignore`` (used by some data sets) the difficult flag. ``truncated`` and
+    ``occluded`` set their flags if they are 0 or 1; other values (fractions, levels) are reported. A point's v is 0 for
+    absent, 1 for hidden, 2 for visible. The points of several categories are merged by name. Classes are ordered by
+    category id.
 
-    An annotation of an image or with a number that does not exist is malformed; one of a category that does not exist
-    has an unknown class. An entry with a repeated key is malformed. Rows of ``images`` with the same file are
-    one image.
+    An annotation that refers to an image that does not exist is malformed; one that refers to a missing category has
+    an unknown class. An entry that repeats a key is malformed. Entries of ``images`` with the same file become one
+    image.
 
     Args:
-        image_dir: The folder that ``file_name`` is relative to, relative to the root.
-        schema: The points, as in ``keypoint_schema``. Points of a category that names its points are found by name,
-            others of it are not read and reported; those of a category that does not, by position. None for the names
-            of the categories, with flip pairs by the words left and right in them; points without names are numbered.
-        keypoints: Whether to read points of annotations that have a box.
+        image_dir: Folder that ``file_name`` is relative to, itself relative to the root.
+        schema: Keypoint schema, as `keypoint_schema` takes it. Where a category names its points, they are matched by
+            name, and names outside the schema are reported; otherwise they are matched by position. None takes the
+            names from the categories, with flip pairs derived from the words left and right; unnamed points are
+            numbered.
+        keypoints: Whether to read the points of annotations that have a box.
         attributes: Whether to read ``attributes``.
-        masks: Whether to read ``segmentation``: polygons, or run lengths as numbers or as text.
+        masks: Whether to read ``segmentation``: polygons, or run lengths as numbers or text.
     """
 
     format: ClassVar[str] = "coco"
@@ -97,51 +98,58 @@ class CocoReader(Reader):
     masks: bool = True
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a JSON file says."""
-        lines = cache(partial(entry_lines, rows.root, unit))  # all of them, once a problem is reported
+        """Add the images and annotations of a JSON file."""
+        # Lines cost a second pass over the file, so they are looked up only once a problem is reported.
+        lines = cache(partial(entry_lines, rows.root, unit))
+        # Annotations are numbered from 0 upwards, images from -1 downwards.
         rows.find_line = lambda _, i: lines()["annotations"][i] if i >= 0 else lines()["images"][-1 - i]
         file = _File(rows, self, lines)
         read_entries(rows.root, unit, file.take)
         if file.seen.isdisjoint(_LISTS):
-            message = f"a COCO file has {', '.join(_LISTS)}; this one has {sorted(file.seen)[:10]}"
+            message = f"expected a COCO file with the keys {', '.join(_LISTS)}, got {sorted(file.seen)[:10]}"
             raise AnnotationError(shorten(message), path=rows.root / rows.file)
-        if file.read_again:
-            file.is_second_time = True
+        if file.needs_second_pass:
+            file.is_second_pass = True
             read_entries(rows.root, unit, file.take)
         file.finish()
 
 
 class _File:
-    """What one file says.
+    """Content of one file, added to `Rows` while the file is parsed.
 
-    Annotations come before the categories in most files. So their class and the names of their points are filled in at
-    the end. They hardly ever come before the images; such a file is read twice.
+    In most files the annotations precede the categories, so classes and names of points are filled in at the end.
+    Annotations hardly ever precede the images; such a file is read twice.
 
     Attributes:
         seen: Keys of the file so far.
-        read_again: Whether annotations came before the images, and were not added.
-        is_second_time: Whether annotations alone are added, whatever came before.
+        needs_second_pass: True if annotations preceded the images and were not added.
+        is_second_pass: True while only annotations are added, all other keys having been read.
     """
 
     def __init__(self, rows: Rows, options: CocoReader, lines: Callable[[], dict[str, array[int]]]) -> None:
-        self._rows, self._options, self._lines = rows, options, lines
+        self._rows = rows
+        self._options = options
+        self._lines = lines
         self._first = len(rows.objects)
         self._images: dict[CocoId, int] = {}
-        self._numbers: set[int] = set()
-        self._categories: dict[CocoId, tuple[str, KeypointSchema | None]] = {}  # points where it names them
+        self._image_rows: set[int] = set()
+        self._categories: dict[
+            CocoId, tuple[str, KeypointSchema | None]
+        ] = {}  # None: the points have no names
         self._attributes: dict[str, tuple[str, ...]] = {}
-        # A category and a number of points; the number stands in the rows for the label until `finish`.
+        # Index of each pair of a category and a number of points. Until `finish`, a row's label holds this index.
         self._kinds: dict[tuple[CocoId, int], int] = {}
         self.seen: set[str] = set()
-        self.read_again = self.is_second_time = False
+        self.needs_second_pass = False
+        self.is_second_pass = False
 
     def take(self, key: str, start: int, entries: list[Any]) -> None:
-        """Add entries of any key.
+        """Add entries of a key.
 
         Raises:
-            AnnotationError: If the policy says so.
+            AnnotationError: If a problem occurs whose policy is ``"raise"``.
         """
-        if self.is_second_time and key != "annotations":
+        if self.is_second_pass and key != "annotations":
             return
         self.seen.add(key)
         if key in ("info", "attributes"):
@@ -149,18 +157,19 @@ class _File:
         if key in _LISTS and start < 0:
             raise AnnotationError(f"{key} must be a list", path=self._rows.root / self._rows.file)
         if key == "annotations":
-            self.read_again = "images" not in self.seen
-            if entries and (self.is_second_time or not self.read_again):
+            self.needs_second_pass = "images" not in self.seen
+            if entries and (self.is_second_pass or not self.needs_second_pass):
                 self._add_annotations(start, entries)
-        elif key in _LISTS:
-            is_images = key == "images"
-            add, what = (self._add_image, "an image") if is_images else (self._add_category, "a category")
-            self._add_records(key, add, start, entries)
-            self._note_unread(what, entries)
+        elif key == "images":
+            self._add_records(key, self._add_image, start, entries)
+            self._note_unread("an image", entries)
+        elif key == "categories":
+            self._add_records(key, self._add_category, start, entries)
+            self._note_unread("a category", entries)
         elif key == "info" and entries and isinstance(entries[0], dict):
             with suppress(ValueError):
                 self._rows.split = checked_name(entries[0].get("split"), "split")
-                del entries[0]["split"]
+                del entries[0]["split"]  # read, so not counted as unread below
             self._note_unread("info", entries)
         elif key == "attributes" and start >= 0:
             for entry in entries:
@@ -169,48 +178,59 @@ class _File:
             self._rows.not_read(shorten(key), len(entries))
 
     def finish(self) -> None:
-        """Give the annotations their classes and points.
+        """Fill in the classes and point layouts of the annotations.
 
         Raises:
-            AnnotationError: If the policy says so.
+            AnnotationError: If a problem occurs whose policy is ``"raise"``.
         """
         rows = self._rows
-        by_id = sorted(self._categories, key=lambda number: (isinstance(number, str), number))
-        self._categories = {number: self._categories[number] for number in by_id}
+        ids = sorted(self._categories, key=lambda category_id: (isinstance(category_id, str), category_id))
+        self._categories = {category_id: self._categories[category_id] for category_id in ids}
         schema = (self._options.given_keypoints() or self._keypoints()) if self._options.keypoints else None
         names = tuple(dict.fromkeys(name for name, _ in self._categories.values()))
-        ids = tuple(number for number in self._categories if isinstance(number, int))
-        if not len(ids) == len(by_id) == len(names):
-            rows.not_read("ids of categories, since one is text or two have the same name", len(by_id))
-            ids = ()
+        class_ids = tuple(category_id for category_id in ids if isinstance(category_id, int))
+        if not len(class_ids) == len(ids) == len(names):
+            rows.not_read("ids of categories, since one is text or two have the same name", len(ids))
+            class_ids = ()
         attributes = self._attributes if self._options.attributes else {}
-        rows.declare(class_names=names, class_ids=ids, keypoints=schema, attributes=attributes)
+        rows.declare(class_names=names, class_ids=class_ids, keypoints=schema, attributes=attributes)
+        self._report_duplicate_ids()
+        self._resolve_kinds(schema)
+
+    def _report_duplicate_ids(self) -> None:
+        objects = self._rows.objects.rows()[self._first :]
+        object_ids = np.array(self._rows.objects.object_ids[self._first :], dtype=np.int64)
+        order = np.argsort(object_ids, kind="stable")  # stable: the first of equal ids is not reported
+        duplicates = order[1:][(np.diff(object_ids[order]) == 0) & (object_ids[order][1:] != -1)]
+        for row in np.sort(duplicates).tolist():
+            message = f"id {object_ids[row]} is already used by an earlier annotation"
+            self._rows.problem("duplicate_id", "keep", message, index=int(objects["index"][row]))
+
+    def _resolve_kinds(self, schema: KeypointSchema | None) -> None:
+        """Replace the kind that each row's label holds by its class and point layout."""
+        rows = self._rows
         objects = rows.objects.rows()[self._first :]
-        ids_of = np.array(rows.objects.object_ids[self._first :], dtype=np.int64)
-        order = np.argsort(ids_of, kind="stable")
-        again = order[1:][(np.diff(ids_of[order]) == 0) & (ids_of[order][1:] != -1)]
-        for row in np.sort(again).tolist():
-            message = f"id {ids_of[row]} is that of an annotation before, too"
-            rows.problem("duplicate_id", "keep", message, index=int(objects["index"][row]))
-        found = np.full((len(self._kinds) + 1, 2), -1)  # label and layout of each kind
-        wrong: dict[int, tuple[str, str]] = {}
+        label_and_layout = np.full((len(self._kinds) + 1, 2), -1)
+        errors: dict[int, tuple[str, str]] = {}
         for kind, (category_id, count) in enumerate(self._kinds):
             if category_id not in self._categories:
                 message = f"category_id {category_id!r} does not match any entry in `categories`"
-                wrong[kind] = "unknown_class", message
+                errors[kind] = "unknown_class", message
                 continue
-            name, own = self._categories[category_id]
-            points = (own or schema).names if schema is not None and count else ()
+            name, category_schema = self._categories[category_id]
+            points = (category_schema or schema).names if schema is not None and count else ()
             if points and count != len(points):
-                message = f"{count} points; those of {name!r} are {len(points)}, or pass another `schema`"
-                wrong[kind] = "malformed", message
+                message = (
+                    f"expected {len(points)} points for {name!r}, got {count}; pass `schema` for other points"
+                )
+                errors[kind] = "malformed", message
                 continue
             layout = rows.layouts.setdefault(points, len(rows.layouts)) if points else -1
-            found[kind] = rows.class_names.setdefault(name, len(rows.class_names)), layout
+            label_and_layout[kind] = rows.class_names.setdefault(name, len(rows.class_names)), layout
         kinds = objects["label"].copy()
-        objects["label"], objects["layout"] = found[kinds].T
-        for row in np.flatnonzero(np.isin(kinds, list(wrong))).tolist():
-            problem, message = wrong[int(kinds[row])]
+        objects["label"], objects["layout"] = label_and_layout[kinds].T
+        for row in np.flatnonzero(np.isin(kinds, list(errors))).tolist():
+            problem, message = errors[int(kinds[row])]
             rows.problem(problem, getattr(rows.policy, problem), message, index=int(objects["index"][row]))
 
     # -- images, categories, attributes ---------------------------------------------------------------------
@@ -221,7 +241,7 @@ class _File:
         for position, record in enumerate(entries, start):
             try:
                 if type(record) is not dict:
-                    raise ValueError(_no_object(record))
+                    raise ValueError(_not_object_message(record))
                 add(position, record)
             except AnnotationError:
                 raise
@@ -229,60 +249,64 @@ class _File:
                 self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
 
     def _without_repeated(self, key: str, entries: list[Any]) -> list[Any]:
-        """Return the entries without those with a repeated key, which are malformed."""
+        """Return the entries that repeat no key; report the others as malformed."""
         valid = []
         for entry in entries:
             if isinstance(entry, RepeatedKey):
-                self._rows.malformed(f"{key}: {_no_object(entry)}")
+                self._rows.malformed(f"{key}: {_not_object_message(entry)}")
             else:
                 valid.append(entry)
         return valid
 
-    def _note_unread(self, what: str, entries: list[Any]) -> None:
-        """Count what is said under keys that are not read."""
+    def _note_unread(self, entry_kind: str, entries: list[Any]) -> None:
+        """Count the values under keys that are not read."""
         records = [entry for entry in entries if type(entry) is dict]
-        if unread := set().union(*records) - _READ[what]:
+        if unread := set().union(*records) - _READ_KEYS[entry_kind]:
             names = (name for record in records for name in record.keys() & unread if record[name])
             for name, count in Counter(names).items():
-                self._rows.not_read(f"{shorten(name)} of {what}", count)
+                self._rows.not_read(f"{shorten(name)} of {entry_kind}", count)
 
     def _keypoints(self) -> KeypointSchema | None:
-        """Return the points of all categories, united by name; numbered where no category names them."""
+        """Return the points of all categories, merged by name; numbered if no category names them."""
         schemas = [schema for _, schema in self._categories.values() if schema is not None]
         if schemas:
             return unite_keypoints(schemas)
-        most = max((count for _, count in self._kinds if count <= MAX_POINTS), default=0)
-        return KeypointSchema(names=tuple(f"{place:02d}" for place in range(most))) if most else None
+        num_points = max((count for _, count in self._kinds if count <= MAX_POINTS), default=0)
+        return KeypointSchema(names=tuple(f"{i:02d}" for i in range(num_points))) if num_points else None
 
     def _add_image(self, position: int, record: dict[str, Any]) -> None:
-        image_id, get = _id(record.get("id"), "id"), record.get
+        image_id = _id(record.get("id"), "id")
         if image_id in self._images:
-            raise ValueError(f"id {image_id!r} is that of an image before, too")
-        file_name, source_id = get("file_name"), get("source_id")
-        if file_name is None and isinstance(url := get("coco_url"), str):
-            file_name = "/".join(url.split("/")[-2:])  # LVIS: http://.../train2017/000000000139.jpg
+            raise ValueError(f"id {image_id!r} is already used by an earlier image")
+        file_name = record.get("file_name")
+        source_id = record.get("source_id")
+        if file_name is None and isinstance(url := record.get("coco_url"), str):
+            # LVIS has no file_name; its coco_url is http://.../train2017/000000000139.jpg.
+            file_name = "/".join(url.split("/")[-2:])
             self._rows.report.add_count("no file_name", "end of coco_url", 1)
         if not _may_be_path(file_name):
-            raise ValueError(f"file_name is {shorten(repr(file_name))}; a path of an image expected")
-        number = self._rows.image(
+            raise ValueError(f"expected the path of an image as file_name, got {shorten(repr(file_name))}")
+        row = self._rows.image(
             file_name,
             folder=self._options.image_dir,
             line=-1 - position,
             image_id=source_id if _may_be_path(source_id) else str(image_id),
-            width=_pixels(get("width")),
-            height=_pixels(get("height")),
+            width=_pixels(record.get("width")),
+            height=_pixels(record.get("height")),
             source_id=image_id if isinstance(image_id, int) else None,
         )
-        if number in self._numbers:
-            message = f"{shorten(repr(file_name))} is the file of an image before, too; they are one image"
+        if row in self._image_rows:
+            message = (
+                f"{shorten(repr(file_name))} is also the file of an earlier image; they become one image"
+            )
             self._rows.problem("same_file", "unite", message, line=-1 - position)
-        self._numbers.add(number)
-        self._images[image_id] = number
+        self._image_rows.add(row)
+        self._images[image_id] = row
 
     def _add_category(self, position: int, record: dict[str, Any]) -> None:
         category_id = _id(record.get("id"), "id")
         if category_id in self._categories:
-            raise ValueError(f"id {category_id!r} is that of a category before, too")
+            raise ValueError(f"id {category_id!r} is already used by an earlier category")
         points = record.get("keypoints") or []
         if not isinstance(points, list) or len(points) > MAX_POINTS:
             raise ValueError(f"keypoints must be a list of at most {MAX_POINTS} names")
@@ -294,13 +318,17 @@ class _File:
         try:
             values = dict.fromkeys(checked_name(value, "a value") for value in record["values"])
             self._attributes[checked_name(record["name"], "a name")] = tuple(values)
-        except (KeyError, TypeError, ValueError):  # of other programs it may say anything
+        except (
+            KeyError,
+            TypeError,
+            ValueError,
+        ):  # the key is not part of COCO: other programs may store anything
             self._rows.not_read("attributes")
 
     # -- annotations ----------------------------------------------------------------------------------------
 
     def _add_annotations(self, start: int, records: list[Any]) -> None:
-        """Add annotations; if one of them is malformed, find it by halves."""
+        """Add annotations; if one of them is malformed, find it by bisection."""
         try:
             self._add_columns(start, records)
         except AnnotationError:
@@ -317,83 +345,105 @@ class _File:
         """Add annotations column by column.
 
         Raises:
-            ValueError: If one is malformed, before anything is added; its message suits a single record.
+            ValueError: If one is malformed, before anything is added; the message suits a single record.
         """
-        rows, objects, options = self._rows, self._rows.objects, self._options
         if set(map(type, records)) != {dict}:
-            raise ValueError(_no_object(records[0]))
+            raise ValueError(_not_object_message(records[0]))
         keys: set[str] = set().union(*records)
 
-        def column(key: str, is_wanted: bool = True) -> list[Any]:
-            is_there = is_wanted and key in keys
-            return [record.get(key) for record in records] if is_there else [None] * len(records)
+        def column(key: str, is_read: bool = True) -> list[Any]:
+            return (
+                [record.get(key) for record in records] if is_read and key in keys else [None] * len(records)
+            )
 
-        def given(key: str, is_wanted: bool = True) -> list[tuple[int, Any]]:
-            values = column(key, is_wanted)
+        def non_empty(key: str, is_read: bool = True) -> list[tuple[int, Any]]:
+            values = column(key, is_read)
             return [(row, value) for row, value in enumerate(values) if value] if any(values) else []
 
+        # First everything is checked. A ValueError after the first change to the rows would leave half a batch in
+        # them, and the bisection would add its records again.
+        options = self._options
         image_ids = _ids(column("image_id"), "image_id")
-        categories = _ids(column("category_id"), "category_id")
+        category_ids = _ids(column("category_id"), "category_id")
         images: list[Any] = list(map(self._images.get, image_ids))
         if None in images:
             raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
         ids = _ids([-1 if value is None else value for value in column("id")], "id")
         boxes, has_box = _boxes(column("bbox"))
-        counts, points = _points(column("keypoints", options.keypoints))
-        masks = [(row, *_mask(value)) for row, value in given("segmentation", options.masks)]
+        point_counts, points = _points(column("keypoints", options.keypoints))
+        masks = [(row, *_mask(value)) for row, value in non_empty("segmentation", options.masks)]
         polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
         if any(runs is not None and not has_box[row] for row, _, runs, _ in masks):
             raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
-        values = [(row, *_values(value)) for row, value in given("attributes", options.attributes)]
-        flags, odd_flags = np.zeros(len(records), np.int32), []
+        attributes = [
+            (row, *_attribute_values(value)) for row, value in non_empty("attributes", options.attributes)
+        ]
+        flags = np.zeros(len(records), np.int32)
+        invalid_flags = []
         for name in _FLAGS.keys() & keys:
-            said = given(name)
-            flags[[row for row, value in said if value == 1]] |= _FLAGS[name]
-            odd = [(row, f"{name} is {shorten(repr(v))}; 0 or 1 expected") for row, v in said if v != 1]
-            if odd and name == "iscrowd":
-                raise ValueError(odd[0][1])
-            odd_flags += odd
+            values = non_empty(name)
+            flags[[row for row, value in values if value == 1]] |= _FLAGS[name]
+            invalid = [
+                (row, f"expected {name} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1
+            ]
+            if invalid and name == "iscrowd":  # a crowd that is read as an object would be trained as one
+                raise ValueError(invalid[0][1])
+            invalid_flags += invalid
+
         # From here on the records are added.
-        kinds, ends = np.full(len(records), BoxKind.GIVEN), np.cumsum(counts)
-        with_polygons = {row for row, parts, _, _ in masks if parts}
+        rows = self._rows
+        objects = rows.objects
+        first = len(objects)
+        box_kinds = np.full(len(records), BoxKind.GIVEN)
+        ends = np.cumsum(point_counts)
+        rows_with_polygons = {row for row, parts, _, _ in masks if parts}
         for row in np.flatnonzero(~has_box).tolist():
-            if around := None if options.keypoints else _box_around(records[row].get("keypoints")):
-                boxes[row] = around
-            elif points[ends[row] - counts[row] : ends[row], 2].any():
-                kinds[row] = BoxKind.AROUND_POINTS
+            # Points that are not read still give the box.
+            if tight_box := None if options.keypoints else _box_around(records[row].get("keypoints")):
+                boxes[row] = tight_box
+            elif points[ends[row] - point_counts[row] : ends[row], 2].any():
+                box_kinds[row] = BoxKind.AROUND_POINTS
             else:
-                kinds[row] = BoxKind.AROUND_POLYGONS if row in with_polygons else BoxKind.WHOLE_IMAGE
+                has_polygons = row in rows_with_polygons
+                box_kinds[row] = BoxKind.AROUND_POLYGONS if has_polygons else BoxKind.WHOLE_IMAGE
         block = np.zeros(len(records), dtype=OBJECT)
-        block["box"], block["kind"], block["image"], block["flags"] = boxes, kinds, images, flags
-        block["index"], block["file"] = np.arange(start, start + len(records)), rows.files[rows.file]
-        first, of_kind, pairs = len(objects), self._kinds, zip(categories, counts, strict=True)
-        block["label"] = [of_kind.setdefault(pair, len(of_kind)) for pair in pairs]
-        with np.errstate(over="ignore"):
+        block["box"] = boxes
+        block["kind"] = box_kinds
+        block["image"] = images
+        block["flags"] = flags
+        block["index"] = np.arange(start, start + len(records))
+        block["file"] = rows.files[rows.file]
+        # Categories may follow later in the file, so `finish` resolves these labels.
+        kinds = self._kinds
+        pairs = zip(category_ids, point_counts, strict=True)
+        block["label"] = [kinds.setdefault(pair, len(kinds)) for pair in pairs]
+        with np.errstate(over="ignore"):  # a point beyond float32 becomes inf and is reported later
             objects.points.frombytes(points[:, :2].astype(np.float32).tobytes())
         objects.visibility += points[:, 2].astype(np.uint8).tobytes()
         objects.polygon_values.frombytes(polygons.astype(np.float32).tobytes())
-        for row, parts, runs, odd_lengths in masks:
+        for row, parts, runs, invalid_lengths in masks:
             objects.polygon_rows.extend([first + row] * len(parts))
             objects.polygon_lengths.extend(map(len, parts))
             if runs is not None:
                 objects.run_lengths[first + row] = runs
-            for length in odd_lengths:
-                message = f"a polygon of {length} numbers; three points have 6"
+            for length in invalid_lengths:
+                message = f"expected a polygon of an even count of at least 6 numbers, got {length}"
                 rows.problem("odd_polygon", "left out", message, index=start + row)
-        for row, found, unread in values:
-            rows.add_attributes(first + row, found)
+        for row, value_by_name, unread in attributes:
+            rows.add_attributes(first + row, value_by_name)
             for name in unread:
                 rows.not_read(f"attribute {shorten(name)!r} without a single value")
         if "id" in keys:
-            numbers = [each if type(each) is int else -1 for each in ids]
-            append_column(objects.object_ids, first, numbers, missing=-1)
-            rows.not_read("id of an annotation that is text", sum(type(each) is str for each in ids))
+            object_ids = [value if type(value) is int else -1 for value in ids]
+            append_column(objects.object_ids, first, object_ids, missing=-1)
+            rows.not_read("id of an annotation that is text", sum(type(value) is str for value in ids))
         if "area" in keys:
-            areas, num_without = _areas(column("area")), column("area").count(None)
+            areas = _areas(column("area"))
             append_column(objects.areas, first, areas, missing=math.nan)
-            rows.not_read("area of an annotation that is none", int(np.isnan(areas).sum()) - num_without)
+            num_invalid = int(np.isnan(areas).sum()) - column("area").count(None)
+            rows.not_read("area of an annotation that is not an area", num_invalid)
         objects.packed += block.tobytes()
-        for row, message in odd_flags:
+        for row, message in invalid_flags:
             rows.problem("odd_flag", "false", message, index=start + row)
         self._note_unread("an annotation", records)
 
@@ -401,36 +451,40 @@ class _File:
 # -- values -----------------------------------------------------------------------------------------------
 
 
-def checked_name(value: Any, what: str) -> str:
-    """Return a name of a class, a point, an attribute or a value; ValueError if it cannot be one."""
+def checked_name(value: Any, subject: str) -> str:
+    """Return a valid name of a class, point, attribute or attribute value.
+
+    Raises:
+        ValueError: If it is not Unicode text of 1 to 256 characters; the message begins with ``subject``.
+    """
     if not isinstance(value, str):
-        raise ValueError(f"{what} is {shorten(repr(value))}, not text")
+        raise ValueError(f"{subject} is {shorten(repr(value))}, not text")
     if not 0 < len(value) <= MAX_NAME_CHARS:
-        raise ValueError(f"{what} has {len(value)} characters; 1 to {MAX_NAME_CHARS} are read")
+        raise ValueError(f"{subject} has {len(value)} characters; expected 1 to {MAX_NAME_CHARS}")
     if SURROGATE.search(value):
-        raise ValueError(f"{what} is {shorten(repr(value))}, which is not Unicode text")
+        raise ValueError(f"{subject} is {shorten(repr(value))}, which is not Unicode text")
     return value
 
 
-def _no_object(entry: Any) -> str:
+def _not_object_message(entry: Any) -> str:
     if isinstance(entry, RepeatedKey):
         return f"the key {shorten(repr(entry.key))} is repeated in one object; keep one of its values"
-    return f"is {shorten(repr(entry))}, not an object"
+    return f"expected an object, got {shorten(repr(entry))}"
 
 
-def _id(value: Any, what: str) -> CocoId:
+def _id(value: Any, subject: str) -> CocoId:
     if isinstance(value, str):
-        return checked_name(value, what)
+        return checked_name(value, subject)
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
-        raise ValueError(f"{what} is {shorten(repr(value))}, neither a whole number nor text")
+        raise ValueError(f"{subject} is {shorten(repr(value))}; expected a whole number or text")
     number = int(value)
     if abs(number) >= 2**63:
-        raise ValueError(f"{what} has {number.bit_length()} bits; 63 are read")
+        raise ValueError(f"{subject} has {number.bit_length()} bits; expected at most 63")
     return number
 
 
-def _ids(values: list[Any], what: str) -> list[CocoId]:
-    return values if set(map(type, values)) == {int} else [_id(value, what) for value in values]
+def _ids(values: list[Any], subject: str) -> list[CocoId]:
+    return values if set(map(type, values)) == {int} else [_id(value, subject) for value in values]
 
 
 def _may_be_path(value: Any) -> TypeGuard[str]:
@@ -442,14 +496,16 @@ def _pixels(value: Any) -> float:
 
 
 def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema:
-    pairs, normalization_pair = record.get("flip_pairs"), record.get("normalization_pair")
-    if pairs is None and normalization_pair is None:
-        known = [schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names]
-        return known[0] if known and names[0] != "00" else mirrored_by_name(names)
-    if not isinstance(pairs, list | None) or not isinstance(normalization_pair, list | None):
+    flip_pairs = record.get("flip_pairs")
+    normalization_pair = record.get("normalization_pair")
+    if flip_pairs is None and normalization_pair is None:
+        matches = [schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names]
+        # Numbered points fit any schema of that length, so their flip pairs are unknown.
+        return matches[0] if matches and names[0] != "00" else mirrored_by_name(names)
+    if not isinstance(flip_pairs, list | None) or not isinstance(normalization_pair, list | None):
         raise ValueError("flip_pairs must be a list of pairs, and normalization_pair a pair")
     pair = None if normalization_pair is None else tuple(normalization_pair)
-    return KeypointSchema(names=names, flip_pairs=tuple(pairs or ()), normalization_pair=pair)
+    return KeypointSchema(names=names, flip_pairs=tuple(flip_pairs or ()), normalization_pair=pair)
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:
@@ -457,42 +513,43 @@ def _are_numbers(values: Iterable[Any]) -> bool:
 
 
 def _boxes(values: list[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.bool_]]:
-    """Return corners ``(N, 4)``, zeros where there is no box, and where there is one ``(N,)``."""
+    """Return corners ``(N, 4)``, zeros for a missing box, and a mask ``(N,)`` of the boxes that are present."""
     has_box = np.full(len(values), True)
     if not all(values):
         has_box = np.array([value is not None and value != [] for value in values])
         values = [value if has else [0] * 4 for value, has in zip(values, has_box.tolist(), strict=True)]
-    is_right = set(map(type, values)) == {list} and set(map(len, values)) == {4}
-    numbers = list(chain.from_iterable(values)) if is_right else [None]
+    are_boxes = set(map(type, values)) == {list} and set(map(len, values)) == {4}
+    numbers = list(chain.from_iterable(values)) if are_boxes else [None]
     if not _are_numbers(numbers):
-        raise ValueError(f"bbox is {shorten(repr(values[0]))}; four numbers expected: x, y, width, height")
+        raise ValueError(f"expected bbox as x, y, width, height, got {shorten(repr(values[0]))}")
     boxes = np.array(numbers, dtype=np.float64).reshape(-1, 4)
-    with np.errstate(over="ignore"):  # a box that is not finite is reported as one
+    with np.errstate(over="ignore"):  # non-finite boxes are reported later, by their policy
         boxes[:, 2:] += boxes[:, :2]
     return boxes, has_box
 
 
 def _points(values: list[Any]) -> tuple[list[int], npt.NDArray[np.float64]]:
-    """Return how many points each object has, ``(N,)``, and x, y, v of all, ``(K, 3)``."""
-    given = [value or [] for value in values]
-    flat = list(chain.from_iterable(given)) if set(map(type, given)) == {list} else [None]
-    if not _are_numbers(flat) or any(len(each) % 3 for each in given):
+    """Return the number of points of each object, ``(N,)``, and x, y, v of all points, ``(K, 3)``."""
+    lists = [value or [] for value in values]
+    flat = list(chain.from_iterable(lists)) if set(map(type, lists)) == {list} else [None]
+    if not _are_numbers(flat) or any(len(numbers) % 3 for numbers in lists):
         raise ValueError("keypoints must be numbers, three for each point: x, y, v")
     points = np.array(flat, dtype=np.float64).reshape(-1, 3)
-    wrong = ~np.isin(points[:, 2], (0, 1, 2))
-    if wrong.any():
-        raise ValueError(f"v of a point is {points[wrong, 2][0]}; 0 absent, 1 hidden, 2 visible expected")
-    return [len(each) // 3 for each in given], points
+    invalid = ~np.isin(points[:, 2], (0, 1, 2))
+    if invalid.any():
+        v = points[invalid, 2][0]
+        raise ValueError(f"expected v of a point as 0 (absent), 1 (hidden) or 2 (visible), got {v}")
+    return [len(numbers) // 3 for numbers in lists], points
 
 
 def _box_around(values: Any) -> list[float] | None:
-    """Return the box around points that are there, or None."""
+    """Return the tight box of the points that are not absent, or None without such a point."""
     try:
         _, points = _points([values])
     except (TypeError, ValueError):
         return None
-    there = points[points[:, 2] > 0, :2]
-    return [*there.min(axis=0).tolist(), *there.max(axis=0).tolist()] if len(there) else None
+    present = points[points[:, 2] > 0, :2]
+    return [*present.min(axis=0).tolist(), *present.max(axis=0).tolist()] if len(present) else None
 
 
 def _areas(values: list[Any]) -> npt.NDArray[np.float64]:
@@ -503,52 +560,56 @@ def _areas(values: list[Any]) -> npt.NDArray[np.float64]:
 
 
 def _mask(value: Any) -> tuple[list[list[Any]], RunLengths | None, list[int]]:
-    """Return a mask as polygons or as run lengths, and the lengths of polygons that are none."""
+    """Return a mask as polygons or as run lengths, and the lengths of invalid polygons."""
     if isinstance(value, dict):
         return [], _run_lengths(value), []
     if not isinstance(value, list) or set(map(type, value)) != {list}:
-        raise ValueError(f"segmentation is {shorten(repr(value))}; polygons or run lengths expected")
-    odd = [len(part) for part in value if len(part) < 6 or len(part) % 2]
-    return [part for part in value if len(part) >= 6 and len(part) % 2 == 0] if odd else value, None, odd
+        raise ValueError(f"expected segmentation as polygons or run lengths, got {shorten(repr(value))}")
+    invalid_lengths = [len(part) for part in value if len(part) < 6 or len(part) % 2]
+    if invalid_lengths:
+        value = [part for part in value if len(part) >= 6 and len(part) % 2 == 0]
+    return value, None, invalid_lengths
 
 
 def _polygons(parts: list[list[Any]]) -> npt.NDArray[np.float64]:
-    """Return the numbers of polygons end to end."""
+    """Return the coordinates of all polygons, concatenated."""
     numbers = list(chain.from_iterable(parts))
     if not _are_numbers(numbers):
-        raise ValueError(f"a polygon is {shorten(repr(parts[0]))}; numbers expected: x, y, x, y, ...")
+        raise ValueError(f"expected a polygon as x, y, x, y, ..., got {shorten(repr(parts[0]))}")
     values = np.array(numbers, dtype=np.float64)
     if np.abs(values).max(initial=0) >= MAX_COORDINATE:
-        raise ValueError(f"a polygon with a coordinate beyond {MAX_COORDINATE:g}")
+        raise ValueError(f"a coordinate of a polygon is beyond {MAX_COORDINATE:g}")
     return values
 
 
-def _values(values: Any) -> tuple[dict[str, str], list[str]]:
-    """Return the values of attributes as text, and the names of those that have no single value."""
-    if not isinstance(values, dict):
+def _attribute_values(record: Any) -> tuple[dict[str, str], list[str]]:
+    """Return the attributes' values as text, and the names of attributes without a single value."""
+    if not isinstance(record, dict):
         rule = "expected names with values; correct them, or read no attributes"
-        raise ValueError(f"attributes are {shorten(repr(values))}; {rule}")
-    found, unread = {}, []
-    for name, value in values.items():
+        raise ValueError(f"attributes are {shorten(repr(record))}; {rule}")
+    text_by_name = {}
+    unread = []
+    for name, value in record.items():
         if isinstance(value, list | dict):
             unread.append(name)
         elif value is not None and value != "":
-            found[name] = str(value).lower() if isinstance(value, bool) else str(value)
-            if wrong := wrong_attribute(name, found[name]):
-                raise ValueError(wrong)
-    return found, unread
+            text_by_name[name] = str(value).lower() if isinstance(value, bool) else str(value)
+            if problem := wrong_attribute(name, text_by_name[name]):
+                raise ValueError(problem)
+    return text_by_name, unread
 
 
 def _run_lengths(value: Mapping[str, Any]) -> RunLengths:
-    size, counts = value.get("size"), value.get("counts")
+    size = value.get("size")
+    counts = value.get("counts")
     if not isinstance(size, list) or [type(side) for side in size] != [int, int] or min(size) < 1:
-        raise ValueError(f"size of a mask is {shorten(repr(size))}; height and width expected")
+        raise ValueError(f"expected the size of a mask as [height, width], got {shorten(repr(size))}")
     try:
         runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts)
         pixels = size[0] * size[1]
-        is_whole = runs.dtype.kind == "i" and runs.ndim == 1 and pixels <= MAX_MASK_PIXELS
-        if not is_whole or ((runs < 0) | (runs > pixels)).any() or int(runs.sum()) != pixels:
-            raise ValueError(f"they are not whole numbers that add up to the {pixels} pixels of {size}")
+        are_integers = runs.dtype.kind == "i" and runs.ndim == 1 and pixels <= MAX_MASK_PIXELS
+        if not are_integers or ((runs < 0) | (runs > pixels)).any() or int(runs.sum()) != pixels:
+            raise ValueError(f"expected whole numbers that add up to the {pixels} pixels of {size}")
     except (OverflowError, TypeError, ValueError) as error:
         raise ValueError(f"counts of a mask: {shorten(str(error))}") from None
     return RunLengths(runs.astype(np.uint32), size[0], size[1])

@@ -25,21 +25,22 @@ __all__ = ["CocoWriter", "coco_results"]
 
 _FLAGS: Final = {"ignore": "difficult", "truncated": "truncated", "occluded": "occluded"}
 _Ids: TypeAlias = tuple[list[int], list[int], list[int]]
+"""Ids of images, categories and annotations."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CocoWriter(Writer):
     """Writes a table as COCO JSON, one entry a line; images are not copied.
 
-    ``file_name`` is the image's path relative to the table's root. Images, categories and annotations keep the numbers
-    of the file that they came from; else they are numbered from 1, and images keep ids that are whole numbers. Masks
-    are written as they were read, polygons as polygons and run lengths as numbers.
+    ``file_name`` is the image's path relative to the table's root. Images, categories and annotations keep the numeric
+    ids of the file that they were read from. Without these they are numbered from 1, but images whose ``image_ids``
+    are whole numbers keep them. Polygons are written as polygons, run lengths as numbers.
 
-    Beyond COCO's own keys the file has keys that other programs ignore, so that nothing is lost: ``flip_pairs`` and
-    ``normalization_pair`` of a category (positions in its ``keypoints``), ``attributes`` of an annotation (names with
-    values, as CVAT writes them) and their values in the order of the ids at the top, ``truncated``, ``occluded`` and
-    ``ignore`` (difficult) of an annotation that is, ``source_id`` of an image whose id is not a number, and ``split``
-    in ``info``.
+    The file has additional keys, which other programs ignore, so that nothing is lost: ``flip_pairs`` and
+    ``normalization_pair`` of a category (positions in its ``keypoints``); ``attributes`` of an annotation (names with
+    values, as CVAT writes them); a list ``attributes`` of the possible values, in the order of their ids;
+    ``truncated``, ``occluded`` and ``ignore`` (difficult) of an annotation with that flag; ``source_id`` of an image
+    whose id is not a number; and ``split`` in ``info``.
     """
 
     format: ClassVar[str] = "coco"
@@ -47,30 +48,31 @@ class CocoWriter(Writer):
     name_of_split: ClassVar[str] = "annotations/{}.json"
 
     def losses(self, table: AnnotationTable) -> list[str]:
-        """Return what a COCO file cannot hold of a table."""
-        found = lost(table, "places", "sizes", "files")
+        """Return the parts of a table that a COCO file cannot hold."""
+        losses = lost(table, "places", "sizes", "files")
         if table.keypoints is not None and not table.class_names:
-            found.append("names of points, since there is no category to write them for")
+            losses.append("names of points, since there is no category to write them for")
         corners = table.boxes.astype(np.float64)
-        with np.errstate(over="ignore"):
-            again = (corners[:, :2] + (corners[:, 2:] - corners[:, :2])).astype(np.float32)
-        if inexact := int((again != table.boxes[:, 2:]).any(axis=1).sum()):
-            found.append(f"{inexact} boxes exactly, since x + width is not their other corner")
+        with np.errstate(over="ignore"):  # corners beyond float32 are counted as inexact
+            read_back = (corners[:, :2] + (corners[:, 2:] - corners[:, :2])).astype(np.float32)
+        if num_inexact := int((read_back != table.boxes[:, 2:]).any(axis=1).sum()):
+            losses.append(f"{num_inexact} boxes exactly, since x + width is not their other corner")
         for name in ("source_ids", "category_ids", "object_ids"):
             ids = getattr(table, name)
-            if ids is not None and len(ids) and not _numbers(ids):
-                found.append(f"{name}, since one is missing or comes twice")
-        return found
+            if ids is not None and len(ids) and not _valid_ids(ids):
+                losses.append(f"{name}, since one is missing or repeated")
+        return losses
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
-        """Write the file, which is complete or not there.
+        """Write the file; after a failure no part of it remains.
 
         Raises:
             ValueError: If a name would not be read back.
             UnsafePathError: If ``name`` leads out of ``root``.
         """
         _check_names(table)
-        path, ids = root / check_relative(name), _ids(table)
+        path = root / check_relative(name)
+        ids = _ids(table)
         annotations = partial(_annotations, table=table, ids=ids)
         chunks = in_chunks(annotations, range(table.num_images), progress=progress)
 
@@ -78,8 +80,8 @@ class CocoWriter(Writer):
             yield '{\n"info": ' + _text({"split": table.split}) + ',\n"licenses": [],\n'
             yield from _list("images", _images(table, ids[0]))
             yield from _list("categories", _categories(table, ids[1]))
-            values = ({"name": name, "values": each.names} for name, each in table.attributes.items())
-            yield from _list("attributes", map(_text, values))
+            attributes = ({"name": key, "values": values.names} for key, values in table.attributes.items())
+            yield from _list("attributes", map(_text, attributes))
             yield from _list("annotations", (line for chunk in chunks for line in chunk), last=True)
 
         write_file(path, (part.encode("ascii") for part in parts()))
@@ -87,18 +89,19 @@ class CocoWriter(Writer):
 
 def _check_names(table: AnnotationTable) -> None:
     """Raise ValueError for a name that `CocoReader` would refuse."""
-    named: dict[str, Iterable[str]] = {
+    names_by_subject: dict[str, Iterable[str]] = {
         "class name": table.class_names,
         "name of a point": table.keypoint_names,
+        "name of an attribute": table.attributes,
+        "split": [table.split] if table.split else [],
+        **{f"value of attribute {name!r}": values.names for name, values in table.attributes.items()},
     }
-    named |= {"name of an attribute": table.attributes, "split": [table.split] if table.split else []}
-    named |= {f"value of attribute {name!r}": each.names for name, each in table.attributes.items()}
-    for what, names in named.items():
+    for subject, names in names_by_subject.items():
         for name in names:
-            checked_name(name, f"{what} {shorten(repr(name))}")
+            checked_name(name, f"{subject} {shorten(repr(name))}")
     for name in (*table.image_paths, *table.image_ids):
         if SURROGATE.search(name):
-            raise ValueError(f"the image {name!r} is not Unicode, as JSON asks for; rename its file")
+            raise ValueError(f"image {name!r} is not Unicode, which JSON requires; rename its file")
     if len(table.keypoint_names) > MAX_POINTS:
         raise ValueError(f"{len(table.keypoint_names)} points are more than MAX_POINTS={MAX_POINTS}")
 
@@ -113,87 +116,99 @@ def _list(key: str, lines: Iterator[str], *, last: bool = False) -> Iterator[str
 def coco_results(
     table: AnnotationTable, predictions: Iterable[Mapping[str, Any]], *, first_label: int = FIRST_LABEL
 ) -> list[dict[str, Any]]:
-    """Return predictions as COCO's own evaluation takes them, with the numbers of the file that the table came from.
+    """Convert predictions to COCO's results format, with the ids of the file that the table was read from.
 
-    For a table without these they are the numbers that `CocoWriter` gives; a result then also has the names.
+    For a table without these ids, they are the ones that `CocoWriter` writes, and results also contain the names.
 
     Args:
-        table: The images that were predicted on.
+        table: The images that the predictions belong to.
         predictions: For each image a mapping with ``image_id`` (that of its target), ``boxes`` ``(N, 4)`` xyxy in
-            pixels of the original image, ``labels`` ``(N,)``, ``scores`` ``(N,)``, and where there are some ``masks``
-            ``(N, H, W)`` or ``(N, 1, H, W)``, of which 0.5 and more is inside, or N `RunLengths`; ``keypoints``
-            ``(N, K, 2 or 3)`` with ``keypoint_scores`` ``(N, K)``; tensors on the CPU or arrays; and ``attributes``,
-            for each name N texts or None. An image that comes again, as on a rank whose last batch is filled up, is
-            left out.
+            pixels of the original image, ``labels`` ``(N,)``, ``scores`` ``(N,)``, and optionally ``masks``
+            ``(N, H, W)`` or ``(N, 1, H, W)``, inside from 0.5 on, or N `RunLengths`; ``keypoints`` ``(N, K, 2 or 3)``
+            with ``keypoint_scores`` ``(N, K)``; tensors on the CPU or arrays; and ``attributes``, for each name N texts
+            or None. A second prediction for an image, as from a padded last batch, is ignored.
         first_label: Label of the first class, as the data module has it.
 
     Returns:
         A dict for each object that ``json.dump`` takes: ``image_id``, ``category_id``, ``bbox`` (x, y, width, height),
-        ``score``, and where there are some ``segmentation`` (run lengths as text), ``keypoints`` (x, y and the point's
-        score, or 1 without scores, of each). COCO's evaluation ignores the other keys: ``attributes``; ``file_name``,
-        the path of the image, where the table has no numbers of its images; ``category_name``, where it has none of its
-        classes.
+        ``score``, and optionally ``segmentation`` (run lengths as text) and ``keypoints`` (x, y and score of each
+        point, 1 without scores). COCO's evaluation ignores the other keys: ``attributes``; ``file_name``, the path of
+        the image, if the table has no numeric image ids; ``category_name``, if it has no category ids.
 
     Raises:
         ValueError: If an image or a label is not in the table.
     """
-    images, categories, _ = _ids(table)
-    left = dict(zip(table.image_numbers.tolist(), images, strict=True))
-    known, results = frozenset(left), list[dict[str, Any]]()
-    paths = {} if _numbers(table.source_ids) else dict(zip(images, table.image_paths, strict=True))
-    class_names = () if _numbers(table.category_ids) else table.class_names
-    for found in predictions:
-        given, labels = int(found["image_id"]), np.asarray(found["labels"]) - first_label
-        if given not in known or np.any((labels < 0) | (labels >= table.num_classes)):
-            raise ValueError(f"image_id={given} with labels {labels + first_label} is not of the table")
-        number = left.pop(given, None)
-        for row, label in enumerate(labels.tolist() if number is not None else ()):
-            x, y, right, bottom = np.asarray(found["boxes"][row]).tolist()
-            result: dict[str, Any] = {"image_id": number, "category_id": categories[label]}
+    image_ids, category_ids, _ = _ids(table)
+    id_by_number = dict(zip(table.image_numbers.tolist(), image_ids, strict=True))
+    pending = set(id_by_number)
+    paths = {} if _valid_ids(table.source_ids) else dict(zip(image_ids, table.image_paths, strict=True))
+    class_names = () if _valid_ids(table.category_ids) else table.class_names
+    results: list[dict[str, Any]] = []
+    for prediction in predictions:
+        number = int(prediction["image_id"])
+        labels = np.asarray(prediction["labels"]) - first_label
+        if number not in id_by_number or np.any((labels < 0) | (labels >= table.num_classes)):
+            raise ValueError(f"image_id={number} with labels {labels + first_label} is not in the table")
+        if number not in pending:
+            continue
+        pending.remove(number)
+        for row, label in enumerate(labels.tolist()):
+            result: dict[str, Any] = {"image_id": id_by_number[number], "category_id": category_ids[label]}
             if paths:
-                result["file_name"] = paths[number]
+                result["file_name"] = paths[id_by_number[number]]
             if class_names:
                 result["category_name"] = class_names[label]
-            result |= {"bbox": [x, y, right - x, bottom - y], "score": float(found["scores"][row])}
-            if "masks" in found:
-                mask = found["masks"][row]
-                if not isinstance(mask, RunLengths):
-                    mask = run_lengths(np.asarray(mask).reshape(np.shape(mask)[-2:]) >= 0.5)
-                size = [mask.height, mask.width]
-                result["segmentation"] = {"size": size, "counts": encode_counts(mask.counts)}
-            if "keypoints" in found:
-                points = np.asarray(found["keypoints"][row], dtype=np.float64)[:, :2]
-                sure = np.asarray(found["keypoint_scores"][row]) if "keypoint_scores" in found else 1
-                result["keypoints"] = np.insert(points, 2, sure, axis=1).ravel().tolist()
-            values = {name: texts[row] for name, texts in found.get("attributes", {}).items()}
-            if any(value is not None for value in values.values()):
-                result["attributes"] = {name: value for name, value in values.items() if value is not None}
-            results.append(result)
+            results.append(result | _result_values(prediction, row))
     return results
 
 
+def _result_values(prediction: Mapping[str, Any], row: int) -> dict[str, Any]:
+    """Return one predicted object without its ids."""
+    x, y, right, bottom = np.asarray(prediction["boxes"][row]).tolist()
+    values: dict[str, Any] = {
+        "bbox": [x, y, right - x, bottom - y],
+        "score": float(prediction["scores"][row]),
+    }
+    if "masks" in prediction:
+        mask = prediction["masks"][row]
+        if not isinstance(mask, RunLengths):
+            mask = run_lengths(np.asarray(mask).reshape(np.shape(mask)[-2:]) >= 0.5)
+        size = [mask.height, mask.width]
+        values["segmentation"] = {"size": size, "counts": encode_counts(mask.counts)}
+    if "keypoints" in prediction:
+        points = np.asarray(prediction["keypoints"][row], dtype=np.float64)[:, :2]
+        scores = np.asarray(prediction["keypoint_scores"][row]) if "keypoint_scores" in prediction else 1
+        values["keypoints"] = np.insert(points, 2, scores, axis=1).ravel().tolist()
+    attributes = {name: texts[row] for name, texts in prediction.get("attributes", {}).items()}
+    attributes = {name: value for name, value in attributes.items() if value is not None}
+    if attributes:
+        values["attributes"] = attributes
+    return values
+
+
 def _ids(table: AnnotationTable) -> _Ids:
-    """Return numbers of images, categories and annotations: those of the table's file, where it has them."""
+    """Return the ids of the file that the table was read from, or new ones where it has none."""
     return (
-        _numbers(table.source_ids) or _image_ids(table),
-        _numbers(table.category_ids) or list(range(1, table.num_classes + 1)),
-        _numbers(table.object_ids) or list(range(1, table.num_objects + 1)),
+        _valid_ids(table.source_ids) or _image_ids(table),
+        _valid_ids(table.category_ids) or list(range(1, table.num_classes + 1)),
+        _valid_ids(table.object_ids) or list(range(1, table.num_objects + 1)),
     )
 
 
-def _numbers(given: npt.NDArray[np.int64] | None) -> list[int]:
-    """Return numbers that are ids, or nothing if one is missing or comes twice."""
-    if given is None or (given < 0).any() or len(np.unique(given)) != len(given):
+def _valid_ids(ids: npt.NDArray[np.int64] | None) -> list[int]:
+    """Return the ids, or an empty list if one is missing or repeated."""
+    if ids is None or (ids < 0).any() or len(np.unique(ids)) != len(ids):
         return []
-    numbers: list[int] = given.tolist()
+    numbers: list[int] = ids.tolist()
     return numbers
 
 
 def _image_ids(table: AnnotationTable) -> list[int]:
-    """Return ``image_ids`` if they are different whole numbers, else 1, 2, ..."""
+    """Return ``image_ids`` as numbers if they are distinct whole numbers, else 1, 2, ..."""
     ids = list(table.image_ids)
-    plain = all(name.isascii() and name.isdigit() and str(int(name[:18])) == name for name in ids)
-    return list(map(int, ids)) if plain and len(set(ids)) == len(ids) else list(range(1, len(ids) + 1))
+    # A number of more than 18 digits may exceed int64; cut off, it differs from its text.
+    are_numbers = all(name.isascii() and name.isdigit() and str(int(name[:18])) == name for name in ids)
+    return list(map(int, ids)) if are_numbers and len(set(ids)) == len(ids) else list(range(1, len(ids) + 1))
 
 
 def _images(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
@@ -213,48 +228,58 @@ def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
 
 
 def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> list[str]:
-    lines, (images, categories, objects) = [], ids
-    record: dict[str, Any]
+    image_ids, category_ids, object_ids = ids
+    lines = []
     for i in chunk:
         rows = table.objects(i)
         for row in range(rows.start, rows.stop):
             x, y, right, bottom = table.boxes[row].tolist()  # float64, in which width and height are exact
-            box = (x, y, right - x, bottom - y)
-            record = {"id": objects[row], "image_id": images[i], "category_id": categories[table.labels[row]]}
-            record |= {"bbox": [_short(value) for value in box], "area": _area(table, row, box[2] * box[3])}
-            record |= {"iscrowd": int(table.crowd[row])}
-            record |= {key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]}
-            lines.append(_text(record | _mask(table, row) | _points(table, row) | _values(table, row)))
+            width = right - x
+            height = bottom - y
+            record: dict[str, Any] = {
+                "id": object_ids[row],
+                "image_id": image_ids[i],
+                "category_id": category_ids[table.labels[row]],
+                "bbox": [_short(value) for value in (x, y, width, height)],
+                "area": _area(table, row, box_area=width * height),
+                "iscrowd": int(table.crowd[row]),
+                **{key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]},
+                **_mask(table, row),
+                **_points(table, row),
+                **_attributes(table, row),
+            }
+            lines.append(_text(record))
     return lines
 
 
-def _area(table: AnnotationTable, row: int, of_box: float) -> float | int:
-    given = math.nan if table.areas is None else table.areas[row]
+def _area(table: AnnotationTable, row: int, *, box_area: float) -> float | int:
+    file_area = math.nan if table.areas is None else table.areas[row]
     with np.errstate(over="ignore"):
-        area = np.float32(of_box if np.isnan(given) else given)
-    return _short(area if np.isfinite(area) else of_box)
+        area = np.float32(box_area if np.isnan(file_area) else file_area)
+    return _short(area if np.isfinite(area) else box_area)
 
 
 def _mask(table: AnnotationTable, row: int) -> dict[str, Any]:
     if table.masks is None:
         return {}
     if (runs := table.masks.run_lengths(row)) is not None:
-        size, counts = [runs.height, runs.width], np.asarray(runs.counts)
-        return {"segmentation": {"size": size, "counts": counts.tolist()}}
-    polygons = [[_short(value) for value in each.ravel()] for each in table.masks.polygons(row)]
+        size = [runs.height, runs.width]
+        return {"segmentation": {"size": size, "counts": np.asarray(runs.counts).tolist()}}
+    polygons = [[_short(value) for value in polygon.ravel()] for polygon in table.masks.polygons(row)]
     return {"segmentation": polygons} if polygons else {}
 
 
 def _points(table: AnnotationTable, row: int) -> dict[str, Any]:
     if table.keypoints is None or table.visibility is None:
         return {}
-    visibility, values = table.visibility[row].tolist(), list[float]()
-    for place, v in zip(table.keypoints[row], visibility, strict=True):
-        values += [*(_short(value) if v else 0 for value in place), v]
+    visibility = table.visibility[row].tolist()
+    values: list[float] = []
+    for point, v in zip(table.keypoints[row], visibility, strict=True):
+        values += [*(_short(value) if v else 0 for value in point), v]
     return {"keypoints": values, "num_keypoints": sum(v > 0 for v in visibility)}
 
 
-def _values(table: AnnotationTable, row: int) -> dict[str, Any]:
+def _attributes(table: AnnotationTable, row: int) -> dict[str, Any]:
     values = {
         name: attribute.names[int(attribute.ids[row])]
         for name, attribute in table.attributes.items()
@@ -264,10 +289,11 @@ def _values(table: AnnotationTable, row: int) -> dict[str, Any]:
 
 
 def _short(number: np.floating | float) -> float | int:
-    """Return a number in the fewest digits that give its type the same bits again, whole ones without a fraction."""
-    value = float(str(number))
-    whole = value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0)
-    return int(value) if whole else value
+    """Return the number with the fewest digits that restore its bits; an int for a whole number."""
+    value = float(str(number))  # str() of a float32 is shorter than that of the same float64
+    # An int would lose the sign of -0.0.
+    is_whole = value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0)
+    return int(value) if is_whole else value
 
 
 def _text(record: dict[str, Any]) -> str:
