@@ -73,7 +73,7 @@ def test_a_voc_image_with_a_wrong_filename_is_found_by_its_id(shared_data):
 
 def test_an_image_without_annotation_is_an_error_or_empty(shared_data):
     root = shared_data / "formats_datumaro/voc_dataset/voc_dataset1"
-    with pytest.raises(AnnotationError, match=r"test\.txt:1: there is no XML for '2007_000002'"):
+    with pytest.raises(AnnotationError, match=r"test\.txt:1: there is no XML file for '2007_000002'"):
         read_voc(root, "test")
     table = read_voc(root, "test", policy=ReadPolicy(missing_annotation="empty"))
     assert (table.num_images, table.num_objects) == (1, 0)
@@ -108,7 +108,7 @@ def test_wider_face_in_voc_layout(shared_data):
     assert (table.num_images, table.class_counts().tolist(), len(table.report)) == (1, [10], 0)
     assert table.image_path(0).is_file()
     with pytest.raises(
-        AnnotationError, match=r"train\.txt:1: there is no XML for '0_Parade_marchingband_1_20'"
+        AnnotationError, match=r"train\.txt:1: there is no XML file for '0_Parade_marchingband_1_20'"
     ):
         read_voc(root, "train", **dirs)
     policy = ReadPolicy(missing_annotation="drop")

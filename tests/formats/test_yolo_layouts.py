@@ -141,7 +141,7 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
     root = make(tmp_path, **BESIDE, **{"obj.names": "cat\ndog\n", "train.txt": "img/a.jpg\n./img/a.jpg\n"})
     table = read(root)
     assert (table.num_images, table.num_objects, table.report.count("duplicate_id", "drop")) == (1, 1, 1)
-    with pytest.raises(AnnotationError, match=r"train\.txt:2: image 'img/a\.jpg' is named again"):
+    with pytest.raises(AnnotationError, match=r"train\.txt:2: image 'img/a\.jpg' is listed more than once"):
         read(root, policy={"duplicate_id": "raise"})
 
 
@@ -153,7 +153,7 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         ("names: [cat, [dog]]\n", "names of classes must be different"),
         ("names: [cat, '']\n", "none empty"),
         ("nc: 3\nnames: [cat, dog]\n", "it has 2 names of classes, and another number of them"),
-        ("train: nowhere\nnames: [cat]\n", "train names 'nowhere', which is no folder and no file here"),
+        ("train: nowhere\nnames: [cat]\n", "train names 'nowhere', which is neither a folder nor a file here"),
         ("train: {a: b}\nnames: [cat]\n", "train names .*, which is no folder"),
         (f"{NAMES}kpt_shape: [2, 4]\n", r"kpt_shape=\[2, 4\] with 2 names; \[points, 2 or 3\] expected"),
         (f"{NAMES}kpt_shape: [999999999, 3]\n", r"kpt_shape=\[999999999, 3\]"),
@@ -166,12 +166,12 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         (f"{NAMES}kpt_shape: [2, 3]\nkpt_names: ab\n", "contradict each other: names='ab' is a str"),
         (f"{NAMES}kpt_shape: [1, 3]\nkpt_names: {{0: [a], 1: [b]}}\n", "points of other names; pass `schema`"),
         ("names: &a [x]\nother: [*a, *a]\n", r"data\.yaml:2: holds an alias"),
-        ("[" * 100, "more than 8 lists in each other"),
-        ("[" * 100_000, "more than 8 lists in each other|maximum nesting depth"),  # the latter: PyYAML from 6.0.4
+        ("[" * 100, "more than 8 nested lists"),
+        ("[" * 100_000, "more than 8 nested lists|maximum nesting depth"),  # the latter: PyYAML from 6.0.4
         ("- a\n", "holds no keys"),
-        ("a: b: c\n", "is no YAML"),
-        ("names: [x]\nnames: [y]\n", "holds a key twice"),
-        ("names:\n  0: x\n  0: y\n", "holds a key twice"),
+        ("a: b: c\n", "is not valid YAML"),
+        ("names: [x]\nnames: [y]\n", "has a repeated key"),
+        ("names:\n  0: x\n  0: y\n", "has a repeated key"),
         ("names: !!python/object/apply:os.system [x]\n", "class 1 has no name"),
         ("x" * 2**20 + "x", "larger than 1048576 bytes"),
     ],

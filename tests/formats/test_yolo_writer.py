@@ -227,7 +227,7 @@ def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count
                 "heights": [9, 9],
             },
             "train",
-            "'images/a.jpg' cannot be .* label file 'labels/a.txt' is that of 'images/a.png'",
+            "'images/a.jpg' cannot be .* label file 'labels/a.txt' with 'images/a.png'",
         ),
         ({"class_names": ["cat", "d" * 300]}, "train", "cannot be in a data.yaml"),
         ({"class_names": ["cat", "\udcff"]}, "train", "cannot be in a data.yaml"),

@@ -1,4 +1,4 @@
-"""The ``<schema>`` of a VOC file, read and written: the classes, points and attributes of its whole set."""
+"""The ``<schema>`` of a VOC file: reads and writes the classes, points and attributes of the whole set."""
 
 from __future__ import annotations
 
@@ -12,25 +12,25 @@ __all__ = ["add_text", "checked_name", "read_schema", "schema_element", "written
 
 
 def read_schema(element: Element) -> Declared:
-    """Return what a ``<schema>`` lists.
+    """Return the names that a ``<schema>`` lists.
 
     Raises:
-        ValueError: If it is not as ``schema_element`` makes it; names what is wrong.
+        ValueError: If it is not an element that `schema_element` could have made; the message names the defect.
     """
     attributes = tuple(
         (
             checked_name(child.findtext("name"), "<name> of an <attribute>"),
-            _different((checked_name(value.text, "<value>") for value in child.findall("value")), "<value>"),
+            _distinct((checked_name(value.text, "<value>") for value in child.findall("value")), "<value>"),
         )
         for child in element.findall("attribute")
     )
-    _different((name for name, _ in attributes), "<attribute>")
+    _distinct((name for name, _ in attributes), "<attribute>")
     points = element.findall("keypoints")
     if len(points) > 1:
         raise ValueError("<schema> holds <keypoints> more than once")
     class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
     return Declared(
-        class_names=_different(class_names, "<class>"),
+        class_names=_distinct(class_names, "<class>"),
         keypoints=_read_keypoints(points[0]) if points else None,
         attributes=attributes,
     )
@@ -55,33 +55,34 @@ def schema_element(declared: Declared) -> Element | None:
     return root if len(root) else None
 
 
-def checked_name(text: str | None, what: str) -> str:
-    """Return a name without space around it; ValueError if it is empty or too long."""
+def checked_name(text: str | None, subject: str) -> str:
+    """Return a name without surrounding space; raise ValueError if it is empty or too long."""
     name = (text or "").strip()
     if not 0 < len(name) <= MAX_NAME_CHARS:
-        raise ValueError(f"{what} has {len(name)} characters; 1 to {MAX_NAME_CHARS} expected")
+        raise ValueError(f"{subject} has {len(name)} characters; 1 to {MAX_NAME_CHARS} expected")
     return name
 
 
-def written_name(name: str, what: str) -> str:
-    """Return a name that is read back as it is; ValueError if it would not be."""
+def written_name(name: str, subject: str) -> str:
+    """Return the name; raise ValueError if the reader would change or refuse it."""
     if name != name.strip() or not 0 < len(name) <= MAX_NAME_CHARS:
         rule = f"a name has 1 to {MAX_NAME_CHARS} characters, without space at its ends"
-        raise ValueError(f"{what} {name[:MAX_NAME_CHARS]!r} would not be read back; {rule}")
+        raise ValueError(f"{subject} {name[:MAX_NAME_CHARS]!r} would not be read back; {rule}")
     return name
 
 
 def add_text(parent: Element, tag: str, text: str) -> None:
-    """Add a child that holds nothing but text; ValueError if XML cannot hold it."""
+    """Add a child that contains only text; raise ValueError if XML cannot represent it."""
     SubElement(parent, tag).text = xml_text(text, f"<{tag}>")
 
 
-def xml_text(text: str, what: str) -> str:
-    """Return a text that XML can hold; ValueError for any other."""
+def xml_text(text: str, subject: str) -> str:
+    """Return the text; raise ValueError if XML cannot represent it."""
+    # XML 1.0 forbids control characters, surrogates, U+FFFE and U+FFFF; a parser would change "\r" to "\n".
     if not all(
         c in "\t\n" or "\x20" <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" for c in text
     ):
-        raise ValueError(f"{what} {text!r} holds a character that XML cannot")
+        raise ValueError(f"{subject} {text!r} has a character that XML cannot represent")
     return text
 
 
@@ -95,17 +96,17 @@ def _read_keypoints(element: Element) -> KeypointSchema:
             )
         return KEYPOINT_SCHEMAS[known]
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
-    names = _different(points, "<point>")
+    names = _distinct(points, "<point>")
     places = {name: place for place, name in enumerate(names)}
     for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
         raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
-    normalization_pair = [_pair(child, places) for child in element.findall("normalization_pair")]
-    if len(normalization_pair) > 1:
+    normalization_pairs = [_pair(child, index_by_name) for child in element.findall("normalization_pair")]
+    if len(normalization_pairs) > 1:
         raise ValueError("<keypoints> holds <normalization_pair> more than once")
     return KeypointSchema(
         names=names,
-        flip_pairs=tuple(_pair(child, places) for child in element.findall("mirror")),
-        normalization_pair=normalization_pair[0] if normalization_pair else None,
+        flip_pairs=tuple(_pair(child, index_by_name) for child in element.findall("mirror")),
+        normalization_pair=normalization_pairs[0] if normalization_pairs else None,
     )
 
 
@@ -124,18 +125,18 @@ def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
         SubElement(element, tag, first=schema.names[first], second=schema.names[second])
 
 
-def _pair(element: Element, places: dict[str, int]) -> tuple[int, int]:
+def _pair(element: Element, index_by_name: dict[str, int]) -> tuple[int, int]:
     names = element.get("first", ""), element.get("second", "")
     for name in names:
-        if name not in places:
+        if name not in index_by_name:
             raise ValueError(f"<{element.tag}> names {name[:100]!r}, which is not a <point> of it")
-    return places[names[0]], places[names[1]]
+    return index_by_name[names[0]], index_by_name[names[1]]
 
 
-def _different(names: Iterable[str], what: str) -> tuple[str, ...]:
+def _distinct(names: Iterable[str], subject: str) -> tuple[str, ...]:
     seen: dict[str, None] = {}
     for name in names:
         if name in seen:
-            raise ValueError(f"{what} {name!r} occurs twice")
+            raise ValueError(f"{subject} {name!r} occurs twice")
         seen[name] = None
     return tuple(seen)

@@ -1,7 +1,7 @@
 """Writes VOC annotations: one XML file for an image, or a whole table.
 
-The **unified VOC format** is VOC with three additions, each of which other readers of VOC ignore. A file that
-needs none of them is plain VOC.
+The **unified VOC format** is VOC with additions that other VOC readers ignore. A file that needs none of them is
+plain VOC.
 
     <annotation>
         <folder>Annotations</folder>
@@ -60,21 +60,21 @@ needs none of them is plain VOC.
     </annotation>
 
 ``<keypoints>`` of an object: its points by name, in pixels, in any order. ``visibility`` is COCO's number: 1
-hidden, 2 visible (also when it is left out); a point that is absent is not written (0 means absent, too). An object
-with points may lack ``<bndbox>``: it gets the tight box of its points.
+hidden, 2 visible (the default). An absent point is omitted; the reader also accepts 0 for it. An object with points
+may lack ``<bndbox>``: it gets the tight box of its points.
 
-``<attributes>`` of an object: named values, written as CVAT and Datumaro write them; an empty value is none.
+``<attributes>`` of an object: named values, in the layout of CVAT and Datumaro; an empty value means no value.
 
-``<crowd>`` 1: the box holds a group, as COCO's ``iscrowd``.
+``<crowd>`` 1: the box contains a group, as COCO's ``iscrowd``.
 
-``<schema>`` is the same in every file of a set, so that any file, split, or subset is read with the same
-columns and no further argument: the points in their order, which two change places in a mirror, which two scale
-an error; the attributes in their order and their values in the order of the ids; and ``<class>`` names in the
-order of theirs. Points of a known schema are not listed: ``<keypoints schema="face_68"/>``. A part that is left
-out is taken from the objects, sorted. A set without points and attributes whose classes are the sorted names of
-its objects is written without ``<schema>``, as plain VOC.
+``<schema>`` is the same in every file of a set, so that any file, split or subset is read with the same columns
+and without further arguments. It lists the points in order, the pairs that a horizontal flip exchanges
+(``<mirror>``), and the pair whose distance normalizes an error; the attributes in order, with their values in the
+order of the ids; and ``<class>`` names in the order of theirs. The points of a known schema are not listed:
+``<keypoints schema="face_68"/>``. Omitted parts are collected from the objects and sorted. A set without points and
+attributes, whose classes are the sorted names of its objects, is written without ``<schema>``, as plain VOC.
 
-Numbers are decimal, exact for float32: what is read was written.
+Numbers are decimal and restore float32 exactly.
 """
 
 from __future__ import annotations
@@ -89,10 +89,9 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 import numpy as np
 
-from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.annotations.formats.rows import Declared
 from lit_loader.annotations.formats.voc_schema import add_text, schema_element, written_name, xml_text
-from lit_loader.annotations.formats.writer import Writer, lost
+from lit_loader.annotations.formats.writer import Writer, in_chunks, lost
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.table import AnnotationTable
 
@@ -101,11 +100,11 @@ __all__ = ["VocWriter", "voc_image_paths", "write_image_xml"]
 
 @dataclass(frozen=True, kw_only=True)
 class VocWriter(Writer):
-    """Writes a table as unified VOC XML, an image a file, and its split; images are not copied.
+    """Writes a table as unified VOC XML, one file per image, and its split; images are not copied.
 
     Args:
         annotation_dir: Folder of the XML files, relative to the root.
-        image_dir: Folder where the images are to lie, relative to the root: ``voc_image_paths`` returns where.
+        image_dir: Folder for the images, relative to the root; `voc_image_paths` returns their paths.
     """
 
     format: ClassVar[str] = "voc"
@@ -116,11 +115,13 @@ class VocWriter(Writer):
     image_dir: str = "JPEGImages"
 
     def losses(self, table: AnnotationTable) -> list[str]:
-        """Return what VOC cannot hold of a table."""
-        found = lost(table, "masks", "numbers", "places", "sizes")
+        """Return the parts of a table that VOC cannot hold."""
+        losses = lost(table, "masks", "numbers", "places", "sizes")
         if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
-            found.append("names of classes, points and attributes, since there is no image to write them for")
-        return found
+            losses.append(
+                "names of classes, points and attributes, since there is no image to write them for"
+            )
+        return losses
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write a table.
@@ -131,49 +132,42 @@ class VocWriter(Writer):
         """
         if table.split not in (None, name):
             raise ValueError(f"name={name!r} must be the table's split, {table.split!r}")
-        places, ids = voc_image_paths(table, image_dir=self.image_dir), _image_ids(table)
+        image_paths = voc_image_paths(table, image_dir=self.image_dir)
+        ids = _image_ids(table)
         folder = root / check_relative(self.annotation_dir)
         split_file = root / check_relative(f"ImageSets/Main/{name}.txt")
-        folder.mkdir(parents=True, exist_ok=True)  # of a set without images, too
-        occurring = sorted(
-            table.class_names[label] for label in np.flatnonzero(table.class_counts()).tolist()
-        )
-        is_plain = tuple(occurring) == table.class_names and table.keypoints is None and not table.attributes
+        folder.mkdir(parents=True, exist_ok=True)  # also for a set without images: the reader requires it
+        labels = np.flatnonzero(table.class_counts()).tolist()
+        used_names = sorted(table.class_names[label] for label in labels)
+        is_plain = tuple(used_names) == table.class_names and table.keypoints is None and not table.attributes
         declared = Declared(
             class_names=() if is_plain else table.class_names,
             keypoints=table.keypoint_schema,
             attributes=tuple((name, attribute.names) for name, attribute in table.attributes.items()),
         )
         names = [
-            (folder / f"{image_id}.xml", PurePosixPath(place).name)
-            for image_id, place in zip(ids, places, strict=True)
+            (folder / f"{image_id}.xml", PurePosixPath(path).name)
+            for image_id, path in zip(ids, image_paths, strict=True)
         ]
         write = partial(_write_images, table=table, names=names, declared=declared)
-        parts = iter_chunks(
-            write,
-            range(table.num_images),
-            num_workers=0,
-            progress=progress,
-            description="Writing annotations",
-        )
-        list(parts)
+        list(in_chunks(write, range(table.num_images), progress=progress))
         if name != ".":
+            lines = "".join(f"{image_id}\n" for image_id in ids)
             split_file.parent.mkdir(parents=True, exist_ok=True)
-            split_file.write_bytes(
-                "".join(f"{image_id}\n" for image_id in ids).encode("utf-8", "surrogateescape")
-            )
+            split_file.write_bytes(lines.encode("utf-8", "surrogateescape"))
 
 
 def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") -> list[str]:
-    """Return where the images of a table belong in the data set that `VocWriter` writes, relative to its root.
+    """Return the paths of a table's images in the data set that `VocWriter` writes, relative to its root.
 
-    That is the image's id with the ending of its file.
+    The file name is the image's id with the ending of its file.
 
     Raises:
-        ValueError: If two images have the same id, or an id cannot be that of a VOC image.
+        ValueError: If two images have the same id, or an id is not valid in VOC.
         UnsafePathError: If an id or ``image_dir`` leads out of the root.
     """
-    folder, ids = PurePosixPath(check_relative(image_dir)), _image_ids(table)
+    folder = PurePosixPath(check_relative(image_dir))
+    ids = _image_ids(table)
     endings = (PurePosixPath(path).suffix for path in table.image_paths)
     return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
 
@@ -188,7 +182,7 @@ def write_image_xml(
         table: The table.
         image: Row of the image.
         filename: Name of the image file.
-        declared: What ``<schema>`` lists; the same in every file of a set, so in those without objects, too.
+        declared: Names that ``<schema>`` lists; the same in every file of a set, including files without objects.
 
     Raises:
         ValueError: If a name cannot be written in XML or would not be read back.
@@ -196,7 +190,8 @@ def write_image_xml(
     root = Element("annotation")
     add_text(root, "folder", path.parent.name)
     add_text(root, "filename", filename)
-    width, height = int(table.widths[image]), int(table.heights[image])
+    width = int(table.widths[image])
+    height = int(table.heights[image])
     if width and height:
         size = SubElement(root, "size")
         for tag, value in (("width", width), ("height", height), ("depth", 3)):
@@ -209,7 +204,9 @@ def write_image_xml(
         add_text(element, "name", written_name(table.class_names[int(table.labels[row])], "class"))
         for tag in ("truncated", "difficult", "occluded", "crowd"):
             is_set = bool(getattr(table, tag)[row])
-            if is_set or tag != "crowd":
+            if (
+                is_set or tag != "crowd"
+            ):  # <crowd> is not part of VOC, so it is written only where it is needed
                 add_text(element, tag, str(int(is_set)))
         box = SubElement(element, "bndbox")
         for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), table.boxes[row], strict=True):
@@ -230,29 +227,28 @@ def _write_images(
 
 
 def _image_ids(table: AnnotationTable) -> list[str]:
-    """Return the ids of images without the image's ending, which other formats leave on.
-
-    An id that is the image's name without its ending stays, whatever it ends with: ``a.jpg`` of ``a.jpg.jpg``.
-    """
-    ids: dict[str, int] = {}
-    for i, (image_id, path) in enumerate(zip(table.image_ids, table.image_paths, strict=True)):
+    """Return the ids of images without the ending of the image file, which other formats include."""
+    path_by_id: dict[str, str] = {}
+    for table_id, path in zip(table.image_ids, table.image_paths, strict=True):
         ending = PurePosixPath(path).suffix
-        has_none = f"/{path}".removesuffix(ending).endswith(f"/{image_id}")
-        stem = image_id if has_none else image_id.removesuffix(ending)
-        name = stem if stem and not stem.endswith("/") else image_id
-        parts = check_relative(name).split("/")
-        if name != name.strip() or "\n" in name or any(part == "" or part.startswith(".") for part in parts):
+        # The id "a.jpg" of the file "a.jpg.jpg" has no ending to remove.
+        is_stem = f"/{path}".removesuffix(ending).endswith(f"/{table_id}")
+        stem = table_id if is_stem else table_id.removesuffix(ending)
+        image_id = stem if stem and not stem.endswith("/") else table_id
+        parts = check_relative(image_id).split("/")
+        is_line = image_id == image_id.strip() and "\n" not in image_id
+        if not is_line or any(part == "" or part.startswith(".") for part in parts):
             raise ValueError(
-                f"image id {name!r} cannot be a line of a split file and an XML file's name: it must not begin or end "
-                "with a space, nor a part of it with a dot"
+                f"image id {image_id!r} cannot be a line of a split file and an XML file's name: it must not begin or "
+                "end with a space, nor a part of it with a dot"
             )
-        if name in ids:
+        if image_id in path_by_id:
             raise ValueError(
-                f"images {table.image_paths[ids[name]]!r} and {path!r} have the same id {name!r}; VOC has one XML file "
+                f"images {path_by_id[image_id]!r} and {path!r} have the same id {image_id!r}; VOC has one XML file "
                 "for each id, so select one of them"
             )
-        ids[name] = i
-    return list(ids)
+        path_by_id[image_id] = path
+    return list(path_by_id)
 
 
 def _add_points(element: Element, table: AnnotationTable, row: int) -> None:

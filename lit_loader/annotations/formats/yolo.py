@@ -14,38 +14,36 @@ NOTE [Where the files of a set are]
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
 
 import numpy as np
+import numpy.typing as npt
 import yaml
 
 from lit_loader.annotations.formats.coco import MAX_POINTS
 from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
-from lit_loader.annotations.formats.rows import Rows
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Rows
 from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines
+from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
+from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
 
-__all__ = [
-    "MAX_DATA_BYTES",
-    "READ_KEYS",
-    "Task",
-    "YAML_LOADER",
-    "YoloReader",
-    "label_paths",
-    "read_data_file",
-]
+__all__ = ["Task", "YoloReader", "YoloWriter"]
 
 Task = Literal["detect", "segment", "pose"]
+_Floats = npt.NDArray[np.float64]
 
-MAX_DATA_BYTES: Final = 2**20
-READ_KEYS: Final = ("names", "nc", "classes", "kpt_shape", "flip_idx", "kpt_names", "normalization_pair")
+_MAX_DATA_BYTES: Final = 2**20
+_READ_KEYS: Final = ("names", "nc", "classes", "kpt_shape", "flip_idx", "kpt_names", "normalization_pair")
 _DATA_FILES: Final = ("data.yaml", "data.yml", "dataset.yaml", "obj.data")
 _CLASS_FILES: Final = ("classes.txt", "obj.names", "_darknet.labels")
 _SPLITS: Final = {"train": "train", "val": "valid", "valid": "val", "test": "test"}
@@ -53,7 +51,7 @@ _MAX_DEPTH: Final = 8
 
 # The base loader keeps text as text: others read the class `no` as False and 007 as 7. The C version is ten times
 # as fast.
-YAML_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
+_YAML_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 class _RowFormat(NamedTuple):
@@ -151,9 +149,9 @@ class YoloReader(Reader):
             UnsafePathError: If a path in a file leads out of the root.
         """
         file = self.data_file or next(filter(folder.is_file, _DATA_FILES), "")
-        data = _DataFile(folder, file, read_data_file(folder, file) if file else {})
+        data = _DataFile(folder, file, _read_data_file(folder, file) if file else {})
         sources, split = self._sources(data, name)
-        find_labels = partial(label_paths, image_dir=self.image_dir, label_dir=self.label_dir)
+        find_labels = partial(_label_paths, image_dir=self.image_dir, label_dir=self.label_dir)
         label_folders = [posixpath.dirname(find_labels(f"{source}/x")[0]) for source in sources]
         row_format = self._row_format(data, [".", *label_folders])
         units: list[_Unit] = []
@@ -183,7 +181,7 @@ class YoloReader(Reader):
             if path not in files_read and ending != ".cache" and base + ending not in _CLASS_FILES:
                 kind = f"files *{shorten(ending)}"
                 units.append(_Unit(row_format, "", "", path, None, kind, "belongs to no image"))
-        for key in sorted(data.entries.keys() - {*READ_KEYS, *_SPLITS, name}):
+        for key in sorted(data.entries.keys() - {*_READ_KEYS, *_SPLITS, name}):
             kind = f"{shorten(key)} of the data file"
             units.append(_Unit(row_format, "", "", file, None, kind, "is not read"))
         files = dict.fromkeys([file, row_format.file, *filter(folder.is_file, sources), *labels])
@@ -221,7 +219,7 @@ class YoloReader(Reader):
     def _sources(self, data: _DataFile, name: str) -> tuple[list[str], str | None]:
         """Return the folders and lists of images that a name means, and the split."""
         for key in (name, _SPLITS.get(name, "")):
-            if key not in READ_KEYS and (entry := data.entries.get(key)):
+            if key not in _READ_KEYS and (entry := data.entries.get(key)):
                 paths = entry if isinstance(entry, list) else [entry]
                 return [data.find(path, key) for path in paths], name
         name = posixpath.normpath(check_relative(name))
@@ -254,18 +252,20 @@ class YoloReader(Reader):
         if self.task == "detect" or schema is not None:
             polygons = "no"
         elif self.task == "segment" or (data.file and not data.file.endswith(".data")):
-            polygons = "yes"  # a YAML file without kpt_shape declares no points; darknet's file has no such key
+            polygons = (
+                "yes"  # a YAML file without kpt_shape declares no points; darknet's file has no such key
+            )
         num_points = 0 if schema is None else len(schema.names)
         point_sizes = (point_size,) if point_size else (2, 3)
         lengths = tuple(5 + num_points * size for size in point_sizes) if num_points else (5,)
         return _RowFormat(class_file or data.file, names, schema, lengths, polygons)
 
-    def _class_names(self, data: _DataFile, label_folders: Sequence[str]) -> tuple[str, tuple[str, ...]]:
+    def _class_names(self, data: _DataFile, folders: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         """Return the file that lists the class names, or "", and the names."""
         entry = data.entries.get("names")
         class_file = self.class_file or (data.find(entry, "names") if isinstance(entry, str) else "")
         if not class_file and not entry:
-            candidates = (posixpath.normpath(f"{top}/{file}") for top in label_folders for file in _CLASS_FILES)
+            candidates = (posixpath.normpath(f"{top}/{file}") for top in folders for file in _CLASS_FILES)
             class_file = next(filter(data.exists, candidates), "")
         if class_file:
             lines = read_lines(data.folder.root, class_file)
@@ -324,14 +324,14 @@ class _DataFile:
                 yield line, paths[min(last, len(paths) - 1)]
 
 
-def label_paths(image: str, image_dir: str = "images", label_dir: str = "labels") -> list[str]:
+def _label_paths(image: str, image_dir: str = "images", label_dir: str = "labels") -> list[str]:
     """Return the possible label files of an image; see NOTE [Where the files of a set are]."""
     stem = posixpath.splitext(image)[0]
     parent, separator, name = f"/{stem}".rpartition(f"/{image_dir}/")
     return [f"{parent}/{label_dir}/{name}.txt"[1:], f"{stem}.txt"] if separator else [f"{stem}.txt"]
 
 
-def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
+def _read_data_file(folder: Folder, file: str) -> dict[str, Any]:
     """Read a data file: texts, and lists and mappings of texts.
 
     Raises:
@@ -343,9 +343,9 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
         pairs = (text.partition("#")[0].partition("=") for _, text in lines)
         return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
     try:
-        text = read_bytes(folder.root, file, max_bytes=MAX_DATA_BYTES).decode()
+        text = read_bytes(folder.root, file, max_bytes=_MAX_DATA_BYTES).decode()
         depth = nodes = 0
-        for event in yaml.parse(text, Loader=YAML_LOADER):
+        for event in yaml.parse(text, Loader=_YAML_LOADER):
             nodes += isinstance(event, yaml.NodeEvent)
             is_end = isinstance(event, yaml.CollectionEndEvent)
             depth += isinstance(event, yaml.CollectionStartEvent) - is_end
@@ -353,7 +353,7 @@ def read_data_file(folder: Folder, file: str) -> dict[str, Any]:
             if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
                 message = f"holds an alias (*), or more than {_MAX_DEPTH} nested lists; write it out"
                 raise AnnotationError(message, path=folder.root / file, line=event.start_mark.line + 1)
-        entries = yaml.load(text, Loader=YAML_LOADER)
+        entries = yaml.load(text, Loader=_YAML_LOADER)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise AnnotationError(f"is not valid YAML: {shorten(str(error))}", path=folder.root / file) from None
     # PyYAML keeps only the last value of a repeated key, so the loaded value has fewer nodes than the file.
@@ -379,7 +379,9 @@ def _object_arguments(values: list[float], row_format: _RowFormat, names: Sequen
     class_id = values[0]
     polygons = row_format.polygons
     if not (class_id.is_integer() and 0 <= class_id < len(names)):
-        message = f"class {class_id:g} has no name: {row_format.file or 'class_names'} has {len(names)}, from 0 on"
+        message = (
+            f"class {class_id:g} has no name: {row_format.file or 'class_names'} has {len(names)}, from 0 on"
+        )
         raise AnnotationError(f"{message}; name it there, or pass class_names")
     class_name = names[int(class_id)]
     if polygons != "no" and count > 6 and count % 2:
@@ -394,7 +396,9 @@ def _object_arguments(values: list[float], row_format: _RowFormat, names: Sequen
         is_prediction = count - 1 in row_format.lengths or (polygons != "no" and count > 6)
         remedy = "remove the confidence of a prediction at its end" if is_prediction else "see `task`"
         if count == 9 and polygons == "no" and row_format.keypoints is None:
-            remedy = "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
+            remedy = (
+                "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
+            )
         raise AnnotationError(f"{message}; {remedy}")
     x, y, width, height = values[1:5]
     box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
@@ -426,7 +430,9 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     if any(class_names != names for class_names in name_lists):
         raise ValueError("classes have points of other names; pass `schema`")
     flips = [int(index) for index in entries.get("flip_idx", range(num_points))]
-    if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(range(num_points)):
+    if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(
+        range(num_points)
+    ):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {num_points} points")
     pair: Any = entries.get("normalization_pair")
     return KeypointSchema(
@@ -434,3 +440,212 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
         flip_pairs=tuple((i, j) for i, j in enumerate(flips) if i < j),
         normalization_pair=None if pair is None else tuple(map(int, pair)),  # type: ignore[arg-type] # checked there
     ), point_size
+
+
+# -- writer ----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class YoloWriter(Writer):
+    """Writes a table as YOLO: ``NAME.txt`` lists the images, ``data.yaml`` names lists, classes and points.
+
+    The label file of ``images/a.jpg`` is ``labels/a.txt``; that of an image outside any folder ``images`` is next to
+    the image. Each split is added to the same data.yaml. Images are not copied. Numbers have 6 decimals if these
+    restore the pixel in float32, and more otherwise; points and polygons are always restored exactly, and boxes whose
+    centre and size do not restore their corners are counted as losses.
+
+    For ``task="segment"``, several polygons of an object become one, joined by lines that enclose no area, and an
+    object without a polygon gets the corners of its box, since ultralytics would read a box there as two points.
+    data.yaml also has ``normalization_pair``, which is not a key of ultralytics. An image's id is its path; sizes are
+    read from the images.
+
+    Args:
+        task: Rows to write, or None for ``"pose"`` if the table has points, ``"segment"`` if it has masks, else
+            ``"detect"``.
+    """
+
+    format: ClassVar[str] = "yolo"
+    description: ClassVar[str] = "YOLO txt with data.yaml: boxes, polygons or points; NAME: the split"
+    name_of_split: ClassVar[str] = "{}"
+
+    task: Task | None = None
+
+    def losses(self, table: AnnotationTable) -> list[str]:
+        """Return the parts of a table that YOLO cannot hold.
+
+        Raises:
+            ValueError: If the table has no points for ``task="pose"``, or objects in an image of unknown size.
+        """
+        task = self._task(table)
+        _, counts = _encode(table, task)
+        kinds_by_task = {"detect": ["masks"], "segment": [], "pose": ["masks", "places"]}
+        if task != "pose":
+            counts["points of each object"] = len(table.keypoint_names)
+        elif not table.class_names:
+            counts["names of points, without a class"] = len(table.keypoint_names)
+        for name, attribute in table.attributes.items():
+            counts[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
+        losses = lost(table, *kinds_by_task[task], "numbers", "files", "flags")
+        return losses + [f"{count} {kind}" for kind, count in counts.items() if count]
+
+    def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
+        """Write a split, and add it to data.yaml.
+
+        Raises:
+            ValueError: As `losses`; or if ``name`` is not the table's split or not a valid key, an image cannot be
+                listed or would share its label file, or data.yaml is not from this writer or lists other names.
+        """
+        is_key = re.fullmatch(r"\w[\w-]*", name) and name not in (*_READ_KEYS, "path")
+        if not is_key or table.split not in (None, name):
+            message = f"name={name!r} must be a word such as 'train', and the table's split, {table.split!r}"
+            raise ValueError(message)
+        task = self._task(table)
+        data = _data_file(table, root, name, has_points=task == "pose")
+        values, _ = _encode(table, task)
+        images_by_label: dict[str, list[int]] = {}
+        # A label file must not overwrite the list or an image either.
+        owners = dict.fromkeys((f"{name}.txt", *table.image_paths), "")
+        for i, path in enumerate(table.image_paths):
+            label = _label_paths(path)[0]
+            if owners.setdefault(label, path) != path or path != path.strip() or len(path.splitlines()) != 1:
+                reason = f"cannot be in a list, or shares its label file {label!r} with {owners[label]!r}"
+                raise ValueError(f"image {path!r} {reason}; rename the image")
+            images_by_label.setdefault(label, []).append(i)
+        write = partial(_write_labels, table=table, values=values, root=root)
+        list(in_chunks(write, list(images_by_label.items()), progress=progress))
+        lines = "".join(f"./{path}\n" for path in dict.fromkeys(table.image_paths))
+        write_file(root / f"{name}.txt", [lines.encode("utf-8", "surrogateescape")])
+        write_file(root / "data.yaml", [data])
+
+    def _task(self, table: AnnotationTable) -> Task:
+        if self.task == "pose" and table.keypoints is None:
+            raise ValueError("task='pose' writes points, and the table has none")
+        if self.task is not None:
+            return self.task
+        if table.keypoints is not None:
+            return "pose"
+        return "detect" if table.masks is None else "segment"
+
+
+def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict[str, int]]:
+    """Return the numbers after the class in each object's row, and counts of the losses."""
+    image = table.image_of_object()
+    sizes = np.stack([table.widths, table.heights], axis=1)[image].astype(np.float64)
+    if not sizes.all():
+        path = table.image_paths[int(image[(sizes == 0).any(axis=1)][0])]
+        raise ValueError(f"the size of image {path!r} is unknown, and coordinates are fractions of it")
+    if task == "segment":
+        return _encode_polygons(table, sizes)
+    low, high = np.split(table.boxes.astype(np.float64), 2, axis=1)
+    boxes = np.hstack([(low + high) / 2 / sizes, (high - low) / sizes])
+    boxes = _round_exactly(boxes, partial(_decode_boxes, sizes=sizes), table.boxes)
+    losses = {"boxes exactly": int((_decode_boxes(boxes, sizes) != table.boxes).any(axis=1).sum())}
+    if task == "detect" or table.keypoints is None or table.visibility is None:
+        return list(boxes), losses
+    points = np.where(table.visibility[..., None] > 0, table.keypoints, np.float32(0))
+    encoded = _encode_points(points.reshape(-1, 2), np.repeat(sizes, points.shape[1], axis=0))
+    points = np.dstack([encoded.reshape(points.shape), table.visibility])
+    return list(np.hstack([boxes, points.reshape(len(boxes), 3 * points.shape[1])])), losses
+
+
+def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_Floats], dict[str, int]]:
+    polygons: list[npt.NDArray[np.float32]] = []
+    num_without = 0
+    num_joined = 0
+    for row, box in enumerate(table.boxes):
+        parts = [] if table.masks is None else table.masks.polygons(row)
+        if not parts or min(map(len, parts)) < 3:
+            num_without += 1
+            parts = [box[[0, 1, 2, 1, 2, 3, 0, 3]].reshape(4, 2)]
+        if len(parts) > 1:
+            num_joined += 1
+            # The outline runs from part to part and returns the same way, so that the lines between the parts are
+            # crossed twice and enclose no area.
+            closed = [np.concatenate([part, part[:1]]) for part in parts]
+            parts = [np.concatenate([*closed, *(part[:1] for part in parts[-2:0:-1])])]
+        polygons += parts
+    losses = {
+        "objects without a polygon, which get their box": num_without,
+        "masks of several polygons": num_joined,
+    }
+    if not polygons:
+        return [], losses
+    lengths = [len(polygon) for polygon in polygons]
+    points = np.concatenate(polygons)
+    starts = np.cumsum([0, *lengths[:-1]])
+    tight_boxes = np.hstack([np.minimum.reduceat(points, starts), np.maximum.reduceat(points, starts)])
+    num_loose = int((tight_boxes != table.boxes).any(axis=1).sum())
+    losses["boxes that are not around their polygons"] = num_loose
+    if table.masks is not None:
+        losses["masks of run lengths"] = int((np.diff(table.masks.run_offsets) > 0).sum())
+    return np.split(_encode_points(points, np.repeat(sizes, lengths, axis=0)), starts[1:]), losses
+
+
+def _encode_points(points: npt.NDArray[np.float32], sizes: _Floats) -> _Floats:
+    return _round_exactly(points / sizes, lambda values: (values * sizes).astype(np.float32), points)
+
+
+def _decode_boxes(values: _Floats, sizes: _Floats) -> npt.NDArray[np.float32]:
+    """Return the corners that the reader computes from centre and size."""
+    centre = values[:, :2]
+    half = values[:, 2:] / 2
+    return (np.hstack([centre - half, centre + half]) * np.tile(sizes, 2)).astype(np.float32)
+
+
+def _round_exactly(
+    values: _Floats, decode: Callable[[_Floats], npt.NDArray[np.float32]], pixels: npt.NDArray[np.float32]
+) -> _Floats:
+    """Round each row to the fewest decimals from which ``decode`` restores the pixels."""
+    shortest = values + 0.0
+    for decimals in (12, 9, 6):
+        rounded = np.round(values, decimals) + 0.0  # turns -0.0 into 0.0
+        is_exact = (decode(rounded) == pixels).all(axis=1)
+        shortest[is_exact] = rounded[is_exact]
+    return shortest
+
+
+def _write_labels(
+    chunk: Sequence[tuple[str, list[int]]], *, table: AnnotationTable, values: Sequence[_Floats], root: Path
+) -> None:
+    for label, images in chunk:
+        rows = [row for i in images for row in range(int(table.offsets[i]), int(table.offsets[i + 1]))]
+        number_rows = ([int(table.labels[row]), *values[row].reshape(-1).tolist()] for row in rows)
+        lines = (" ".join(repr(number).removesuffix(".0") for number in numbers) for numbers in number_rows)
+        (root / label).parent.mkdir(parents=True, exist_ok=True)
+        (root / label).write_text("".join(f"{line}\n" for line in lines))
+
+
+def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: bool) -> bytes:
+    """Return the content of data.yaml with this split and those that it already lists.
+
+    Raises:
+        ValueError: If the file is not from this writer, lists other classes or points, or could not be read back.
+    """
+    entries: dict[str, Any] = {"names": dict(enumerate(table.class_names))}
+    if has_points:
+        entries["kpt_shape"] = [len(table.keypoint_names), 3]
+        entries["kpt_names"] = {i: list(table.keypoint_names) for i in range(table.num_classes)}
+        if table.flip_pairs:  # without pairs, ultralytics does not mirror
+            pairs = dict(table.flip_pairs) | {j: i for i, j in table.flip_pairs}
+            entries["flip_idx"] = [pairs.get(i, i) for i in range(len(table.keypoint_names))]
+        if table.normalization_pair is not None:
+            entries["normalization_pair"] = list(table.normalization_pair)
+    text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
+    names = (*table.class_names, *(table.keypoint_names if has_points else ()))
+    # Some characters cannot be written in YAML, and others are read back as different ones.
+    try:
+        read_back = yaml.load(text, Loader=_YAML_LOADER)
+    except (UnicodeEncodeError, yaml.YAMLError):
+        read_back = {"names": {}}
+    is_same = tuple(read_back["names"].values()) == table.class_names
+    fits = len(table.keypoint_names) <= MAX_POINTS and len(text) <= _MAX_DATA_BYTES
+    if not is_same or not fits or max(map(len, names), default=0) > MAX_NAME_CHARS:
+        message = f"{len(names)} names, {shorten(str(names))}, cannot be in a data.yaml"
+        raise ValueError(f"{message}; use shorter, plainer or fewer ones")
+    path = root / "data.yaml"
+    existing = _read_data_file(Folder(root), "data.yaml") if path.exists() else {}
+    splits = {key: f"{key}.txt" for key in (*existing, name) if key not in read_back}
+    if existing and existing | {name: splits[name]} != splits | read_back:
+        message = "was not written by lit_loader, or has other classes or points; write into another folder"
+        raise ValueError(f"{path} {message}")
+    return f"# written by lit_loader\n{yaml.safe_dump(splits, sort_keys=False)}{text}".encode()
