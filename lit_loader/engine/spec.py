@@ -201,29 +201,6 @@ class KeyedSpec(LoaderSpec):
             drop_last=slicing.drop_last,
         )
 
-    @property
-    def worker_settings(self) -> tuple[Any, ...]:
-        """The settings of workers that a user may change after they were started."""
-        return (
-            self.fetch.collate_fn,
-            self.fetch.on_bad_sample,
-            self.worker_init_fn,
-            self.worker_method,
-            self.num_workers,
-            self.max_worker_restarts,
-            self.hang_timeout_s,
-            self.default_dtype,
-        )
-
-    def epoch_settings(self, slicing: BatchSlicing) -> tuple[Any, ...]:
-        """Return the present settings that a batch of an `OrderSampler` depends on."""
-        sampler = slicing.sampler
-        return (
-            *(self.seed, self.rank, self.world_size, *slicing),
-            *(sampler.revision, sampler.seed, len(sampler), sampler.num_indices),
-            *(self.in_order, self.timeout_s, self.prefetch_factor),
-        )
-
 
 class BatchKey(NamedTuple):
     """Seeds the generators for a batch and its samples.

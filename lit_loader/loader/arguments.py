@@ -54,7 +54,8 @@ def check_arguments(
         raise TypeError(f"dataset={type(dataset).__name__} is a DataPipe; pass a Dataset or IterableDataset")
     if seed is not None and (not isinstance(seed, int) or isinstance(seed, bool)):
         raise TypeError(f"seed={seed!r} should be an int or None, got {type(seed).__name__}")
-    if not isinstance(num_workers, SupportsIndex):  # numpy's too
+    # Numpy's integers are accepted as well.
+    if not isinstance(num_workers, SupportsIndex):
         raise TypeError(
             f"num_workers={num_workers!r} should be an int, got {type(num_workers).__name__}; data modules also take "
             "'auto', and `lit-loader tune` finds the fastest number"

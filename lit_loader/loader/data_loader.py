@@ -7,7 +7,7 @@ NOTE [Two regimes]
     ``seed=int``    Every sample has its own key (seed, epoch, position), so a batch is the same bits whichever worker
                     makes it, and any idle worker does. Global batches are slices of an `OrderSampler`'s order. An
                     iterator claims its epoch at its first ``next()``. See `KeyedEpochs`.
-    The constructor chooses the class once; nothing after it asks for the seed.
+    The constructor chooses the class, and `DataLoader._spec` the specification; nothing else asks for the seed.
 """
 
 from __future__ import annotations
@@ -305,7 +305,7 @@ class DataLoader(TorchDataLoader[T_co]):
         global_batches = None
         if slicing is None and not is_iterable:
             global_batches = find_global_batches(self.sampler, unwrapped(self.batch_sampler), world_size)
-        # The ranks can compare a custom sampler's indices only if rank and world size are those of the process group.
+        # The ranks can compare a custom sampler's indices only if the process group has the same rank and world size.
         can_compare = has_group and world_size > 1 and (rank, world_size) == (group_rank, group_size)
         return KeyedSpec(
             **settings,
@@ -446,7 +446,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Raises:
             ValueError: If the state is malformed, cannot be resumed or does not fit this loader, and is not ignored.
-                An ignored state causes a `lit_loader.errors.ResumeWarning`, and the epoch begins anew.
+                An ignored state causes a `lit_loader.errors.ResumeWarning`, and the epoch starts over.
         """
         if self._epochs.load_state_dict(self._spec(), state_dict, strict=strict):
             self._worker_manager.forget_workers()

@@ -28,7 +28,7 @@ def start_forkserver(*modules: str) -> bool:
     `multiprocessing.set_forkserver_preload` are also imported.
 
     Args:
-        modules: Names of further modules to import there, for instance those of the dataset and its libraries.
+        modules: Names of further modules to import there, for instance the dataset's module and its libraries.
             They must be safe to import in another process and start no threads. The server ignores a module that
             cannot be imported.
 

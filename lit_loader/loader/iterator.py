@@ -70,7 +70,8 @@ def _close_when_collected(batches: Batches) -> None:
     """Close an epoch in a finalizer."""
     try:
         batches.close()
-    except KeyboardInterrupt:  # Python prints and drops an exception in a finalizer
+    except KeyboardInterrupt:
+        # Python would print and drop an exception in a finalizer, and the user's Ctrl-C with it.
         interrupt_again()
 
 
@@ -132,12 +133,14 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._progress = progress
         self._shown_workers = batches.workers
         if not progress.resumed:
-            self._start = None  # it refers to the loader, which may refer to this iterator: a reference cycle
+            # It refers to the loader, which may refer to this iterator: a reference cycle.
+            self._start = None
         self._batches = (
             batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
         )
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
-        self._closer.atexit = False  # at exit the backend ends its workers
+        # At exit the backend ends its workers.
+        self._closer.atexit = False
         return self._batches
 
     def close(self) -> None:
@@ -196,7 +199,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         batches = self._batches
         if batches is None:
             with self._begin_lock:
-                batches = self._batches  # another thread may have begun it meanwhile
+                # Another thread may have begun it meanwhile.
+                batches = self._batches
                 if self._ended:
                     raise StopIteration
                 if batches is None:
@@ -212,7 +216,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             is_empty = progress.resumed and not (progress.num_returned or progress.num_failed)
             if is_empty and not self.ends_without_batches:
                 with self._begin_lock:
-                    if self._batches is batches:  # not the next epoch, which another thread may have begun
+                    # Another thread may already have begun the next epoch, which must stay.
+                    if self._batches is batches:
                         self._drop_batches()
                 return self._next()
             self.close()

@@ -32,14 +32,14 @@ _BATCH_SAMPLER_PARAMETERS = {"self", "sampler", "batch_size", "drop_last"}
 
 
 def unwrapped(batch_sampler: Any) -> Any:
-    """Return the batch sampler inside Lightning's wrapper for predictions, or the argument if there is no wrapper."""
+    """Return the batch sampler inside Lightning's wrapper for predictions, or the argument if it is not wrapped."""
     return getattr(batch_sampler, "_batch_sampler", batch_sampler)
 
 
 def is_watched(batch_sampler: Any) -> bool:
     """Return True if Lightning's wrapper collects each batch's indices for a prediction.
 
-    Then no batch may be planned before its epoch is claimed, because the collection begins anew with each epoch.
+    Then no batch may be planned before its epoch is claimed, because the wrapper starts a new list in each epoch.
     """
     return unwrapped(batch_sampler) is not batch_sampler
 
@@ -115,8 +115,8 @@ def register_rebuild_hook(loader: Any, sampler: Any, batch_sampler: Any) -> None
 class _UnshardedSampler(DistributedSampler[Any]):
     """A ``sampler`` attribute that keeps Lightning from sharding a batch sampler, which it may not be able to rebuild.
 
-    Lightning leaves a ``DistributedSampler`` alone and calls its ``set_epoch``, which is forwarded. The indices are
-    those of the ``SequentialSampler`` that torch's loader has next to a batch sampler.
+    Lightning leaves a ``DistributedSampler`` alone and calls its ``set_epoch``, which is forwarded. The indices are the
+    same as from the ``SequentialSampler`` that torch's loader has next to a batch sampler.
     """
 
     def __init__(self, dataset: Any, batch_sampler: Any) -> None:
@@ -142,7 +142,7 @@ class _UnshardedSampler(DistributedSampler[Any]):
 
 
 class _UnshardedSequence(_UnshardedSampler, torch.utils.data.SequentialSampler):
-    """The same for a list of batches, whose fixed order keeps ``overfit_batches`` from replacing it too."""
+    """The same for a list of batches; its class also keeps ``overfit_batches`` from replacing the list."""
 
 
 def _record(loader: Any, sampler: Any, batch_sampler: Any) -> None:
@@ -190,7 +190,8 @@ def _undo_sharding(rebuilt: Any, sampler: Any, batch_sampler: Any) -> None:
     template = unwrapped(rebuilt.batch_sampler) if batch_sampler is None else batch_sampler
     if is_watched(rebuilt.batch_sampler):
         if type(template) is BatchSampler:
-            template = BatchSampler(sampler, template.batch_size, False)  # predictions drop nothing
+            # Predictions drop nothing.
+            template = BatchSampler(sampler, template.batch_size, False)
         _wrap_instead(rebuilt, template, sampler)
     elif batch_sampler is None:
         _set_samplers(rebuilt, sampler, template)

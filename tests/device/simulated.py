@@ -197,13 +197,13 @@ class Prompt(SimulatedDevice):
 
 def present(monkeypatch, kind=Prompt, *, pace=0.4):
     """Let loaders find a simulated device; its copies end late."""
-    found = kind(random.Random(3), pace=pace)
-    monkeypatch.setattr(transfer, "find_streams", lambda device: found)
-    monkeypatch.setattr(page_lock, "_is_capturing", found.is_capturing)
+    actual = kind(random.Random(3), pace=pace)
+    monkeypatch.setattr(transfer, "find_streams", lambda device: actual)
+    monkeypatch.setattr(page_lock, "_is_capturing", actual.is_capturing)
     monkeypatch.setattr(
         lit_loader.loader.data_loader, "checked_device", lambda device: device and torch.device("cuda", 0)
     )
-    return found
+    return actual
 
 
 SAYS = {
@@ -250,9 +250,9 @@ class Consumer:
         self.device.queue(lambda: self._check(number, memory))
 
     def _check(self, number, memory):
-        found = sorted(set(memory.tolist()))
-        if found != [number]:
-            says = SAYS.get(found[0], "its memory was used again while it was read")
+        actual = sorted(set(memory.tolist()))
+        if actual != [number]:
+            says = SAYS.get(actual[0], "its memory was used again while it was read")
             self.faults.append(f"batch {number}: {says}")
 
 

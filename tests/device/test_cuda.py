@@ -134,9 +134,9 @@ def test_draws_on_the_device_are_those_of_the_batch():
     device = torch.device("cuda")
     torch.rand(1, device=device)
     before = torch.cuda.get_rng_state()
-    found = []
+    actual = []
     for batch in (0, 0, 1):
         with seeded_batch(1, 2, batch, device):
-            found.append(torch.rand(4, device=device).tolist())
-    assert found[0] == found[1] != found[2]
+            actual.append(torch.rand(4, device=device).tolist())
+    assert actual[0] == actual[1] != actual[2]
     assert torch.equal(torch.cuda.get_rng_state(), before)

@@ -42,14 +42,14 @@ def simulated(monkeypatch):
 
 def events(loader):
     """Return values of batches, and errors, in the order they come."""
-    found, iterator = [], iter(loader)
+    actual, iterator = [], iter(loader)
     while True:
         try:
-            found.append(next(iterator)["torch"].tolist())
+            actual.append(next(iterator)["torch"].tolist())
         except StopIteration:
-            return found
+            return actual
         except ValueError as error:
-            found.append(str(error).splitlines()[-1])
+            actual.append(str(error).splitlines()[-1])
 
 
 @each_backend
@@ -75,8 +75,8 @@ def test_epochs_follow_each_other_as_without_a_device(simulated, workers):
         next(first)
         next(first)  # what was taken ahead of it is dropped, and claims nothing
         del first
-        found = [events(loader) for _ in range(2)]
-    assert found == expected[1:]
+        actual = [events(loader) for _ in range(2)]
+    assert actual == expected[1:]
 
 
 def test_the_end_that_is_seen_ahead_comes_after_the_last_batch(simulated):
@@ -88,7 +88,7 @@ def test_the_end_that_is_seen_ahead_comes_after_the_last_batch(simulated):
                 next(iterator)
 
 
-def test_what_is_page_locked_is_what_is_copied(simulated, monkeypatch):
+def test_page_locked_slots_are_the_source_of_copies(simulated, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     log = []

@@ -63,23 +63,23 @@ def padded(samples):
 def cuda(monkeypatch):
     """A loader's device is simulated, and so is the CUDA runtime; what slots are used for is written down."""
     device = present(monkeypatch)
-    found = Cuda()
-    found.device = device
-    monkeypatch.setattr(page_lock, "_cudart", lambda: found)
-    found.peaks, found.most = {}, 0
+    actual = Cuda()
+    actual.device = device
+    monkeypatch.setattr(page_lock, "_cudart", lambda: actual)
+    actual.peaks, actual.most = {}, 0
     open_batch = Slots._open
 
     def opened(slots, ticket, ranges):
         slot, used = (id(slots), ticket.number), sum(end - start for start, end in ranges)
-        found.peaks[slot] = max(found.peaks.get(slot, 0), used)
+        actual.peaks[slot] = max(actual.peaks.get(slot, 0), used)
         lease = open_batch(slots, ticket, ranges)
-        locked = sum(found.registered.values())
-        found.most = max(found.most, locked)
-        assert locked <= sum(2 * peak + 2 * MIB for peak in found.peaks.values())
+        locked = sum(actual.registered.values())
+        actual.most = max(actual.most, locked)
+        assert locked <= sum(2 * peak + 2 * MIB for peak in actual.peaks.values())
         return lease
 
     monkeypatch.setattr(Slots, "_open", opened)
-    return found
+    return actual
 
 
 pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true but no accelerator")

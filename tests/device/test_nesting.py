@@ -109,9 +109,9 @@ def described(data):
 
 
 @given(nested())
-def test_what_lightning_moves_is_moved_and_nothing_else(data):
-    found = described(moved(data, META))
-    assert found == described(move_data_to_device(data, META))
+def test_only_objects_that_lightning_moves_are_moved(data):
+    actual = described(moved(data, META))
+    assert actual == described(move_data_to_device(data, META))
 
 
 @pytest.mark.parametrize(
@@ -145,8 +145,8 @@ def test_frozen_dataclasses_are_moved_and_the_given_one_is_left():
 
 
 def test_fields_that_are_not_set_stay_so():
-    found = moved(Cached(torch.ones(1)), META)
-    assert (type(found), found.tensor.device, hasattr(found, "cache")) == (Cached, META, False)
+    actual = moved(Cached(torch.ones(1)), META)
+    assert (type(actual), actual.tensor.device, hasattr(actual, "cache")) == (Cached, META, False)
 
 
 @pytest.mark.parametrize(

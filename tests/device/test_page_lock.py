@@ -40,11 +40,11 @@ class Cuda:
 
 @pytest.fixture
 def cuda(monkeypatch):
-    found = Cuda()
-    monkeypatch.setattr(page_lock, "_cudart", lambda: found)
-    found.cleared = []
-    monkeypatch.setattr(CudaPageLock, "_clear_error", lambda lock: found.cleared.append(1))
-    return found
+    actual = Cuda()
+    monkeypatch.setattr(page_lock, "_cudart", lambda: actual)
+    actual.cleared = []
+    monkeypatch.setattr(CudaPageLock, "_clear_error", lambda lock: actual.cleared.append(1))
+    return actual
 
 
 @pytest.fixture
@@ -150,9 +150,9 @@ def test_a_fork_touches_nothing(cuda, lock, monkeypatch):
 )
 def test_slots_are_locked_where_the_loader_itself_copies_to_cuda(monkeypatch, device, pin_memory, locks):
     """Without a device the user copies, on whatever stream: such batches lie in memory of torch's own allocator."""
-    found = None if device is None else torch.device(device)
-    assert (find_page_lock(pin_memory, found) is not None) is locks
-    monkeypatch.setattr(lit_loader.loader.data_loader, "checked_device", lambda given: found)
+    actual = None if device is None else torch.device(device)
+    assert (find_page_lock(pin_memory, actual) is not None) is locks
+    monkeypatch.setattr(lit_loader.loader.data_loader, "checked_device", lambda given: actual)
     for workers, has_slots in (
         ({"num_workers": 1}, True),
         ({"num_workers": 1, "worker_method": "thread"}, False),

@@ -25,12 +25,12 @@ class Custom:
 @pytest.fixture
 def accelerator(monkeypatch):
     """Pretend that there is one; its name may be changed."""
-    found = {"type": "cuda"}
+    actual = {"type": "cuda"}
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(found["type"]))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(actual["type"]))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -53,7 +53,7 @@ def test_nested_batches_are_pinned_leaf_by_leaf_and_keep_their_shape(accelerator
     assert isinstance(batch["b"], tuple)
 
 
-def test_where_it_is_not_supported_it_is_off_with_torchs_warning(accelerator):
+def test_unsupported_pinning_is_off_with_torchs_warning(accelerator):
     accelerator["type"] = "mps"
     with pytest.warns(UserWarning, match="not supported on MPS"):
         assert find_pin(True, "") is None

@@ -53,10 +53,10 @@ class Module:
 
 @pytest.fixture
 def module(monkeypatch):
-    found = Module()
-    monkeypatch.setattr(torch, "get_device_module", lambda device: found)
+    actual = Module()
+    monkeypatch.setattr(torch, "get_device_module", lambda device: actual)
     monkeypatch.setattr(transfer, "_side_streams", {})
-    return found
+    return actual
 
 
 CUDA = torch.device("cuda", 0)

@@ -43,21 +43,21 @@ def expected(items):
 
 def faults(kind=DevicePrefetcher, items=script):
     """Return what goes wrong over many chances: with memory, and with the sequence of events."""
-    found = set()
+    actual = set()
     for seed in SEEDS:
         try:
             consumer, _, _ = simulate(seed, items(), kind=kind)
         except Exception as error:
-            found.add(f"raised {type(error).__name__}")
+            actual.add(f"raised {type(error).__name__}")
             continue
-        found.update(fault.partition(": ")[2] for fault in consumer.faults)
+        actual.update(fault.partition(": ")[2] for fault in consumer.faults)
         if consumer.events != expected(items()):
-            found.add("another sequence of events")
-    return found
+            actual.add("another sequence of events")
+    return actual
 
 
 @pytest.mark.parametrize("items", [script, with_errors])
-def test_whatever_is_late_every_batch_is_read_as_it_was_written_and_in_its_turn(items):
+def test_late_copies_never_change_batches_or_their_order(items):
     assert faults(items=items) == set()
 
 
@@ -155,7 +155,7 @@ def test_the_next_batch_is_copied_before_this_one_is_returned_if_it_is_ready():
     run.close()
 
 
-def test_nothing_is_waited_for_ahead():
+def test_prefetching_does_not_wait_for_the_engine():
     run, slots, device = run_over(script(), ready=0.0)
     for number in (1, 2, 3):
         assert run.next_batch()["number"] == number
@@ -185,7 +185,7 @@ def test_an_interrupt_while_looking_ahead_loses_no_batch():
 
 def test_an_interrupt_while_waiting_for_the_device_loses_no_batch(monkeypatch):
     run, _, _ = run_over(script(), device=SimulatedDevice(pace=0.0))
-    found = [run.next_batch()["number"] for _ in range(MAX_QUEUED)]
+    actual = [run.next_batch()["number"] for _ in range(MAX_QUEUED)]
 
     def interrupted(event):
         raise KeyboardInterrupt
@@ -194,8 +194,8 @@ def test_an_interrupt_while_waiting_for_the_device_loses_no_batch(monkeypatch):
         patch.setattr(SimulatedEvent, "synchronize", interrupted)
         with pytest.raises(KeyboardInterrupt):
             run.next_batch()
-    found += [run.next_batch()["number"] for _ in range(2)]
-    assert found == script(MAX_QUEUED + 2)
+    actual += [run.next_batch()["number"] for _ in range(2)]
+    assert actual == script(MAX_QUEUED + 2)
     run.close()
 
 
@@ -310,8 +310,8 @@ def test_types_that_hide_their_tensors_are_moved_when_they_are_handed_over(monke
     assert device.copies == 1
     late = []
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: late.append(tensor.layout) or tensor)
-    found = pending.finish()
-    assert found["hiding"] is hiding
+    actual = pending.finish()
+    assert actual["hiding"] is hiding
     assert hiding.moved_to == [device.device]
     assert late == [torch.sparse_coo, torch.strided]  # the second is there already
 
@@ -341,7 +341,7 @@ class Forgetful(Whole):
 
 
 @pytest.mark.parametrize("from_slots", [False, True])
-def test_what_is_not_moved_has_memory_of_its_own_if_the_batch_lies_in_slots(from_slots, monkeypatch):
+def test_unmoved_objects_of_a_batch_in_slots_are_copied(from_slots, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
     hidden, array, forgetful = Opaque(torch.ones(2)), np.ones(2), Forgetful()
     carrying, fields = Carrying(image=torch.ones(3)), Fields(torch.ones(3))
@@ -356,18 +356,18 @@ def test_what_is_not_moved_has_memory_of_its_own_if_the_batch_lies_in_slots(from
         "name": "a",
         "none": None,
     }
-    found = begun(batch, SimulatedDevice(), from_slots=from_slots).finish()
+    actual = begun(batch, SimulatedDevice(), from_slots=from_slots).finish()
     for mine, given in (
-        (found["meta"].tensor, hidden.tensor),
-        (found["array"], array),
-        (found["carrying"].extra, carrying.extra),
-        (found["fields"].extra, fields.extra),
-        (found["forgetful"].array, forgetful.array),
+        (actual["meta"].tensor, hidden.tensor),
+        (actual["array"], array),
+        (actual["carrying"].extra, carrying.extra),
+        (actual["fields"].extra, fields.extra),
+        (actual["forgetful"].array, forgetful.array),
     ):
         assert (mine is not given) is from_slots
         assert (np.asarray(mine) == 1).all()
-    assert found["again"] is found["meta"]
-    assert (found["name"], found["none"]) == ("a", None)
+    assert actual["again"] is actual["meta"]
+    assert (actual["name"], actual["none"]) == ("a", None)
 
 
 def test_a_source_is_not_lost_by_an_interrupt_while_its_copies_are_queued():
@@ -402,7 +402,7 @@ def test_a_source_is_kept_until_what_is_moved_at_delivery_is_copied_too(monkeypa
     assert pending.is_done
 
 
-def test_what_was_begun_before_an_error_has_ended_when_the_error_comes():
+def test_copies_begun_before_an_error_have_ended_when_it_is_raised():
     device = SimulatedDevice(pace=0.0)
     copy_to_device = device.copy_to_device
 

@@ -168,7 +168,8 @@ def test_replacements_are_drawn_uniformly_from_the_order():
 
 
 def tasks_of(loader, epoch=0):
-    return plan_order(loader._spec(), epoch)
+    spec = loader._spec()
+    return plan_order(spec, spec.slicing, epoch)
 
 
 @pytest.mark.parametrize("world_size", [2, 3])

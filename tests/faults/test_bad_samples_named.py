@@ -190,13 +190,13 @@ REFUSED = {
     "stream": (
         Stream(),
         {"on_bad_sample": "skip"},
-        "Stream is an IterableDataset.*catch errors in its __iter__",
+        "got the IterableDataset Stream; catch errors in its __iter__",
     ),
     "seeded stream": (Stream(), {"on_bad_sample": "substitute", "seed": 1}, "needs a map dataset"),
     "together": (DrawingBatches(), {"on_bad_sample": "skip"}, "DrawingBatches has __getitems__"),
     "subset": (Subset(Batchwise(), [1]), {"on_bad_sample": "skip"}, "Batchwise has __getitems__"),
     "no batches": (range(3), {"on_bad_sample": "skip", "batch_size": None}, "batch_size=None makes none"),
-    "no seed": (range(3), {"on_bad_sample": "substitute"}, "give seed= and a sampler"),
+    "no seed": (range(3), {"on_bad_sample": "substitute"}, "pass seed= and a sampler"),
     "custom": (
         range(3),
         {"on_bad_sample": "substitute", "seed": 1, "sampler": [1, 2]},

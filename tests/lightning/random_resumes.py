@@ -32,7 +32,7 @@ HOOKS = (
 # hooks of the module that raise, or the function that makes a batch
 RAISES = ("on_train_batch_start", "training_step", "on_train_batch_end", "collate")
 # the words by which a warning or a refusal says that a resume is not exact
-NAMED = re.compile("not exact|begins anew|come twice|cannot be resumed|does not fit")
+NAMED = re.compile("not exact|starts over|cannot be resumed|does not fit")
 
 
 class Walk:

@@ -93,7 +93,7 @@ def fitted(model, *, ckpt_path=None, callbacks=(), datamodule=None, **arguments)
     return model
 
 
-def assert_same(resumed, whole, num_seen=None, *, weights=True):
+def assert_same(resumed, unbroken, num_seen=None, *, weights=True):
     """Compare a resumed run with an unbroken one.
 
     Args:
@@ -102,10 +102,10 @@ def assert_same(resumed, whole, num_seen=None, *, weights=True):
         num_seen: How many batches had been seen when the checkpoint was saved; None: not known.
         weights: Whether the final weights must be equal, too.
     """
-    left = len(whole.seen) - len(resumed.seen) if num_seen is None else num_seen
-    expected = whole.seen[left:]
+    left = len(unbroken.seen) - len(resumed.seen) if num_seen is None else num_seen
+    expected = unbroken.seen[left:]
     assert len(resumed.seen) == len(expected)
     assert all(torch.equal(mine, other) for mine, other in zip(resumed.seen, expected, strict=True))
     if weights:
-        mine, others = resumed.state_dict(), whole.state_dict()
+        mine, others = resumed.state_dict(), unbroken.state_dict()
         assert all(torch.equal(mine[name], others[name]) for name in others)

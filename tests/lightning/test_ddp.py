@@ -96,7 +96,7 @@ def cases():
 
 
 def run_all(folder):
-    found = {}
+    actual = {}
     warnings.filterwarnings(
         "error", message="Using `DistributedSampler`"
     )  # of unmarked duplicates: not with ours
@@ -115,10 +115,10 @@ def run_all(folder):
             runner.validate(model, verbose=False)
             runner.test(model, verbose=False)
             runner.predict(model, return_predictions=False)
-            found[f"{name}, {use}"] = model.seen
-    found["refused"] = users_on_ranks.run_refused()
-    found["wrongly resumed"] = users_on_ranks.run_resumed(folder)
-    (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(found))
+            actual[f"{name}, {use}"] = model.seen
+    actual["refused"] = users_on_ranks.run_refused()
+    actual["wrongly resumed"] = users_on_ranks.run_resumed(folder)
+    (folder / f"{torch.distributed.get_rank()}.json").write_text(json.dumps(actual))
 
 
 def planned(sampler, rank, world_size, epochs):
@@ -144,11 +144,11 @@ def ran(request, tmp_path_factory):
 
 
 def test_every_family_in_every_stage_gives_each_rank_what_was_planned(ran):
-    for rank, world_size, found in ran:
+    for rank, world_size, actual in ran:
         for name, family, _ in cases():
             sampler = FAMILIES[family]()
             for use in (True, False):
-                seen = found[f"{name}, {use}"]
+                seen = actual[f"{name}, {use}"]
                 for stage in STAGES:
                     epochs = range(NUM_EPOCHS) if stage in ("fit", "val") else [NUM_EPOCHS]
                     expected = planned(sampler, rank, world_size, epochs)
@@ -157,27 +157,27 @@ def test_every_family_in_every_stage_gives_each_rank_what_was_planned(ran):
 
 @pytest.mark.parametrize("name", users_on_ranks.USERS)
 def test_a_users_sampler_is_cut_by_rank_in_every_stage(name, ran):
-    for rank, world_size, found in ran:
+    for rank, world_size, actual in ran:
         for use in (True, False):
             for stage in STAGES:
                 expected = users_on_ranks.expected(name, rank, world_size, stage, NUM_EPOCHS)
-                assert found[f"{name}, {use}"][stage] == expected, (rank, use, stage)
+                assert actual[f"{name}, {use}"][stage] == expected, (rank, use, stage)
 
 
 @pytest.mark.parametrize("name", users_on_ranks.PARTS)
 def test_a_users_sampler_that_gives_each_rank_its_part_is_taken_as_it_is(name, ran):
-    for rank, world_size, found in ran:
+    for rank, world_size, actual in ran:
         for use in (True, False):
             for stage in STAGES:
-                given = [index for _, *batch in found[f"{name}, {use}"][stage] for index in batch]
+                given = [index for _, *batch in actual[f"{name}, {use}"][stage] for index in batch]
                 own = list(range(rank, LENGTH - LENGTH % world_size, world_size))
                 assert given == own * (NUM_EPOCHS if stage in ("fit", "val") else 1), (rank, use, stage)
 
 
 def test_ranks_that_get_other_things_from_a_users_sampler_are_refused_on_every_rank(ran):
-    for rank, world_size, found in ran:
-        users_on_ranks.check_refused(found["refused"], rank, world_size)
+    for rank, world_size, actual in ran:
+        users_on_ranks.check_refused(actual["refused"], rank, world_size)
 
 
 def test_runs_with_a_users_sampler_go_on_exactly_in_mid_epoch(ran):
-    assert [found["wrongly resumed"] for _, _, found in ran] == [[]] * len(ran)
+    assert [actual["wrongly resumed"] for _, _, actual in ran] == [[]] * len(ran)

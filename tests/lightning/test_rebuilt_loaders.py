@@ -74,11 +74,11 @@ def test_prediction_drops_nothing():
 
 def overfitted(make, **arguments):
     """Return the batches of two epochs on each of two ranks."""
-    found = []
+    actual = []
     for rank in (0, 1):
         made = as_lightning(lambda rank=rank: make(rank), rank=rank, overfit_batches=2, **arguments)
-        found.append([batches(made), batches(made)])
-    return found
+        actual.append([batches(made), batches(made)])
+    return actual
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler])

@@ -51,11 +51,11 @@ def resumes(
         )
 
     save = Save(folder, hook)
-    whole = run(save)
+    unbroken = run(save)
     chosen = [(num_seen, path) for num_seen, path in save.saved if num_seen in stops]
     assert chosen
     for num_seen, path in chosen:
-        assert_same(run(ckpt_path=path), whole, num_seen)
+        assert_same(run(ckpt_path=path), unbroken, num_seen)
 
 
 SETTINGS = {
@@ -127,7 +127,7 @@ def test_a_loader_without_a_length_loses_no_batch(tmp_path, source, name, hook, 
         ),
     ),
 )
-def test_it_may_be_saved_while_validation_runs(tmp_path, name, interval, hook):
+def test_checkpoint_may_be_saved_during_validation(tmp_path, name, interval, hook):
     settings = {"val_check_interval": interval, "limit_val_batches": 2, **SETTINGS[name]}
     resumes(tmp_path, loader, hook, stops=(3, 7, 13, 17), with_val=True, **settings)
 
@@ -165,17 +165,17 @@ def test_a_limited_sampler_of_a_users_begins_its_next_epoch(tmp_path):
     ids=["steps", "accumulated gradients", "epochs"],
 )
 @pytest.mark.parametrize("settings", [{}, {"max_steps": 8, "max_epochs": -1}], ids=["epochs", "max_steps"])
-def test_what_model_checkpoint_saves_is_gone_on_with(tmp_path, when, accumulate, settings):
+def test_run_resumes_from_model_checkpoint(tmp_path, when, accumulate, settings):
     def run(ckpt_path=None):
         callbacks = [ResumeLoaders(), ModelCheckpoint(tmp_path, save_top_k=-1, **when)]
         settings_ = {"enable_checkpointing": True, "accumulate_grad_batches": accumulate, **settings}
         return fitted(Learner(loader), callbacks=callbacks, ckpt_path=ckpt_path, **settings_)
 
-    whole = run()
+    unbroken = run()
     paths = sorted(tmp_path.glob("*.ckpt"))
     assert len(paths) > 1
     for path in paths:
-        assert_same(run(path), whole)
+        assert_same(run(path), unbroken)
 
 
 def test_between_two_optimizer_steps_the_batches_go_on(tmp_path):
@@ -184,9 +184,9 @@ def test_between_two_optimizer_steps_the_batches_go_on(tmp_path):
         return fitted(Learner(loader), callbacks=callbacks, ckpt_path=ckpt_path, accumulate_grad_batches=3)
 
     save = Save(tmp_path)
-    whole = run(save)
+    unbroken = run(save)
     for num_seen, path in save.saved[:8]:  # Lightning saves no gradients
-        assert_same(run(ckpt_path=path), whole, num_seen, weights=False)
+        assert_same(run(ckpt_path=path), unbroken, num_seen, weights=False)
 
 
 class Stop(Exception):
@@ -217,13 +217,13 @@ def test_a_step_that_raised_is_done_again(tmp_path, source, backends):
         return lambda: loader(**arguments) if source is loader else make("stream with state", backend)
 
     save = Save(tmp_path, "on_exception")
-    whole = fitted(Learner(made(backends[0])))
+    unbroken = fitted(Learner(made(backends[0])))
     with pytest.raises(Stop):
         fitted(StopAt(made(backends[0])), callbacks=[ResumeLoaders(), save])
     ((num_seen, path),) = save.saved
     assert num_seen == 10
     assert_same(
-        fitted(Learner(made(backends[1])), callbacks=[ResumeLoaders()], ckpt_path=path), whole, num_seen
+        fitted(Learner(made(backends[1])), callbacks=[ResumeLoaders()], ckpt_path=path), unbroken, num_seen
     )
 
 
@@ -238,10 +238,10 @@ def test_training_that_max_steps_ended_goes_on_with_more(tmp_path, source, hook)
     if not saves:
         short.save_checkpoint(path)
     more = fitted(Learner(source), callbacks=[ResumeLoaders(), Save(tmp_path)], ckpt_path=path, **STEPS)
-    whole = fitted(Learner(source), **STEPS)
-    assert_same(more, whole, 9)
+    unbroken = fitted(Learner(source), **STEPS)
+    assert_same(more, unbroken, 9)
     again = fitted(Learner(source), callbacks=[ResumeLoaders()], ckpt_path=tmp_path / "6.ckpt", **STEPS)
-    assert_same(again, whole, 16)
+    assert_same(again, unbroken, 16)
 
 
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])

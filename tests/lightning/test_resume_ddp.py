@@ -51,32 +51,32 @@ def run(case, global_batch, world_size, *, callbacks=(), ckpt_path=None):
 
 def go_on(folder, global_batch, world_size):
     """Go on, on each rank, from what one process saved, and save again."""
-    found = {}
+    actual = {}
     for case in CASES:
         save = Save(folder / case / "second")
         path = folder / case / "first" / f"{FIRST - 1}.ckpt"
-        found[case] = run(case, global_batch, world_size, callbacks=[save], ckpt_path=path)
-    torch.save(found, folder / f"{torch.distributed.get_rank()}.pt")
+        actual[case] = run(case, global_batch, world_size, callbacks=[save], ckpt_path=path)
+    torch.save(actual, folder / f"{torch.distributed.get_rank()}.pt")
 
 
 def check(folder, world_size):
     global_batch = 12 // (world_size - 1)
-    whole = {}
+    unbroken = {}
     for case in CASES:
-        whole[case] = run(case, global_batch, 1, callbacks=[Save(folder / case / "first")])
+        unbroken[case] = run(case, global_batch, 1, callbacks=[Save(folder / case / "first")])
     on_ranks(world_size, folder, go_on, folder, global_batch, world_size)
     ranks = [torch.load(folder / f"{rank}.pt") for rank in range(world_size)]
     for case in CASES:
         together = [torch.cat(parts) for parts in zip(*(seen[case] for seen in ranks), strict=True)]
-        assert len(together) == len(whole[case]) - FIRST
-        same(together, whole[case][FIRST:])
+        assert len(together) == len(unbroken[case]) - FIRST
+        same(together, unbroken[case][FIRST:])
         path = folder / case / "second" / f"{SECOND - FIRST - 1}.ckpt"
-        same(run(case, global_batch, 1, ckpt_path=path), whole[case][SECOND:])
+        same(run(case, global_batch, 1, ckpt_path=path), unbroken[case][SECOND:])
 
 
-def same(found, expected):
-    assert len(found) == len(expected)
-    assert all(torch.equal(mine, other) for mine, other in zip(found, expected, strict=True))
+def same(actual, expected):
+    assert len(actual) == len(expected)
+    assert all(torch.equal(mine, other) for mine, other in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize("world_size", [2, pytest.param(3, marks=pytest.mark.soak)])

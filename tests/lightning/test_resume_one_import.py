@@ -56,31 +56,31 @@ def run(make, kind, *callbacks, ckpt_path=None, **more):
 def checkpoint(make, folder, kind, *callbacks, **more):
     """Return the batches of an unbroken run, and its checkpoint in the middle of the first epoch."""
     save = Save(folder)
-    whole = run(make, kind, *callbacks, save, **more)
+    unbroken = run(make, kind, *callbacks, save, **more)
     path = next(path for num_seen, path in save.saved if num_seen == STOP)
-    return indices(whole), path
+    return indices(unbroken), path
 
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("which", MAKES)
 def test_a_run_goes_on_in_the_middle_of_its_epoch(which, seed, tmp_path):
-    whole, path = checkpoint(MAKES[which], tmp_path, DataLoader, seed=seed)
-    found = indices(run(MAKES[which], DataLoader, ckpt_path=path, seed=seed))
+    unbroken, path = checkpoint(MAKES[which], tmp_path, DataLoader, seed=seed)
+    actual = indices(run(MAKES[which], DataLoader, ckpt_path=path, seed=seed))
     # of a loader without a length Lightning fetches one batch more than it has trained on when it saves the state
-    rest = whole[STOP + ("stream" in which) : len(whole) // EPOCHS]
-    assert found[: len(rest)] == rest
+    remaining = unbroken[STOP + ("stream" in which) : len(unbroken) // EPOCHS]
+    assert actual[: len(remaining)] == remaining
     if seed is not None:
-        assert found == whole[len(whole) - len(found) :]
+        assert actual == unbroken[len(unbroken) - len(actual) :]
 
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("seed", [None, 3])
 @pytest.mark.parametrize("which", [which for which in MAKES if "stream" in which])
 def test_with_the_callback_a_stream_goes_on_with_the_very_next_batch(which, seed, tmp_path):
-    whole, path = checkpoint(MAKES[which], tmp_path, DataLoader, ResumeLoaders(), seed=seed)
-    found = indices(run(MAKES[which], DataLoader, ResumeLoaders(), ckpt_path=path, seed=seed))
-    assert found == whole[STOP:]
+    unbroken, path = checkpoint(MAKES[which], tmp_path, DataLoader, ResumeLoaders(), seed=seed)
+    actual = indices(run(MAKES[which], DataLoader, ResumeLoaders(), ckpt_path=path, seed=seed))
+    assert actual == unbroken[STOP:]
 
 
 @pytest.mark.parametrize("which", ["shuffle", "stream"])
@@ -92,11 +92,11 @@ def test_a_checkpoint_of_torchs_loader_is_gone_on_with_as_torchs_does(which, tmp
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_what_cannot_be_resumed_begins_its_epoch_anew_with_the_reason(seed, tmp_path):
+def test_unresumable_state_starts_the_epoch_over_with_the_reason(seed, tmp_path):
     make = MAKES["shuffle, workers"]
     with pytest.warns(NotResumableWarning, match="in_order=False"):
         _, path = checkpoint(make, tmp_path, DataLoader, in_order=False, seed=seed)
-    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*in_order=False"):
+    with pytest.warns(ResumeWarning, match=r"its epoch starts over\. .*in_order=False"):
         model = run(make, DataLoader, ckpt_path=path, in_order=False, seed=seed)
     assert len(indices(model)) > 0
     state = torch.load(path, weights_only=True)["loops"]["fit_loop"]["state_dict"]["combined_loader"][0]
@@ -108,6 +108,6 @@ def test_what_cannot_be_resumed_begins_its_epoch_anew_with_the_reason(seed, tmp_
 
 def test_another_worker_count_without_a_seed_begins_the_stream_anew(tmp_path):
     _, path = checkpoint(MAKES["stream"], tmp_path, DataLoader)
-    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*num_workers="):
+    with pytest.warns(ResumeWarning, match=r"its epoch starts over\. .*num_workers="):
         model = run(MAKES["stream, workers"], DataLoader, ckpt_path=path)
     assert indices(model)[0] == [0.0, 1.0, 2.0, 3.0]

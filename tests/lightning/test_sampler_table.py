@@ -75,8 +75,8 @@ def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(which, kind):
         ranks = kept(lambda: over(WRONG[which](), kind, **further), **settings)
         assert len(ranks[0]) == len(ranks[1]) == -(-len(alone) // 2)
         assert together(ranks)[: len(expected)] == expected
-        whole = alone[: len(alone) // 2 * 2 - 2]  # the last global batch may be cut otherwise
-        assert [part for parts in zip(*ranks, strict=True) for part in parts][: len(whole)] == whole
+        unbroken = alone[: len(alone) // 2 * 2 - 2]  # the last global batch may be cut otherwise
+        assert [part for parts in zip(*ranks, strict=True) for part in parts][: len(unbroken)] == unbroken
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_with_a_seed_a_sampler_that_shards_by_itself_is_taken_as_it_is(own, kind
                 assert flat(made) == list(DATA[rank::2])
 
 
-def test_what_a_seed_cannot_put_right_is_refused_by_name():
+def test_sampler_that_cannot_be_split_raises_by_name():
     def make(seed=3):
         return loader(seed, rank=0, world_size=2, **over(Backwards(), Buckets, drop_last=True))
 

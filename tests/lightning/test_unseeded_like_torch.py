@@ -58,12 +58,12 @@ def outcome(kind, given, stage, **settings):
     try:
         made = as_lightning(lambda: kind(DATA, **given()), stage, **settings)
         torch.manual_seed(11)
-        found = (
+        actual = (
             [batches(made), batches(made)]
             if "batch_size" not in given() or given()["batch_size"]
             else list(made)
         )
-        return found, len(made), made.batch_size, made.drop_last
+        return actual, len(made), made.batch_size, made.drop_last
     except Exception as error:
         return type(error), str(error)
 
@@ -73,5 +73,5 @@ def test_the_ranks_get_what_torchs_loader_gets(case):
     for stage, (rank, world_size), in_hook in product(STAGES, ((0, 2), (1, 2), (0, 1)), (True, False)):
         settings = {"stage": stage, "rank": rank, "world_size": world_size, "in_hook": in_hook, "epoch": 5}
         expected = outcome(TorchDataLoader, CASES[case], **settings)
-        found = outcome(DataLoader, CASES[case], **settings)
-        assert found == expected, (stage, rank, world_size, in_hook)
+        actual = outcome(DataLoader, CASES[case], **settings)
+        assert actual == expected, (stage, rank, world_size, in_hook)

@@ -194,16 +194,16 @@ def run_resumed(folder):
 
             save = Save(folder / f"{case} {use}")
             settings = {"use_distributed_sampler": use, "max_epochs": 2}
-            whole = fitted(learner(), callbacks=[save, ResumeLoaders()], **settings)
+            unbroken = fitted(learner(), callbacks=[save, ResumeLoaders()], **settings)
             for num_seen, path in save.saved[1 : len(save.saved) : 2]:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore", ResumeWarning)
                     other = fitted(learner(), ckpt_path=path, callbacks=[ResumeLoaders()], **settings)
-                same = len(other.seen) == len(whole.seen) - num_seen and all(
-                    map(torch.equal, other.seen, whole.seen[num_seen:])
+                same = len(other.seen) == len(unbroken.seen) - num_seen and all(
+                    map(torch.equal, other.seen, unbroken.seen[num_seen:])
                 )
                 if not same:
                     wrong.append(
-                        f"{case}, use_distributed_sampler={use}, after {num_seen} of {len(whole.seen)}"
+                        f"{case}, use_distributed_sampler={use}, after {num_seen} of {len(unbroken.seen)}"
                     )
     return wrong

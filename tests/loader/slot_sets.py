@@ -49,9 +49,9 @@ def loader_of(dataset: Any, batch_size: int | None = 4, num_workers: int = 2, **
 
 def slots_of(loader: DataLoader) -> Slots:
     """Return the slots of a loader whose workers have been started and stay."""
-    found = loader._worker_manager._kept._slots
-    assert isinstance(found, Slots)
-    return found
+    actual = loader._worker_manager._kept._slots
+    assert isinstance(actual, Slots)
+    return actual
 
 
 def used_bytes(slots: Slots) -> int:

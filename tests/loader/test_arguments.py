@@ -25,7 +25,7 @@ def test_an_unknown_worker_method_is_refused():
 
 def test_a_number_of_workers_that_is_none_is_refused_with_who_takes_it():
     with pytest.raises(
-        TypeError, match=r"num_workers='auto' should be an int, got str; data modules take 'auto'"
+        TypeError, match=r"num_workers='auto' should be an int, got str; data modules also take 'auto'"
     ):
         DataLoader(range(3), num_workers="auto")
 
@@ -83,7 +83,7 @@ def refuse_sockets(*_):
     ],
     ids=["no name", "no family", "refused"],
 )
-def test_where_sockets_do_not_keep_messages_apart_tasks_are_dealt_to_workers(missing, monkeypatch):
+def test_tasks_are_dealt_to_workers_without_message_sockets(missing, monkeypatch):
     def batches(**workers):
         return [plain(batch) for batch in DataLoader(Drawing(), batch_size=4, seed=3, **workers)]
 

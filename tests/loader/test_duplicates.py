@@ -65,8 +65,8 @@ def marked(dataset, world_size, *, batch_size=3, epochs=1, **arguments):
     for rank in range(world_size):
         settings = {"seed": 3, "batch_size": batch_size, "rank": rank, "world_size": world_size, **arguments}
         with DataLoader(dataset, **settings) as loader:
-            found = [batch for _ in range(epochs) for batch in loader]
-        rows = [[(int(i), bool(m)) for i, m in zip(*batch, strict=True)] for batch in found]
+            actual = [batch for _ in range(epochs) for batch in loader]
+        rows = [[(int(i), bool(m)) for i, m in zip(*batch, strict=True)] for batch in actual]
         ranks.append([row for batch in rows for row in batch])
     return ranks
 
@@ -83,7 +83,7 @@ def real(ranks):
         *((backend, 8, 27) for backend in ("inline", "processes", "threads")),
     ],
 )
-def test_what_is_not_marked_is_each_index_once(backend, world_size, length):
+def test_unmarked_samples_are_each_index_once(backend, world_size, length):
     ranks = marked(Marked(length), world_size, shuffle=True, **BACKENDS[backend])
     assert real(ranks) == list(range(length))
     assert len({len(rank) for rank in ranks}) == 1
@@ -101,8 +101,8 @@ def test_workers_that_are_kept_follow_an_order_that_grows(workers):
         for length, last in ((5, ([0], [True])), (6, ([5], [False])), (5, ([0], [True]))):
             dataset.length = length
             loader.set_epoch(0)
-            found = [(indices.tolist(), marks.tolist()) for indices, marks in loader]
-            assert found == [([2, 3], [False, False]), last]
+            actual = [(indices.tolist(), marks.tolist()) for indices, marks in loader]
+            assert actual == [([2, 3], [False, False]), last]
 
 
 @pytest.mark.parametrize("length", [1, 2, 5])
@@ -146,13 +146,13 @@ def test_every_way_to_ask_a_data_set(workers, kind):
 def test_a_sample_that_is_made_again_after_a_death_keeps_its_mark(tmp_path):
     inline = marked(Marked(13), 2)
     with pytest.warns(RuntimeWarning, match="killed"):
-        found = marked(Fragile(13, tmp_path), 2, **PROCESSES)
-    assert found == inline
+        actual = marked(Fragile(13, tmp_path), 2, **PROCESSES)
+    assert actual == inline
     assert (tmp_path / "death").exists()
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
-def test_what_stands_in_for_a_bad_duplicate_is_a_duplicate(policy):
+def test_replacement_of_a_bad_duplicate_is_a_duplicate(policy):
     with pytest.warns(BadSamplesWarning):
         ranks = marked(FailingDuplicates(13), 2, batch_size=7, on_bad_sample=policy)
     assert real(ranks) == list(range(13))

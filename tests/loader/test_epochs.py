@@ -48,13 +48,13 @@ def test_iter_alone_changes_nothing(num_workers):
 def test_two_live_iterators_have_an_epoch_each(workers):
     with loader(**workers) as it:
         first, second = iter(it), iter(it)
-        found = {first: [], second: []}
+        actual = {first: [], second: []}
         for _ in range(5):
             for one in (first, second):
-                found[one].append(plain(next(one)))
-        assert found[first] == epoch(0)
-        assert found[second] == epoch(1)
-        del first, second, one, found
+                actual[one].append(plain(next(one)))
+        assert actual[first] == epoch(0)
+        assert actual[second] == epoch(1)
+        del first, second, one, actual
 
 
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
@@ -99,8 +99,8 @@ def test_a_plain_batch_sampler_over_a_sampler_of_ours_is_cut_like_batch_size():
 
 
 def test_a_seed_of_the_samplers_own_decides_the_order_and_not_the_augmentation():
-    def indices(found):
-        return [batch["index"][2] for batch in found]
+    def indices(actual):
+        return [batch["index"][2] for batch in actual]
 
     own = epoch(0, sampler=RandomSampler(9, seed=1), shuffle=None, seed=99)
     assert indices(own) == indices(epoch(0))

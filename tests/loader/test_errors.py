@@ -17,24 +17,24 @@ SEEDS = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 def collected(loader):
     """Return all batches, an exception in the place of each that failed."""
-    found, iterator = [], iter(loader)
+    actual, iterator = [], iter(loader)
     while True:
         try:
-            found.append(next(iterator).tolist())
+            actual.append(next(iterator).tolist())
         except StopIteration:
-            return found
+            return actual
         except Exception as error:
-            found.append(error)
+            actual.append(error)
 
 
 @SEEDS
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_the_iteration_goes_on_after_errors(seed, num_workers):
     bad = {3: ValueError("three"), 4: KeyError("four"), 5: OSError("five")}
-    found = collected(DataLoader(Failing(bad), batch_size=2, num_workers=num_workers, seed=seed))
-    assert [type(item) for item in found] == [list, ValueError, KeyError, list, list, list]
-    assert found[0] == [0, 1]
-    assert found[5] == [10, 11]
+    actual = collected(DataLoader(Failing(bad), batch_size=2, num_workers=num_workers, seed=seed))
+    assert [type(item) for item in actual] == [list, ValueError, KeyError, list, list, list]
+    assert actual[0] == [0, 1]
+    assert actual[5] == [10, 11]
 
 
 @SEEDS
@@ -112,16 +112,16 @@ class Exceptions(Dataset):
     ids=["inline", "fork", "thread"],
 )
 def test_an_exception_that_a_sample_returns_is_delivered_and_not_raised(workers, seed):
-    found = list(DataLoader(Exceptions(), batch_size=None, seed=seed, **workers))
-    assert [type(error) for error in found] == [LookupError] * 4
-    assert [error.args for error in found] == [(0,), (1,), (2,), (3,)]
+    actual = list(DataLoader(Exceptions(), batch_size=None, seed=seed, **workers))
+    assert [type(error) for error in actual] == [LookupError] * 4
+    assert [error.args for error in actual] == [(0,), (1,), (2,), (3,)]
 
 
 @pytest.mark.parametrize(
     "workers", [{}, {"num_workers": 3}, {"num_workers": 3, "worker_method": "thread"}], ids=str
 )
 @pytest.mark.parametrize("first", [0, 3])
-def test_of_several_errors_in_a_batch_the_first_is_raised_and_the_iteration_goes_on(workers, first):
+def test_first_of_several_errors_in_a_batch_is_raised_and_iteration_continues(workers, first):
     dataset = Failing({first: KeyError("first"), first + 2: ValueError("second")}, 12)
     iterator = iter(DataLoader(dataset, batch_size=6, seed=0, **workers))
     with pytest.raises(KeyError, match="first"):

@@ -24,14 +24,14 @@ seeds = st.integers(0, 1000)
 
 def parts(units, rank, world_size, **arguments):
     """Return a rank's parts, each with the position of its first sample and the number of positions, or None."""
-    batches, before, found = GlobalBatches(units, world_size=world_size, **arguments), 0, []
+    batches, before, actual = GlobalBatches(units, world_size=world_size, **arguments), 0, []
     for group in batches:
         part = rank_part(batches, group, rank=rank)
         told = None if part.num_samples is None else before + part.num_samples
-        found.append((part.index, before + part.samples_before, told))
+        actual.append((part.index, before + part.samples_before, told))
         before += batches.num_samples(group)
-    assert len(found) == len(batches)
-    return found
+    assert len(actual) == len(batches)
+    return actual
 
 
 @given(length=lengths, batch_size=sizes, drop_last=st.booleans(), seed=seeds)
@@ -40,7 +40,7 @@ def test_a_sequence_of_indices_is_cut_as_an_order_is(length, batch_size, drop_la
     cut = {"batch_size": batch_size, "drop_last": drop_last}
     for world_size in WORLDS:
         for rank in range(world_size):
-            found = parts(
+            actual = parts(
                 order.tolist(),
                 rank,
                 world_size,
@@ -48,8 +48,8 @@ def test_a_sequence_of_indices_is_cut_as_an_order_is(length, batch_size, drop_la
                 drop_last=drop_last,
                 of_batches=False,
             )
-            assert len(found) == num_batches(length, world_size=world_size, **cut)
-            for number, (index, first, told) in enumerate(found):
+            assert len(actual) == num_batches(length, world_size=world_size, **cut)
+            for number, (index, first, told) in enumerate(actual):
                 expected = rank_batch(order, number, rank=rank, world_size=world_size, **cut)
                 assert index == expected.indices.tolist()
                 assert first == expected.positions.start
@@ -179,12 +179,12 @@ def rows(form, world_size, **arguments):
         DataLoader(Told(), seed=3, rank=rank, world_size=world_size, **FORMS[form](), **arguments)
         for rank in range(world_size)
     ]
-    found = []
+    actual = []
     for _ in range(2):
         ranks = [[torch.atleast_2d(batch) for batch in loader] for loader in loaders]
         assert {len(rank) for rank in ranks} == {len(loader) for loader in loaders}
-        found.append(torch.cat([part for together in zip(*ranks, strict=True) for part in together]))
-    return found
+        actual.append(torch.cat([part for together in zip(*ranks, strict=True) for part in together]))
+    return actual
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -192,12 +192,12 @@ def test_ranks_have_the_bits_of_one_rank_and_duplicates_are_marked(form):
     alone = rows(form, 1)
     assert not torch.equal(*alone)
     for world_size in WORLDS[1:]:
-        for epoch, found in enumerate(rows(form, world_size)):
-            own = found[found[:, -1] == 0]
-            whole = len(own) if form == "sampler, drop_last" else len(alone[epoch])
-            assert torch.equal(own, alone[epoch][:whole])
-            again = found[found[:, -1] == 1]
-            assert torch.equal(again, found[len(found) - len(again) :])
+        for epoch, actual in enumerate(rows(form, world_size)):
+            own = actual[actual[:, -1] == 0]
+            unbroken = len(own) if form == "sampler, drop_last" else len(alone[epoch])
+            assert torch.equal(own, alone[epoch][:unbroken])
+            again = actual[actual[:, -1] == 1]
+            assert torch.equal(again, actual[len(actual) - len(again) :])
             assert torch.equal(again[:, 0], own[: len(again), 0])
             assert not len(again) or not torch.equal(again[:, 1], own[: len(again), 1])  # draws of its own
 

@@ -34,11 +34,11 @@ def test_ctrl_c_in_the_middle_of_a_message_never_gives_a_shifted_one(monkeypatch
     monkeypatch.setattr(FrameReader, "receive", interrupted)
     expected = [plain(batch) for batch in DataLoader(Draws(), batch_size=2, seed=0)]
     with DataLoader(Draws(), batch_size=2, num_workers=1, seed=0, persistent_workers=persistent) as loader:
-        iterator, found = iter(loader), []
+        iterator, actual = iter(loader), []
         with pytest.raises(KeyboardInterrupt):
             while True:
-                found.append(plain(next(iterator)))
-        assert found == expected[: len(found)]
+                actual.append(plain(next(iterator)))
+        assert actual == expected[: len(actual)]
         with pytest.raises(RuntimeError, match="were closed"):
             next(iterator)
         loader.set_epoch(0)
@@ -89,14 +89,14 @@ def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
 def test_a_signal_handler_takes_the_batch_that_is_waited_for_and_the_wait_goes_on_for_the_next(worker_method):
     with DataLoader(Slow(0.2, 6), num_workers=1, seed=0, worker_method=worker_method) as loader:
         iterator = iter(loader)
-        found = [
+        actual = [
             int(next(iterator))
         ]  # a signal while processes are forked would fork within the hooks of a fork
-        before = signal.signal(signal.SIGALRM, lambda *_: found.append(int(next(iterator))))
+        before = signal.signal(signal.SIGALRM, lambda *_: actual.append(int(next(iterator))))
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
-            found += map(int, iterator)
+            actual += map(int, iterator)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
             signal.signal(signal.SIGALRM, before)
-    assert found == list(range(6))
+    assert actual == list(range(6))

@@ -33,7 +33,7 @@ class Slow(Dataset):
 
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("backend", BACKENDS)
-def test_it_is_an_instance_of_torchs_base_class_and_cannot_be_pickled(backend, seed):
+def test_iterator_is_an_instance_of_torchs_base_class_and_cannot_be_pickled(backend, seed):
     with DataLoader(list(range(8)), seed=seed, **BACKENDS[backend]) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -71,7 +71,7 @@ def test_worker_processes_are_shown(seed):
     assert iterator._workers == workers
 
 
-def test_what_is_shown_keeps_no_descriptor():
+def test_shown_workers_keep_no_descriptor():
     shown, counts = [], []
     for _ in range(4):
         with DataLoader(list(range(8)), seed=1, num_workers=2) as loader:

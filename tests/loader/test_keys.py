@@ -44,9 +44,9 @@ def test_collate_functions_draw_from_their_batchs_key(num_workers, batch_size, r
         world_size=2,
     )
     for epoch in range(2):
-        found = [draw.tolist() for _, draw in loader]
-        assert found == [
-            drawn(EpochKeys(7, epoch).key(RngPurpose.BATCH, n * 2 + rank)) for n in range(len(found))
+        actual = [draw.tolist() for _, draw in loader]
+        assert actual == [
+            drawn(EpochKeys(7, epoch).key(RngPurpose.BATCH, n * 2 + rank)) for n in range(len(actual))
         ]
 
 
@@ -110,8 +110,8 @@ def test_the_iter_of_a_stream_has_a_key():
         def __iter__(self):
             return iter([torch.rand(2).tolist()])
 
-    found = list(DataLoader(Start(), batch_size=None, seed=7, collate_fn=lambda sample: sample))
-    assert found == [drawn(EpochKeys(7, 0).key(RngPurpose.STREAM_START, 0))]
+    actual = list(DataLoader(Start(), batch_size=None, seed=7, collate_fn=lambda sample: sample))
+    assert actual == [drawn(EpochKeys(7, 0).key(RngPurpose.STREAM_START, 0))]
 
 
 def test_a_subclass_of_subset_is_not_unwrapped():

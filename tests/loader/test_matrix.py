@@ -92,12 +92,12 @@ def assert_the_whole_row(dataset, num_workers, method, epochs=(0, 3)):
         for number in epochs:
             for in_order in (True, False):
                 loader.in_order = in_order
-                found = epoch(loader, number)
+                actual = epoch(loader, number)
                 if not in_order:
-                    found, wanted = by_indices(found), by_indices(expected[number])
+                    actual, wanted = by_indices(actual), by_indices(expected[number])
                 else:
                     wanted = expected[number]
-                assert found == wanted, (num_workers, method, number, in_order)
+                assert actual == wanted, (num_workers, method, number, in_order)
 
 
 @pytest.mark.parametrize(
@@ -122,9 +122,9 @@ def test_both_datasets_draw_the_same_from_torch_and_their_own():
 
 
 def test_the_epochs_of_the_matrix_differ_and_their_samples_too():
-    found = [batch for number in (0, 1, 3) for batch in inline(Everything(), number)]
+    actual = [batch for number in (0, 1, 3) for batch in inline(Everything(), number)]
     for name in ("torch", "numpy", "own_torch"):
-        draws = [tuple(draw) for batch in found for draw in batch[name][2]]
+        draws = [tuple(draw) for batch in actual for draw in batch[name][2]]
         assert len(set(draws)) == len(draws) == 3 * len(Everything())
 
 
@@ -189,6 +189,6 @@ class TestTheMatrixFails:
 
         with loader_of(OwnAndTorch(), 2, "thread") as loader:
             monkeypatch.setattr(EpochState, "claim", first_epoch)
-            found = epoch(loader, 3)
+            actual = epoch(loader, 3)
         monkeypatch.undo()
-        assert found != inline(OwnAndTorch(), 3)
+        assert actual != inline(OwnAndTorch(), 3)

@@ -70,12 +70,12 @@ class TestTheNextEpochIsBegun:
             for number in range(4):
                 assert sorted(map(str, batches(it))) == sorted(map(str, epoch(number)))
 
-    def test_where_an_epoch_is_shorter_than_what_may_be_held(self, method):
+    def test_epoch_shorter_than_the_prefetch_bound_is_complete(self, method):
         with loader(Draws(2), worker_method=method, shuffle=True) as it:
             for number in range(5):
                 assert batches(it) == epoch(number, Draws(2))
 
-    def test_where_an_epoch_has_no_batches(self, method):
+    def test_epoch_without_batches_is_followed_by_the_next(self, method):
         with loader(Draws(1), worker_method=method, drop_last=True) as it:
             assert [len(list(it)) for _ in range(3)] == [0, 0, 0]
 
@@ -145,8 +145,8 @@ class TestTheNextEpochIsDropped:
         with loader(Draws(), worker_method=method, shuffle=True) as it:
             for number in range(6):
                 iterator = iter(it)
-                found = batches(taken(iterator, (12, 1, 8, 11, 7, 12)[number]))
-                assert found == epoch(number)[: len(found)]
+                actual = batches(taken(iterator, (12, 1, 8, 11, 7, 12)[number]))
+                assert actual == epoch(number)[: len(actual)]
                 del iterator
             assert batches(it) == epoch(6)
 
@@ -188,7 +188,7 @@ class TestTheNextEpochIsNotBegun:
             assert dataset.settled(16) == 16
             del iterator
 
-    def test_where_the_indices_of_each_batch_are_watched(self, tmp_path):
+    def test_next_epoch_is_not_begun_while_lightning_collects_indices(self, tmp_path):
         """Lightning's wrapper for predictions collects them, and would see the next epoch's."""
 
         class Watching:
@@ -222,12 +222,12 @@ class TestTheNextEpochIsNotBegun:
     def test_twice_by_two_iterators(self, tmp_path):
         with loader(Draws(), shuffle=True) as it:
             first, second = iter(it), iter(it)
-            found = [batches([next(first)]), batches([next(second)])]
-            found[0] += batches(first)
+            actual = [batches([next(first)]), batches([next(second)])]
+            actual[0] += batches(first)
             assert not begun(it)  # epoch 1 is the second one's
-            found[1] += batches(second)
+            actual[1] += batches(second)
             assert begun(it)
-            assert found == [epoch(0), epoch(1)]
+            assert actual == [epoch(0), epoch(1)]
             assert batches(it) == epoch(2)
             del first, second
 

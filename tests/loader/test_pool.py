@@ -160,11 +160,11 @@ def test_iterators_collected_in_the_middle_of_anything_do_no_harm():
 
 def test_threads_may_iterate_one_loader():
     with DataLoader(Drawing(120), batch_size=2, num_workers=2, persistent_workers=True, seed=1) as loader:
-        found, errors = [], []
+        actual, errors = [], []
 
         def run():
             try:
-                found.append([batch["index"].tolist() for batch in loader])
+                actual.append([batch["index"].tolist() for batch in loader])
             except BaseException as error:
                 errors.append(error)
 
@@ -174,7 +174,7 @@ def test_threads_may_iterate_one_loader():
         for thread in threads:
             thread.join(60)
         assert errors == []
-        assert found == [[[i, i + 1] for i in range(0, 120, 2)]] * 3
+        assert actual == [[[i, i + 1] for i in range(0, 120, 2)]] * 3
 
 
 @pytest.mark.parametrize("worker_method", ["multiprocessing", "thread"])
@@ -278,8 +278,8 @@ class Restarted(IterableDataset):
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
 def test_a_worker_whose_stream_ended_gives_no_more(seed, tmp_path):
     arguments = {"batch_size": None, "num_workers": 2, "prefetch_factor": 8}
-    found = list(DataLoader(Restarted(tmp_path / "ours"), **arguments, **seed))
-    assert found == list(TorchDataLoader(Restarted(tmp_path / "torchs"), **arguments)) == [1, 1, 2, 2, 3, 3]
+    actual = list(DataLoader(Restarted(tmp_path / "ours"), **arguments, **seed))
+    assert actual == list(TorchDataLoader(Restarted(tmp_path / "torchs"), **arguments)) == [1, 1, 2, 2, 3, 3]
     assert (tmp_path / "ours").stat().st_size == 8  # each worker once past its end
 
 

@@ -10,5 +10,5 @@ from tests.scheduling_chaos import live
 @pytest.mark.timeout(120)
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 @pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.soak) for seed in range(1, 20))])
-def test_whatever_happens_to_a_loader_its_batches_are_those_of_no_workers(method, seed):
+def test_random_use_of_a_loader_gives_the_batches_of_no_workers(method, seed):
     assert live(seed, method, steps=60, lives=3) > 30  # some lives have data sets of one sample

@@ -29,9 +29,9 @@ class Group:
         def gathered(value):
             self._values[rank] = value
             self._barrier.wait()
-            found = list(self._values)
+            actual = list(self._values)
             self._barrier.wait()
-            return found
+            return actual
 
         return gathered
 
@@ -55,12 +55,12 @@ def compared(sequences, *, num_batches, whole=True):
 
 @pytest.mark.parametrize("whole", [True, False])
 @pytest.mark.parametrize("length", [0, 2, 3, 9, None])
-def test_what_agrees_comes_back_as_it_was(whole, length):
+def test_equal_indices_are_returned_unchanged(whole, length):
     same = [[3, 1], [2], [0, 4]]
     assert compared([same] * 3, num_batches=[length] * 3, whole=whole) == [same] * 3
 
 
-def test_what_differs_is_refused_on_every_rank_with_the_values_of_all():
+def test_different_indices_raise_on_every_rank_with_all_values():
     for error in compared([[[0, 2]], [[1, 3]]], num_batches=[1, 1]):
         text = str(error)
         assert isinstance(error, ValueError)
@@ -151,15 +151,15 @@ def test_a_loader_compares_in_its_first_epoch_and_gets_the_same_batches(which, w
     assert alone == []  # neither iter() nor len() meets other ranks
     first = next(iterator)
     assert len(alone) == 1
-    found = [[first, *iterator], *epochs(loader, 1)]
+    actual = [[first, *iterator], *epochs(loader, 1)]
     assert len(alone) == 1
     next(iter(copy.deepcopy(loader)))
     assert len(alone) == 2  # a copy is a loader of its own
     expected = [
         DataLoader(Numbers(), sampler=SAMPLERS[which](), batch_size=BATCH, seed=3, rank=0, world_size=2)
     ]
-    expected[0]._worker_manager.ranks_compared = True  # as if it had compared
-    assert_same(found, epochs(expected[0], 2))
+    expected[0]._epochs.ranks_compared = True  # as if it had compared
+    assert_same(actual, epochs(expected[0], 2))
     assert len(alone) == 2
 
 

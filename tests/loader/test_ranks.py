@@ -42,8 +42,8 @@ def test_a_sampler_shared_by_ranks_gives_each_its_part():
     ("arguments", "error"),
     [
         ({"rank": 2, "world_size": 2}, "rank=2 and world_size=2"),
-        ({"rank": 0}, "go together"),
-        ({"world_size": 2}, "go together"),
+        ({"rank": 0}, "must both be set"),
+        ({"world_size": 2}, "must both be set"),
         ({"rank": 0, "world_size": 2, "seed": None}, "need seed="),
     ],
 )

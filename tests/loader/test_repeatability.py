@@ -87,7 +87,7 @@ def test_a_transform_with_a_generator_of_its_own_brings_one_warning(workers, bat
 @pytest.mark.parametrize("draw", own_generators(), ids=["random", "numpy", "torch"])
 @pytest.mark.parametrize("kind", [Flipped, FlippedTogether, lambda draw: Subset(Flipped(draw), range(1, 17))])
 @pytest.mark.parametrize("policy", ["raise", "skip"])
-def test_whatever_the_generator_and_however_samples_are_made(draw, kind, policy):
+def test_private_generator_is_noticed_for_every_generator_and_way_to_make_samples(draw, kind, policy):
     dataset = kind(draw)
     if policy == "skip" and hasattr(dataset, "__getitems__") and not isinstance(dataset, Subset):
         return  # refused

@@ -36,9 +36,9 @@ class Ones:
 def epochs(dataset=None, *, count=2, **arguments):
     arguments = {"batch_size": 4, "shuffle": True, "seed": 7, **arguments}
     loader = DataLoader(dataset or Drawing(), **arguments)
-    found = [[plain(batch) for batch in loader] for _ in range(count)]
+    actual = [[plain(batch) for batch in loader] for _ in range(count)]
     loader.close()
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 4])
@@ -181,8 +181,8 @@ def test_subset_is_unwrapped_so_that_a_split_keeps_keys_for_each_sample():
     inline = epochs(split, batch_size=4, shuffle=False)
     in_one = epochs(split, batch_size=13, shuffle=False)
 
-    def draws(found):
-        return [draw for batch in found[0] for draw in batch["torch"][2]]
+    def draws(actual):
+        return [draw for batch in actual[0] for draw in batch["torch"][2]]
 
     assert draws(inline) == draws(in_one)
     assert inline == epochs(Subset(split, range(13)), batch_size=4, shuffle=False)
@@ -191,14 +191,14 @@ def test_subset_is_unwrapped_so_that_a_split_keeps_keys_for_each_sample():
 @pytest.mark.parametrize("num_workers", [0, 2])
 def test_batch_size_does_not_change_a_samples_bits(num_workers):
     def by_index(batch_size):
-        found = {}
+        actual = {}
         for batch in DataLoader(
             Drawing(), batch_size=batch_size, shuffle=True, seed=2, num_workers=num_workers
         ):
             indices = torch.as_tensor(batch["index"]).reshape(-1).tolist()
             draws = batch["torch"].reshape(-1, 3).tolist()
-            found.update(zip(indices, draws, strict=True))
-        return found
+            actual.update(zip(indices, draws, strict=True))
+        return actual
 
     assert by_index(2) == by_index(7) == by_index(None)
 
@@ -212,9 +212,9 @@ def test_an_iterable_dataset_repeats_for_the_same_workers(num_workers):
 
 
 def test_ranks_together_give_the_batches_of_one_process():
-    whole = epochs(batch_size=4, count=1, drop_last=True)[0]
+    unbroken = epochs(batch_size=4, count=1, drop_last=True)[0]
     ranks = [epochs(batch_size=2, count=1, rank=r, world_size=2, drop_last=True)[0] for r in range(2)]
-    for number, batch in enumerate(whole):
+    for number, batch in enumerate(unbroken):
         parts = [rank[number] for rank in ranks]
         assert batch["index"][2] == parts[0]["index"][2] + parts[1]["index"][2]
         assert batch["torch"][2] == parts[0]["torch"][2] + parts[1]["torch"][2]

@@ -36,14 +36,14 @@ class TestOneWorkerIsStuckInASample:
 
         dataset = Stuck(tmp_path / "made", 32)
         loader = DataLoader(dataset, batch_size=2, num_workers=2, seed=0, worker_method=method)
-        iterator, found = iter(loader), []
-        consumer = threading.Thread(target=lambda: found.append(next(iterator).tolist()))
+        iterator, actual = iter(loader), []
+        consumer = threading.Thread(target=lambda: actual.append(next(iterator).tolist()))
         consumer.start()
         assert dataset.settled(10) == 10  # six batches, but for the one that is stuck
-        assert found == []
+        assert actual == []
         gate.set()
         consumer.join(20)
-        assert found == [[0, 1]]
+        assert actual == [[0, 1]]
         assert [batch.tolist() for batch in iterator] == [[n, n + 1] for n in range(2, 32, 2)]
 
     def test_and_out_of_order_the_others_are_delivered(self, method):
@@ -57,10 +57,10 @@ class TestOneWorkerIsStuckInASample:
             in_order=False,
         )
         iterator = iter(loader)
-        found = [next(iterator).tolist() for _ in range(7)]
+        actual = [next(iterator).tolist() for _ in range(7)]
         gate.set()
-        assert [2, 3] not in found
-        assert sorted([*found, next(iterator).tolist()]) == [[n, n + 1] for n in range(0, 16, 2)]
+        assert [2, 3] not in actual
+        assert sorted([*actual, next(iterator).tolist()]) == [[n, n + 1] for n in range(0, 16, 2)]
         del iterator
 
 
@@ -119,7 +119,7 @@ class Makers(Dataset):
 def test_a_batch_is_made_by_one_worker(method):
     with DataLoader(Makers(), batch_size=16, num_workers=2, seed=0, worker_method=method) as loader:
         makers = [set(batch.tolist()) for batch in loader]
-    assert {len(found) for found in makers} == {1}
+    assert {len(actual) for actual in makers} == {1}
 
 
 class Counting:

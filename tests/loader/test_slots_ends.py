@@ -130,7 +130,7 @@ class Deadly(Large):
 
 
 @each_way
-def test_what_is_held_when_a_worker_dies_stays(arguments):
+def test_batches_held_when_a_worker_dies_stay_valid(arguments):
     gc.collect()
     before = num_mappings()
     loader, held = loader_of(Deadly(), max_worker_restarts=0, **arguments), []
@@ -164,9 +164,9 @@ def test_streams_come_through_slots_and_may_be_left(batch_size, seed):
             for batch, _ in zip(loader, range(20), strict=False):
                 kept.append(batch)
             for batch in kept:
-                whole = batch if batch_size else [batch[0][None], batch[1][None], torch.tensor([batch[2]])]
-                assert is_right(whole)
-            del kept, batch, whole
+                unbroken = batch if batch_size else [batch[0][None], batch[1][None], torch.tensor([batch[2]])]
+                assert is_right(unbroken)
+            del kept, batch, unbroken
         assert slots_of(loader)._num_slots < 70  # of more than 120
 
 

@@ -45,7 +45,7 @@ def test_an_epoch_that_is_kept_stays_as_it_is_and_is_all_in_slots(seed):
 
 
 @EACH_SEED
-def test_what_is_kept_beyond_the_bound_is_copied_and_right(seed, monkeypatch):
+def test_batches_kept_beyond_the_bound_are_copied_and_right(seed, monkeypatch):
     monkeypatch.setitem(Slots.__init__.__kwdefaults__, "kept_bytes", 5 << 19)
     with loader_of(Large(120), seed=seed) as loader:
         kept = list(loader)
@@ -161,14 +161,14 @@ def test_one_descriptor_a_pool_and_a_worker_whatever_is_held():
         assert len(held) == 99
 
 
-def test_nothing_appears_in_dev_shm_while_batches_are_made():
+def test_making_batches_adds_no_files_to_dev_shm():
     if not Path("/dev/shm").is_dir():
         pytest.skip("there is no /dev/shm here")
     names = ("torch_", "psm_", "sem.", "lit")
     with loader_of(Large(100)) as loader:
         for batch in loader:
-            found = [entry.name for entry in Path("/dev/shm").iterdir() if str(os.getpid()) in entry.name]
-            assert not [name for name in found if name.startswith(names)]
+            actual = [entry.name for entry in Path("/dev/shm").iterdir() if str(os.getpid()) in entry.name]
+            assert not [name for name in actual if name.startswith(names)]
             assert not batch[0].is_shared()
 
 

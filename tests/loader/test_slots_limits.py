@@ -30,7 +30,7 @@ def test_with_few_slots_the_rest_goes_by_pipe(seed, monkeypatch):
 
 @EACH_SEED
 @pytest.mark.parametrize("num_pages", [1, 8, 40, 150])
-def test_what_does_not_fit_into_a_slot_goes_by_pipe(seed, num_pages, monkeypatch):
+def test_batch_larger_than_a_slot_is_sent_by_pipe(seed, num_pages, monkeypatch):
     """A batch's two stacks take 25 pages and 50: none of them fits, one of them, both."""
     monkeypatch.setattr(slot_writer, "WINDOW_BYTES", num_pages * mmap.PAGESIZE)
     with loader_of(Large(60), seed=seed) as loader:

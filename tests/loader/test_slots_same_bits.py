@@ -21,9 +21,9 @@ def inline():
     return epochs(loader_of(LargeDraws(13), num_workers=0, seed=5, shuffle=True))
 
 
-def assert_same_bits(found, inline):
-    assert len(found) == len(inline)
-    for one, other in zip(found, inline, strict=True):
+def assert_same_bits(actual, inline):
+    assert len(actual) == len(inline)
+    for one, other in zip(actual, inline, strict=True):
         assert list(one) == list(NAMES)
         assert all(torch.equal(one[name], other[name]) for name in NAMES)
 

@@ -116,8 +116,8 @@ def pad_by_itself(samples):
 
 
 def as_views(samples):
-    whole = torch.stack([one for one, _, _ in samples])
-    return [whole, whole[0], whole.view(-1), samples[0][0], samples[0][1], samples[0][2]]
+    unbroken = torch.stack([one for one, _, _ in samples])
+    return [unbroken, unbroken[0], unbroken.view(-1), samples[0][0], samples[0][1], samples[0][2]]
 
 
 @pytest.mark.parametrize("seed", [None, 0])
@@ -149,14 +149,14 @@ def test_an_edit_of_the_stack_in_the_collate_function_does_not_edit_the_samples(
 
 def test_views_in_a_batch_are_tensors_of_their_own():
     with loader_of(Large(40), collate_fn=as_views) as loader:
-        for whole, row, flat, sample, array, value in loader:
-            whole += 1
+        for unbroken, row, flat, sample, array, value in loader:
+            unbroken += 1
             row += 2
             assert (flat[: row.numel()] == value).all()
             assert (sample == value).all()
             assert (array == value).all()
             assert (row == value + 2).all()
-            assert (whole[0] == value + 1).all()
+            assert (unbroken[0] == value + 1).all()
 
 
 class Stored(Large):
@@ -276,13 +276,13 @@ def keep_first(samples):
 
 
 @EACH_SEED
-def test_what_a_worker_keeps_and_cannot_copy_is_never_overwritten(seed):
+def test_memory_that_a_worker_keeps_and_cannot_copy_is_never_overwritten(seed):
     with loader_of(
         Large(200), num_workers=1, collate_fn=keep_first, worker_init_fn=no_memory_once, seed=seed
     ) as loader:
-        iterator, found = iter(loader), []
+        iterator, actual = iter(loader), []
         with pytest.raises(MemoryError, match="which the dataset or the collate function keeps"):
             next(iterator)
-        found = list(iterator)
-    assert len(found) > 10
-    assert all(batch["same"] and batch["values"] == found[0]["values"] for batch in found)
+        actual = list(iterator)
+    assert len(actual) > 10
+    assert all(batch["same"] and batch["values"] == actual[0]["values"] for batch in actual)

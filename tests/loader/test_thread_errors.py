@@ -85,13 +85,13 @@ def test_a_stream_that_fails_names_the_thread(seed):
 @seeds
 def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
     loader = threads(Slow(0.5, length=2), num_workers=1, seed=seed, timeout=0.1)
-    iterator, messages, found = iter(loader), set(), []
-    while len(found) < 2:
+    iterator, messages, actual = iter(loader), set(), []
+    while len(actual) < 2:
         try:
-            found += next(iterator)
+            actual += next(iterator)
         except RuntimeError as error:
             messages.add(str(error))
-    assert found == [0, 1]
+    assert actual == [0, 1]
     assert messages == {"DataLoader timed out after 0.1 seconds"}
 
 

@@ -23,25 +23,25 @@ def test_several_loaders_and_iterators_at_once(seed, persistent):
         pytest.skip("torch's persistent iterator is one object")
     loaders = [threads(range(7), batch_size=2, seed=seed, persistent_workers=persistent) for _ in range(2)]
     iterators = [iter(loader) for loader in loaders for _ in range(2)]
-    found = [[sample for batch in part for sample in batch] for part in zip(*iterators, strict=True)]
-    assert [sorted(set(part)) for part in found] == [[0, 1], [2, 3], [4, 5], [6]]
+    actual = [[sample for batch in part for sample in batch] for part in zip(*iterators, strict=True)]
+    assert [sorted(set(part)) for part in actual] == [[0, 1], [2, 3], [4, 5], [6]]
     for loader in loaders:
         loader.close()
 
 
 @seeds
 def test_an_iterator_may_be_consumed_in_another_thread_than_its_own(seed):
-    iterator, found = iter(threads(range(20), seed=seed)), []
+    iterator, actual = iter(threads(range(20), seed=seed)), []
 
     def consume(count):
-        found.extend(sample for _ in range(count) for sample in next(iterator))
+        actual.extend(sample for _ in range(count) for sample in next(iterator))
 
     for count in (5, 10):
         consumer = threading.Thread(target=consume, args=(count,))
         consumer.start()
         consumer.join(20)
     consume(5)
-    assert found == list(range(20))
+    assert actual == list(range(20))
     assert list(iterator) == []
 
 
@@ -59,19 +59,19 @@ def test_a_loader_inside_of_a_worker_threads_sample(nested, seed):
             collate_fn=as_list,
             **workers,
         )
-        found = [sample for (sample,) in inner]
+        actual = [sample for (sample,) in inner]
         assert get_worker_info() is not None
-        return before, [draw for _, draw in found], {worker for worker, _ in found}
+        return before, [draw for _, draw in actual], {worker for worker, _ in actual}
 
-    found = [sample for (sample,) in threads(Calls(inside, 4), seed=2)]
-    for before, draws, ids in found:
+    actual = [sample for (sample,) in threads(Calls(inside, 4), seed=2)]
+    for before, draws, ids in actual:
         assert before not in draws
         assert len(set(draws)) == 4
         assert ids <= {0, 1}
         if seed is None and nested != "inline":
             assert ids == {0, 1}
     if seed is not None:
-        assert len({str(draws) for _, draws, _ in found}) == 1
+        assert len({str(draws) for _, draws, _ in actual}) == 1
 
 
 @pytest.mark.parametrize("persistent", [False, True])

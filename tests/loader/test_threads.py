@@ -29,33 +29,31 @@ def test_each_thread_has_a_worker_info_of_its_own(seed):
         return get_worker_info(), torch_data.get_worker_info(), threading.current_thread().name
 
     dataset = Calls(info)
-    found = [sample for (sample,) in threads(dataset, seed=seed)]
-    assert {sample[0].id for sample in found} == {0, 1}
-    for info, torch_info, name in found:
+    actual = [sample for (sample,) in threads(dataset, seed=seed)]
+    assert {sample[0].id for sample in actual} == {0, 1}
+    for info, torch_info, name in actual:
         assert torch_info is None
         assert name == f"lit_loader-worker-{info.id}"
         assert info.num_workers == 2
         assert info.dataset is dataset
-    assert len({sample[0].seed - sample[0].id for sample in found}) == 1
+    assert len({sample[0].seed - sample[0].id for sample in actual}) == 1
     assert get_worker_info() is None
 
 
 def test_the_info_is_there_in_worker_init_fn_and_names_its_worker():
-    found = []
-    threads_of = threads(
-        range(4), num_workers=3, worker_init_fn=lambda w: found.append((w, get_worker_info().id))
-    )
-    assert len(list(threads_of)) == 4
-    assert sorted(found) == [(0, 0), (1, 1), (2, 2)]
+    actual = []
+    loader = threads(range(4), num_workers=3, worker_init_fn=lambda w: actual.append((w, get_worker_info().id)))
+    assert len(list(loader)) == 4
+    assert sorted(actual) == [(0, 0), (1, 1), (2, 2)]
 
 
 def test_threads_that_a_sample_starts_and_those_of_others_have_none():
     def custom(index):
-        found = []
-        other = threading.Thread(target=lambda: found.append(get_worker_info()))
+        actual = []
+        other = threading.Thread(target=lambda: actual.append(get_worker_info()))
         other.start()
         other.join()
-        return found[0]
+        return actual[0]
 
     assert [sample for (sample,) in threads(Calls(custom))] == [None] * 8
     assert custom(0) is None
@@ -120,9 +118,9 @@ def test_iterable_datasets_are_sharded_by_the_info():
             yield from range(info.id, 11, info.num_workers)
 
     for seed in (None, 3):
-        found = [sample for (sample,) in threads(Sharded(), num_workers=3, seed=seed)]
-        assert sorted(found) == list(range(11))
-        assert found[:6] == [0, 1, 2, 3, 4, 5]
+        actual = [sample for (sample,) in threads(Sharded(), num_workers=3, seed=seed)]
+        assert sorted(actual) == list(range(11))
+        assert actual[:6] == [0, 1, 2, 3, 4, 5]
 
 
 @pytest.mark.parametrize("dataset", [Calls(lambda i: torch.rand(2)), Stream()], ids=["map", "stream"])
@@ -130,9 +128,9 @@ def test_without_a_seed_torch_draws_what_worker_processes_would(dataset):
     def epochs(method):
         torch.manual_seed(3)
         loader = DataLoader(dataset, 3, num_workers=2, worker_method=method, persistent_workers=True)
-        found = [[plain(batch) for batch in loader] for _ in range(2)]
+        actual = [[plain(batch) for batch in loader] for _ in range(2)]
         loader.close()
-        return found
+        return actual
 
     assert epochs("thread") == epochs("multiprocessing")
 
@@ -153,11 +151,11 @@ def three_threads():
 
 
 def in_a_new_thread():
-    found = []
-    other = threading.Thread(target=lambda: found.append(torch.get_num_threads()))
+    actual = []
+    other = threading.Thread(target=lambda: actual.append(torch.get_num_threads()))
     other.start()
     other.join()
-    return found[0]
+    return actual[0]
 
 
 @pytest.mark.usefixtures("three_threads")

@@ -23,14 +23,14 @@ from tests.toys import Drawing, Pids, Slow
 
 
 def workers_of(process=None):
-    found = []
+    actual = []
     for child in (process or psutil.Process()).children():
         try:
             if "lit_loader" in child.name() or "python" in child.name():
-                found.append(child)
+                actual.append(child)
         except psutil.Error:
             continue
-    return found
+    return actual
 
 
 def gone(pids, within_s=20.0):

@@ -117,9 +117,9 @@ def told(error: BaseException) -> tuple[str, str, str]:
     """
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = text.replace("worker thread", "worker process")
-    if (found := re.search(r"Caught \w+ in .*", text)) is not None:
+    if (match := re.search(r"Caught \w+ in .*", text)) is not None:
         lines = [line for line in text.strip().splitlines() if not OUR_NOTE.match(line)]
-        text = f"{found.group()} ... {lines[-1]}"
+        text = f"{match.group()} ... {lines[-1]}"
     return ("raised", type(error).__name__, re.sub(r"0x[0-9a-f]+", "0x", text))
 
 
@@ -140,16 +140,16 @@ def error_of(function: Callable[..., Any], *arguments: Any) -> Exception:
 
 def events(iterator: Iterator[Any], *, ends: int = 2) -> list[Any]:
     """Return what ``next()`` gives until it has ended twice: batches, errors, ends."""
-    found: list[Any] = []
-    while len(found) < LIMIT and found.count("end") < ends:
+    actual: list[Any] = []
+    while len(actual) < LIMIT and actual.count("end") < ends:
         try:
-            found.append(described(next(iterator)))
+            actual.append(described(next(iterator)))
         except StopIteration as end:
             forgotten(end)
-            found.append("end")
+            actual.append("end")
         except Exception as error:
-            found.append(told(forgotten(error)))
-    return found
+            actual.append(told(forgotten(error)))
+    return actual
 
 
 def length(thing: Any) -> Any:
@@ -195,7 +195,7 @@ def observed(kind: type, workers: dict[str, Any], make: Make, *, num_epochs: int
             epochs.append(events(iterator))
         lengths.append(length(loader))
         generator = arguments.get("generator")
-        found = {
+        actual = {
             "epochs": epochs,
             "lengths": lengths,
             "generators": generators(),
@@ -203,8 +203,8 @@ def observed(kind: type, workers: dict[str, Any], make: Make, *, num_epochs: int
         }
         close(loader)
         del iterator, loader
-    found["warnings"] = [_warned(warning) for warning in caught if not _of_the_machine(warning)]
-    return found
+    actual["warnings"] = [_warned(warning) for warning in caught if not _of_the_machine(warning)]
+    return actual
 
 
 def close(loader: Any) -> None:

@@ -149,7 +149,7 @@ ARRAY_TYPES = "? b B h H i I l L q Q e f d g F D G S3 U3 O M8[s] m8[s] V4".split
 
 def tensor_types():
     """Return every dtype that a tensor of numbers can have in this torch."""
-    found = []
+    actual = []
     for dtype in {item for item in vars(torch).values() if isinstance(item, torch.dtype)}:
         try:
             with warnings.catch_warnings():
@@ -157,8 +157,8 @@ def tensor_types():
                 torch.zeros(2).to(dtype).tolist()
         except (RuntimeError, NotImplementedError):
             continue
-        found.append(dtype)
-    return sorted(found, key=str)
+        actual.append(dtype)
+    return sorted(actual, key=str)
 
 
 def array_of(code):

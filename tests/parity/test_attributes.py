@@ -35,15 +35,15 @@ def test_the_message_names_a_subclass(name):
 
 def after_change(backend, change, **arguments):
     """Return what each loader gives before and after ``change(loader)``."""
-    found = []
+    actual = []
     for kind, workers in backend.both:
         torch.manual_seed(1)
         loader = kind(Numbers(6), **{**workers, **arguments})
         before = events(iter(loader))
         change(loader)
-        found.append((before, length(loader), events(iter(loader))))
+        actual.append((before, length(loader), events(iter(loader))))
         close(loader)
-    return found
+    return actual
 
 
 def plus_100(samples):

@@ -15,7 +15,7 @@ from tests.parity.backends import EVERY, FORK, INLINE, THREAD, close, each_of, e
 from tests.parity.datasets import Numbers
 
 
-def test_it_is_torchs_class_by_isinstance_and_name():
+def test_loader_is_torchs_class_by_isinstance_and_name():
     loader = DataLoader[int](Numbers())
     assert isinstance(loader, TorchDataLoader)
     assert type(loader).__name__ == TorchDataLoader.__name__
@@ -46,16 +46,16 @@ def subclass(base):
 
 @pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
 def test_a_subclass_may_have_its_own_methods_and_attributes(backend):
-    found = []
+    actual = []
     for kind, workers in backend.both:
         loader = subclass(kind)(Numbers(5), batch_size=2, times=3, **workers)
         loader.anything = [1]
-        found.append(
+        actual.append(
             (len(loader), [batch.tolist() for batch in loader], loader.after, loader.note, loader.anything)
         )
         close(loader)
-    assert found[0] == found[1]
-    assert len(found[0][1]) == 9
+    assert actual[0] == actual[1]
+    assert len(actual[0][1]) == 9
 
 
 @each_of(INLINE, FORK, THREAD)
@@ -90,9 +90,9 @@ def test_the_profiler_shows_each_step_under_torchs_name(backend, seed):
         }
 
     (torch_kind, torchs), (our_kind, ours) = backend.both
-    found = labels(our_kind, {**ours, **seed})
-    assert found == labels(torch_kind, torchs)
-    assert set(found.values()) == {4}
+    actual = labels(our_kind, {**ours, **seed})
+    assert actual == labels(torch_kind, torchs)
+    assert set(actual.values()) == {4}
 
 
 class Nested(Numbers):
@@ -115,16 +115,16 @@ def test_a_loader_without_workers_may_run_inside_a_worker(backend):
 
 
 def test_a_loader_with_worker_processes_is_refused_inside_a_worker_process():
-    found = [events(iter(kind(Nested(kind, workers), **workers))) for kind, workers in FORK.both]
-    assert found[0] == found[1]
-    assert found[0][0][1] == "AssertionError"
-    assert "daemonic processes are not allowed to have children" in found[0][0][2]
+    actual = [events(iter(kind(Nested(kind, workers), **workers))) for kind, workers in FORK.both]
+    assert actual[0] == actual[1]
+    assert actual[0][0][1] == "AssertionError"
+    assert "daemonic processes are not allowed to have children" in actual[0][0][2]
 
 
 def in_a_daemon(kind, workers, pipe):
     loader = kind(Numbers(3), **workers)
-    found = [batch.item() for batch in loader] if not workers else str(error_of(iter, loader))
-    pipe.send(pickle.dumps(found))
+    actual = [batch.item() for batch in loader] if not workers else str(error_of(iter, loader))
+    pipe.send(pickle.dumps(actual))
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")

@@ -43,7 +43,7 @@ def test_a_batch_may_be_any_sequence_of_samples(as_type):
         assert outcome(default_collate, batch) == outcome(torch_collate, batch)
 
 
-def test_what_is_no_batch_is_refused_as_torch_does():
+def test_samples_that_cannot_be_collated_raise_as_in_torch():
     for batch in ([], (), {}, None, 3, "text", torch.ones(2, 2), {"a": [1]}):
         assert outcome(default_collate, batch) == outcome(torch_collate, batch)
 
@@ -59,8 +59,8 @@ def every_sample(without=()):
 
 
 def test_a_loaders_batches_of_every_type_are_torchs():
-    found = assert_alike(every_sample, INLINE, num_epochs=1)
-    assert len(found["epochs"][0]) == len(SAMPLES) + 2
+    actual = assert_alike(every_sample, INLINE, num_epochs=1)
+    assert len(actual["epochs"][0]) == len(SAMPLES) + 2
 
 
 def test_workers_batches_of_every_type_are_torchs():
@@ -68,8 +68,8 @@ def test_workers_batches_of_every_type_are_torchs():
 
 
 def test_samples_of_every_type_are_converted_as_torch_does():
-    found = assert_alike(lambda: (every_sample()[0], {"batch_size": None}), INLINE, num_epochs=1)
-    assert len(found["epochs"][0]) > len(SAMPLES)
+    actual = assert_alike(lambda: (every_sample()[0], {"batch_size": None}), INLINE, num_epochs=1)
+    assert len(actual["epochs"][0]) > len(SAMPLES)
 
 
 def test_samples_of_every_type_are_converted_in_workers_as_torch_does():

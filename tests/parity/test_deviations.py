@@ -126,13 +126,13 @@ def test_workers_collate_what_is_collated_inline(backend, name):
     assert without_place(ours) == inline
 
 
-def without_place(found):
+def without_place(actual):
     """Return events with a worker's errors in the form that they have inline."""
     return [
         (item[0], item[1], item[2].split(" ... ")[1].removeprefix(f"{item[1]}: "))
         if item[0] == "raised" and " ... " in item[2]
         else item
-        for item in found
+        for item in actual
     ]
 
 
@@ -148,8 +148,8 @@ def test_tensors_that_torchs_shared_memory_changes_arrive_as_they_were(name):
 
 
 def views(samples):
-    whole = torch.arange(6.0).view(2, 3)
-    return [whole, whole[0], whole.t(), whole]
+    unbroken = torch.arange(6.0).view(2, 3)
+    return [unbroken, unbroken[0], unbroken.t(), unbroken]
 
 
 def test_views_of_one_tensor_arrive_with_memory_of_their_own():
@@ -271,6 +271,6 @@ def test_an_array_keeps_its_byte_order():
     of_torch = "=" if sys.version_info < (3, 14) else ">"
     samples = [np.arange(5000, dtype=">i4"), np.arange(5, dtype=">f8")]
     for kind, order in ((TorchDataLoader, of_torch), (DataLoader, ">")):
-        found = list(kind(Samples(samples), batch_size=None, collate_fn=as_is, **ONE))
-        assert [array.dtype.byteorder for array in found] == [order, order]
-        assert all((array == sample).all() for array, sample in zip(found, samples, strict=True))
+        actual = list(kind(Samples(samples), batch_size=None, collate_fn=as_is, **ONE))
+        assert [array.dtype.byteorder for array in actual] == [order, order]
+        assert all((array == sample).all() for array, sample in zip(actual, samples, strict=True))

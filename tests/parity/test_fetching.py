@@ -153,8 +153,8 @@ def test_batches_of_workers_are_torchs_too(name):
 
 def test_a_dataset_that_returns_whole_batches_needs_no_batching():
     batches = [torch.arange(3), torch.arange(7), torch.empty(0)]
-    found = assert_alike(lambda: (Samples(batches), {"batch_size": None}), *EVERY)
-    assert [batch[-2] for batch in found["epochs"][0][:3]] == [(3,), (7,), (0,)]
+    actual = assert_alike(lambda: (Samples(batches), {"batch_size": None}), *EVERY)
+    assert [batch[-2] for batch in actual["epochs"][0][:3]] == [(3,), (7,), (0,)]
 
 
 def test_batches_of_64_mb_arrive_whole():

@@ -106,8 +106,8 @@ def test_batches_of_workers_are_torchs(name, arguments):
 
 def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept():
     # worker threads share one such dataset, worker processes have a copy each
-    found = assert_alike(lambda: (ItsOwnIterator(7), {"batch_size": 2}), FORK, KEPT)
-    assert found["epochs"][1] == ["end", "end"]
+    actual = assert_alike(lambda: (ItsOwnIterator(7), {"batch_size": 2}), FORK, KEPT)
+    assert actual["epochs"][1] == ["end", "end"]
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept(
 def test_three_workers_end_in_any_order(lengths, prefetch_factor):
     more = {"num_workers": 3, "prefetch_factor": prefetch_factor}
     for backend in (FORK, THREAD):
-        found = [
+        actual = [
             events(iter(kind(Count(*lengths), batch_size=2, **{**workers, **more})))
             for kind, workers in backend.both
         ]
-        assert found[0] == found[1]
+        assert actual[0] == actual[1]
 
 
 @each_of(INLINE, FORK, THREAD)

@@ -13,7 +13,7 @@ from tests.parity.datasets import Count, Numbers, SizedCount, Unsized
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}], ids=["unseeded", "seeded"])
 @pytest.mark.parametrize("size", [0, 1, 4, 11, 12])
-def test_of_a_map_dataset(size, seed):
+def test_length_of_a_map_dataset(size, seed):
     for batch_size in (1, 4, 11, 20, None):
         for drop_last in (False, True) if batch_size else (False,):
             arguments = {"batch_size": batch_size, "drop_last": drop_last}
@@ -26,7 +26,7 @@ def test_of_a_map_dataset(size, seed):
 
 
 @pytest.mark.parametrize("size", [0, 1, 4, 11])
-def test_of_an_iterable_dataset_that_tells_its_own(size):
+def test_length_of_an_iterable_dataset_with_a_length(size):
     for batch_size in (1, 4, 11, 20, None):
         for drop_last in (False, True) if batch_size else (False,):
             arguments = {"batch_size": batch_size, "drop_last": drop_last}
@@ -50,7 +50,7 @@ def test_of_an_iterable_dataset_that_tells_its_own(size):
     ],
     ids=["iterable", "unbatched", "generator", "batch generator", "iterator", "unsized"],
 )
-def test_where_nobody_knows_it_the_error_is_torchs(dataset, arguments):
+def test_unknown_length_raises_torchs_error(dataset, arguments):
     torchs, ours = (length(kind(dataset, **arguments)) for kind in (TorchDataLoader, DataLoader))
     assert ours == torchs
     assert ours[1] == "TypeError"
@@ -73,10 +73,10 @@ def test_the_length_of_a_sampler_is_believed():
 @pytest.mark.parametrize("batch_size", [None, 2])
 @pytest.mark.parametrize("told", [0, 3, 7])
 def test_more_batches_than_an_iterable_dataset_told_are_warned_about_one_by_one(batch_size, told):
-    found = assert_alike(lambda: (SizedCount(told, 4, 3), {"batch_size": batch_size}), *BREADTH)
+    actual = assert_alike(lambda: (SizedCount(told, 4, 3), {"batch_size": batch_size}), *BREADTH)
     if told == 0:
         assert (
-            "was reported to be 0(when accessing len(dataloader)), but 1 samples" in found["warnings"][0][1]
+            "was reported to be 0(when accessing len(dataloader)), but 1 samples" in actual["warnings"][0][1]
         )
 
 

@@ -28,14 +28,14 @@ from tests.parity.datasets import Numbers, Samples
 
 def shown(backend, show, **arguments):
     """Return what ``show(loader)`` returns for both classes."""
-    found = []
+    actual = []
     for kind, workers in backend.both:
         torch.manual_seed(2)
         loader = kind(**{"dataset": Numbers(8), "batch_size": 2, **copy.deepcopy(arguments)}, **workers)
-        found.append((show(loader), torch.get_rng_state().tolist()))
+        actual.append((show(loader), torch.get_rng_state().tolist()))
         close(loader)
         del loader
-    return found
+    return actual
 
 
 def assert_same(backend, show, **arguments):
@@ -45,12 +45,12 @@ def assert_same(backend, show, **arguments):
 
 
 def left_half_way(loader):
-    found = []
+    actual = []
     for count in (0, 3, 99):
         iterator = iter(loader)
-        found.append([batch.tolist() for _, batch in zip(range(count), iterator, strict=False)])
+        actual.append([batch.tolist() for _, batch in zip(range(count), iterator, strict=False)])
         del iterator
-    return found
+    return actual
 
 
 def in_turns(loader):
@@ -147,12 +147,12 @@ class Growing(Numbers):
 
 def grown(loader):
     """Let the dataset grow and change between epochs: kept processes have the old one, new ones the new."""
-    found = [events(iter(loader))]
+    actual = [events(iter(loader))]
     loader.dataset.length += 3
     loader.dataset.scale = 10
-    found.append((len(loader), events(iter(loader))))
+    actual.append((len(loader), events(iter(loader))))
     loader.dataset.length = 1
-    return [*found, len(loader), events(iter(loader))]
+    return [*actual, len(loader), events(iter(loader))]
 
 
 @each_of(INLINE, FORK, KEPT, THREAD)
@@ -177,20 +177,20 @@ class WorkerIds(IterableDataset):
 @pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3)])
 @pytest.mark.parametrize("dataset", [WorkerIds(), Numbers(12)], ids=["iterable", "map"])
 def test_another_num_workers_leaves_persistent_workers_as_they_are(dataset, before, after):
-    found = []
+    actual = []
     for kind, workers in KEPT.both:
         loader = kind(dataset, **{**workers, "num_workers": before})
         epochs = [[int(item) for item in loader]]
         loader.num_workers = after
         epochs.append([int(item) for item in loader])
-        found.append(epochs)
+        actual.append(epochs)
         close(loader)
-    torchs, ours = found
+    torchs, ours = actual
     assert ours == torchs
 
 
 def test_another_num_workers_does_not_change_how_far_persistent_workers_go_ahead():
-    found = []
+    actual = []
     for kind, workers in KEPT.both:
         taken = []
         sampler = Taken(12, taken)
@@ -200,10 +200,10 @@ def test_another_num_workers_does_not_change_how_far_persistent_workers_go_ahead
         taken.clear()
         iterator = iter(loader)
         next(iterator)
-        found.append(len(taken))
+        actual.append(len(taken))
         del iterator
         close(loader)
-    torchs, ours = found
+    torchs, ours = actual
     assert ours == torchs
 
 

@@ -76,11 +76,11 @@ def test_no_more_is_taken_ahead_than_prefetch_factor_for_each_worker(backend, pr
         arguments = {"sampler": sampler, "prefetch_factor": prefetch_factor, "in_order": in_order}
         loader = kind(Numbers(100), **arguments, **workers)
         iterator = iter(loader)
-        found = [sampler.taken]
+        actual = [sampler.taken]
         for _ in range(4):
             next(iterator)
-            found.append(sampler.taken)
-        counts.append(found)
+            actual.append(sampler.taken)
+        counts.append(actual)
         del iterator
         close(loader)
     assert counts[0] == counts[1] == [2 * prefetch_factor + n for n in range(5)]
@@ -97,17 +97,17 @@ def test_no_more_is_taken_ahead_than_prefetch_factor_for_each_worker(backend, pr
     ids=str,
 )
 def test_out_of_order_the_batches_are_the_same_ones(backend, arguments):
-    found = []
+    actual = []
     for kind, workers in backend.both:
         loader = kind(Numbers(20), in_order=False, **arguments, **workers)
-        found.append(
+        actual.append(
             [
                 sorted(batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in loader)
                 for _ in range(2)
             ]
         )
         close(loader)
-    assert found[0] == found[1]
+    assert actual[0] == actual[1]
 
 
 def test_one_worker_delivers_in_order_whatever_is_asked():
@@ -118,8 +118,8 @@ def test_one_worker_delivers_in_order_whatever_is_asked():
 
 
 def test_shuffled_epochs_and_what_is_drawn_afterwards_are_torchs():
-    found = assert_alike(lambda: (Numbers(20), {"shuffle": True, "batch_size": 3}), *EVERY, num_epochs=3)
-    assert found["epochs"][0] != found["epochs"][1]
+    actual = assert_alike(lambda: (Numbers(20), {"shuffle": True, "batch_size": 3}), *EVERY, num_epochs=3)
+    assert actual["epochs"][0] != actual["epochs"][1]
 
 
 class Counted(Numbers):
@@ -145,11 +145,11 @@ class CountsIterations:
 
 @each_of(FORK, KEPT)
 def test_forked_workers_are_started_between_the_two_times_that_the_sampler_is_iterated(backend):
-    found = []
+    actual = []
     for kind, workers in backend.both:
         dataset = Counted(3)
         loader = kind(dataset, sampler=CountsIterations(dataset), batch_size=None, **workers)
-        found.append(([[*loader], [*loader]], dataset.count))
+        actual.append(([[*loader], [*loader]], dataset.count))
         close(loader)
-    torchs, ours = found
+    torchs, ours = actual
     assert ours == torchs

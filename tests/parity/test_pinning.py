@@ -60,18 +60,18 @@ BATCHES = {
 @pytest.fixture
 def accelerator(monkeypatch):
     """Pretend that there is one, whose memory is locked by doing nothing; its kind may be changed."""
-    found = {"type": "cuda"}
+    actual = {"type": "cuda"}
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
-    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(found["type"]))
+    monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(actual["type"]))
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 0)
     monkeypatch.setattr(torch.accelerator, "set_device_index", lambda index: None)
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self + 100)
-    return found
+    return actual
 
 
 def observed(backend, **arguments):
     """Return each loader's batches and warnings over two epochs."""
-    found = []
+    actual = []
     for kind, workers in backend.both:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -81,8 +81,8 @@ def observed(backend, **arguments):
             del loader
         texts = ["".join(str(warning.message).split()) for warning in caught]
         of_processes = ("workerprocesses", "ismulti-threaded")
-        found.append((batches, [text for text in texts if not any(part in text for part in of_processes)]))
-    return found
+        actual.append((batches, [text for text in texts if not any(part in text for part in of_processes)]))
+    return actual
 
 
 def one_of_each(samples):

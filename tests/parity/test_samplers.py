@@ -108,8 +108,8 @@ class Chained:
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_a_sampler_may_be_any_iterable_of_anything(name):
     for arguments in ({"batch_size": 2, "collate_fn": as_list}, {"batch_size": None, "collate_fn": as_is}):
-        found = assert_alike(lambda a=arguments: (Numbers(), {"sampler": SAMPLERS[name](), **a}), INLINE)
-        assert (found["epochs"][0] == ["end", "end"]) is (name == "empty")
+        actual = assert_alike(lambda a=arguments: (Numbers(), {"sampler": SAMPLERS[name](), **a}), INLINE)
+        assert (actual["epochs"][0] == ["end", "end"]) is (name == "empty")
 
 
 @pytest.mark.parametrize(
@@ -121,10 +121,10 @@ def test_indices_of_any_type_reach_workers_as_they_are(arguments):
 
 @pytest.mark.parametrize("drop_last", [False, True])
 def test_a_dataset_of_keys_takes_keys(drop_last):
-    found = assert_alike(
+    actual = assert_alike(
         lambda: (Samples(KEYS), {"sampler": list(KEYS), "batch_size": 3, "drop_last": drop_last}), *BREADTH
     )
-    assert found["epochs"][0][0][:2] == ("torch.Tensor", "torch.int64")
+    assert actual["epochs"][0][0][:2] == ("torch.Tensor", "torch.int64")
 
 
 BATCHES = {
@@ -154,10 +154,10 @@ BATCHES = {
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_batch_sampler_may_be_any_iterable_of_any_containers(name):
-    found = assert_alike(
+    actual = assert_alike(
         lambda: (Numbers(), {"batch_sampler": BATCHES[name](), "collate_fn": as_list}), INLINE
     )
-    assert len(found["epochs"][0]) > 2
+    assert len(actual["epochs"][0]) > 2
 
 
 def test_containers_of_any_type_reach_workers_as_they_are():
@@ -167,11 +167,11 @@ def test_containers_of_any_type_reach_workers_as_they_are():
 
 
 def test_a_batch_that_can_be_read_once_is_read_once_inline():
-    found = assert_alike(
+    actual = assert_alike(
         lambda: (Numbers(), {"batch_sampler": Plain(map(abs, [1, -2]), iter([3])), "collate_fn": as_list}),
         INLINE,
     )
-    assert [batch[1] for batch in found["epochs"][0][:2]] == [
+    assert [batch[1] for batch in actual["epochs"][0][:2]] == [
         [described(1), described(2)],
         [described(3)],
     ]
@@ -230,7 +230,7 @@ def test_a_sampler_is_asked_when_torch_asks_it(backend, batched):
 
 def test_after_lightning_forgot_the_iterator_the_orders_are_still_torchs():
     """Lightning sets ``_iterator`` to None, and torch draws a base seed for the new one, persistent workers or not."""
-    found = []
+    actual = []
     for kind in (TorchDataLoader, DataLoader):
         arguments = {
             "num_workers": 1,
@@ -243,9 +243,9 @@ def test_after_lightning_forgot_the_iterator_the_orders_are_still_torchs():
             loader._iterator = None
             orders.append([batch.tolist() for batch in loader])
         loader._iterator = None
-        found.append(orders)
+        actual.append(orders)
     loader.close()
-    assert found[0] == found[1]
+    assert actual[0] == actual[1]
 
 
 class FailsOnce:
@@ -265,8 +265,8 @@ class FailsOnce:
 
 
 def test_an_iterator_that_goes_on_after_an_error_goes_on_inline():
-    found = assert_alike(lambda: (Numbers(), {"sampler": FailsOnce(), "batch_size": None}), INLINE)
-    assert ("raised", "LookupError", "the third") in found["epochs"][0]
+    actual = assert_alike(lambda: (Numbers(), {"sampler": FailsOnce(), "batch_size": None}), INLINE)
+    assert ("raised", "LookupError", "the third") in actual["epochs"][0]
 
 
 @everywhere
@@ -284,8 +284,8 @@ def test_a_sampler_that_cannot_be_iterated_raises_at_iter(backend):
 @each_of(INLINE, FORK, THREAD)
 def test_an_index_that_the_dataset_does_not_have_is_the_datasets_error(backend):
     for kind, workers in backend.both:
-        found = events(iter(kind(Samples([1, 2]), sampler=[0, 7, 1], **workers)))
-        assert [item[1] if item[0] == "raised" else "batch" for item in found[:3]] == [
+        actual = events(iter(kind(Samples([1, 2]), sampler=[0, 7, 1], **workers)))
+        assert [item[1] if item[0] == "raised" else "batch" for item in actual[:3]] == [
             "batch",
             "IndexError",
             "batch",

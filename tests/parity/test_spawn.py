@@ -48,7 +48,7 @@ def init(worker):
 @pytest.fixture(scope="module")
 def seen():
     """Return what torch's loader and lit_loader's give over two epochs; both workers start at the same time."""
-    loaders, iterators, found = [], [], []
+    loaders, iterators, actual = [], [], []
     for kind in (TorchDataLoader, DataLoader):
         seed_everything()
         loaders.append(kind(Everything(), batch_sampler=batches(), worker_init_fn=init, **SPAWN))
@@ -56,10 +56,10 @@ def seen():
     for loader, iterator in zip(loaders, iterators, strict=True):
         first = events(iterator, ends=3)
         again = events(iter(loader), ends=3)
-        found.append((first, again))
+        actual.append((first, again))
         close(loader)
     iterators.clear()
-    return found
+    return actual
 
 
 def test_samples_of_every_type_errors_of_every_type_and_a_workers_facts_are_torchs(seen):
@@ -76,13 +76,13 @@ def test_all_of_them_came(seen):
         assert "'own process': True" in str(first[-3])
 
 
-def test_what_cannot_be_pickled_is_refused_with_torchs_warning_and_error():
+def test_unpicklable_objects_raise_with_torchs_warning_and_error():
     for arguments in (
         {"worker_init_fn": lambda worker: None},
         {"collate_fn": lambda samples: samples},
         {"dataset": [lambda: None]},
     ):
-        found = []
+        actual = []
         for kind in (TorchDataLoader, DataLoader):
             loader = kind(
                 **{"dataset": Numbers(3), **arguments}, num_workers=1, multiprocessing_context="spawn"
@@ -91,6 +91,6 @@ def test_what_cannot_be_pickled_is_refused_with_torchs_warning_and_error():
                 warnings.simplefilter("always")
                 error = error_of(iter, loader)
             said = [str(warning.message) for warning in caught if "pickle" in str(warning.message)]
-            found.append((type(error), str(error).split(" at 0x")[0], [text[:60] for text in said]))
-        assert found[0] == found[1]
-        assert found[0][2] == ["Got pickle error when attempting to start a worker Process. T"[:60]]
+            actual.append((type(error), str(error).split(" at 0x")[0], [text[:60] for text in said]))
+        assert actual[0] == actual[1]
+        assert actual[0][2] == ["Got pickle error when attempting to start a worker Process. T"[:60]]

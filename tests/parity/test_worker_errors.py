@@ -62,8 +62,8 @@ def every_error():
 
 @pytest.mark.parametrize("batch_size", [1, 2, None])
 def test_every_error_comes_in_its_place_as_torchs_and_the_iteration_goes_on(batch_size):
-    found = assert_alike(lambda: (every_error(), {"batch_size": batch_size}), *BREADTH)
-    assert str(found["epochs"][0]).count("'raised'") >= len(ERRORS) - 1
+    actual = assert_alike(lambda: (every_error(), {"batch_size": batch_size}), *BREADTH)
+    assert str(actual["epochs"][0]).count("'raised'") >= len(ERRORS) - 1
 
 
 def test_the_message_tells_the_place_and_holds_the_workers_traceback():
@@ -138,16 +138,16 @@ def test_a_dataset_that_raises_stop_iteration_ends_a_loop_and_not_the_iterator()
     def make():
         return Raising([0, StopIteration(), 2, 3]), {"collate_fn": as_list}
 
-    found = assert_alike(make, *EVERY)
-    assert found["epochs"][0].count("end") == 2
+    actual = assert_alike(make, *EVERY)
+    assert actual["epochs"][0].count("end") == 2
 
 
 @each_of(FORK, THREAD)
 def test_errors_of_every_batch_in_a_row(backend):
     for kind, workers in backend.both:
-        found = events(iter(kind(Raising([ValueError(n) for n in range(9)]), **workers)))
-        assert [item[2].split()[-1] for item in found[:9]] == [str(n) for n in range(9)]
-        assert found[9:] == ["end", "end"]
+        actual = events(iter(kind(Raising([ValueError(n) for n in range(9)]), **workers)))
+        assert [item[2].split()[-1] for item in actual[:9]] == [str(n) for n in range(9)]
+        assert actual[9:] == ["end", "end"]
 
 
 @each_of(FORK, KEPT, THREAD)
@@ -156,14 +156,14 @@ def test_errors_out_of_order_are_the_same_errors(backend, in_order):
     def make():
         return every_error(), {"in_order": in_order}
 
-    found = []
+    actual = []
     for kind, workers in backend.both:
         dataset, arguments = make()
         loader = kind(dataset, **arguments, **workers)
         items = [str(item).replace("process 1", "process 0") for item in events(iter(loader), ends=3)]
-        found.append(sorted(items))
+        actual.append(sorted(items))
         close(loader)
-    assert found[0] == found[1]
+    assert actual[0] == actual[1]
 
 
 @each_of(FORK, THREAD)
@@ -178,10 +178,10 @@ def test_a_timeout_is_torchs_and_the_iteration_may_go_on(backend):
         iterator = iter(loader)
         error = told(error_of(next, iterator))
         assert error == ("raised", "RuntimeError", "DataLoader timed out after 0.1 seconds")
-        found = events(iterator)
-        batches = [item for item in found if item[0] == "torch.Tensor"]
+        actual = events(iterator)
+        batches = [item for item in actual if item[0] == "torch.Tensor"]
         assert len(batches) == 1
-        assert {item for item in found if item[0] == "raised"} <= {error}
+        assert {item for item in actual if item[0] == "raised"} <= {error}
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])

@@ -20,8 +20,8 @@ def facts_with(dataset, **more):
 
 
 def test_worker_info_is_torchs():
-    found = assert_alike(facts_with(WorkerFacts()), *EVERY)
-    assert str(found["epochs"][0]).count("('id', ('builtins.int', '1'))") == 2
+    actual = assert_alike(facts_with(WorkerFacts()), *EVERY)
+    assert str(actual["epochs"][0]).count("('id', ('builtins.int', '1'))") == 2
 
 
 def test_seeds_and_draws_in_workers_are_torchs():
@@ -74,8 +74,10 @@ class Marked(Numbers):
 
 @pytest.mark.parametrize("function", [marks, draws, seeds])
 def test_worker_init_fn_runs_after_the_seeding_and_before_the_first_sample(function):
-    found = assert_alike(lambda: (Marked(5), {"worker_init_fn": function, "collate_fn": as_list}), FORK, KEPT)
-    assert len(found["epochs"][0]) == 7
+    actual = assert_alike(
+        lambda: (Marked(5), {"worker_init_fn": function, "collate_fn": as_list}), FORK, KEPT
+    )
+    assert len(actual["epochs"][0]) == 7
 
 
 @each_of(FORK, KEPT, THREAD)
@@ -117,10 +119,10 @@ class Affinity(Numbers):
 def test_the_affinity_that_worker_init_fn_sets_holds_while_samples_are_made():
     before = os.sched_getaffinity(0)
     for backend in (FORK, THREAD):
-        found = assert_alike(
+        actual = assert_alike(
             lambda: (Affinity(6), {"worker_init_fn": stays_on_one_core}), backend, num_epochs=1
         )
-        assert all("," not in item[1][0][1] for item in found["epochs"][0][:6])
+        assert all("," not in item[1][0][1] for item in actual["epochs"][0][:6])
     assert os.sched_getaffinity(0) == before
 
 
@@ -152,5 +154,5 @@ def test_handlers_that_worker_init_fn_sets_work():
             os.kill(os.getpid(), signal.SIGUSR1)
             return str(self.mark)
 
-    found = assert_alike(lambda: (Signalling(2), {"worker_init_fn": init}), FORK, num_epochs=1)
-    assert found["epochs"][0][0][1][0][1] == "heard"
+    actual = assert_alike(lambda: (Signalling(2), {"worker_init_fn": init}), FORK, num_epochs=1)
+    assert actual["epochs"][0][0][1][0][1] == "heard"

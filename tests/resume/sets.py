@@ -168,13 +168,13 @@ def resumed(loader, state, count):
 
 def rest_of(full, epoch, batches):
     """Return what is left of whole epochs after some batches of one of them."""
-    rest = full[epoch][batches:]
-    return ([rest] if rest else []) + full[epoch + 1 :]
+    remaining = full[epoch][batches:]
+    return ([remaining] if remaining else []) + full[epoch + 1 :]
 
 
-def assert_same(found, expected):
-    assert [len(epoch) for epoch in found] == [len(epoch) for epoch in expected]
-    for mine, other in zip(found, expected, strict=True):
+def assert_same(actual, expected):
+    assert [len(epoch) for epoch in actual] == [len(epoch) for epoch in expected]
+    for mine, other in zip(actual, expected, strict=True):
         assert all(torch.equal(a, b) for a, b in zip(mine, other, strict=True))
 
 

@@ -34,11 +34,11 @@ def test_another_number_of_ranks_goes_on_with_the_same_global_batches(name, befo
     full = epochs(on_ranks(name, 1, 8)[0], 2)
     states = [stopped(loader, 0, 1) for loader in on_ranks(name, *before)]
     assert all(state == states[0] for state in states)
-    found = together([resumed(loader, states[0], 2) for loader in on_ranks(name, *after)])
-    whole = SIZE // 8  # the last, partial one is filled up by ranks
+    actual = together([resumed(loader, states[0], 2) for loader in on_ranks(name, *after)])
+    unbroken = SIZE // 8  # the last, partial one is filled up by ranks
     assert_same(
-        [found[0][: whole - 1], found[1][:whole]],
-        [full[0][1:whole], full[1][:whole]],
+        [actual[0][: unbroken - 1], actual[1][:unbroken]],
+        [full[0][1:unbroken], full[1][:unbroken]],
     )
 
 
@@ -49,10 +49,10 @@ def test_another_batch_size_goes_on_from_the_same_sample_if_asked(size):
     with pytest.raises(ValueError, match=rf"global_batch=4 in the state, {size} here.*same_sample"):
         make("plain", batch_size=size).load_state_dict(state)
     loader = make("plain", batch_size=size, resume="same_sample")
-    found = resumed(loader, state, 2)
-    assert [len(batch) for batch in found[0][:-1]] == [size] * (len(found[0]) - 1)
-    assert torch.equal(torch.cat(found[0]), samples[12:])
-    assert torch.equal(torch.cat(found[1]), torch.cat(epochs(make("plain"), 2)[1]))
+    actual = resumed(loader, state, 2)
+    assert [len(batch) for batch in actual[0][:-1]] == [size] * (len(actual[0]) - 1)
+    assert torch.equal(torch.cat(actual[0]), samples[12:])
+    assert torch.equal(torch.cat(actual[1]), torch.cat(epochs(make("plain"), 2)[1]))
 
 
 def test_such_a_pass_can_be_stopped_and_gone_on_with_too():
@@ -62,8 +62,8 @@ def test_such_a_pass_can_be_stopped_and_gone_on_with_too():
     next(iter(loader))
     state = loader.state_dict()
     assert state["position"] == 17
-    found = resumed(make("plain", batch_size=5), state, 1)
-    assert torch.equal(torch.cat(found[0]), samples[17:])
+    actual = resumed(make("plain", batch_size=5), state, 1)
+    assert torch.equal(torch.cat(actual[0]), samples[17:])
 
 
 def test_groups_depend_on_the_global_batch_and_are_refused():
@@ -72,8 +72,8 @@ def test_groups_depend_on_the_global_batch_and_are_refused():
         loader.load_state_dict(stopped(make("grouped"), 0, 2))
 
 
-def test_what_is_left_of_an_epoch_may_be_no_batch_at_all():
+def test_resume_after_last_full_batch_yields_no_batches():
     state = stopped(make("drop last"), 0, 5)  # 20 of 26
     full = epochs(make("drop last", batch_size=8), 2)
-    found = resumed(make("drop last", batch_size=8, resume="same_sample"), state, 1)
-    assert_same(found, full[1:])
+    actual = resumed(make("drop last", batch_size=8, resume="same_sample"), state, 1)
+    assert_same(actual, full[1:])

@@ -78,7 +78,7 @@ def check_what_was_taken(name, state):
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 7, {}, {"version": True}, {"version": "1"}, {1: 2}])
-def test_what_is_no_state_at_all(state):
+def test_object_that_is_no_state_raises(state):
     with pytest.raises(ValueError, match="loader's state"):
         make("plain").load_state_dict(state)
 

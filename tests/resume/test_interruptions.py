@@ -31,7 +31,7 @@ def load(loader, state):
 
 
 @pytest.mark.parametrize("name", ALL)
-def test_what_is_held_of_a_resumed_pass_does_not_count(name):
+def test_held_batches_of_a_resumed_epoch_do_not_count(name):
     full = epochs(make(name), 1)[0]
     state = stopped(make(name), 0, 2)
     for received, held in ((1, 1), (2, 1), (2, 2)):
@@ -125,11 +125,11 @@ class Asking(StatefulStream):
 
 def test_a_signal_in_the_moment_in_which_a_resumed_pass_begins():
     state = stopped(make("stream with state"), 0, 3)
-    found = []
-    loader = DataLoader(Asking(lambda: found.append(loader.state_dict())), batch_size=4, seed=3)
+    actual = []
+    loader = DataLoader(Asking(lambda: actual.append(loader.state_dict())), batch_size=4, seed=3)
     load(loader, state)
     next(iter(loader))
-    assert found == [state]
+    assert actual == [state]
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -160,5 +160,5 @@ def test_progress_keeps_what_may_be_held_and_no_more():
         progress.note(number)
         progress.received()
         for held in range(MAX_HELD + 1):
-            assert progress.reached(held=held)[1] == (number - held if number > held else "first")
+            assert progress.reached(num_held=held)[1] == (number - held if number > held else "first")
     assert len(progress._notes) <= MAX_HELD + 2

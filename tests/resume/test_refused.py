@@ -130,7 +130,7 @@ def test_restart_leaves_a_state_aside_that_does_not_fit_and_takes_one_that_does(
     full = epochs(make("plain"), 1)[0]
     loader = make("plain", resume="restart")
     with pytest.warns(
-        ResumeWarning, match="a loader's state was ignored, and its epoch begins anew. .*seed=4"
+        ResumeWarning, match="a loader's state was ignored, and its epoch starts over. .*seed=4"
     ):
         loader.load_state_dict(stopped(make("plain", seed=4), 0, 2))
     assert_same([list(loader)], [full])

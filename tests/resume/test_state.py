@@ -17,7 +17,7 @@ from tests.resume.sets import SAMPLERS, Numbers, assert_same, chosen, epochs, ma
 
 
 @pytest.mark.parametrize("name", [*SAMPLERS, "custom", "custom with state", "stream", "stream with state"])
-def test_it_is_small_plain_json_and_loads_as_weights_only(name):
+def test_state_is_small_plain_json_and_loads_as_weights_only(name):
     loader = make(name)
     state = stopped(loader, 1, 3)
     assert json.loads(json.dumps(state)) == state
@@ -28,7 +28,7 @@ def test_it_is_small_plain_json_and_loads_as_weights_only(name):
     assert torch.load(file, weights_only=True) == state
 
 
-def test_it_may_be_taken_before_between_within_and_after_epochs():
+def test_state_may_be_saved_before_between_within_and_after_epochs():
     loader = make("plain")
     taken = [loader.state_dict()]
     iterator = iter(loader)
@@ -45,7 +45,7 @@ def test_it_may_be_taken_before_between_within_and_after_epochs():
     assert places == [(0, 0), (0, 0), (0, 4), (0, 4), (1, 0), (1, 4), (7, 0)]
 
 
-def test_it_counts_what_was_received_and_not_what_workers_made_ahead():
+def test_state_counts_received_batches_and_not_those_made_ahead():
     with make("plain", (2, "fork"), prefetch_factor=3) as loader:
         iterator = iter(loader)
         next(iterator)
@@ -76,14 +76,14 @@ def test_a_loaded_state_is_the_state_until_a_batch_is_taken():
     assert loader.state_dict()["position"] == state["position"] + 4
 
 
-def test_it_counts_once():
+def test_loaded_state_applies_to_one_iterator():
     full = epochs(make("plain"), 3)
     loader = make("plain")
     state = stopped(make("plain"), 0, 2)
     assert_same(resumed(loader, state, 3), [full[0][2:], full[1], full[2]])
 
 
-def test_it_may_be_loaded_while_an_iterator_is_alive():
+def test_state_may_be_loaded_while_an_iterator_is_alive():
     full = epochs(make("plain"), 2)
     state = stopped(make("plain"), 0, 5)
     loader = make("plain")
@@ -95,15 +95,15 @@ def test_it_may_be_loaded_while_an_iterator_is_alive():
     assert_same([list(alive)], [full[0][2:]])
 
 
-def test_it_may_be_stopped_again_and_again():
+def test_epoch_resumed_after_every_batch_is_the_same():
     full = epochs(make("plain"), 1)[0]
-    found, state = [], make("plain").state_dict()
+    actual, state = [], make("plain").state_dict()
     for _ in full:
         loader = make("plain")
         loader.load_state_dict(state)
-        found.append(next(iter(loader)))
+        actual.append(next(iter(loader)))
         state = loader.state_dict()
-    assert_same([found], [full])
+    assert_same([actual], [full])
     assert (state["epoch"], state["position"]) == (1, 0)
 
 
@@ -120,12 +120,12 @@ def test_naming_the_same_epoch_again_changes_nothing_and_another_one_begins_it()
             assert_same([list(loader)], [expected])
 
 
-def test_it_is_the_same_on_every_rank():
+def test_state_is_the_same_on_every_rank():
     states = [stopped(make("plain", rank=rank, world_size=3), 1, 1) for rank in range(3)]
     assert states[0] == states[1] == states[2]
 
 
-def test_what_the_consumer_holds_unused_does_not_count():
+def test_held_batches_do_not_count():
     full = epochs(make("plain"), 1)[0]
     for name in ("plain", "custom", "stream"):
         full = epochs(make(name), 1)[0]
@@ -203,7 +203,7 @@ def test_unresumable_state_warns_when_saved_and_when_loaded_and_raises_if_strict
     assert json.loads(json.dumps(state)) == state
     with pytest.raises(ValueError, match=f"cannot be resumed: .*{reason}"):
         make("plain").load_state_dict(state, strict=True)
-    with pytest.warns(ResumeWarning, match=f"begins anew.*cannot be resumed: .*{reason}"):
+    with pytest.warns(ResumeWarning, match=f"starts over.*cannot be resumed: .*{reason}"):
         make("plain").load_state_dict(state)
     with pytest.raises(ValueError, match=f"this loader cannot be resumed: .*{reason}"):
         loader.load_state_dict(make("plain").state_dict())
@@ -258,8 +258,8 @@ def test_workers_that_live_on_get_the_state_of_a_map_data_set_too():
     with loader() as going_on:
         list(going_on)  # its workers have the data set as it was
         going_on.load_state_dict(state)
-        found = list(going_on)
-    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+        actual = list(going_on)
+    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -138,9 +138,9 @@ class FlaggedWithIterator(Flagged):
 
     def __iter__(self):
         first, self.resume = self.at if self.resume else 0, False
-        found = Iterator(0)
-        found.at = first
-        return found
+        actual = Iterator(0)
+        actual.at = first
+        return actual
 
     def state_dict(self):
         return {"at": 0}
@@ -186,18 +186,18 @@ STREAMS = [SelfIterating, StatefulIterator, CountsEpochs, CountsAtTheEnd, Flagge
     [*MATRIX[::2], *(pytest.param(*each, marks=pytest.mark.soak) for each in MATRIX[1::2])],
 )
 @pytest.mark.parametrize("dataset", STREAMS)
-def test_it_goes_on_in_the_middle_at_the_beginning_and_between_epochs(dataset, backend, seed):
+def test_stateful_stream_resumes_in_the_middle_at_the_beginning_and_between_epochs(dataset, backend, seed):
     def loader():
         return loader_of(dataset, seed, **BACKENDS[backend])
 
-    with loader() as whole:
-        full = epochs(whole, 3)
+    with loader() as unbroken:
+        full = epochs(unbroken, 3)
     for epoch, batches in ((0, 3), (1, 0), (1, len(full[1])), (2, 2)):
         with loader() as saving:
             state = json.loads(json.dumps(stopped(saving, epoch, batches)))
-        rest = full[epoch][batches:]
+        remaining = full[epoch][batches:]
         with loader() as going_on:
-            expected = (([rest] if rest else []) + full[epoch + 1 :])[:2]
+            expected = (([remaining] if remaining else []) + full[epoch + 1 :])[:2]
             assert_same(resumed(going_on, state, len(expected)), expected)
 
 
@@ -209,8 +209,8 @@ def test_between_epochs_is_after_the_end_was_found(backend, seed):
     def loader():
         return loader_of(CountsAtTheEnd, seed, **BACKENDS[backend])
 
-    with loader() as whole:
-        full = epochs(whole, 3)
+    with loader() as unbroken:
+        full = epochs(unbroken, 3)
     with loader() as saving:
         epochs(saving, 2)
         state = saving.state_dict()
@@ -225,10 +225,10 @@ def test_stream_whose_states_repeat_is_resumed(stop, seed):
     state = stopped(loader_of(Cycling, seed), 0, stop)
     loader = loader_of(Cycling, seed)
     loader.load_state_dict(state)
-    found = list(loader)  # a warning is an error here
-    assert len(found[0]) == 4
+    actual = list(loader)  # a warning is an error here
+    assert len(actual[0]) == 4
     # its own end is not part of its state: as far as the batches of the unbroken run go
-    assert_same([found[: len(full) - stop - 1]], [full[stop:-1]])
+    assert_same([actual[: len(full) - stop - 1]], [full[stop:-1]])
 
 
 class Shrunk(IterableDataset):
@@ -259,16 +259,16 @@ def test_without_a_seed_a_worker_whose_dataset_refuses_its_state_counts_off(back
     def loader():
         return loader_of(Refusing, None, **BACKENDS[backend])
 
-    with loader() as whole:
-        full = epochs(whole, 1)[0]
+    with loader() as unbroken:
+        full = epochs(unbroken, 1)[0]
     with loader() as saving:
         state = stopped(saving, 0, 3)
     state["dataset_state"] = None
     with loader() as going_on:
         going_on.load_state_dict(state)
         with pytest.warns(ResumeWarning, match="load_state_dict raised KeyError"):
-            found = list(going_on)
-    assert_same([found], [full[3:]])
+            actual = list(going_on)
+    assert_same([actual], [full[3:]])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -280,9 +280,9 @@ def test_threads_that_share_a_dataset_go_on_from_what_it_was_before_the_epoch(se
     def loader():
         return loader_of(PerEpoch, seed, **BACKENDS["threads"])
 
-    with loader() as whole:
-        whole.dataset.epoch = 7
-        full = epochs(whole, 1)[0]
+    with loader() as unbroken:
+        unbroken.dataset.epoch = 7
+        full = epochs(unbroken, 1)[0]
     with loader() as saving:
         saving.dataset.epoch = 7
         state = stopped(saving, 0, 2)
@@ -295,13 +295,13 @@ def test_threads_that_share_a_dataset_go_on_from_what_it_was_before_the_epoch(se
 def test_a_state_loaded_into_a_loader_that_was_used_puts_its_dataset_back(backend, seed):
     with loader_of(CountsEpochs, seed, **BACKENDS[backend]) as loader:
         state = stopped(loader, 1, 2)
-        rest = [batch.clone() for batch in loader]
-        assert len(rest)
+        remaining = [batch.clone() for batch in loader]
+        assert len(remaining)
         epochs(loader, 2)
         loader.load_state_dict(state)  # a warning is an error here
-        found = epochs(loader, 1)[0]
-    with loader_of(CountsEpochs, seed, **BACKENDS[backend]) as whole:
-        assert_same([found], [epochs(whole, 2)[1][2:]])
+        actual = epochs(loader, 1)[0]
+    with loader_of(CountsEpochs, seed, **BACKENDS[backend]) as unbroken:
+        assert_same([actual], [epochs(unbroken, 2)[1][2:]])
 
 
 class Plain(IterableDataset):
@@ -328,7 +328,7 @@ def test_without_a_seed_another_worker_count_or_order_begins_the_epoch_anew(othe
     state = stopped(loader_of(Plain, None), 0, 3)
     with loader_of(Plain, None, **other) as loader:
         with pytest.warns(
-            ResumeWarning, match=r"its epoch begins anew.*(num_workers=|in_order=False)"
+            ResumeWarning, match=r"its epoch starts over.*(num_workers=|in_order=False)"
         ) as told:
             loader.load_state_dict(state)
         assert len(told) == 1

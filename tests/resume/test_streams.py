@@ -36,8 +36,10 @@ def test_a_worker_that_ended_stays_ended_and_the_turns_go_on(dataset):
     full = epochs(loader(), 2)
     for stop in (1, 4, len(full[0])):  # the first one ends with its first batch
         state = stopped(loader(), 0, stop)
-        rest = full[0][stop:]
-        assert_same(resumed(loader(), state, 1 + bool(rest)), [rest, full[1]] if rest else [full[1]])
+        remaining = full[0][stop:]
+        assert_same(
+            resumed(loader(), state, 1 + bool(remaining)), [remaining, full[1]] if remaining else [full[1]]
+        )
 
 
 class Counting(StatefulStream):
@@ -104,7 +106,7 @@ class Shuffling(Stream):
 
 
 @pytest.mark.parametrize("stop", [1, 3, 6])
-def test_what_a_dataset_keeps_comes_out_the_same_when_counted_off(stop):
+def test_shuffle_buffer_is_the_same_after_forwarding_by_count(stop):
     def loader():
         return DataLoader(Shuffling(), batch_size=4, seed=1)
 

@@ -103,7 +103,7 @@ def test_the_same_indices_follow_and_the_epoch_is_whole(name, workers):
         seed_all(stop_at)
         with DataLoader(Indices(), **SAMPLERS[name](), **workers) as loader:
             list(loader)
-            before, rest, state = stop(loader, stop_at)
+            before, remaining, state = stop(loader, stop_at)
         state = json.loads(json.dumps(state))
         seed_all(99)
         with DataLoader(Indices(), **SAMPLERS[name](), **workers) as loader:
@@ -112,10 +112,10 @@ def test_the_same_indices_follow_and_the_epoch_is_whole(name, workers):
             assert len(told) == 1
             again = iter(loader)
             first = plain([next(again)])
-            assert loader.state_dict()["position"] == (0 if len(rest) == 1 else stop_at + 1)
-            assert first + plain(again) == rest
+            assert loader.state_dict()["position"] == (0 if len(remaining) == 1 else stop_at + 1)
+            assert first + plain(again) == remaining
             if name in ("shuffle", "lit_loader's"):
-                assert sorted(chain(*before, *rest)) == list(range(SIZE))
+                assert sorted(chain(*before, *remaining)) == list(range(SIZE))
 
 
 def test_resuming_leaves_the_default_generator_unchanged():
@@ -140,11 +140,11 @@ def test_resuming_leaves_the_default_generator_unchanged():
 )
 def test_user_sampler_without_state_is_forwarded_by_count(arguments, workers):
     with DataLoader(Indices(), **arguments, **workers) as loader:
-        _, rest, state = stop(loader, 2)
+        _, remaining, state = stop(loader, 2)
     with DataLoader(Indices(), **arguments, **workers) as loader:
         with pytest.warns(ResumeWarning, match=r"has no state_dict, .* first 2 batches are dropped"):
             loader.load_state_dict(json.loads(json.dumps(state)))
-        assert plain(loader) == rest
+        assert plain(loader) == remaining
 
 
 @pytest.mark.parametrize("workers", [INLINE, WORKERS, PERSISTENT], ids=str)
@@ -152,8 +152,8 @@ def test_with_a_generator_of_its_own_the_next_epochs_follow_too(workers):
     def loader():
         return DataLoader(Indices(), **SAMPLERS["shuffle with a generator"](), **workers)
 
-    whole = loader()
-    full = [plain(whole) for _ in range(4)]
+    unbroken = loader()
+    full = [plain(unbroken) for _ in range(4)]
     for epoch, stop_at in ((0, 3), (1, 0), (1, 3), (2, 0)):
         saving = loader()
         for _ in range(epoch):
@@ -166,8 +166,8 @@ def test_with_a_generator_of_its_own_the_next_epochs_follow_too(workers):
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResumeWarning)
             going_on.load_state_dict(state)
-        found = [plain(going_on) for _ in range(2)]
-        assert found == [full[epoch][stop_at:], *full[epoch + 1 : epoch + 2]]
+        actual = [plain(going_on) for _ in range(2)]
+        assert actual == [full[epoch][stop_at:], *full[epoch + 1 : epoch + 2]]
 
 
 def test_a_state_taken_before_the_first_batch_gives_the_order_that_iter_began():
@@ -210,7 +210,7 @@ def test_a_state_that_does_not_fit_begins_the_epoch_anew_with_one_warning(which)
         with pytest.warns(NotResumableWarning, match="in_order=False"):
             state = DataLoader(Indices(), in_order=False, num_workers=1).state_dict()
     loader = DataLoader(Indices(), batch_size=BATCH)
-    with pytest.warns(ResumeWarning, match="its epoch begins anew") as told:
+    with pytest.warns(ResumeWarning, match="its epoch starts over") as told:
         loader.load_state_dict(state)
     assert len(told) == 1
     assert list(chain(*plain(loader))) == list(range(SIZE))
@@ -225,7 +225,7 @@ def test_hostile_generator_state_is_refused_when_it_is_loaded(name, generator):
         _, _, state = stop(loader, 2)
     loader = DataLoader(Indices(), **SAMPLERS[name]())
     before = torch.get_rng_state()
-    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*generator"):
+    with pytest.warns(ResumeWarning, match=r"its epoch starts over\. .*generator"):
         loader.load_state_dict({**state, "generator": generator})
     assert torch.equal(torch.get_rng_state(), before)
     assert len(list(loader)) == 7
@@ -265,12 +265,12 @@ class Adopting(StatefulSampler):
 
 def test_a_sampler_that_keeps_its_state_changes_nobody_elses():
     with DataLoader(Indices(), batch_size=BATCH, sampler=Adopting()) as loader:
-        _, rest, state = stop(loader, 2)
+        _, remaining, state = stop(loader, 2)
     before = json.dumps(state)
     with DataLoader(Indices(), batch_size=BATCH, sampler=Adopting(), **WORKERS) as loader:
         with pytest.warns(ResumeWarning, match="without seed="):
             loader.load_state_dict(state)
-        assert plain(loader) == rest
+        assert plain(loader) == remaining
     assert json.dumps(state) == before
 
 
@@ -286,7 +286,7 @@ def test_a_sampler_that_refuses_its_state_begins_its_epoch_anew():
     with pytest.warns(ResumeWarning, match="without seed="):
         loader.load_state_dict(state)
     with pytest.warns(
-        ResumeWarning, match=r"the epoch begins anew: Picky\.load_state_dict\(\) raised KeyError"
+        ResumeWarning, match=r"the epoch starts over: Picky\.load_state_dict\(\) raised KeyError"
     ):
         iterator = iter(loader)
     assert len(list(iterator)) == 7
@@ -311,7 +311,7 @@ def test_batches_of_another_size_begin_the_epoch_anew():
 
     _, _, state = stop(loader(4), 3)
     later = loader(8)
-    with pytest.warns(ResumeWarning, match=r"its epoch begins anew\. .*global_batch=4 in the state, 8 here"):
+    with pytest.warns(ResumeWarning, match=r"its epoch starts over\. .*global_batch=4 in the state, 8 here"):
         later.load_state_dict(state)
     assert len(list(later)) == 4
 
@@ -321,7 +321,7 @@ def test_a_misfit_after_a_fit_begins_the_epoch_anew_too():
     _, _, state = stop(DataLoader(Indices(), batch_size=BATCH), 2)
     with pytest.warns(ResumeWarning, match="without seed="):
         loader.load_state_dict(state)
-    with pytest.warns(ResumeWarning, match="its epoch begins anew"):
+    with pytest.warns(ResumeWarning, match="its epoch starts over"):
         loader.load_state_dict({})
     assert len(list(loader)) == 7
 
@@ -336,11 +336,11 @@ def test_on_several_ranks_what_a_rank_draws_is_not_resumed(monkeypatch):
     with pytest.warns(NotResumableWarning, match="each rank draws for itself"):
         assert loader(TorchRandomSampler(Indices())).state_dict()["resumable"] is False
     sharded = loader(DistributedSampler(Indices(), 2, 1))
-    _, rest, state = stop(sharded, 2)
+    _, remaining, state = stop(sharded, 2)
     later = loader(DistributedSampler(Indices(), 2, 1))
     with pytest.warns(ResumeWarning, match="without seed="):
         later.load_state_dict(state)
-    assert plain(later) == rest
+    assert plain(later) == remaining
 
 
 def test_state_of_torchs_samplers_is_small_and_epoch_has_no_notes():

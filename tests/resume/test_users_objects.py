@@ -105,7 +105,7 @@ def test_ranks_whose_batches_have_other_sizes_go_on_by_the_state_of_one():
         assert_same(resumed(loader, states[0], 1), [expected[2:]])
 
 
-def test_what_a_state_holds_is_nobody_elses():
+def test_state_shares_no_objects_with_the_sampler():
     loader = make("custom with state")
     state = stopped(loader, 0, 2)
     state["sampler_state"]["taken"] = 99

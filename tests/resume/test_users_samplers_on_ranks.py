@@ -65,8 +65,8 @@ def test_every_rank_goes_on_with_its_part_from_one_state(form, world_size):
             saved = json.dumps(states[0])
             assert len(saved) < 1000
             for loader, expected in zip(ranks_of(form, world_size), full, strict=True):
-                rest = [part for part in (expected[epoch][batch:], *expected[epoch + 1 :]) if part]
-                assert_same(resumed(loader, json.loads(saved), len(rest)), rest)
+                remaining = [part for part in (expected[epoch][batch:], *expected[epoch + 1 :]) if part]
+                assert_same(resumed(loader, json.loads(saved), len(remaining)), remaining)
 
 
 @pytest.mark.parametrize("form", ["replayed", "stateful", "stateful batches"])
@@ -103,13 +103,13 @@ def test_a_replayed_sampler_goes_on_with_other_ranks_and_the_same_global_batch(s
             for rank in range(world_size)
         ]
 
-    whole = epochs(ranks(1)[0], 1)[0]
+    unbroken = epochs(ranks(1)[0], 1)[0]
     for saving in (1, 2, 3):
         (state, *others) = [stopped(loader, 0, stop) for loader in ranks(saving)]
         assert all(other == state for other in others)
         for going_on in (1, 2, 3):
             parts = [resumed(loader, state, 1)[0] for loader in ranks(going_on)]
-            assert_same([[torch.cat(part) for part in zip(*parts, strict=True)]], [whole[stop:]])
+            assert_same([[torch.cat(part) for part in zip(*parts, strict=True)]], [unbroken[stop:]])
 
 
 def test_another_global_batch_is_refused_and_so_are_other_ranks_of_a_sampler_with_a_state():
@@ -202,11 +202,11 @@ def test_indices_that_are_tuples_are_tuples_after_a_resume_too():
     iterator = iter(first)
     next(iterator)
     state = first.state_dict()
-    rest = list(iterator)
+    remaining = list(iterator)
     again = loader()
     again.load_state_dict(state)
-    assert list(again) == rest
-    assert [type(index) for index in rest[0]] == [tuple, tuple], "the second one fills the batch up"
+    assert list(again) == remaining
+    assert [type(index) for index in remaining[0]] == [tuple, tuple], "the second one fills the batch up"
 
 
 def test_indices_that_nothing_is_filled_up_with_need_not_be_plain():

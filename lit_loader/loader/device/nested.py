@@ -68,7 +68,8 @@ def _with_parts(data: Any, parts: Any, other: Callable[[Any], Any] | None) -> An
             for index, part in enumerate(parts):
                 clone[index] = part
         return clone
-    except TypeError:  # a range, for example, or a mapping that cannot be copied
+    except TypeError:
+        # A range, for example, or a mapping that cannot be copied.
         return parts
 
 
@@ -117,8 +118,8 @@ def _pinned(data: Any) -> Any:
         return data.pin_memory() if hasattr(data, "pin_memory") else NO_LEAF
     pinned = data.pin_memory()
     if type(pinned) is not type(data):
-        # torch's operators return plain tensors for tv_tensors. An import of the module would take seconds; as long as
-        # nobody has imported it, there are no tv_tensors.
+        # torch's operators return plain tensors for tv_tensors. An import of the module would take seconds, and as long
+        # as it is not imported no tv_tensor exists.
         tv_tensors = sys.modules.get("torchvision.tv_tensors")
         if tv_tensors is not None and isinstance(data, tv_tensors.TVTensor):
             return tv_tensors.wrap(pinned, like=data)
@@ -139,7 +140,8 @@ def moved(batch: Any, device: torch.device) -> Any:
         if not has_to(data):
             return NO_LEAF
         result = data.to(device)
-        return data if result is None else result  # Lightning also accepts a to() that returns nothing
+        # Lightning also accepts a to() that returns nothing.
+        return data if result is None else result
 
     return map_nested(batch, leaf)
 

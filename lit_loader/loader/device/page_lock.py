@@ -23,9 +23,12 @@ from typing import Any, Final
 
 import torch
 
-_PORTABLE: Final = 1  # cudaHostRegisterPortable: page-locked for every context, not for the current one alone
-_CAPTURE_UNSUPPORTED: Final = 900  # cudaErrorStreamCaptureUnsupported: another thread captures a graph
-_NOT_REGISTERED: Final = 713  # cudaErrorHostMemoryNotRegistered
+# cudaHostRegisterPortable: page-locked for every context, not for the current one alone
+_PORTABLE: Final = 1
+# cudaErrorStreamCaptureUnsupported: another thread captures a graph
+_CAPTURE_UNSUPPORTED: Final = 900
+# cudaErrorHostMemoryNotRegistered
+_NOT_REGISTERED: Final = 713
 
 
 class CudaPageLock:
@@ -74,7 +77,8 @@ class CudaPageLock:
             False if the memory may still be registered: it has to stay mapped then.
         """
         if os.getpid() != self._pid:
-            return True  # nothing is registered for a fork
+            # Nothing is registered for a fork.
+            return True
         if _is_capturing():
             return False
         with self._on_device() as cudart:
@@ -82,12 +86,14 @@ class CudaPageLock:
         if error == 0:
             return True
         self._clear_error()
-        return error == _NOT_REGISTERED  # Ctrl-C came before it was registered, or after it was unregistered
+        # Ctrl-C may have arrived before it was registered, or after it was unregistered.
+        return error == _NOT_REGISTERED
 
     @contextlib.contextmanager
     def _on_device(self) -> Iterator[Any]:
         """Make the device the current one, because CUDA would create a context on any other; return the runtime."""
-        cudart = _cudart()  # initialises CUDA
+        # This initialises CUDA.
+        cudart = _cudart()
         with torch.cuda.device(self._device) if _is_initialized() else contextlib.nullcontext():
             yield cudart
 

@@ -45,7 +45,8 @@ class PinJob:
             self._batch = self._pin(self._batch)
         except BaseException as error:
             if not self._in_thread and not isinstance(error, Exception):
-                raise  # Ctrl-C: the batch is page-locked by the next call
+                # Ctrl-C: the next call page-locks the batch.
+                raise
             self._error = error
         self._done.set()
 
@@ -59,7 +60,8 @@ class PinJob:
             try:
                 raise error
             finally:
-                del error  # its traceback holds this frame: a reference cycle
+                # The traceback holds this frame: without this, a reference cycle would keep the batch alive.
+                del error
         return self._batch
 
 
@@ -86,7 +88,8 @@ class PinnedBatches(WrappedBatches):
 
     def next_batch(self) -> Any:
         """Return the next batch; errors of the engine and of `pin` are raised in their order."""
-        if os.getpid() != self._pid:  # in a fork, which has no thread: the engine decides whether that raises
+        if os.getpid() != self._pid:
+            # A fork has no thread. The engine decides whether it may be used there.
             return self._pin(self._batches.next_batch())
         if not self._ahead:
             self._ahead.append(PinJob(self._batches.next_batch(), self._pin, in_thread=False))
@@ -98,13 +101,16 @@ class PinnedBatches(WrappedBatches):
                 raise first
             batch = first.result()
         except KeyboardInterrupt:
-            raise  # the batch stays, and is returned by the next call
+            # Ctrl-C while waiting: the batch stays, and the next call returns it.
+            raise
         except BaseException:
             self._ahead.popleft()
             raise
         finally:
-            del first  # the error's traceback holds this frame: a reference cycle
-        self._ahead.popleft()  # not before, so that Ctrl-C while waiting loses no batch
+            # The error's traceback holds this frame: without this, a reference cycle would keep the batch alive.
+            del first
+        # Not before the batch is there, so that Ctrl-C while waiting loses no batch.
+        self._ahead.popleft()
         return batch
 
     def close(self) -> None:
@@ -141,8 +147,11 @@ def _start_thread() -> JobQueue:
 
 
 def _run_jobs(jobs: JobQueue, device_index: int) -> None:
-    torch.set_num_threads(1)  # of this thread alone: the copy must not take the cores of the training step
-    torch.accelerator.set_device_index(device_index)  # else a context would be created on device 0
+    # For this thread alone: the copy must not take cores from the training step.
+    torch.set_num_threads(1)
+    # Otherwise CUDA would create a context on device 0.
+    torch.accelerator.set_device_index(device_index)
     while (job := jobs.get()) is not None:
         job.run()
-        del job  # its batch must not live until the next one comes
+        # Its batch must not live until the next one arrives.
+        del job

@@ -45,5 +45,6 @@ def _default_generator(device: torch.device) -> Any:
     module: Any = torch.get_device_module(device)
     if device.type == "mps":
         return module._get_default_mps_generator()
-    module.init()  # fills default_generators, which is empty before
+    # Fills default_generators, which is empty before.
+    module.init()
     return module.default_generators[device.index if device.index is not None else module.current_device()]

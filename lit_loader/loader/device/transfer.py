@@ -72,7 +72,7 @@ def make_transfer(
         pin_memory_device: The loader's ``pin_memory_device``.
         device: The loader's device, as returned by `checked_device`.
         from_slots: True if batches may be in page-locked slots of worker processes.
-        ahead: True if a batch may be taken ahead to page-lock it in a thread, if there is no device.
+        ahead: True if a batch may be taken ahead to page-lock it in a thread; without effect on copies to a device.
     """
     pin = find_pin(pin_memory, pin_memory_device)
     if device is None or device.type == "cpu":
@@ -149,17 +149,21 @@ class DevicePrefetcher(WrappedBatches):
         self._pin = pin
         self._streams = streams
         self._from_slots = from_slots
-        self._ahead: deque[PendingTransfer | Exception] = deque()  # not delivered yet
+        # Transfers that were started and not delivered, and errors that were raised ahead.
+        self._ahead: deque[PendingTransfer | Exception] = deque()
         # copies that may be running, so that sources are kept
         self._in_flight: deque[PendingTransfer] = deque()
-        self._delivered: deque[torch.Event] = deque()  # recorded on the consumer's stream
+        # Events recorded on the consumer's stream, one for each delivered batch.
+        self._delivered: deque[torch.Event] = deque()
         self._pid = os.getpid()
 
     def next_batch(self) -> Any:
         """Return the next batch, on the device; errors of the engine are raised in their order."""
         if os.getpid() != self._pid:
-            return self._batches.next_batch()  # in a fork: the engine decides whether that raises
-        while self._in_flight and self._in_flight[0].is_done:  # copies on one stream end in order
+            # In a fork the device may not be used. The engine decides whether it may be.
+            return self._batches.next_batch()
+        # Copies on one stream end in order.
+        while self._in_flight and self._in_flight[0].is_done:
             self._in_flight.popleft()
         if not self._ahead:
             self._ahead.append(self._start_next())
@@ -169,13 +173,15 @@ class DevicePrefetcher(WrappedBatches):
             try:
                 raise first
             finally:
-                del first  # the error's traceback holds this frame: a reference cycle
+                # The traceback holds this frame: without this, a reference cycle would keep the batch alive.
+                del first
         if len(self._ahead) == 1 and self._batches.poll():
             self._look_ahead()
         while len(self._delivered) >= MAX_QUEUED:
             self._delivered.popleft().synchronize()
         self._delivered.append(self._streams.record_event())
-        self._ahead.popleft()  # not before, so that Ctrl-C while looking ahead or waiting loses no batch
+        # Not before, so that Ctrl-C while looking ahead or waiting loses no batch.
+        self._ahead.popleft()
         try:
             return first.finish()
         finally:
@@ -218,7 +224,9 @@ class DevicePrefetcher(WrappedBatches):
         A finalizer may call this at any time: also while a graph is captured, when no event may be waited for, and
         after the device has failed, when waiting raises RuntimeError.
         """
-        _unfinished.update(self._in_flight)  # before the first wait, which Ctrl-C may interrupt
+        # Before the first wait, which Ctrl-C may interrupt: a source that is freed too early is overwritten while it is
+        # copied.
+        _unfinished.update(self._in_flight)
         for transfer in list(_unfinished):
             with contextlib.suppress(RuntimeError):
                 if not self._streams.is_capturing():
@@ -242,7 +250,8 @@ class PendingTransfer:
         self._streams = streams
         # Copies objects that stay on the CPU; one memo for all, so that an object that occurs twice stays one.
         self._own_copy = partial(copy.deepcopy, memo={}) if from_slots else None
-        self._on_side_stream: list[Tensor] = []  # results whose memory the consumer's stream will use
+        # Results whose memory the consumer's stream will use.
+        self._on_side_stream: list[Tensor] = []
         self._moves_at_delivery = False
         self._copied: torch.Event | None = None
 
@@ -253,7 +262,8 @@ class PendingTransfer:
                 self._result = map_nested(self._source, self._start_leaf, other=self._own_copy)
                 self._copied = self._streams.record_event()
             except BaseException:
-                with contextlib.suppress(RuntimeError):  # the device has failed
+                # The device may have failed, which the error below says better.
+                with contextlib.suppress(RuntimeError):
                     self.synchronize()
                 raise
 
@@ -268,7 +278,7 @@ class PendingTransfer:
         if self._moves_at_delivery:
             self._moves_at_delivery = False
             result = moved(result, streams.device)
-            # This stream has waited for the side stream, so the event comes after every copy.
+            # This stream has waited for the side stream, so the event is recorded behind every copy.
             self._copied = streams.record_event()
         return result
 

@@ -6,8 +6,8 @@ NOTE [Keyed custom samplers]
     While a custom sampler is iterated, the process-wide generators are seeded by (seed, epoch) and continue from one
     batch to the next, so its epoch does not depend on what else the process draws. To resume at a position, the
     sampler's ``load_state_dict`` is called with the ``state_dict`` saved there, if it has both. If not, it is iterated
-    anew and the first indices are dropped. A digest shows whether these are the same as before. There is no digest for
-    a sampler that gives each rank its own part, and for indices that are not plain values; then they are assumed to be
+    anew and the first indices are dropped. A digest shows whether these are the same as before. A sampler that gives
+    each rank its own part has no digest, and indices that are not plain values have none; then they are assumed to be
     the same.
 """
 
@@ -76,7 +76,7 @@ def custom_tasks(
         progress.epoch,
         stateful,
         saved.sampler_state,
-        # The state may be that of the end of the epoch before.
+        # The state may have been saved at the end of the epoch before.
         retry_if_empty=point is not None and num_before == 0,
     )
     # All ranks get here in the first next() of a loader's first epoch, with any workers, before any batch is made. So
@@ -86,13 +86,13 @@ def custom_tasks(
     elif gather is not None:
         num_batches = progress.num_batches
         if num_batches is not None and stateful is None:
-            # A sampler without a state is iterated from the beginning, so it gives the batches before too.
+            # A sampler without a state is iterated from the beginning, so it also gives the batches before.
             num_batches += num_before
         items = checked_alike(
             items,
             name=name,
             num_batches=num_batches,
-            # A sampler with a state must not be read ahead: its state would be that of the epoch's end.
+            # A sampler with a state must not be read ahead: it would be at its end when its state is noted.
             whole=stateful is None,
             gather=gather,
         )
@@ -112,7 +112,8 @@ def _keyed_items(
     if has_state:
         stateful.load_state_dict(copy.deepcopy(state))
     for _ in range(2 if has_state and retry_if_empty else 1):
-        with generators.exchanged():  # exchanged only while the sampler runs
+        # The generators are exchanged only while the sampler runs: without workers, samples are made in between.
+        with generators.exchanged():
             items = iter(spec.counted_sampler)
             item = next(items, _END)
         if item is not _END:
@@ -128,8 +129,8 @@ def _noted_items(
 ) -> Iterator[tuple[int, Any]]:
     """Yield the items of an epoch after the first ``num_before``, and note the position after each.
 
-    Each item comes with the number of samples before it in the epoch: on all ranks if the sampler is split over them,
-    else on this one. A sampler with a state of its own does not give the first items again.
+    Each item is paired with the number of samples before it in the epoch: on all ranks if the sampler is split over
+    them, else on this one. A sampler with a state of its own does not give the first items again.
     """
     batches = spec.global_batches
     is_batched = spec.batch_sampler is not None

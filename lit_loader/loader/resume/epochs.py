@@ -39,7 +39,7 @@ class EpochPlan(NamedTuple):
 class EpochState(StateRules[SpecT]):
     """Counts a loader's epochs and the batches that were received of the one that was begun last.
 
-    `KeyedEpochs` are those of a loader with a seed, `TorchEpochs` those of a loader without one.
+    A loader with a seed has `KeyedEpochs`, a loader without one `TorchEpochs`.
 
     Epochs are counted, or set on the loader or on its sampler, because Lightning calls ``set_epoch`` of the sampler.
     A copy, in another loader or process, has the number of the next epoch, and no progress of iterators.
@@ -55,9 +55,12 @@ class EpochState(StateRules[SpecT]):
         self.next = 0
         # the last argument of ``set_epoch``; later epochs may have been counted
         self._last_set: int | None = None
-        self._was_set = False  # True if an epoch was set since the last one was claimed
-        self._sampler_mark: Any = 0  # see `_epoch_of_sampler`
-        self._expected_mark: Any = None  # see `expect_set`
+        # True if an epoch was set since the last one was claimed
+        self._was_set = False
+        # the sampler's epoch, or its count of calls of ``set_epoch``, when it was last read
+        self._sampler_mark: Any = 0
+        # the mark after a call of ``set_epoch`` that changes nothing
+        self._expected_mark: Any = None
         self._progress: Progress | None = None
         # The previous epoch, if it was finished: a consumer may hold batches of both.
         self._previous: Progress | None = None
@@ -68,6 +71,7 @@ class EpochState(StateRules[SpecT]):
         self._lock = threading.RLock()
 
     def __getstate__(self) -> dict[str, Any]:
+        # Iterators belong to this process. A lock cannot be pickled.
         return {**self.__dict__, "_progress": None, "_previous": None, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -97,7 +101,7 @@ class EpochState(StateRules[SpecT]):
         return None
 
     def worker_settings(self, spec: SpecT) -> tuple[Any, ...]:
-        """Return the settings of which a change ends kept workers; none in torch."""
+        """Return the settings that end kept workers when they change; none in torch."""
         return ()
 
     def epoch_settings(self, spec: SpecT) -> tuple[Any, ...] | None:
@@ -115,7 +119,7 @@ class EpochState(StateRules[SpecT]):
     # -- setting and claiming epochs ------------------------------------------------------------------------
 
     def set_epoch(self, spec: SpecT, epoch: int) -> None:
-        """Set the next epoch, on the samplers too.
+        """Set the next epoch, also on the samplers.
 
         Raises:
             ValueError: If it is negative.
@@ -123,6 +127,7 @@ class EpochState(StateRules[SpecT]):
         if epoch < 0:
             raise ValueError(f"epoch={epoch} is negative; epochs count from 0")
         for sampler in (spec.sampler, spec.batch_sampler, getattr(spec.batch_sampler, "sampler", None)):
+            # Torch's plain samplers have none.
             if callable(set_epoch := getattr(sampler, "set_epoch", None)):
                 set_epoch(epoch)
         self._epoch_of_sampler(spec)
@@ -166,7 +171,8 @@ class EpochState(StateRules[SpecT]):
         point = self._point
         if point is not None:
             if epoch == point.last_set:
-                return  # Lightning sets it once more when it resumes
+                # Lightning sets the epoch once more when it resumes in the middle of it.
+                return
             # If the state was saved in an epoch that was counted, not set (a short loader next to a long one, which
             # Lightning iterates again), an epoch that is set now is a new one, and begins at its beginning.
             is_other = epoch != point.epoch or (point.last_set is not None and point.position > 0)
@@ -190,9 +196,8 @@ class EpochState(StateRules[SpecT]):
                 next_point = ResumePoint(self.next, 0, self._last_set, detail)
             progress = self._begin_progress(spec, next_point)
             is_finished = self._progress is not None and self._progress.reached()[2]
-            # A signal handler in this thread may save a state between any two lines. Until the last one it saves the
-            # epoch before.
             self._previous = self._progress if is_finished else None
+            # In one statement, because a signal handler in this thread may save a state between any two.
             self._progress, self._point, self._was_set, self.next = progress, None, False, self.next + 1
             return progress, loaded_point
 
@@ -242,12 +247,14 @@ class EpochState(StateRules[SpecT]):
         """Resume from a state, see `lit_loader.DataLoader.load_state_dict`; return True if it changed the dataset."""
         point = self._load(spec, state, strict=strict)
         with self._lock:
-            self._point = None  # also that of a state that was loaded before this one
+            # Also forget an earlier state: this one was ignored with a warning that the epoch starts over.
+            self._point = None
             if point is None:
                 return False
             is_custom = self.slicing(spec.sampler, spec.batch_sampler) is None
             if is_custom and point.last_set is not None:
-                self.set_epoch(spec, point.last_set)  # on a sampler that has epochs
+                # A custom sampler may have epochs of its own, as torch's DistributedSampler has.
+                self.set_epoch(spec, point.last_set)
             self._sync_from_sampler(spec)
             self.next = point.epoch
             self._last_set = point.last_set
@@ -269,7 +276,7 @@ class EpochState(StateRules[SpecT]):
         if num_held > progress.num_received and self._previous is not None:
             num_held -= progress.num_received
             progress = self._previous
-        position, detail, complete = progress.reached(held=num_held)
+        position, detail, complete = progress.reached(num_held=num_held)
         if not complete and not num_held and position:
             complete = self._is_complete(spec, position)
         if complete:

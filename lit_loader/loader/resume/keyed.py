@@ -48,18 +48,21 @@ class KeyedEpochs(EpochState[KeyedSpec]):
 
     The plan of an epoch is a function of (seed, epoch, sampler), so an iterator begins its epoch at its first
     ``next()``, and persistent workers begin the next epoch while this one ends.
+
+    Attributes:
+        ranks_compared: True if the ranks have compared their indices of a custom sampler, and they were equal.
     """
 
     begins_at_iter: ClassVar[bool] = False
 
     def __init__(self) -> None:
         super().__init__()
-        # True if the ranks have compared what they get from a custom sampler, and it was the same
-        self._ranks_compared = False
-        self._has_checked = False  # True if the first samples of an epoch were made twice
+        self.ranks_compared = False
+        # True if the first samples of an epoch were made twice
+        self._has_checked = False
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "_ranks_compared": False, "_has_checked": False}
+        return {**super().__getstate__(), "ranks_compared": False, "_has_checked": False}
 
     # -- plans ----------------------------------------------------------------------------------------------
 
@@ -90,9 +93,9 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             tasks = plan_order(spec, spec.slicing, epoch, start=start, seen=seen)
         else:
             seen = begin_seen_indices(spec.batch_sampler)
-            gather = None if self._ranks_compared else spec.gather
+            gather = None if self.ranks_compared else spec.gather
             tasks = custom_tasks(spec, progress, point, seen, gather=gather)
-            self._ranks_compared = self._ranks_compared or gather is not None
+            self.ranks_compared = self.ranks_compared or gather is not None
         return EpochPlan(tasks, fetch, keyed=True, base_seed=_base_seed(spec), position=position)
 
     def _checked_fetch(self, spec: KeyedSpec, epoch: int) -> FetchSpec:
@@ -103,19 +106,35 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         if not is_due or self._has_checked or _checked_datasets.get(id(dataset)) is dataset:
             return fetch
         self._has_checked = True
-        with contextlib.suppress(TypeError):  # a list, for example, has no weak references
+        # A list, for example, has no weak references.
+        with contextlib.suppress(TypeError):
             _checked_datasets[id(dataset)] = dataset
         return replace(fetch, checked_epoch=epoch)
 
     def worker_settings(self, spec: KeyedSpec) -> tuple[Any, ...]:
-        """Return the settings of which a change ends kept workers."""
-        return spec.worker_settings
+        """Return the settings of workers that a user may change after they were started."""
+        return (
+            spec.fetch.collate_fn,
+            spec.fetch.on_bad_sample,
+            spec.worker_init_fn,
+            spec.worker_method,
+            spec.num_workers,
+            spec.max_worker_restarts,
+            spec.hang_timeout_s,
+            spec.default_dtype,
+        )
 
     def epoch_settings(self, spec: KeyedSpec) -> tuple[Any, ...] | None:
         """Return the settings that an epoch begun ahead depends on, or None if the next epoch is not begun ahead."""
-        if spec.slicing is None or not spec.persistent_workers or is_watched(spec.batch_sampler):
+        slicing = spec.slicing
+        if slicing is None or not spec.persistent_workers or is_watched(spec.batch_sampler):
             return None
-        return spec.epoch_settings(spec.slicing)
+        sampler = slicing.sampler
+        return (
+            *(spec.seed, spec.rank, spec.world_size, *slicing),
+            *(sampler.revision, sampler.seed, len(sampler), sampler.num_indices),
+            *(spec.in_order, spec.timeout_s, spec.prefetch_factor),
+        )
 
     def plan_ahead(self, spec: KeyedSpec, epoch: int) -> EpochPlan:
         """Return the plan of an epoch of an `OrderSampler` that no iterator has claimed yet."""
@@ -153,7 +172,7 @@ class KeyedEpochs(EpochState[KeyedSpec]):
 
     def _may_ignore(self, spec: KeyedSpec, state: Any) -> bool:
         # A damaged state raises, also with resume="restart". A state that was saved with a warning as not resumable
-        # does not, because Lightning loads states by itself and a run must not fail there.
+        # does not, because Lightning loads states without arguments and a run must not fail there.
         return is_well_formed(state) and (spec.resume == "restart" or not state["resumable"])
 
     def _may_differ(self, spec: KeyedSpec, name: str) -> bool:

@@ -14,8 +14,8 @@ class ResumePoint(NamedTuple):
 
     Attributes:
         epoch: The epoch, from 0.
-        position: How much of the epoch was received: positions of the global order, over all ranks, or batches of each
-            rank if there is no global order.
+        position: How much of the epoch was received: positions of the global order, over all ranks, or without a global
+            order the batches of each rank.
         last_set: The last argument of ``set_epoch`` before the epoch began, or None if it was not called.
         detail: The further data needed to resume there: a `SamplerPosition`, a `TorchPosition`, a `StreamPosition`, the
             revision of an `OrderSampler`, or None.
@@ -47,7 +47,7 @@ class Progress:
     Attributes:
         first: The argument; it may be set when the first batch is planned, if it is available only then.
         num_failed: Batches that raised since the last one that was returned; the iterator counts them.
-        ended: True if there are no more batches; set by the iterator.
+        ended: True after the last batch; set by the iterator.
         num_returned: Batches that were returned; those that raised do not count.
         resumed: True if it began in the middle of the epoch.
         dataset_before: The argument.
@@ -90,19 +90,19 @@ class Progress:
         """How many batches the consumer received, without those before the point at which the epoch was resumed."""
         return self._num_received
 
-    def reached(self, *, held: int = 0) -> tuple[int, Any, bool]:
-        """Return the consumer's progress, without the last ``held`` batches that it received.
+    def reached(self, *, num_held: int = 0) -> tuple[int, Any, bool]:
+        """Return the consumer's progress, without the last ``num_held`` batches that it received.
 
         Returns:
-            The position and the detail of a `ResumePoint` of the next batch, and True if there is no next batch.
+            The position and the detail of a `ResumePoint` of the next batch, and True if the epoch is complete.
         """
-        has_ended = self.ended and not held
+        has_ended = self.ended and not num_held
         num_received = self._num_received
-        num_counted = max(0, num_received - held)
+        num_counted = max(0, num_received - num_held)
         # A copy, because another thread may note a batch meanwhile.
         notes = tuple(self._notes)
         details = [detail for number, detail in notes if has_ended or number <= num_counted]
-        is_complete = has_ended or (not held and num_received == self.num_batches)
+        is_complete = has_ended or (not num_held and num_received == self.num_batches)
         return self._start + num_counted * self._stride, details[-1] if details else self.first, is_complete
 
     def note(self, detail: Any) -> None:
@@ -114,4 +114,5 @@ class Progress:
         notes = self._notes
         notes.append((self._num_noted, detail))
         while len(notes) > 1 and notes[1][0] <= self._num_received - MAX_HELD:
-            notes.popleft()  # no state can go back to that batch any more
+            # No state can return to that batch any more.
+            notes.popleft()

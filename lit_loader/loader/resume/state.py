@@ -30,7 +30,8 @@ def length_of(sized: Any) -> int | None:
     """Return the length of a user's object, or None if it has none."""
     try:
         return len(sized)
-    except Exception:  # whatever a user's own length raises
+    except Exception:
+        # A user's own ``__len__`` may raise any error.
         return None
 
 
@@ -66,12 +67,13 @@ def stream_dataset_state(spec: LoaderSpec) -> Any:
     """Return the present state of this process's iterable dataset, or None if it has none.
 
     It is saved because a dataset may count its epochs, and the workers of an epoch begin with copies of it. On several
-    ranks it is not saved: one rank's state is not that of the others.
+    ranks it is not saved, because each rank's dataset has its own state.
     """
     dataset = spec.fetch.dataset
     if not spec.is_iterable or not is_stateful(dataset) or spec.world_size > 1:
         return None
-    state = state_or_none(dataset)  # None: then samples are counted
+    # Without a state samples are counted.
+    state = state_or_none(dataset)
     return state if is_plain(state) else None
 
 
@@ -152,7 +154,7 @@ class StateRules(abc.ABC, Generic[SpecT]):
         return {"version": VERSION, "resumable": False, "reason": reason[:1000]}
 
     def _load(self, spec: SpecT, state: Any, *, strict: bool) -> ResumePoint | None:
-        """Return where a loader resumes from a state, or None if the state is ignored and the epoch begins anew.
+        """Return where a loader resumes from a state, or None if the state is ignored and the epoch starts over.
 
         Raises:
             ValueError: If the state cannot be resumed, see `lit_loader.DataLoader.load_state_dict`.
@@ -162,7 +164,7 @@ class StateRules(abc.ABC, Generic[SpecT]):
         except ValueError as error:
             if strict or not self._may_ignore(spec, state):
                 raise
-            text = f"a loader's state was ignored, and its epoch begins anew. {error}"
+            text = f"a loader's state was ignored, and its epoch starts over. {error}"
             warnings.warn(text, ResumeWarning, stacklevel=4)
             return None
 
@@ -288,7 +290,8 @@ def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:
     dataset = spec.fetch.dataset
     try:
         dataset.load_state_dict(copy.deepcopy(state))
-    except Exception as error:  # also if it has no such method
+    except Exception as error:
+        # Any error of the user's method, also if there is no such method.
         raise ValueError(
             f"{type(dataset).__name__}.load_state_dict() raised {type(error).__name__}: {error}; give the dataset "
             f"that the state was saved with. {RESTART_HINT}"

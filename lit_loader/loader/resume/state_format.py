@@ -13,12 +13,12 @@ NOTE [State]
     last_set       the epoch that ``set_epoch`` was last called with before it began, or None
     position       how much was received of the epoch: positions of the global order, or batches of a rank
     dataset_length `len(dataset)`, or None
-    dataset_state  the dataset's own ``state_dict()``, or None; that of an iterable dataset is from before the epoch
+    dataset_state  the dataset's own ``state_dict()``, of an iterable dataset from before the epoch, or None
     global_batch   ``batch_size * world_size``, or None if batches have no such size
     and the fields of its kind: see `_FIELDS`.
 
 With a seed it is the same on every rank, because no field depends on the rank. It has no checksum: checkpoints have
-their own (``torch.save`` writes a zip archive), and every field is checked by itself and against the loader.
+their own (``torch.save`` writes a zip archive), and every field is checked alone and against the loader.
 """
 
 from __future__ import annotations
@@ -169,11 +169,11 @@ def check_state(state: Any) -> dict[str, Any]:
     if resumable and (type(kind) is not str or kind not in _FIELDS):
         raise ValueError(f"kind={_shorten(kind)} must be one of {list(_FIELDS)}; {_AFRESH}")
     fields = _FIELDS[str(kind)] if resumable else {"reason": (_TEXT,)}
-    known = {"version", "resumable", *fields}
-    if set(state) != known:
+    field_names = {"version", "resumable", *fields}
+    if set(state) != field_names:
         raise ValueError(
-            f"a loader's state lacks {sorted(known - set(state))}, and has unknown fields "
-            f"{_shorten(list(set(state) - known))}; {_AFRESH}"
+            f"a loader's state lacks {sorted(field_names - set(state))}, and has unknown fields "
+            f"{_shorten(list(set(state) - field_names))}; {_AFRESH}"
         )
     for name, rules in fields.items():
         if not _fits(state[name], rules):
@@ -191,5 +191,5 @@ def check_state(state: Any) -> dict[str, Any]:
 
 
 def _shorten(value: Any) -> str:
-    # not repr(): that of nested lists that occur several times can be huge
+    # Not repr(): if nested lists occur several times, their text can be huge.
     return reprlib.repr(value)[:200]

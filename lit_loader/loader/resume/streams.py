@@ -47,7 +47,8 @@ def stream_fields(detail: StreamPosition) -> dict[str, Any]:
     for samples, batches, ended, pickled in detail.places:
         state = None if pickled is None else pickle.loads(pickled)
         if not is_plain(state):
-            state = None  # then the samples before are made again and dropped
+            # Then the samples before are made again and dropped.
+            state = None
         workers.append([samples, batches, ended, state])
     return {"workers": workers, "turn": detail.turn}
 
@@ -120,9 +121,11 @@ class StreamBatches(WrappedBatches):
             self._progress.note(self._position)
             raise
         except BatchTimeoutError:
-            raise  # the same batch may still come
+            # The same batch may still come, so it does not count yet.
+            raise
         except Exception:
-            self._progress.note(self._position)  # a batch that raised counts too
+            # A batch that raised counts as well: a loop may continue after the error.
+            self._progress.note(self._position)
             raise
         self._advance(stream_batch)
         self._progress.note(self._position)

@@ -89,10 +89,11 @@ class TorchEpochs(EpochState[LoaderSpec]):
             return progress, point
         try:
             stateful.load_state_dict(copy.deepcopy(point.detail.sampler_state))
-        except Exception as error:  # a state never prevents an epoch, as torch's loader has none
+        except Exception as error:
+            # A state never prevents an epoch here: torch's loader has none.
             name = type(stateful).__name__
             warnings.warn(
-                f"the epoch begins anew: {name}.load_state_dict() raised {type(error).__name__}: {error}",
+                f"the epoch starts over: {name}.load_state_dict() raised {type(error).__name__}: {error}",
                 ResumeWarning,
                 stacklevel=4,
             )
@@ -108,7 +109,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
             position = None if point is None else point.detail
             tasks = plan_stream(spec.index_sampler, None, places=() if position is None else position.places)
             base_seed = _draw_base_seed(spec) if new_iterator else 0
-            # Torch calls iter(dataset) at once. A state must be loaded before, and it comes with the first task.
+            # Torch calls iter(dataset) at once. A state must be loaded before, and the first task carries it.
             return EpochPlan(
                 tasks, spec.fetch, keyed=False, base_seed=base_seed, iterate=point is None, position=position
             )
@@ -194,7 +195,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
         generator = _find_generator(spec)
         if text is not None:
             try:
-                # Tried on another generator of the same kind: the state comes from an untrusted source.
+                # Try it on another generator of the same kind: a state is from an untrusted source.
                 _set_state(Generator("cpu" if generator is None else generator.device), text)
             except (RuntimeError, TypeError, ValueError) as error:
                 raise ValueError(
@@ -237,7 +238,7 @@ class TorchIndices(Iterator[Any]):
         self._position = TorchPosition() if point is None else point.detail
         self._num_dropped = 0 if point is None or self._stateful is not None else point.position
         if self._position.generator is not None and not self._position.base_seed_drawn:
-            # Saved between two epochs: the base seed, which is drawn next, may come from the same generator.
+            # Saved between two epochs: the base seed, drawn next, may be taken from the same generator.
             if self._generator is not None:
                 _set_state(self._generator, self._position.generator)
             self._position = TorchPosition()
@@ -292,8 +293,8 @@ def _inner(index_sampler: Any) -> Any:
 
 def _is_from_torch(sampler: Any) -> bool:
     """Return True if a sampler draws at its first index alone, and from one generator of torch's that is known."""
-    known = (*_SAMPLERS_WITHOUT_DRAWS, *_SAMPLERS_WITH_DRAWS)
-    return type(sampler) in known or isinstance(sampler, OrderSampler)
+    classes = (*_SAMPLERS_WITHOUT_DRAWS, *_SAMPLERS_WITH_DRAWS)
+    return type(sampler) in classes or isinstance(sampler, OrderSampler)
 
 
 def _find_generator(spec: LoaderSpec) -> Generator | None:
