@@ -97,7 +97,7 @@ def _read_keypoints(element: Element) -> KeypointSchema:
         return KEYPOINT_SCHEMAS[known]
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _distinct(points, "<point>")
-    places = {name: place for place, name in enumerate(names)}
+    index_by_name = {name: index for index, name in enumerate(names)}
     for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
         raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
     normalization_pairs = [_pair(child, index_by_name) for child in element.findall("normalization_pair")]
