@@ -169,7 +169,7 @@ def test_wrong_arguments_are_refused():
 def test_weights_that_do_not_fit_are_refused(shapes):
     callback = ReweightClasses(Asked())
     set_up(callback, Holding(data_of(shapes)))
-    for weights, message in (([1.0, 1.0], "one for each of 3 classes"), ([0.0] * 3, "all zero")):
+    for weights, message in (([1.0, 1.0], "one weight for each of 3 classes"), ([0.0] * 3, "all zero")):
         with pytest.raises(ValueError, match=message):
             callback.load_state_dict({"class_weights": weights, "epoch": 0})
 

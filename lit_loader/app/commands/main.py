@@ -23,6 +23,7 @@ from lit_loader import __version__
 from lit_loader.app.commands.settings import UsageError, as_option
 from lit_loader.errors import LitLoaderError, message_of
 from lit_loader.foundation.escaping import printable
+from lit_loader.foundation.extras import require
 
 __all__ = ["main"]
 
@@ -77,6 +78,7 @@ def _run_app(name: str, words: Sequence[str]) -> int:
     """Run ``train``, ``eval`` or ``predict``, with arguments for Hydra."""
     shows = any(word.partition("=")[0] in _SHOWING for word in words)
     try:
+        require("hydra", "hydra")  # before the modules of the app, which import it
         app = import_module("lit_loader.app.running" if shows else "lit_loader.app")
         main = None if shows else import_module(_APP[name][0]).main
     except ImportError as error:
