@@ -112,6 +112,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             check_masks(table)
         self.masks = masks
         self.attributes = attribute_names(table, attributes)
+        # See `skip_targets`.
         self._image_only = False
         # The table recomputes its number of images at each access.
         self._num_images = table.num_images
@@ -189,6 +190,7 @@ class DetectionDataset(Dataset[DetectionSample]):
                 sample: DetectionSample = self.transforms.read(image, target)
             else:
                 sample = self.transforms(image.image(), target)
+            # A transform that filters only the boxes would pair them with the wrong labels from here on.
             if not self._image_only:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:

@@ -133,5 +133,6 @@ class ImageFilesSource(TableSource):
 
 def _image_boxes(sizes: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
     """Return the boxes of whole images ``(N, 4)``, xyxy, from their widths and heights ``(N, 2)``."""
+    # A size of 0 is unknown.
     sides = np.where(sizes == 0, _UNKNOWN_SIDE, sizes)
     return np.concatenate([np.zeros_like(sides), sides], axis=1).astype(np.float32)

@@ -170,11 +170,13 @@ def _select_images(
     table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str
 ) -> SampleTable:
     _check_any(table, selected, requirement=f"image has {requirement}")
+    # The same table keeps its cache key, and copies nothing.
     if selected.all():
         return SampleTable(table, 0)
     return SampleTable(table.select(np.flatnonzero(selected)), int((~selected).sum()))
 
 
 def _check_any(table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str) -> None:
+    # An empty table is allowed: it has no samples to begin with.
     if selected.size and not selected.any():
         raise ValueError(f"no sample is left of {table!r}: no {requirement}.")

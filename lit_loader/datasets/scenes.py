@@ -100,6 +100,7 @@ def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.
     first_angle = math.radians(_FIRST_CORNER_ANGLE[name]) + scene_object.rotation
     angles = first_angle + np.arange(_NUM_CORNERS[name]) * (2 * math.pi / _NUM_CORNERS[name])
     corners = scene_object.radius * scale * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    # Every second corner of a star is an inner one.
     if name == "star":
         corners[1::2] *= _STAR_INNER_RADIUS
     return np.asarray(scene_object.centre + corners)

@@ -32,6 +32,7 @@ def to_image_points(points: Tensor, crop: Tensor, size: Sequence[int]) -> Tensor
         raise ValueError(f"size={list(size)} is not (height, width) in pixels.")
     if not points.is_floating_point():
         raise TypeError(f"points are {points.dtype}; convert them to float32.")
+    # A crop may have been resized: points scale with the sides of its region.
     sides = torch.tensor([size[1], size[0]], dtype=points.dtype, device=points.device)
     region = crop.as_subclass(Tensor).to(points)
     if points.ndim < 2 or points.shape[-1] != 2 or region.shape != (*points.shape[:-2], 4):

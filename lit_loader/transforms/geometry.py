@@ -38,6 +38,7 @@ def letterbox_geometry(
     height, width = image_size
     canvas_height, canvas_width = canvas_size
     scale = min(canvas_height / height, canvas_width / width)
+    # Rounding must neither exceed the canvas nor make a thin image vanish.
     new_height = min(canvas_height, max(1, round(height * scale)))
     new_width = min(canvas_width, max(1, round(width * scale)))
     left = (canvas_width - new_width) // 2

@@ -128,6 +128,7 @@ class SanitizeObjects(nn.Module):
             else:
                 result[name] = value
         if "area" in result:
+            # Crops, resizes and clamping change the area; keep the dtype of the old one.
             dtype = result["area"].dtype if isinstance(result["area"], Tensor) else torch.float32
             result["area"] = torch.from_numpy(areas if keep is None else areas[valid]).to(dtype)
         return result

@@ -127,7 +127,7 @@ def test_images_with_several_labels_are_refused_by_name_without_multi_label(tabl
 
 
 @pytest.mark.parametrize("sample_unit", ["image", "object"])
-def test_what_has_no_label_or_several_is_kept_with_minus_one_when_asked_for(table, sample_unit):
+def test_unlabelled_keep_labels_unknown_and_ambiguous_samples_minus_one(table, sample_unit):
     dataset = ClassificationDataset(
         table, label_attribute="finish", sample_unit=sample_unit, unlabelled="keep"
     )
@@ -209,7 +209,7 @@ def test_reading_settings_reach_the_images(single):
     assert seen[0]["labels"].tolist() == [int(single.labels[3])]
 
 
-def test_it_pickles(single):
+def test_classification_dataset_pickles(single):
     dataset = ClassificationDataset(single, label_attribute="finish")
     again = pickle.loads(pickle.dumps(dataset))
     assert [plain[1:] for plain in again] == [plain[1:] for plain in dataset]

@@ -80,7 +80,8 @@ def test_groups_that_copies_connect_are_one(root):
 
 def opened(root, work):
     """Call ``work`` and return the images that it opened."""
-    found, is_on = [], [True]
+    found = []
+    is_on = [True]
 
     def note(event, arguments):
         if is_on[0] and event == "open" and str(arguments[0]).startswith(f"{root}/set"):

@@ -90,7 +90,7 @@ def test_transforms_of_others_get_every_pixel(table, opened):
     assert not opened
 
 
-def test_what_a_transform_of_an_undecoded_image_raises_names_the_image(table):
+def test_errors_of_transforms_name_the_undecoded_image(table):
     def broken(image, target):
         raise RuntimeError("no")
 
@@ -176,7 +176,8 @@ def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(tabl
         ) as loader:
             return [[part.clone() for part in batch] for batch in loader]
 
-    inline, found = epoch(), epoch(**workers)
+    inline = epoch()
+    found = epoch(**workers)
     assert len(inline) == len(found) == 3
     for ours, theirs in zip(found, inline, strict=True):
         assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))

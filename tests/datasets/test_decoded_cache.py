@@ -39,7 +39,8 @@ def cached(tmp_path):
 @pytest.fixture
 def decoded(monkeypatch):
     """Return the list of files decoded since."""
-    paths, read = [], ImageReading.read
+    paths = []
+    read = ImageReading.read
 
     def counting(self, path):
         paths.append(Path(path).name)
@@ -156,7 +157,8 @@ def test_a_file_that_changed_is_decoded_again_when_the_data_set_is_made(table, c
     picture = Image.open(path)
     picture.save(path, format="BMP")  # which has one length for all pixels
     before = DetectionDataset(table, cache=cached())
-    old, stamp = before[5][0].clone(), path.stat()
+    old = before[5][0].clone()
+    stamp = path.stat()
     Image.fromarray(255 - np.array(picture)).save(path, format="PNG" if change == "size" else "BMP")
     later = stamp.st_mtime_ns + (change == "time")
     os.utime(path, ns=(stamp.st_atime_ns, later))
@@ -172,7 +174,8 @@ def test_a_file_that_changed_is_decoded_again_when_the_data_set_is_made(table, c
 def test_an_image_that_cannot_be_decoded_fails_when_it_is_asked_for(table, cached):
     table.image_path(3).write_bytes(b"no image")
     table.image_path(6).unlink()
-    plain, kept = DetectionDataset(table), DetectionDataset(table, cache=cached())
+    plain = DetectionDataset(table)
+    kept = DetectionDataset(table, cache=cached())
     for position in range(table.num_images):
         if position not in (3, 6):
             assert_same(kept[position], plain[position])
@@ -205,6 +208,6 @@ def test_a_size_that_is_none_is_refused(size):
 
 
 @pytest.mark.parametrize("cache", ["ram", "disk", None, 1])
-def test_what_is_neither_a_bool_nor_settings_is_refused(table, cache):
+def test_cache_argument_must_be_a_bool_or_settings(table, cache):
     with pytest.raises(TypeError, match=r"cache=.* is not a bool; give True, False or CacheSettings"):
         DetectionDataset(table, cache=cache)

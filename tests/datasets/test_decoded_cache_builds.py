@@ -32,11 +32,14 @@ START = 64 + 12 * INDEX.itemsize
 class SlowReader:
     """Decodes after a while, says so in a file that processes share, and gets stuck after ``most`` images."""
 
-    max_pixels, exif_orientation = MAX_PIXELS, True
+    max_pixels = MAX_PIXELS
+    exif_orientation = True
     sixteen_bit_max = None
 
     def __init__(self, told, *, seconds=0.0, most=None):
-        self.told, self.seconds, self.most = str(told), seconds, most
+        self.told = str(told)
+        self.seconds = seconds
+        self.most = most
 
     def read(self, path):
         time.sleep(self.seconds if self.most is None or os.path.getsize(self.told) < self.most else 3600)
@@ -104,7 +107,8 @@ def make_and_hold(table, reader, cache, told, held):
 
 
 def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cached, told):
-    cache, reader = cached(), SlowReader(told, most=3)
+    cache = cached()
+    reader = SlowReader(told, most=3)
     with forked(CachedReader, table, reader, cache) as child:
         wait_until(lambda: len(told.read_text()) >= 3)
         os.kill(child.pid, signal.SIGKILL)
@@ -118,7 +122,7 @@ def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cache
     assert_whole(CachedReader(table, reader, cache), table)
 
 
-def test_what_another_process_builds_is_not_deleted(tmp_path, table, cached, told):
+def test_a_build_of_another_process_is_not_deleted(tmp_path, table, cached, told):
     reader = SlowReader(told, most=3)
     with forked(CachedReader, table, reader, cached()) as child:
         wait_until(lambda: len(told.read_text()) >= 3)
@@ -128,11 +132,13 @@ def test_what_another_process_builds_is_not_deleted(tmp_path, table, cached, tol
 
 
 def test_readers_keep_what_they_map_while_another_process_builds_its_successor(table, cached, told):
-    cache, before = cached(), [decode_image(table.image_path(i)) for i in range(table.num_images)]
+    cache = cached()
+    before = [decode_image(table.image_path(i)) for i in range(table.num_images)]
     old = CachedReader(table, SlowReader(told), cache)
     for path in map(table.image_path, range(table.num_images)):
         Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
-    queue, held = FORK.SimpleQueue(), FORK.Event()
+    queue = FORK.SimpleQueue()
+    held = FORK.Event()
     with forked(make_and_hold, table, SlowReader(told, seconds=0.02), cache, queue, held) as child:
         while queue.empty():
             assert child.is_alive()
@@ -147,12 +153,10 @@ def test_readers_keep_what_they_map_while_another_process_builds_its_successor(t
 
 
 def test_processes_that_start_at_once_build_it_once(table, cached, told):
-    cache, reader, queue, held = (
-        cached(),
-        SlowReader(told, seconds=0.01),
-        FORK.SimpleQueue(),
-        FORK.Event(),
-    )
+    cache = cached()
+    reader = SlowReader(told, seconds=0.01)
+    queue = FORK.SimpleQueue()
+    held = FORK.Event()
     children = [
         FORK.Process(target=make_and_hold, args=(table, reader, cache, queue, held), daemon=True)
         for _ in range(3)
@@ -210,7 +214,7 @@ def test_no_descriptor_and_no_mapping_outlives_a_reader(table, cached):
 
 
 @pytest.mark.parametrize("known", [True, False], ids=["sizes known", "sizes unknown"])
-def test_what_is_over_budget_is_refused_and_nothing_is_left(tmp_path, cached, told, known):
+def test_a_cache_over_budget_is_refused_and_leaves_no_file(tmp_path, cached, told, known):
     columns = {} if known else {"widths": [0] * 12, "heights": [0] * 12}
     table = draw_set(tmp_path / "set", **columns)
     needed = START + 12 * 3 * SIZE[0] * SIZE[1]

@@ -99,7 +99,8 @@ DAMAGES = {
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_a_damaged_file_is_refused_and_built_again(table, cached, damage):
     reader = CachedReader(table, ImageReading(), cached())
-    key, (path,) = reader.key, cached().folder.glob("*.pixels")
+    key = reader.key
+    (path,) = cached().folder.glob("*.pixels")
     del reader
     damage(path)
     with pytest.raises(CacheError):
@@ -147,7 +148,9 @@ def test_links_in_the_folder_lead_nowhere(tmp_path, table, cached):
 
 
 def test_a_cache_larger_than_the_memory_of_the_host_is_mapped(tmp_path):
-    path, key, side = tmp_path / "0-1.pixels", "1", 600_000
+    path = tmp_path / "0-1.pixels"
+    key = "1"
+    side = 600_000
     index = np.array([(pixels_start(1) + 3 * side * side, side, side, side, side)], dtype=INDEX)
     with path.open("wb") as file:  # a hole, which takes no disk
         file.write(head(index, key))

@@ -98,7 +98,7 @@ def test_a_region_lies_where_it_says(table, cached):
         assert torch.equal(part, whole[:, 7:30, 3:29])
 
 
-def test_it_pickles_small_and_opens_again_by_path_or_says_what_to_do(table, cached):
+def test_a_reader_pickles_small_and_reopens_its_file_or_names_the_remedy(table, cached):
     reader = CachedReader(table, ImageReading(), cached())
     packed = pickle.dumps(reader)
     assert len(packed) < len(pickle.dumps(table)) + 1000
@@ -167,7 +167,8 @@ def test_batches_are_the_same_bits_with_any_workers(table, cached, workers):
             return [([image.clone() for image in images], [t["boxes"].clone() for t in targets])
                     for images, targets in loader]  # fmt: skip
 
-    wanted, found = batches(False, num_workers=0), batches(cached(), **workers)
+    wanted = batches(False, num_workers=0)
+    found = batches(cached(), **workers)
     assert len(found) == len(wanted) == 3
     for (images, boxes), (other_images, other_boxes) in zip(wanted, found, strict=True):
         assert all(map(torch.equal, images, other_images))

@@ -36,13 +36,15 @@ BYTES = {count: pixels_start(count) + count * 3 * SIZE[0] * SIZE[1] for count in
 @pytest.fixture
 def source(tmp_path):
     found = drawn_source(tmp_path / "set")
-    found.cache_dir, found.progress = str(tmp_path / "cache"), False
+    found.cache_dir = str(tmp_path / "cache")
+    found.progress = False
     return found
 
 
 @pytest.fixture
 def decoded(monkeypatch):
-    paths, read = [], ImageReading.read
+    paths = []
+    read = ImageReading.read
 
     def counting(self, path):
         paths.append("/".join(Path(path).parts[-2:]))

@@ -184,7 +184,8 @@ def test_a_transform_that_leaves_rows_behind_is_refused(tmp_path, field):
 
 
 def test_torchvisions_sanitising_is_refused_with_the_remedy(tmp_path):
-    table, fields = make_table(tmp_path), {"extra_fields": ["difficult", "truncated"]}
+    table = make_table(tmp_path)
+    fields = {"extra_fields": ["difficult", "truncated"]}
     with pytest.raises(ValueError, match="SanitizeObjects"):
         DetectionDataset(table, transforms=v2.SanitizeBoundingBoxes(), **fields)[2]
 

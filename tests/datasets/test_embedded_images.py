@@ -62,7 +62,7 @@ def test_the_file_beside_is_taken_where_it_is_there(tmp_path):
 
 
 @pytest.mark.parametrize("data", ["", "####", "AAAA", "a", 7])
-def test_what_is_no_image_is_an_error_that_names_the_file(tmp_path, data):
+def test_invalid_embedded_images_raise_errors_that_name_the_file(tmp_path, data):
     write(tmp_path, data)
     with pytest.raises(AnnotationError, match=r"there is no image 'a\.png'|size of 'a\.json' cannot be read"):
         read(tmp_path)

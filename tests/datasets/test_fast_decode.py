@@ -198,9 +198,10 @@ def test_a_progressive_file_that_ends_early_has_the_same_bits_in_part_and_as_a_w
         assert torch.equal(found.pixels, halves[:, 15:35, 20:50])
 
 
-def test_of_a_damaged_progressive_file_no_pixel_is_left_unwritten(tmp_path):
+def test_damaged_progressive_files_leave_no_pixel_unwritten(tmp_path):
     """A decoder that goes on after a warning may end at an error, with nothing written."""
-    data, draws = jpeg(photo_like(200, 200), progressive=True), np.random.default_rng(0)
+    data = jpeg(photo_like(200, 200), progressive=True)
+    draws = np.random.default_rng(0)
     num_read = 0
     for _ in range(150):
         damaged = bytearray(data)

@@ -16,7 +16,8 @@ from PIL import Image, ImageDraw
 from lit_loader.errors import ImageError
 from lit_loader.images import decode_image
 
-HEIGHT, WIDTH = 24, 40
+HEIGHT = 24
+WIDTH = 40
 
 
 def draw(mode="RGB"):
@@ -117,7 +118,7 @@ def test_a_signed_8_bit_tiff_is_refused_although_pillow_shows_it_as_gray(tmp_pat
         decode_image(tmp_path / "signed.tiff")
 
 
-def test_of_an_animation_the_first_frame_is_taken(tmp_path):
+def test_the_first_frame_of_an_animation_is_read(tmp_path):
     frames = [Image.new("RGB", (4, 4), colour) for colour in ("red", "blue")]
     frames[0].save(tmp_path / "two.gif", save_all=True, append_images=frames[1:])
     assert decode_image(tmp_path / "two.gif")[:, 0, 0].tolist() == [255, 0, 0]
@@ -191,13 +192,13 @@ def test_a_truncated_file_is_refused_by_name(tmp_path, suffix, keep):
         (b"\x89PNG\r\n\x1a\n" + bytes(40), "cannot be identified"),
     ],
 )
-def test_what_is_no_image_is_refused_by_name(tmp_path, content, message):
+def test_files_that_are_not_images_are_refused_by_name(tmp_path, content, message):
     (tmp_path / "no.png").write_bytes(content)
     with pytest.raises(ImageError, match=rf"no\.png: .*{message}"):
         decode_image(tmp_path / "no.png")
 
 
-def test_what_is_no_regular_file_is_refused_without_waiting_or_reading_for_ever(tmp_path):
+def test_pipes_and_devices_are_refused_without_blocking(tmp_path):
     os.mkfifo(tmp_path / "pipe.jpg")
     for path in (tmp_path / "pipe.jpg", "/dev/zero"):
         with pytest.raises(ImageError, match=f"{path}: cannot be read: it is not a regular file"):
@@ -224,7 +225,8 @@ def test_a_tiff_whose_tile_is_far_larger_than_the_image_is_refused_before_it_is_
 
 def test_a_file_that_comes_in_parts_is_read_whole(tmp_path, monkeypatch):
     Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(tmp_path / "image.png")
-    whole, read = decode_image(tmp_path / "image.png"), os.read
+    whole = decode_image(tmp_path / "image.png")
+    read = os.read
     monkeypatch.setattr(os, "read", lambda file, size: read(file, min(size, 7)))
     assert torch.equal(decode_image(tmp_path / "image.png"), whole)
 

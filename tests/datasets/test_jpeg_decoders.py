@@ -64,7 +64,7 @@ def test_a_library_is_used_if_it_is_there_and_new_enough_and_gives_pillows_bits(
 
 
 @needs_library
-def test_it_decodes_to_the_cpu_whatever_the_default_device_is(tmp_path):
+def test_decoding_ignores_the_default_device(tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(jpeg(photo_like(32, 48)))
     expected = decode_image(path)
@@ -103,12 +103,15 @@ def test_the_wheels_library_is_tried_and_the_wheel_not_imported(tmp_path, monkey
 
 @needs_library
 def test_a_file_is_decoded_by_its_own_tables_alone():
-    decoder, data = turbo_decoder(), jpeg(photo_like(40, 48))
-    size, whole = (40, 48), (0, 0, 48, 40)
+    decoder = turbo_decoder()
+    data = jpeg(photo_like(40, 48))
+    size = (40, 48)
+    whole = (0, 0, 48, 40)
     expected = decoder.decode(data, size, whole)
     without = data[: data.index(b"\xff\xdb")] + data[data.index(b"\xff\xc0") :]
     assert decoder.decode(without, size, whole) is None
-    bogus, first = bytearray(data), data.index(b"\xff\xc4")
+    bogus = bytearray(data)
+    first = data.index(b"\xff\xc4")
     bogus[first + 5 : first + 21] = bytes([255] * 16)
     assert decoder.decode(bytes(bogus), size, whole) is None
     assert np.array_equal(decoder.decode(data, size, whole), expected)
@@ -138,7 +141,7 @@ def test_another_size_than_the_headers_is_refused_before_pixels_are_written():
 
 
 @needs_library
-def test_what_the_library_refuses_goes_to_the_next_decoder(tmp_path):
+def test_files_that_the_library_refuses_go_to_the_next_decoder(tmp_path):
     path = tmp_path / "image.jpg"
     path.write_bytes(with_sampling(photo_like(64, 96), UNNAMED))
     image = open_image(path)

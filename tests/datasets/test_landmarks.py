@@ -53,9 +53,11 @@ def test_marks_lie_where_the_points_of_a_crop_say(table):
 
 
 def test_a_crop_is_told_in_pixels_of_the_image(table):
-    dataset, whole = LandmarkDataset(table, transforms=crops(margin=0.0)), LandmarkDataset(table)
+    dataset = LandmarkDataset(table, transforms=crops(margin=0.0))
+    whole = LandmarkDataset(table)
     for (_, cut), (_, full) in zip(dataset, whole, strict=True):
-        box, crop = full["boxes"][0], cut["crop"][0]
+        box = full["boxes"][0]
+        crop = cut["crop"][0]
         assert (crop[:2] <= box[:2] + 0.5).all()
         assert (crop[2:] >= box[2:] - 0.5).all()
 
@@ -97,7 +99,7 @@ def test_a_set_without_any_sample_is_refused(tmp_path):
             landmark_samples(table, sample_unit=sample_unit)
 
 
-def test_it_pickles_and_keeps_its_bits(table):
+def test_a_pickled_dataset_has_the_same_samples(table):
     dataset = LandmarkDataset(table, transforms=crops(), attributes=["finish"])
     again = pickle.loads(pickle.dumps(dataset))
     for (image, target), (other, same) in zip(dataset, again, strict=True):
@@ -106,8 +108,12 @@ def test_it_pickles_and_keeps_its_bits(table):
 
 
 def test_an_object_beside_its_image_cannot_be_cut_and_is_left_out(tmp_path):
-    inside, beside = [4, 4, 20, 20], [70, 4, 90, 20]  # the image is 64 x 48
-    edge, turned, nothing = [60, 40, 99, 99], [4, 50, 20, 60], [9, 9, 9, 20]
+    # the image is 64 x 48
+    inside = [4, 4, 20, 20]
+    beside = [70, 4, 90, 20]
+    edge = [60, 40, 99, 99]
+    turned = [4, 50, 20, 60]
+    nothing = [9, 9, 9, 20]
     boxes = [inside, beside, edge, turned, nothing]
     given = {"num_images": 5, "objects": 1, "boxes": boxes, "labels": [0] * 5, "visibility": [[2, 2, 2]] * 5}
     table = draw_set(tmp_path, **given)

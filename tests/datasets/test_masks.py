@@ -25,7 +25,8 @@ from lit_loader.datasets import DetectionDataset
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.transforms import SanitizeObjects, detection_transforms
 
-WIDTH, HEIGHT = 96, 64
+WIDTH = 96
+HEIGHT = 64
 TRIANGLE = np.array([[0, 24], [12, 0], [24, 24]], dtype=np.float32)
 HOUSE = np.array([[0, 24], [0, 10], [12, 0], [24, 10], [24, 24]], dtype=np.float32)
 
@@ -34,7 +35,10 @@ def draw_polygons(root, *, num_images=6, extension="png", seed=0):
     """Draw triangles and houses of bright colours on dark images, image i with i % 3 of them, and return the table."""
     rng = np.random.default_rng(seed)
     root.mkdir(exist_ok=True)
-    rows, labels, boxes, counts = [], [], [], []
+    rows = []
+    labels = []
+    boxes = []
+    counts = []
     for i in range(num_images):
         pixels = rng.integers(0, 60, (HEIGHT, WIDTH, 3)).astype(np.uint8)
         counts.append(i % 3)

@@ -66,7 +66,7 @@ def test_a_point_outside_the_image_keeps_its_coordinates_and_counts_as_absent(tm
     assert target["visibility"].tolist() == [[0, 2, 0]]
 
 
-def test_what_the_table_lacks_is_refused(table):
+def test_fields_that_the_table_lacks_are_refused(table):
     bare = renamed(table, "finish")
     with pytest.raises(
         ValueError, match=r"keypoints=True but no object of AnnotationTable.* has points; read"

@@ -24,7 +24,8 @@ from lit_loader.datasets.scenes import (
     render_scene,
 )
 
-SIDE, SCALE = 48, 8
+SIDE = 48
+SCALE = 8
 DISC, SQUARE, STAR = range(3)
 PLAIN, DOTTED, HOLLOW = range(3)
 ANGLES = st.floats(-25, 25).map(math.radians)
@@ -59,7 +60,8 @@ def test_a_box_is_the_tight_hull_of_the_outline(class_id: int) -> None:
     one = thing(class_id=class_id, centre=(30.0, 20.0), radius=8.0, rotation=0.3)
     corners = outline(one)
     x0, y0, x1, y1 = box_of(one)
-    low, high = corners.min(axis=0), corners.max(axis=0)
+    low = corners.min(axis=0)
+    high = corners.max(axis=0)
     assert 0 <= low[0] - x0 < 1
     assert 0 <= low[1] - y0 < 1
     assert 0 <= x1 - high[0] < 1
@@ -178,7 +180,8 @@ def test_a_point_is_hidden_exactly_where_a_later_object_is_drawn(kinds: list[Any
 
 @pytest.mark.parametrize("max_rotation", [0.0, 10.0, 25.0])
 def test_placed_objects_are_what_was_asked_for_and_lie_inside(max_rotation: float) -> None:
-    class_ids, finish_ids = [0, 1, 2] * 3, [2, 1, 0, 0, 0, 1, 1, 2, 2]
+    class_ids = [0, 1, 2] * 3
+    finish_ids = [2, 1, 0, 0, 0, 1, 1, 2, 2]
     leanings = []
     for seed in range(20):
         rng = np.random.default_rng(seed)

@@ -55,7 +55,8 @@ def test_every_split_has_every_class_and_finish_in_the_asked_shares(tmp_path: Pa
 
 
 def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class_and_finish() -> None:
-    class_shares, finish_shares = (0.90, 0.09, 0.01), (0.88, 0.10, 0.02)
+    class_shares = (0.90, 0.09, 0.01)
+    finish_shares = (0.88, 0.10, 0.02)
     settings = {"objects_per_image": (2, 6), "class_shares": class_shares, "finish_shares": finish_shares}
     for seed in range(20):
         dealt = list(
@@ -83,7 +84,8 @@ def test_the_finish_is_dealt_out_independently_of_the_class() -> None:
 
 
 def test_the_table_that_is_read_is_what_was_placed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    scenes, render = [], shapes.render_scene
+    scenes = []
+    render = shapes.render_scene
 
     def remember(objects: Any, **named: Any) -> Image.Image:
         scenes.append(objects)
@@ -165,13 +167,14 @@ def test_the_same_settings_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
 def test_other_settings_draw_other_scenes_into_another_folder(
     tmp_path: Path, changes: dict[str, Any]
 ) -> None:
-    first, second = draw_shapes(tmp_path, **SMALL), draw_shapes(tmp_path, **SMALL | changes)
+    first = draw_shapes(tmp_path, **SMALL)
+    second = draw_shapes(tmp_path, **SMALL | changes)
     assert first != second
     name = "Annotations/test_00000.xml"
     assert content(first)[name] != content(second)[name] or "num_images" in changes
 
 
-def test_what_is_there_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_existing_dataset_is_reused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     root = draw_shapes(tmp_path, **SMALL)
     monkeypatch.setattr(shapes, "render_scene", None)
     assert draw_shapes(tmp_path, **SMALL) == root

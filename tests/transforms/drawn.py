@@ -107,7 +107,8 @@ def expected_mass(points, row):
 
 
 def _triangle(points):
-    first, second = points[1] - points[0], points[2] - points[0]
+    first = points[1] - points[0]
+    second = points[2] - points[0]
     return (first[0] * second[1] - first[1] * second[0]).abs()
 
 

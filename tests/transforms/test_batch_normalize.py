@@ -15,7 +15,8 @@ from lit_loader.collate import ClassificationBatch, PaddedBatch
 from lit_loader.transforms import NormalizeBatch
 from tests.device.no_sync import META, NoSync
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 def images(*shape):
@@ -37,7 +38,7 @@ class Own(NamedTuple):
     images: Any
 
 
-def test_it_is_torchvisions_normalisation_and_leaves_the_batch_it_was_given():
+def test_normalisation_matches_torchvision_and_does_not_modify_the_batch():
     given = images()
     before = given.clone()
     close(NormalizeBatch(MEAN, STD)(given), given)
@@ -62,9 +63,11 @@ def test_images_are_found_in_every_form_of_batch_and_the_rest_is_passed_on(make,
     found = NormalizeBatch(MEAN, STD)(batch)
     assert type(found) is type(batch)
     if isinstance(batch, ClassificationBatch):
-        found, batch = vars(found), vars(batch)
+        found = vars(found)
+        batch = vars(batch)
     if isinstance(batch, dict):
-        place, rest = "images", [key for key in batch if key != "images"]
+        place = "images"
+        rest = [key for key in batch if key != "images"]
     else:
         place = getattr(batch, "_fields", ("images",)).index("images")
         rest = [number for number in range(len(batch)) if number != place]
@@ -97,8 +100,9 @@ def test_images_that_are_channels_last_become_contiguous():
     assert torch.equal(found, NormalizeBatch(MEAN, STD)(pixels))
 
 
-def test_it_copies_and_pickles_and_shows_its_arguments():
-    normalize, pixels = NormalizeBatch(MEAN, STD), images()
+def test_copies_and_pickles_normalize_alike_and_repr_shows_the_arguments():
+    normalize = NormalizeBatch(MEAN, STD)
+    pixels = images()
     found = normalize(pixels)
     for other in (copy.deepcopy(normalize), pickle.loads(pickle.dumps(normalize))):
         assert torch.equal(other(pixels), found)
@@ -118,7 +122,7 @@ def test_it_copies_and_pickles_and_shows_its_arguments():
         ((images(3, 4, 4).float(), 1), TypeError, r"torch\.float32"),
     ],
 )
-def test_what_are_no_uint8_images_is_refused(batch, error, message):
+def test_batches_without_uint8_images_are_refused(batch, error, message):
     with pytest.raises(error, match=message):
         NormalizeBatch(MEAN, STD)(batch)
 

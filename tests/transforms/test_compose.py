@@ -115,7 +115,7 @@ def without_points(transform):
 
 
 @pytest.mark.parametrize("name", SAME)
-def test_where_nothing_is_shrunk_to_half_the_bits_are_those_of_the_decoded_image(path, name):
+def test_lazy_images_have_exact_bits_unless_shrunk_to_half(path, name):
     transform, num_objects = SAME[name]
     make_target = _no_points if without_points(transform) else target
     for seed in range(4):

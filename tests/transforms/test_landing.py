@@ -157,7 +157,8 @@ def test_a_photometric_change_moves_nothing():
         detection_transforms(True, hflip=0, photometric=1, to_float=False),
         landmark_transforms(True, size=96, hflip=0, photometric=1, to_float=False),
     ):
-        given, changed = draw(objects=(0,)), preset(*draw(objects=(0,)))
+        given = draw(objects=(0,))
+        changed = preset(*draw(objects=(0,)))
         still = (
             landmark_transforms(False, size=96, to_float=False)(*given)[1]
             if "crop" in changed[1]

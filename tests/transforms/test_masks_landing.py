@@ -14,7 +14,8 @@ from tests.transforms.test_landing import CROPS, PRESETS, TURNED, WHOLE_IMAGES, 
 # An L and a triangle: neither is its own mirror image.
 SHAPES = [[[12, 10], [30, 10], [30, 42], [62, 42], [62, 60], [12, 60]], [[78, 98], [93.5, 48], [138, 98]]]
 BOXES = [[12, 10, 62, 60], [78, 48, 138, 98]]
-HEIGHT, WIDTH = 110, 150
+HEIGHT = 110
+WIDTH = 150
 EXACT = {"nothing", "sanitise", "hflip", "vflip", "both flips", "object crop", "zoom out", "pad", "crop"}
 
 

@@ -154,7 +154,7 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
     [{"margin": 0.1}, {"shift": 0.1}, {"scale": (0.5, 1)}, {"rotation": 5}, {"fill": 3}],
     ids=str,
 )
-def test_what_moves_one_view_shows_one_view_of_the_whole_image(settings):
+def test_view_arguments_show_one_view_of_the_whole_image(settings):
     image = torch.randint(0, 256, (3, 50, 60), dtype=torch.uint8)
     for train in (True, False):
         torch.manual_seed(0)

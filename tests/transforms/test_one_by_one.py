@@ -18,7 +18,8 @@ from lit_loader.transforms import (
     ToUInt8,
 )
 
-HEIGHT, WIDTH = 90, 120
+HEIGHT = 90
+WIDTH = 120
 ROWS = {
     "crop and flips": [RandomResizedCrop(40), RandomHorizontalFlip(), RandomVerticalFlip(), ToUInt8()],
     "crop and flips, float": [RandomResizedCrop(40), RandomVerticalFlip(), ToFloat32()],
@@ -90,7 +91,8 @@ def test_pixels_are_written_once_to_memory_of_the_batch(chance):
             self.given = (*self.given, torch.empty(tuple(shape), dtype=dtype))
             return self.given[-1]
 
-    memory, image = Memory(), tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
+    memory = Memory()
+    image = tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
     recipe = DecodeAwareCompose([RandomResizedCrop(40), RandomHorizontalFlip(chance), ToUInt8()])
     with batch_memory.using(memory):
         found, _ = recipe(image, {})
@@ -109,7 +111,7 @@ RESULTS = {
 
 
 @pytest.mark.parametrize("name", RESULTS)
-def test_what_transforms_return_is_passed_on_as_torchvisions_compose_does(name):
+def test_any_result_of_a_transform_is_passed_on_as_in_torchvision(name):
     image = tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
     expected, found = (
         kind([v2.Resize(16), *RESULTS[name]])(image, {"a": 1}) for kind in (v2.Compose, DecodeAwareCompose)

@@ -64,7 +64,8 @@ def test_evaluation_is_not_random_and_draws_nothing():
     preset = detection_transforms(False, **EVERYTHING, hflip=1.0)
     torch.manual_seed(0)
     state = torch.get_rng_state()
-    first, second = preset(*make_sample()), preset(*make_sample())
+    first = preset(*make_sample())
+    second = preset(*make_sample())
     assert torch.equal(first[0], second[0])
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -87,7 +88,8 @@ def test_the_size_arguments_give_the_size(arguments, shape):
 
 
 def test_to_float_scales_and_false_keeps_bytes():
-    image, given = detection_transforms(False)(*make_sample())[0], make_sample()[0]
+    image = detection_transforms(False)(*make_sample())[0]
+    given = make_sample()[0]
     assert image.dtype == torch.float32
     torch.testing.assert_close(image, tv_tensors.Image(given / 255))
     assert torch.equal(detection_transforms(False, to_float=False)(*make_sample())[0], given)

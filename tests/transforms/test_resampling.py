@@ -25,8 +25,10 @@ def test_a_cut_of_whole_pixels_upsample_matches_torchvision(
     data, height, width, new_height, new_width, planes
 ):
     pixels = pixels_of(height, width)
-    left, top = data.draw(st.integers(0, width - 1)), data.draw(st.integers(0, height - 1))
-    right, bottom = data.draw(st.integers(left + 1, width)), data.draw(st.integers(top + 1, height))
+    left = data.draw(st.integers(0, width - 1))
+    top = data.draw(st.integers(0, height - 1))
+    right = data.draw(st.integers(left + 1, width))
+    bottom = data.draw(st.integers(top + 1, height))
     size = (new_height, new_width)
     if size == (1, 1):
         return  # torch 2.15 fails an assertion of its own there
@@ -39,16 +41,15 @@ def test_a_cut_of_whole_pixels_upsample_matches_torchvision(
 
 @pytest.mark.parametrize("size", [(20, 30), (10, 15), (45, 50)])
 def test_the_result_has_memory_of_its_own_or_what_it_was_given(size):
-    pixels, given_memory = pixels_of(20, 30), []
+    pixels = pixels_of(20, 30)
+    given_memory = []
 
     def empty(shape, dtype):
         given_memory.append(torch.empty(tuple(shape), dtype=dtype))
         return given_memory[-1]
 
-    plain, placed = (
-        resample(pixels, (0, 0, 30, 20), size),
-        resample(pixels, (0, 0, 30, 20), size, empty=empty),
-    )
+    plain = resample(pixels, (0, 0, 30, 20), size)
+    placed = resample(pixels, (0, 0, 30, 20), size, empty=empty)
     before = pixels.clone()
     plain.zero_()
     assert torch.equal(pixels, before)
@@ -80,8 +81,9 @@ def test_the_last_column_may_be_part_of_one(planes):
     assert (found[0, 0, :-1] - (torch.arange(74) * 3 - 1.5).clamp(0)).abs().max() <= 1
 
 
-def test_it_resizes_on_the_cpu_whatever_the_default_device_is():
-    pixels, expected = pixels_of(20, 30), resampling._upsample_matches_torchvision()
+def test_resampling_ignores_the_default_device():
+    pixels = pixels_of(20, 30)
+    expected = resampling._upsample_matches_torchvision()
     with torch.device("meta"):
         assert resampling._upsample_matches_torchvision.__wrapped__() == expected
         found = resample(pixels, (2, 3, 22, 19), (10, 12))

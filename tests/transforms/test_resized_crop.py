@@ -62,7 +62,7 @@ def test_crops_have_the_distribution_of_torchvisions(size, settings):
 
 
 @pytest.mark.parametrize("size", [(300, 20), (20, 300), (1, 1), (1, 900)])
-def test_where_no_crop_fits_it_is_torchvisions_middle(size):
+def test_without_a_fitting_crop_the_central_crop_matches_torchvision(size):
     image = tv_tensors.Image(torch.zeros((3, *size), dtype=torch.uint8))
     settings = {"scale": (0.99, 1.0), "ratio": (0.9, 1.1)}
     ours, theirs = (
@@ -86,7 +86,8 @@ def test_a_crop_that_is_shrunk_to_a_half_or_less_has_whole_pixels_at_that_scale(
         shown = min(found["height"], found["width"])
         by = max(by for by in (1, 2, 4, 8) if by == 1 or by * side <= shown)  # what a JPEG is shrunk by
         for start, length, limit in (("top", "height", 301), ("left", "width", 299)):
-            low, high = found[start], found[start] + found[length]
+            low = found[start]
+            high = found[start] + found[length]
             assert low % by == 0
             assert high % by == 0 or high == limit
             assert high <= limit

@@ -28,7 +28,8 @@ def make_target(points, visibility=None):
 
 def test_the_edges_belong_to_the_canvas_and_what_is_beyond_or_not_finite_does_not():
     inside = [(0, 0), (30, 20), (0, 20), (15, 10)]
-    nan, inf = float("nan"), float("inf")
+    nan = float("nan")
+    inf = float("inf")
     outside = [(-0.01, 5), (5, -0.01), (30.01, 5), (5, 20.01), (nan, 5), (5, inf), (25, 25)]
     _, target = UpdateVisibility()(IMAGE, make_target(inside + outside))
     assert target["visibility"].tolist() == [[2] * len(inside) + [0] * len(outside)]
