@@ -86,13 +86,9 @@ def decode_image(
             message names the file.
         ValueError: If ``max_pixels`` is below 1.
     """
-    image = open_image(
-        path,
-        max_pixels=max_pixels,
-        exif_orientation=exif_orientation,
-        sixteen_bit_max=sixteen_bit_max,
-    )
-    return image.read()
+    return open_image(
+        path, max_pixels=max_pixels, exif_orientation=exif_orientation, sixteen_bit_max=sixteen_bit_max
+    ).read()
 
 
 def open_image(

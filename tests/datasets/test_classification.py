@@ -75,15 +75,15 @@ def test_transforms_of_images_alone_work_on_whole_images(single, transforms):
     assert label == int(single.labels[2])
 
 
-@pytest.mark.parametrize("by", [None, "finish"])
-def test_object_crops_are_samples_of_their_own(table, by):
+@pytest.mark.parametrize("label_attribute", [None, "finish"])
+def test_object_crops_are_samples_of_their_own(table, label_attribute):
     dataset = ClassificationDataset(
         table,
-        label_attribute=by,
+        label_attribute=label_attribute,
         sample_unit="object",
         transforms=classification_transforms(False, size=16, crop=True),
     )
-    ids, _ = table.labels_of(by)
+    ids, _ = table.labels_of(label_attribute)
     assert [label for _, label, *_ in dataset] == ids[ids >= 0].tolist()
     assert dataset.num_left_out == (ids < 0).sum()
     assert {tuple(image.shape) for image, *_ in dataset} == {(3, 16, 16)}
@@ -91,10 +91,10 @@ def test_object_crops_are_samples_of_their_own(table, by):
 
 def test_crops_show_their_object_and_images_the_whole(single):
     cut = classification_transforms(False, size=16, crop=True, resize="stretch", to_float=False)
-    whole = classification_transforms(False, size=16, resize="stretch", to_float=False)
+    transforms = classification_transforms(False, size=16, resize="stretch", to_float=False)
     for image, label, *_ in ClassificationDataset(single, sample_unit="object", transforms=cut):
         assert int(image[0, 0, 0]) == 20 + 40 * label
-    corners = {int(image[0, 0, 0]) for image, *_ in ClassificationDataset(single, transforms=whole)}
+    corners = {int(image[0, 0, 0]) for image, *_ in ClassificationDataset(single, transforms=transforms)}
     assert 150 in corners  # the background
 
 
@@ -133,8 +133,10 @@ def test_unlabelled_keep_labels_unknown_and_ambiguous_samples_minus_one(table, s
     )
     ids = table.attributes["finish"].ids
     of_images = [set(ids[table.objects(i)].tolist()) - {-1} for i in range(12)]
-    wanted = [found.pop() if len(found) == 1 else -1 for found in of_images]
-    assert [label for _, label, *_ in dataset] == (wanted if sample_unit == "image" else ids.tolist())
+    expected_labels = [labels.pop() if len(labels) == 1 else -1 for labels in of_images]
+    assert [label for _, label, *_ in dataset] == (
+        expected_labels if sample_unit == "image" else ids.tolist()
+    )
     assert dataset.num_left_out == 0
     assert every_sample(dataset.table, sample_unit=sample_unit).table is dataset.table
 
@@ -153,8 +155,8 @@ def test_an_attribute_that_a_kept_set_does_not_have_is_a_label_of_nothing(single
 )
 def test_samples_of_samples_are_the_same(single, settings):
     samples = labelled_samples(single, **settings).table
-    again = labelled_samples(samples, **settings)
-    assert (again.table is samples, again.num_left_out) == (True, 0)
+    samples_of_samples = labelled_samples(samples, **settings)
+    assert (samples_of_samples.table is samples, samples_of_samples.num_left_out) == (True, 0)
 
 
 @pytest.mark.parametrize(
@@ -211,5 +213,5 @@ def test_reading_settings_reach_the_images(single):
 
 def test_classification_dataset_pickles(single):
     dataset = ClassificationDataset(single, label_attribute="finish")
-    again = pickle.loads(pickle.dumps(dataset))
-    assert [plain[1:] for plain in again] == [plain[1:] for plain in dataset]
+    unpickled = pickle.loads(pickle.dumps(dataset))
+    assert [plain[1:] for plain in unpickled] == [plain[1:] for plain in dataset]

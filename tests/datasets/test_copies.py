@@ -101,10 +101,10 @@ def test_the_images_are_compared_once_for_all_processes_and_runs(root, caplog):
     first = [list(table.image_paths) for table in source.tables("val")]
     caplog.clear()
     for work in ("reopen", "prepare"):
-        again = source_of(root)
-        read = opened(root, getattr(again, work))
+        reopened = source_of(root)
+        read = opened(root, getattr(reopened, work))
         assert not [path for path in read if not path.endswith(("empty_1.png", "empty_2.png"))]
-        assert [list(table.image_paths) for table in again.tables("val")] == first
+        assert [list(table.image_paths) for table in reopened.tables("val")] == first
     assert not caplog.records
 
 

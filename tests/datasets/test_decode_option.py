@@ -37,16 +37,16 @@ def table(tmp_path_factory):
 @pytest.fixture
 def opened(monkeypatch):
     """The regions that were decoded."""
-    found = []
+    samples = []
 
     plain = EncodedImage.read_region
 
     def noting(image, region, *, zoom):
-        found.append(region)
+        samples.append(region)
         return plain(image, region, zoom=zoom)
 
     monkeypatch.setattr(EncodedImage, "read_region", noting)
-    return found
+    return samples
 
 
 def same(ours, theirs):
@@ -59,21 +59,21 @@ def same(ours, theirs):
 def test_fast_samples_differ_from_exact_ones_in_pixels_alone_and_those_are_of_a_full_decode(table, opened):
     transforms = detection_transforms(True, size=32, photometric=0.5)
     exact, fast = (
-        DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=way))
-        for way in ("exact", "fast")
+        DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=decode))
+        for decode in ("exact", "fast")
     )
     for index in range(NUM_IMAGES):
         torch.manual_seed(index)
         expected = exact[index]
         torch.manual_seed(index)
-        found = fast[index]
+        sample = fast[index]
         assert len(opened) == index + 1
         torch.manual_seed(index)
         decoded = tv_tensors.Image(decode_image(table.image_path(index)))
         assert torch.equal(transforms(decoded, expected[1])[0], expected[0])
-        same(found[1], expected[1])
-        assert (found[0] - expected[0]).abs().mean() < 0.02
-        assert not torch.equal(found[0], expected[0])
+        same(sample[1], expected[1])
+        assert (sample[0] - expected[0]).abs().mean() < 0.02
+        assert not torch.equal(sample[0], expected[0])
 
 
 def test_transforms_of_others_get_every_pixel(table, opened):
@@ -83,8 +83,8 @@ def test_transforms_of_others_get_every_pixel(table, opened):
 
     for transforms in (user, v2.Compose([user]), None):
         exact, fast = (
-            DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=way))
-            for way in ("exact", "fast")
+            DetectionDataset(table, transforms=transforms, reading=ImageReading(decode=decode))
+            for decode in ("exact", "fast")
         )
         assert torch.equal(fast[0][0], exact[0][0])
     assert not opened
@@ -177,7 +177,7 @@ def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(tabl
             return [[part.clone() for part in batch] for batch in loader]
 
     inline = epoch()
-    found = epoch(**workers)
-    assert len(inline) == len(found) == 3
-    for ours, theirs in zip(found, inline, strict=True):
-        assert all(torch.equal(one, other) for one, other in zip(ours, theirs, strict=True))
+    batches = epoch(**workers)
+    assert len(inline) == len(batches) == 3
+    for ours, theirs in zip(batches, inline, strict=True):
+        assert all(torch.equal(value, other) for value, other in zip(ours, theirs, strict=True))

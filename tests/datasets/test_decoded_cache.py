@@ -1,4 +1,4 @@
-"""The decoded cache: the same samples as without it, once a host, and never those of a file that changed."""
+"""The decoded cache: the same samples as without it, one copy per host, and never a stale image."""
 
 from __future__ import annotations
 
@@ -53,16 +53,18 @@ def decoded(monkeypatch):
 def folder_of(cache):
     """The files of decoded images; locks stay, and nothing else may."""
     names = sorted(path.name for path in cache.folder.iterdir())
-    kept = [name for name in names if name.endswith(".pixels")]
-    assert {name for name in names if name not in kept} <= {f".{name.split('-')[0]}.lock" for name in kept}
-    return kept
+    cache_files = [name for name in names if name.endswith(".pixels")]
+    assert {name for name in names if name not in cache_files} <= {
+        f".{name.split('-')[0]}.lock" for name in cache_files
+    }
+    return cache_files
 
 
-def assert_same(one, other):
-    assert torch.equal(one[0], other[0])
-    assert one[0].stride() == other[0].stride()
-    assert one[1].keys() == other[1].keys()
-    for name, value in one[1].items():
+def assert_same(sample, other):
+    assert torch.equal(sample[0], other[0])
+    assert sample[0].stride() == other[0].stride()
+    assert sample[1].keys() == other[1].keys()
+    for name, value in sample[1].items():
         assert type(value) is type(other[1][name])
         assert torch.equal(torch.as_tensor(value), torch.as_tensor(other[1][name]))
 
@@ -74,14 +76,16 @@ def test_full_sized_images_are_the_same_samples_as_without_a_cache(table, cached
         train=True, size=(40, 50), photometric=0.5, flip_pairs=table.flip_pairs, per_object=["finish"]
     )
     settings = {"keypoints": True, "attributes": "all", "reading": ImageReading(decode=decode)}
-    for given in (None, transforms):
-        plain = DetectionDataset(table, transforms=given, **settings)
-        kept = DetectionDataset(table, transforms=given, cache=cached(cache_size=size), **settings)
+    for transform in (None, transforms):
+        plain = DetectionDataset(table, transforms=transform, **settings)
+        cached_dataset = DetectionDataset(
+            table, transforms=transform, cache=cached(cache_size=size), **settings
+        )
         for position in range(len(table.image_paths)):
             torch.manual_seed(position)
-            wanted = plain[position]
+            sample = plain[position]
             torch.manual_seed(position)
-            assert_same(kept[position], wanted)
+            assert_same(cached_dataset[position], sample)
 
 
 def test_every_image_is_decoded_once_for_all_data_sets_that_read_it_alike(table, cached, decoded):
@@ -110,10 +114,10 @@ def test_samples_of_one_image_share_it(table, cached):
     objects = LandmarkDataset(table, cache=cached())
     named = list(dict.fromkeys(objects.table.image_paths))
     assert len(objects) > len(named)
-    whole = DetectionDataset(
+    full_size = DetectionDataset(
         table.select([table.image_paths[:].index(name) for name in named]), cache=cached()
     )
-    assert objects.cache.key == whole.cache.key
+    assert objects.cache.key == full_size.cache.key
     plain = LandmarkDataset(table)
     for position in range(len(objects)):
         assert_same(objects[position], plain[position])
@@ -137,13 +141,13 @@ def test_a_smaller_size_shrinks_image_and_target_by_the_true_ratios(tmp_path, ca
     )
     image, target = dataset[0]
     full = decode_image(table.image_path(0))
-    kept = (20, 8) if turned else (8, 20)  # 31 * 20 / 77 = 8.05
-    assert image.shape == (3, *kept)
-    assert torch.equal(image, functional.resize(full, list(kept), antialias=True))
-    ratios = torch.tensor([kept[1] / side[0], kept[0] / side[1]], dtype=torch.float64)
+    cached_size = (20, 8) if turned else (8, 20)  # 31 * 20 / 77 = 8.05
+    assert image.shape == (3, *cached_size)
+    assert torch.equal(image, functional.resize(full, list(cached_size), antialias=True))
+    ratios = torch.tensor([cached_size[1] / side[0], cached_size[0] / side[1]], dtype=torch.float64)
     boxes = torch.tensor([[3, 5, 29, 30.5]], dtype=torch.float64) * ratios.repeat(2)
     assert torch.equal(target["boxes"], boxes.float())
-    assert target["boxes"].canvas_size == target["keypoints"].canvas_size == kept
+    assert target["boxes"].canvas_size == target["keypoints"].canvas_size == cached_size
     points = torch.tensor([[[7, 9], [40.5, 40.5]]], dtype=torch.float64) * ratios
     assert torch.equal(target["keypoints"], points.float())
     assert target["visibility"].tolist() == [[2, 0]]  # judged in the image as decoded
@@ -156,18 +160,18 @@ def test_a_file_that_changed_is_decoded_again_when_the_data_set_is_made(table, c
     path = table.image_path(5)
     picture = Image.open(path)
     picture.save(path, format="BMP")  # which has one length for all pixels
-    before = DetectionDataset(table, cache=cached())
-    old = before[5][0].clone()
+    old_dataset = DetectionDataset(table, cache=cached())
+    old = old_dataset[5][0].clone()
     stamp = path.stat()
     Image.fromarray(255 - np.array(picture)).save(path, format="PNG" if change == "size" else "BMP")
     later = stamp.st_mtime_ns + (change == "time")
     os.utime(path, ns=(stamp.st_atime_ns, later))
     assert (path.stat().st_size == stamp.st_size) == (change == "time")
-    assert torch.equal(before[5][0], old)  # looked at when opened, as documented
-    after = DetectionDataset(table, cache=cached())
-    assert after.cache.key != before.cache.key
-    assert torch.equal(after[5][0], decode_image(path))
-    assert torch.equal(before[5][0], old)
+    assert torch.equal(old_dataset[5][0], old)  # looked at when opened, as documented
+    new_dataset = DetectionDataset(table, cache=cached())
+    assert new_dataset.cache.key != old_dataset.cache.key
+    assert torch.equal(new_dataset[5][0], decode_image(path))
+    assert torch.equal(old_dataset[5][0], old)
     assert len(folder_of(cached())) == 1  # the stale one is gone
 
 
@@ -175,16 +179,16 @@ def test_an_image_that_cannot_be_decoded_fails_when_it_is_asked_for(table, cache
     table.image_path(3).write_bytes(b"no image")
     table.image_path(6).unlink()
     plain = DetectionDataset(table)
-    kept = DetectionDataset(table, cache=cached())
+    cached_dataset = DetectionDataset(table, cache=cached())
     for position in range(table.num_images):
         if position not in (3, 6):
-            assert_same(kept[position], plain[position])
+            assert_same(cached_dataset[position], plain[position])
             continue
-        with pytest.raises(ImageError) as wanted:
+        with pytest.raises(ImageError) as expected_error:
             plain[position]
-        with pytest.raises(ImageError) as found:
-            kept[position]
-        assert str(found.value) == str(wanted.value)
+        with pytest.raises(ImageError) as error:
+            cached_dataset[position]
+        assert str(error.value) == str(expected_error.value)
 
 
 @pytest.mark.parametrize(

@@ -36,14 +36,16 @@ class SlowReader:
     exif_orientation = True
     sixteen_bit_max = None
 
-    def __init__(self, told, *, seconds=0.0, most=None):
-        self.told = str(told)
+    def __init__(self, decode_log, *, seconds=0.0, most=None):
+        self.decode_log = str(decode_log)
         self.seconds = seconds
         self.most = most
 
     def read(self, path):
-        time.sleep(self.seconds if self.most is None or os.path.getsize(self.told) < self.most else 3600)
-        with open(self.told, "a") as file:
+        time.sleep(
+            self.seconds if self.most is None or os.path.getsize(self.decode_log) < self.most else 3600
+        )
+        with open(self.decode_log, "a") as file:
             file.write(".")
         return decode_image(path)
 
@@ -54,9 +56,9 @@ def table(tmp_path):
 
 
 @pytest.fixture
-def told(tmp_path):
-    (tmp_path / "told").write_text("")
-    return tmp_path / "told"
+def decode_log(tmp_path):
+    (tmp_path / "decode_log").write_text("")
+    return tmp_path / "decode_log"
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def cached(tmp_path):
 
 
 def left_in(cache):
-    """What is in the folder of a cache but locks, which stay."""
+    """Return the names of all files in the folder of a cache except locks, which stay."""
     if not cache.folder.is_dir():
         return []
     return [path.name for path in cache.folder.iterdir() if path.suffix != ".lock"]
@@ -100,92 +102,92 @@ def forked(function, *arguments):
         child.close()
 
 
-def make_and_hold(table, reader, cache, told, held):
-    made = CachedReader(table, reader, cache)
-    told.put(made.key)
-    held.wait()
+def make_and_hold(table, reader, cache, key_queue, release):
+    cached_reader = CachedReader(table, reader, cache)
+    key_queue.put(cached_reader.key)
+    release.wait()
 
 
-def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cached, told):
+def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cached, decode_log):
     cache = cached()
-    reader = SlowReader(told, most=3)
+    reader = SlowReader(decode_log, most=3)
     with forked(CachedReader, table, reader, cache) as child:
-        wait_until(lambda: len(told.read_text()) >= 3)
+        wait_until(lambda: len(decode_log.read_text()) >= 3)
         os.kill(child.pid, signal.SIGKILL)
         child.join()
-    assert 3 <= len(told.read_text()) < table.num_images
+    assert 3 <= len(decode_log.read_text()) < table.num_images
     assert [name[-4:] for name in left_in(cache)] == [".tmp"]
     reader.most = None
-    small = cached(cache_size=16)  # other settings: what is left is found whatever they are
+    small = cached(cache_size=16)  # leftovers are deleted whatever the settings are
     assert CachedReader(table, reader, small).open(3)[0].size == (12, 16)
     assert [Path(name).suffix for name in left_in(cache)] == [".pixels"]
     assert_whole(CachedReader(table, reader, cache), table)
 
 
-def test_a_build_of_another_process_is_not_deleted(tmp_path, table, cached, told):
-    reader = SlowReader(told, most=3)
+def test_a_build_of_another_process_is_not_deleted(tmp_path, table, cached, decode_log):
+    reader = SlowReader(decode_log, most=3)
     with forked(CachedReader, table, reader, cached()) as child:
-        wait_until(lambda: len(told.read_text()) >= 3)
+        wait_until(lambda: len(decode_log.read_text()) >= 3)
         CachedReader(draw_set(tmp_path / "other"), ImageReading(), cached())
         assert sorted(Path(name).suffix for name in left_in(cached())) == [".pixels", ".tmp"]
         assert child.is_alive()
 
 
-def test_readers_keep_what_they_map_while_another_process_builds_its_successor(table, cached, told):
+def test_readers_keep_what_they_map_while_another_process_builds_its_successor(table, cached, decode_log):
     cache = cached()
-    before = [decode_image(table.image_path(i)) for i in range(table.num_images)]
-    old = CachedReader(table, SlowReader(told), cache)
+    expected = [decode_image(table.image_path(i)) for i in range(table.num_images)]
+    old = CachedReader(table, SlowReader(decode_log), cache)
     for path in map(table.image_path, range(table.num_images)):
         Image.fromarray(255 - np.asarray(Image.open(path))).save(path)
     queue = FORK.SimpleQueue()
-    held = FORK.Event()
-    with forked(make_and_hold, table, SlowReader(told, seconds=0.02), cache, queue, held) as child:
+    release = FORK.Event()
+    with forked(make_and_hold, table, SlowReader(decode_log, seconds=0.02), cache, queue, release) as child:
         while queue.empty():
             assert child.is_alive()
-            for position, pixels in enumerate(before):
+            for position, pixels in enumerate(expected):
                 assert torch.equal(old.open(position)[0].read(), pixels)
         assert queue.get() != old.key
     queue.close()
     assert len(left_in(cache)) == 1
-    for position, pixels in enumerate(before):
+    for position, pixels in enumerate(expected):
         assert torch.equal(old.open(position)[0].read(), pixels)
-    assert_whole(CachedReader(table, SlowReader(told), cache), table)
+    assert_whole(CachedReader(table, SlowReader(decode_log), cache), table)
 
 
-def test_processes_that_start_at_once_build_it_once(table, cached, told):
+def test_processes_that_start_at_once_build_it_once(table, cached, decode_log):
     cache = cached()
-    reader = SlowReader(told, seconds=0.01)
+    reader = SlowReader(decode_log, seconds=0.01)
     queue = FORK.SimpleQueue()
-    held = FORK.Event()
+    release = FORK.Event()
     children = [
-        FORK.Process(target=make_and_hold, args=(table, reader, cache, queue, held), daemon=True)
+        FORK.Process(target=make_and_hold, args=(table, reader, cache, queue, release), daemon=True)
         for _ in range(3)
     ]
     for child in children:
         child.start()
     assert len({queue.get() for _ in children}) == 1
-    held.set()
+    release.set()
     for child in children:
         child.join()
         assert child.exitcode == 0
         child.close()
     queue.close()
-    assert len(told.read_text()) == table.num_images
+    assert len(decode_log.read_text()) == table.num_images
 
 
-def test_threads_that_start_at_once_build_it_once(table, cached, told):
-    reader = SlowReader(told, seconds=0.01)
+def test_threads_that_start_at_once_build_it_once(table, cached, decode_log):
+    reader = SlowReader(decode_log, seconds=0.01)
     with ThreadPoolExecutor(3) as pool:
-        made = list(pool.map(lambda _: CachedReader(table, reader, cached()), range(3)))
-    assert len({each.key for each in made}) == 1
-    assert len(told.read_text()) == table.num_images
-    assert_whole(made[2], table)
+        readers = list(pool.map(lambda _: CachedReader(table, reader, cached()), range(3)))
+    assert len({cached_reader.key for cached_reader in readers}) == 1
+    assert len(decode_log.read_text()) == table.num_images
+    assert_whole(readers[2], table)
 
 
-def test_who_waits_says_so(table, cached, told, capsys):
-    reader = SlowReader(told, most=3)
+def test_who_waits_says_so(table, cached, decode_log, capsys):
+    reader = SlowReader(decode_log, most=3)
     with forked(CachedReader, table, reader, cached()) as child:
-        wait_until(lambda: len(told.read_text()) >= 3)
+        wait_until(lambda: len(decode_log.read_text()) >= 3)
         threading.Timer(0.2, child.kill).start()
         reader.most = None
         assert_whole(CachedReader(table, reader, cached(progress=True)), table)
@@ -213,20 +215,22 @@ def test_no_descriptor_and_no_mapping_outlives_a_reader(table, cached):
     assert held() == ([], False)
 
 
-@pytest.mark.parametrize("known", [True, False], ids=["sizes known", "sizes unknown"])
-def test_a_cache_over_budget_is_refused_and_leaves_no_file(tmp_path, cached, told, known):
-    columns = {} if known else {"widths": [0] * 12, "heights": [0] * 12}
+@pytest.mark.parametrize("sizes_known", [True, False], ids=["sizes known", "sizes unknown"])
+def test_a_cache_over_budget_is_refused_and_leaves_no_file(tmp_path, cached, decode_log, sizes_known):
+    columns = {} if sizes_known else {"widths": [0] * 12, "heights": [0] * 12}
     table = draw_set(tmp_path / "set", **columns)
     needed = START + 12 * 3 * SIZE[0] * SIZE[1]
-    how = "according to their annotated sizes" if known else "or more"
+    how = "according to their annotated sizes" if sizes_known else "or more"
     words = rf"need \d+\.\d KiB {how}.*cache_budget={needed - 1}.*lower cache_size.*cache=False"
     with pytest.raises(CacheError, match=words):
-        CachedReader(table, SlowReader(told), cached(cache_budget=needed - 1))
-    assert bool(told.read_text()) == (not known)
+        CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed - 1))
+    assert bool(decode_log.read_text()) == (not sizes_known)
     assert left_in(cached()) == []
-    enough = CachedReader(table, SlowReader(told), cached(cache_budget=needed))
+    enough = CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed))
     assert enough.num_bytes == needed
-    small = CachedReader(table, SlowReader(told), cached(cache_budget=needed // 2, cache_size=SIZE[0] // 2))
+    small = CachedReader(
+        table, SlowReader(decode_log), cached(cache_budget=needed // 2, cache_size=SIZE[0] // 2)
+    )
     assert small.num_bytes == START + 12 * 3 * SIZE[0] * SIZE[1] // 4
 
 

@@ -1,4 +1,4 @@
-"""The mapping of a decoded cache: one copy for all workers, and nothing that a transform does changes it."""
+"""The mapping of a decoded cache: one copy for all workers, which no transform can change."""
 
 from __future__ import annotations
 
@@ -64,49 +64,49 @@ def blacken(image, target):
 def test_a_transform_that_edits_in_place_damages_neither_the_file_nor_later_samples(
     table, cached, transforms, decode
 ):
-    wanted = DetectionDataset(table)
+    expected = DetectionDataset(table)
     edited = DetectionDataset(
         table, transforms=transforms, cache=cached(), reading=ImageReading(decode=decode)
     )
     for position in range(table.num_images):
         image, _ = edited[position]
         image.zero_()
-        assert torch.equal(edited.cache.open(position)[0].read(), wanted[position][0])
-    assert torch.equal(DetectionDataset(table, cache=cached())[4][0], wanted[4][0])
+        assert torch.equal(edited.cache.open(position)[0].read(), expected[position][0])
+    assert torch.equal(DetectionDataset(table, cache=cached())[4][0], expected[4][0])
 
 
 def test_a_view_that_is_written_to_changes_no_other_process_and_not_the_file(table, cached):
     reader = CachedReader(table, ImageReading(), cached())
     (path,) = cached().folder.glob("*.pixels")
-    before = path.read_bytes()
+    file_bytes = path.read_bytes()
     view = reader.open(4)[0].read_region((0, 0, *SIZE), zoom=0.5).pixels
-    assert view.untyped_storage().nbytes() == len(before)  # no copy
-    wanted = view.clone()
+    assert view.untyped_storage().nbytes() == len(file_bytes)  # no copy
+    edited_pixels = view.clone()
     view.zero_()
-    assert path.read_bytes() == before
-    again = pickle.loads(pickle.dumps(reader))
-    assert torch.equal(again.open(4)[0].read(), wanted)
+    assert path.read_bytes() == file_bytes
+    unpickled = pickle.loads(pickle.dumps(reader))
+    assert torch.equal(unpickled.open(4)[0].read(), edited_pixels)
 
 
 def test_a_region_lies_where_it_says(table, cached):
     reader = CachedReader(table, ImageReading(), cached())
     for zoom in (0.3, 1.0, 1.7):
-        found = reader.open(5)[0].read_region((3, 7, 29, 30), zoom=zoom)
-        whole = decode_image(table.image_path(5))
-        assert found.zoom == 1
-        part = found.pixels[:, 7 - found.top : 30 - found.top, 3 - found.left : 29 - found.left]
-        assert torch.equal(part, whole[:, 7:30, 3:29])
+        region = reader.open(5)[0].read_region((3, 7, 29, 30), zoom=zoom)
+        pixels = decode_image(table.image_path(5))
+        assert region.zoom == 1
+        part = region.pixels[:, 7 - region.top : 30 - region.top, 3 - region.left : 29 - region.left]
+        assert torch.equal(part, pixels[:, 7:30, 3:29])
 
 
 def test_a_reader_pickles_small_and_reopens_its_file_or_names_the_remedy(table, cached):
     reader = CachedReader(table, ImageReading(), cached())
     packed = pickle.dumps(reader)
     assert len(packed) < len(pickle.dumps(table)) + 1000
-    again = pickle.loads(packed)
+    unpickled = pickle.loads(packed)
     for position in range(table.num_images):
-        assert torch.equal(again.open(position)[0].read(), decode_image(table.image_path(position)))
+        assert torch.equal(unpickled.open(position)[0].read(), decode_image(table.image_path(position)))
     shutil.rmtree(cached().folder)  # as another run does, whose images differ
-    assert torch.equal(again.open(3)[0].read(), decode_image(table.image_path(3)))
+    assert torch.equal(unpickled.open(3)[0].read(), decode_image(table.image_path(3)))
     with pytest.raises(CacheError, match=r"or was deleted\); create the dataset again"):
         pickle.loads(packed)
 
@@ -119,14 +119,14 @@ def test_the_index_is_mapped_and_no_object_an_image(table, cached):
 
 def own_kib(path):
     """How many KiB of a file that this process maps are its own copies."""
-    found = []
+    own_sizes = []
     for line in Path("/proc/self/smaps").read_text().splitlines():
         words = line.split()
         if not words[0].endswith(":"):
             is_file = words[-1] == str(path)
         elif is_file and words[0] == "Anonymous:":
-            found.append(int(words[1]))
-    return found
+            own_sizes.append(int(words[1]))
+    return own_sizes
 
 
 class Mapped(torch.utils.data.Dataset):
@@ -149,9 +149,9 @@ class Mapped(torch.utils.data.Dataset):
 def test_workers_map_the_same_file_and_hold_no_copy_of_it(table, cached, context):
     dataset = Mapped(table, cached())
     with DataLoader(dataset, batch_size=1, num_workers=2, multiprocessing_context=context) as loader:
-        found = [text.rsplit(" ", 1) for (text,) in loader]
-    assert {own for own, _ in found} == {"[0]"}
-    assert len({pid for _, pid in found} - {str(os.getpid())}) == 2
+        reports = [text.rsplit(" ", 1) for (text,) in loader]
+    assert {own_kib_text for own_kib_text, _ in reports} == {"[0]"}
+    assert len({pid for _, pid in reports} - {str(os.getpid())}) == 2
 
 
 @pytest.mark.parametrize("workers", WORKERS)
@@ -167,9 +167,9 @@ def test_batches_are_the_same_bits_with_any_workers(table, cached, workers):
             return [([image.clone() for image in images], [t["boxes"].clone() for t in targets])
                     for images, targets in loader]  # fmt: skip
 
-    wanted = batches(False, num_workers=0)
-    found = batches(cached(), **workers)
-    assert len(found) == len(wanted) == 3
-    for (images, boxes), (other_images, other_boxes) in zip(wanted, found, strict=True):
+    expected = batches(False, num_workers=0)
+    cached_batches = batches(cached(), **workers)
+    assert len(cached_batches) == len(expected) == 3
+    for (images, boxes), (other_images, other_boxes) in zip(expected, cached_batches, strict=True):
         assert all(map(torch.equal, images, other_images))
         assert all(map(torch.equal, boxes, other_boxes))

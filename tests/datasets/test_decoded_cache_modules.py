@@ -35,10 +35,10 @@ BYTES = {count: pixels_start(count) + count * 3 * SIZE[0] * SIZE[1] for count in
 
 @pytest.fixture
 def source(tmp_path):
-    found = drawn_source(tmp_path / "set")
-    found.cache_dir = str(tmp_path / "cache")
-    found.progress = False
-    return found
+    shapes_source = drawn_source(tmp_path / "set")
+    shapes_source.cache_dir = str(tmp_path / "cache")
+    shapes_source.progress = False
+    return shapes_source
 
 
 @pytest.fixture
@@ -62,16 +62,16 @@ def kept_in(source):
 @pytest.mark.parametrize("task", TASKS)
 def test_every_task_gets_the_same_batches_from_a_cache(source, decoded, task):
     def batches(**settings):
-        module, own = TASKS[task]
-        datamodule = module(source, batch_size=4, seed=3, **own, **settings)
+        module, task_settings = TASKS[task]
+        datamodule = module(source, batch_size=4, seed=3, **task_settings, **settings)
         datamodule.prepare_data()
         datamodule.setup("fit")
         return [plain(batch) for _ in range(2) for batch in datamodule.train_dataloader()]
 
-    wanted = batches()
+    expected = batches()
     decoded.clear()
-    found = batches(cache=True)
-    assert found == wanted
+    cached_batches = batches(cache=True)
+    assert cached_batches == expected
     assert len(decoded) == len(set(decoded))
 
 
@@ -115,12 +115,12 @@ def test_without_a_trainer_the_images_of_all_stages_are_prepared(source, decoded
 
 
 def test_a_folder_of_its_own_wins_over_the_sources(source, tmp_path):
-    own = tmp_path / "own"
-    DetectionDataModule(source, cache=True, cache_dir=own).setup("validate")
+    own_folder = tmp_path / "own"
+    DetectionDataModule(source, cache=True, cache_dir=own_folder).setup("validate")
     assert kept_in(source) == []
-    assert len(list((own / "decoded").glob("*.pixels"))) == 1
-    DetectionDataModule(source, cache_dir=own).setup()  # without `cache` it has no effect
-    assert len(list((own / "decoded").glob("*.pixels"))) == 1
+    assert len(list((own_folder / "decoded").glob("*.pixels"))) == 1
+    DetectionDataModule(source, cache_dir=own_folder).setup()  # without `cache` it has no effect
+    assert len(list((own_folder / "decoded").glob("*.pixels"))) == 1
 
 
 def test_the_sets_of_a_data_module_share_one_budget(source):
@@ -141,9 +141,9 @@ def test_a_smaller_size_reaches_the_batches(source):
     datamodule.setup("validate")
     images, targets = next(iter(datamodule.val_dataloader()))
     assert {tuple(image.shape) for image in images} == {(3, 24, 32)}
-    whole = DetectionDataModule(source, val_transforms={"hflip": 0.0})
-    whole.setup("validate")
-    _, unshrunk = next(iter(whole.val_dataloader()))
+    full_size = DetectionDataModule(source, val_transforms={"hflip": 0.0})
+    full_size.setup("validate")
+    _, unshrunk = next(iter(full_size.val_dataloader()))
     for target, other in zip(targets, unshrunk, strict=True):
         assert torch.equal(target["boxes"] * 2, other["boxes"])
 

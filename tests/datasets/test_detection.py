@@ -1,4 +1,4 @@
-"""The detection data set: what a sample holds, how it is indexed, what it costs."""
+"""The detection dataset: contents of a sample, indexing, and memory."""
 
 from __future__ import annotations
 
@@ -175,8 +175,12 @@ def test_a_wrong_size_in_the_annotation_loses_no_box(tmp_path):
 @pytest.mark.parametrize("field", ["labels", "area", "iscrowd", "difficult"])
 def test_a_transform_that_leaves_rows_behind_is_refused(tmp_path, field):
     def drop(image, target):
-        kept = {"labels", "area", "iscrowd", "difficult"} - {field}
-        return image, {**target, "boxes": target["boxes"][:1], **{name: target[name][:1] for name in kept}}
+        other_fields = {"labels", "area", "iscrowd", "difficult"} - {field}
+        return image, {
+            **target,
+            "boxes": target["boxes"][:1],
+            **{name: target[name][:1] for name in other_fields},
+        }
 
     dataset = DetectionDataset(make_table(tmp_path), transforms=drop, extra_fields=["difficult"])
     with pytest.raises(ValueError, match=f"'{field}' has 2 rows for 1 boxes; .*SanitizeObjects"):
@@ -241,20 +245,20 @@ def test_the_data_set_pickles_as_small_as_its_table(tmp_path):
     dataset = DetectionDataset(table, first_label=0, extra_fields=["difficult"])
     pickled = pickle.dumps(dataset)
     assert len(pickled) < len(pickle.dumps(table)) + 500
-    again = pickle.loads(pickled)
-    assert torch.equal(again[0][0], dataset[0][0])
-    assert again[0][1]["labels"].tolist() == [0, 1]
-    assert "difficult" in again[0][1]
+    unpickled = pickle.loads(pickled)
+    assert torch.equal(unpickled[0][0], dataset[0][0])
+    assert unpickled[0][1]["labels"].tolist() == [0, 1]
+    assert "difficult" in unpickled[0][1]
 
 
 def test_reading_samples_leaves_nothing_behind(tmp_path):
     dataset = DetectionDataset(make_table(tmp_path))
-    before = set(vars(dataset))
+    attributes_before = set(vars(dataset))
     list(dataset)
-    assert set(vars(dataset)) == before
+    assert set(vars(dataset)) == attributes_before
     # One attribute per argument and no container that grows with the images.
-    own = {name: value for name, value in vars(dataset).items() if name != "table"}
-    assert len(pickle.dumps(own)) < 330
+    own_state = {name: value for name, value in vars(dataset).items() if name != "table"}
+    assert len(pickle.dumps(own_state)) < 330
 
 
 @pytest.mark.parametrize(

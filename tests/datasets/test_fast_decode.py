@@ -1,4 +1,4 @@
-"""Part of a JPEG is the same part of the whole; shrunk, it stays within the bound; hostile files are refused."""
+"""A region of a JPEG has the bits of the whole image; shrunk, it stays within the bound; hostile files are refused."""
 
 from __future__ import annotations
 
@@ -31,11 +31,15 @@ def written(tmp_path, data):
     return path
 
 
-def shown(found, region):
-    """The pixels of a region at full size, of what was read of it."""
-    assert found.zoom == 1
+def shown(image_region, region):
+    """Return the pixels of a region at full size."""
+    assert image_region.zoom == 1
     left, top, right, bottom = region
-    return found.pixels[:, top - found.top : bottom - found.top, left - found.left : right - found.left]
+    return image_region.pixels[
+        :,
+        top - image_region.top : bottom - image_region.top,
+        left - image_region.left : right - image_region.left,
+    ]
 
 
 @pytest.mark.parametrize("zoom", [0.5, 0.26, 0.25, 0.125, 0.01])
@@ -52,13 +56,13 @@ def test_a_turned_part_is_turned_as_the_whole_image(tmp_path, decoder, orientati
     exif = Image.Exif()
     exif[0x0112] = orientation
     path = written(tmp_path, jpeg(photo_like(*shape), exif=exif, subsampling=0))
-    whole = decode_image(path)
+    full_image = decode_image(path)
     image = open_image(path)
-    assert image.size == tuple(whole.shape[1:])
-    assert torch.equal(image.read_region((5, 7, 35, 40), zoom=1).pixels, whole[:, 7:40, 5:35])
+    assert image.size == tuple(full_image.shape[1:])
+    assert torch.equal(image.read_region((5, 7, 35, 40), zoom=1).pixels, full_image[:, 7:40, 5:35])
     assert decode_image(path).permute(1, 2, 0).is_contiguous()
     part, _, _, zoom = open_image(path).read_region((0, 0, *image.size[::-1]), zoom=0.5)
-    expected = torch.nn.functional.interpolate(whole[None].float(), part.shape[1:], mode="area")[0]
+    expected = torch.nn.functional.interpolate(full_image[None].float(), part.shape[1:], mode="area")[0]
     assert (part.float() - expected).abs().mean() < 5  # 20 and more where it is turned wrongly
     assert zoom in ((0.5,) if shape[0] % 8 == 0 or orientation == 1 else (1,))
     if zoom == 0.5:
@@ -76,9 +80,9 @@ def test_other_colours_and_other_formats_are_those_of_the_full_decode(tmp_path, 
     assert torch.equal(open_image(path).read_region((0, 0, 96, 80), zoom=1).pixels, decode_image(path))
     if mode != "CMYK":
         image.save(tmp_path / "image.png")
-        found = open_image(tmp_path / "image.png").read_region((3, 5, 20, 10), zoom=0.1)
-        assert found[1:] == (0, 0, 1)
-        assert torch.equal(found.pixels, decode_image(tmp_path / "image.png"))
+        region = open_image(tmp_path / "image.png").read_region((3, 5, 20, 10), zoom=0.1)
+        assert region[1:] == (0, 0, 1)
+        assert torch.equal(region.pixels, decode_image(tmp_path / "image.png"))
 
 
 @pytest.mark.parametrize("cut", [3, 100, 2000])
@@ -129,9 +133,9 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
             assert torch.equal(decode_image(path), expected)
             image = open_image(path)
             height, width = image.size
-            found = image.read_region((width // 2, height // 3, width, height), zoom=1)
+            region = image.read_region((width // 2, height // 3, width, height), zoom=1)
             assert torch.equal(
-                shown(found, (width // 2, height // 3, width, height)),
+                shown(region, (width // 2, height // 3, width, height)),
                 expected[:, height // 3 :, width // 2 :],
             )
     assert refused < 60 or kind == "cut off"
@@ -139,7 +143,7 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
 
 @pytest.mark.parametrize("read", [decode_image, open_image])
 @pytest.mark.parametrize(
-    ("make", "told"),
+    ("make", "message"),
     [
         (
             lambda: many_scans(9000, 9000, 5000),
@@ -169,11 +173,11 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
     ],
 )
 def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_decoded(
-    tmp_path, read, make, told
+    tmp_path, read, make, message
 ):
     path = written(tmp_path, make())
     begin = time.process_time()
-    with pytest.raises(ImageError, match=rf"image\.jpg: refused before decoding: .*{told}.*again"):
+    with pytest.raises(ImageError, match=rf"image\.jpg: refused before decoding: .*{message}.*again"):
         read(path)
     assert time.process_time() - begin < 20  # minutes, where it is decoded
 
@@ -183,23 +187,23 @@ def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_deco
 def test_a_progressive_file_that_ends_early_has_the_same_bits_in_part_and_as_a_whole(
     tmp_path, name, num_scans
 ):
-    """Where scans are missing, libjpeg smooths from block to block, and does not warn."""
+    """libjpeg smooths from block to block if scans are missing, and does not warn."""
     scans = jpeg(photo_like(90, 130), progressive=True).split(b"\xff\xda")
     last = scans[num_scans][: scans[num_scans].index(b"\xff\xc4")]  # without the tables of the next scan
     path = written(tmp_path, b"\xff\xda".join([*scans[:num_scans], last]) + b"\xff\xd9")
     with only("pillow"):
-        whole = decode_image(path)
+        full_image = decode_image(path)
         halves = open_image(path).read_region((0, 0, 130, 90), zoom=0.5).pixels
     with only(name):
-        assert torch.equal(decode_image(path), whole)
-        found = open_image(path).read_region((40, 30, 100, 70), zoom=1)
-        assert torch.equal(found.pixels, whole[:, 30:70, 40:100])
-        found = open_image(path).read_region((40, 30, 100, 70), zoom=0.5)
-        assert torch.equal(found.pixels, halves[:, 15:35, 20:50])
+        assert torch.equal(decode_image(path), full_image)
+        region = open_image(path).read_region((40, 30, 100, 70), zoom=1)
+        assert torch.equal(region.pixels, full_image[:, 30:70, 40:100])
+        region = open_image(path).read_region((40, 30, 100, 70), zoom=0.5)
+        assert torch.equal(region.pixels, halves[:, 15:35, 20:50])
 
 
 def test_damaged_progressive_files_leave_no_pixel_unwritten(tmp_path):
-    """A decoder that goes on after a warning may end at an error, with nothing written."""
+    """A decoder that continues after a warning may fail later and leave pixels unwritten."""
     data = jpeg(photo_like(200, 200), progressive=True)
     draws = np.random.default_rng(0)
     num_read = 0
@@ -214,8 +218,8 @@ def test_damaged_progressive_files_leave_no_pixel_unwritten(tmp_path):
                 open_image(path).read_region((20, 30, 150, 170), zoom=1)
         else:
             num_read += 1
-            found = open_image(path).read_region((20, 30, 150, 170), zoom=1)
-            assert torch.equal(shown(found, (20, 30, 150, 170)), expected[:, 30:170, 20:150])
+            region = open_image(path).read_region((20, 30, 150, 170), zoom=1)
+            assert torch.equal(shown(region, (20, 30, 150, 170)), expected[:, 30:170, 20:150])
     assert num_read > 20
 
 

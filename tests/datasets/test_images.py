@@ -225,10 +225,10 @@ def test_a_tiff_whose_tile_is_far_larger_than_the_image_is_refused_before_it_is_
 
 def test_a_file_that_comes_in_parts_is_read_whole(tmp_path, monkeypatch):
     Image.fromarray(np.arange(192, dtype=np.uint8).reshape(8, 8, 3)).save(tmp_path / "image.png")
-    whole = decode_image(tmp_path / "image.png")
+    expected = decode_image(tmp_path / "image.png")
     read = os.read
     monkeypatch.setattr(os, "read", lambda file, size: read(file, min(size, 7)))
-    assert torch.equal(decode_image(tmp_path / "image.png"), whole)
+    assert torch.equal(decode_image(tmp_path / "image.png"), expected)
 
 
 def test_a_missing_file_and_a_folder_are_refused_by_name(tmp_path):

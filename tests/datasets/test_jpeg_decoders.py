@@ -20,7 +20,7 @@ needs_library = pytest.mark.skipif(turbo_decoder() is None, reason="no libjpeg-t
 
 
 class Fake:
-    """Decodes as Pillow does, but for what a test changes."""
+    """A decoder with Pillow's bits that tests override."""
 
     def __init__(self, path):
         pass
@@ -33,8 +33,8 @@ class Fake:
 
 class Shifted(Fake):
     def decode(self, data, size, crop, *, shrink):
-        found = super().decode(data, size, crop, shrink=shrink)
-        return np.roll(found, 1, 1) if any(crop[:2]) else None
+        pixels = super().decode(data, size, crop, shrink=shrink)
+        return np.roll(pixels, 1, 1) if any(crop[:2]) else None
 
 
 class Refusing(Fake):
@@ -70,8 +70,8 @@ def test_decoding_ignores_the_default_device(tmp_path):
     expected = decode_image(path)
     with torch.device("meta"):
         assert turbo_decoder.__wrapped__() is not None
-        found = decode_image(path)
-    assert torch.equal(found, expected)
+        pixels = decode_image(path)
+    assert torch.equal(pixels, expected)
 
 
 def test_a_library_without_the_functions_is_refused():
@@ -106,15 +106,15 @@ def test_a_file_is_decoded_by_its_own_tables_alone():
     decoder = turbo_decoder()
     data = jpeg(photo_like(40, 48))
     size = (40, 48)
-    whole = (0, 0, 48, 40)
-    expected = decoder.decode(data, size, whole)
+    full_crop = (0, 0, 48, 40)
+    expected = decoder.decode(data, size, full_crop)
     without = data[: data.index(b"\xff\xdb")] + data[data.index(b"\xff\xc0") :]
-    assert decoder.decode(without, size, whole) is None
+    assert decoder.decode(without, size, full_crop) is None
     bogus = bytearray(data)
     first = data.index(b"\xff\xc4")
     bogus[first + 5 : first + 21] = bytes([255] * 16)
-    assert decoder.decode(bytes(bogus), size, whole) is None
-    assert np.array_equal(decoder.decode(data, size, whole), expected)
+    assert decoder.decode(bytes(bogus), size, full_crop) is None
+    assert np.array_equal(decoder.decode(data, size, full_crop), expected)
 
 
 @needs_library
@@ -124,8 +124,8 @@ def test_threads_decode_at_once():
     crop = (16, 10, 90, 60)
     expected = [decoder.decode(data, (64, 96), crop) for data in files]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda data: decoder.decode(data, (64, 96), crop), files * 25))
-    assert all(np.array_equal(one, expected[index % 4]) for index, one in enumerate(found))
+        results = list(pool.map(lambda data: decoder.decode(data, (64, 96), crop), files * 25))
+    assert all(np.array_equal(pixels, expected[index % 4]) for index, pixels in enumerate(results))
 
 
 @needs_library

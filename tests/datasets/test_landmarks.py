@@ -54,8 +54,8 @@ def test_marks_lie_where_the_points_of_a_crop_say(table):
 
 def test_a_crop_is_told_in_pixels_of_the_image(table):
     dataset = LandmarkDataset(table, transforms=crops(margin=0.0))
-    whole = LandmarkDataset(table)
-    for (_, cut), (_, full) in zip(dataset, whole, strict=True):
+    uncropped = LandmarkDataset(table)
+    for (_, cut), (_, full) in zip(dataset, uncropped, strict=True):
         box = full["boxes"][0]
         crop = cut["crop"][0]
         assert (crop[:2] <= box[:2] + 0.5).all()
@@ -65,16 +65,16 @@ def test_a_crop_is_told_in_pixels_of_the_image(table):
 def test_samples_of_samples_are_the_same(table):
     samples, left_out = landmark_samples(table, min_points=3)
     assert left_out > 0
-    again = landmark_samples(samples, min_points=3)
-    assert again.table is samples
-    assert again.num_left_out == 0
+    samples_of_samples = landmark_samples(samples, min_points=3)
+    assert samples_of_samples.table is samples
+    assert samples_of_samples.num_left_out == 0
 
 
 def test_whole_images_stay_with_all_their_objects(table):
     samples, left_out = landmark_samples(table, sample_unit="image", min_points=3)
     enough = (table.visibility > 0).sum(axis=1) >= 3
-    wanted = np.unique(table.image_of_object()[enough])
-    assert samples.num_images == len(wanted) == table.num_images - left_out
+    image_rows = np.unique(table.image_of_object()[enough])
+    assert samples.num_images == len(image_rows) == table.num_images - left_out
     assert samples.num_objects > enough.sum()
     assert landmark_samples(table, sample_unit="image", min_points=0).table is table
 
@@ -101,8 +101,8 @@ def test_a_set_without_any_sample_is_refused(tmp_path):
 
 def test_a_pickled_dataset_has_the_same_samples(table):
     dataset = LandmarkDataset(table, transforms=crops(), attributes=["finish"])
-    again = pickle.loads(pickle.dumps(dataset))
-    for (image, target), (other, same) in zip(dataset, again, strict=True):
+    unpickled = pickle.loads(pickle.dumps(dataset))
+    for (image, target), (other, same) in zip(dataset, unpickled, strict=True):
         assert torch.equal(image, other)
         assert torch.equal(target["keypoints"], same["keypoints"])
 
@@ -115,12 +115,18 @@ def test_an_object_beside_its_image_cannot_be_cut_and_is_left_out(tmp_path):
     turned = [4, 50, 20, 60]
     nothing = [9, 9, 9, 20]
     boxes = [inside, beside, edge, turned, nothing]
-    given = {"num_images": 5, "objects": 1, "boxes": boxes, "labels": [0] * 5, "visibility": [[2, 2, 2]] * 5}
-    table = draw_set(tmp_path, **given)
+    columns = {
+        "num_images": 5,
+        "objects": 1,
+        "boxes": boxes,
+        "labels": [0] * 5,
+        "visibility": [[2, 2, 2]] * 5,
+    }
+    table = draw_set(tmp_path, **columns)
     samples, left_out = landmark_samples(table)
     assert (samples.boxes.tolist(), left_out) == ([inside, edge, turned], 2)
     assert labelled_samples(table, sample_unit="object").table.boxes.tolist() == [inside, edge, turned]
     assert landmark_samples(table, sample_unit="image").table.num_images == 5
     assert every_sample(table, sample_unit="object").table.num_images == 5
-    unknown = draw_set(tmp_path, **given, widths=[0] * 5, heights=[0] * 5)
+    unknown = draw_set(tmp_path, **columns, widths=[0] * 5, heights=[0] * 5)
     assert landmark_samples(unknown)[0].boxes.tolist() == [inside, beside, edge, turned]

@@ -76,8 +76,8 @@ def test_masks_come_as_pixels_of_the_decoded_image(table):
         masks = target["masks"]
         assert isinstance(masks, tv_tensors.Mask)
         assert (masks.dtype, masks.shape) == (torch.uint8, (index % 3, HEIGHT, WIDTH))
-        shown = image[0] > 200
-        assert overlap(masks, shown) == 1 or not len(masks)
+        bright = image[0] > 200
+        assert overlap(masks, bright) == 1 or not len(masks)
         for mask, box in zip(masks, target["boxes"], strict=True):
             ys, xs = np.nonzero(mask.numpy())
             drawn = torch.tensor([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1])
@@ -102,12 +102,12 @@ def test_an_object_without_a_mask_has_an_empty_one_and_is_dropped_with_its_box(t
 
 
 def test_masks_go_with_their_objects_and_images(table):
-    whole = DetectionDataset(table, masks=True)
+    dataset = DetectionDataset(table, masks=True)
     objects = DetectionDataset(table.per_object([4, 1]), masks=True)
-    assert torch.equal(objects[0][1]["masks"], whole[5][1]["masks"][:1])
-    assert torch.equal(objects[1][1]["masks"], whole[2][1]["masks"][:1])
-    again = pickle.loads(pickle.dumps(whole))
-    assert torch.equal(again[5][1]["masks"], whole[5][1]["masks"])
+    assert torch.equal(objects[0][1]["masks"], dataset[5][1]["masks"][:1])
+    assert torch.equal(objects[1][1]["masks"], dataset[2][1]["masks"][:1])
+    unpickled = pickle.loads(pickle.dumps(dataset))
+    assert torch.equal(unpickled[5][1]["masks"], dataset[5][1]["masks"])
 
 
 def test_a_transform_that_loses_the_rows_of_masks_is_found(table):
@@ -118,10 +118,10 @@ def test_a_transform_that_loses_the_rows_of_masks_is_found(table):
         DetectionDataset(table, masks=True, transforms=lose)[2]
 
 
-def overlap(masks, shown):
+def overlap(masks, drawn):
     """The intersection over union of all masks and of the pixels shown."""
     mask = masks.as_subclass(torch.Tensor).bool().any(dim=0)
-    return float((mask & shown).sum() / (mask | shown).sum())
+    return float((mask & drawn).sum() / (mask | drawn).sum())
 
 
 @pytest.mark.parametrize("settings", [None, {}, {"cache_size": 48}], ids=["no cache", "cache", "small"])

@@ -81,9 +81,9 @@ def test_fields_that_the_table_lacks_are_refused(table):
 
 
 @pytest.mark.parametrize("name", ["boxes", "labels", "crop", "visibility", "difficult", "scores", "image_id"])
-@pytest.mark.parametrize("wanted", ["all", "by name"])
-def test_an_attribute_that_would_replace_a_field_is_refused_with_the_remedy(table, name, wanted):
-    attributes = "all" if wanted == "all" else [name]
+@pytest.mark.parametrize("requested", ["all", "by name"])
+def test_an_attribute_that_would_replace_a_field_is_refused_with_the_remedy(table, name, requested):
+    attributes = "all" if requested == "all" else [name]
     with pytest.raises(ValueError, match=rf"attributes \['{name}'\].*attributes=\[\], or rename them"):
         DetectionDataset(renamed(table, name), attributes=attributes)
     assert name not in DetectionDataset(renamed(table, "free"), attributes="all").attributes
@@ -105,12 +105,12 @@ def test_sanitising_keeps_them_row_aligned(table):
     dataset = DetectionDataset(table, keypoints=True, attributes="all", transforms=sanitize)
     plain = DetectionDataset(table, keypoints=True, attributes="all")
     dropped = 0
-    for (_, given), (_, kept) in zip(plain, dataset, strict=True):
-        sides = given["boxes"][:, 2:] - given["boxes"][:, :2]
+    for (_, expected_target), (_, target) in zip(plain, dataset, strict=True):
+        sides = expected_target["boxes"][:, 2:] - expected_target["boxes"][:, :2]
         keep = (sides >= 17).all(dim=1)
         dropped += int((~keep).sum())
         for name in ("keypoints", "visibility", "finish"):
-            assert torch.equal(kept[name], given[name][keep])
+            assert torch.equal(target[name], expected_target[name][keep])
     assert dropped > 0
 
 
@@ -119,7 +119,7 @@ def test_samples_own_their_memory_and_the_data_set_pickles(table):
     _, target = dataset[3]
     for name in ("keypoints", "visibility", "finish"):
         target[name].zero_()
-    again = pickle.loads(pickle.dumps(dataset))[3][1]
+    unpickled_target = pickle.loads(pickle.dumps(dataset))[3][1]
     for name in ("keypoints", "visibility", "finish"):
-        assert torch.equal(again[name], dataset[3][1][name])
-    assert again["keypoints"].any()
+        assert torch.equal(unpickled_target[name], dataset[3][1][name])
+    assert unpickled_target["keypoints"].any()

@@ -53,17 +53,17 @@ def test_a_region_has_the_bits_of_the_whole_image(tmp_path, decoder):
         with only("pillow"):
             image = open_image(path)
             height, width = image.size
-            whole = image.read_region((0, 0, width, height), zoom=1 / shrink)
+            full_region = image.read_region((0, 0, width, height), zoom=1 / shrink)
         left, right = sorted(min(side, width - 1) for side in sides[:2])
         top, bottom = sorted(min(side, height - 1) for side in sides[2:])
         with only("pillow" if sampling in NOT_TURBOS else decoder):
-            found = open_image(path).read_region((left, top, right + 1, bottom + 1), zoom=1 / shrink)
-        by = 1 if min(image.size) < 16 else shrink
-        assert found[1:] == (left // by * by, top // by * by, 1 / by)
-        rows = slice(top // by, bottom // by + 1)
-        columns = slice(left // by, right // by + 1)
-        assert torch.equal(found.pixels, whole.pixels[:, rows, columns])
-        if by == 1:
-            assert torch.equal(whole.pixels, decode_image(path))
+            region = open_image(path).read_region((left, top, right + 1, bottom + 1), zoom=1 / shrink)
+        factor = 1 if min(image.size) < 16 else shrink
+        assert region[1:] == (left // factor * factor, top // factor * factor, 1 / factor)
+        rows = slice(top // factor, bottom // factor + 1)
+        columns = slice(left // factor, right // factor + 1)
+        assert torch.equal(region.pixels, full_region.pixels[:, rows, columns])
+        if factor == 1:
+            assert torch.equal(full_region.pixels, decode_image(path))
 
     check()

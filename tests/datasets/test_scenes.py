@@ -50,16 +50,16 @@ def colour_at(pixels: np.ndarray, point: np.ndarray) -> tuple[int, ...]:
     return tuple(pixels[y, x].tolist())
 
 
-def named(one: SceneObject) -> dict[str, np.ndarray]:
-    points, visibility = points_of([one])
+def named(scene_object: SceneObject) -> dict[str, np.ndarray]:
+    points, visibility = points_of([scene_object])
     return {n: p for n, p, v in zip(POINTS.names, points[0], visibility[0], strict=True) if v}
 
 
 @pytest.mark.parametrize("class_id", range(len(SHAPE_NAMES)))
 def test_a_box_is_the_tight_hull_of_the_outline(class_id: int) -> None:
-    one = thing(class_id=class_id, centre=(30.0, 20.0), radius=8.0, rotation=0.3)
-    corners = outline(one)
-    x0, y0, x1, y1 = box_of(one)
+    scene_object = thing(class_id=class_id, centre=(30.0, 20.0), radius=8.0, rotation=0.3)
+    corners = outline(scene_object)
+    x0, y0, x1, y1 = box_of(scene_object)
     low = corners.min(axis=0)
     high = corners.max(axis=0)
     assert 0 <= low[0] - x0 < 1
@@ -101,11 +101,11 @@ def test_a_mirrored_object_has_the_points_that_the_flip_pairs_say(rotation: floa
 def test_points_lie_on_the_tips_of_what_is_drawn(
     centre: tuple[float, float], rotation: float, class_id: int, finish_id: int
 ) -> None:
-    one = thing(centre=centre, rotation=rotation, class_id=class_id, finish_id=finish_id)
-    pixels = drawn(one)
-    for point in named(one).values():
-        outwards = (point - centre) / one.radius
-        assert colour_at(pixels, point - 0.3 * outwards) == one.colour
+    scene_object = thing(centre=centre, rotation=rotation, class_id=class_id, finish_id=finish_id)
+    pixels = drawn(scene_object)
+    for point in named(scene_object).values():
+        outwards = (point - centre) / scene_object.radius
+        assert colour_at(pixels, point - 0.3 * outwards) == scene_object.colour
         assert colour_at(pixels, point + 0.3 * outwards) == (0, 0, 0)
 
 
@@ -127,17 +127,17 @@ def test_each_finish_looks_as_its_name_says(class_id: int, colour: tuple[int, in
         name: drawn(thing(class_id=class_id, finish_id=i, colour=colour, rotation=0.2))
         for i, name in enumerate(FINISH_NAMES)
     }
-    own = {name: (pixels == colour).all(axis=2) for name, pixels in looks.items()}
-    area = own["plain"].sum()
-    dots = own["plain"] & ~own["dotted"]
+    visible_masks = {name: (pixels == colour).all(axis=2) for name, pixels in looks.items()}
+    area = visible_masks["plain"].sum()
+    dots = visible_masks["plain"] & ~visible_masks["dotted"]
     assert 0.05 < dots.sum() / area < 0.4
     brightness = looks["dotted"][dots].mean(axis=1)
     assert abs(brightness - np.mean(colour)).min() > 90
-    assert not (looks["dotted"].any(axis=2) & ~own["plain"]).any()  # every dot is inside
-    inside = own["plain"] & ~own["hollow"]
+    assert not (looks["dotted"].any(axis=2) & ~visible_masks["plain"]).any()  # every dot is inside
+    inside = visible_masks["plain"] & ~visible_masks["hollow"]
     assert 0.2 < inside.sum() / area < 0.8
     assert not looks["hollow"][inside].any()  # the background is seen
-    assert not (own["hollow"] & ~own["plain"]).any()
+    assert not (visible_masks["hollow"] & ~visible_masks["plain"]).any()
 
 
 @pytest.mark.parametrize(
@@ -167,10 +167,10 @@ def test_a_point_is_hidden_exactly_where_a_later_object_is_drawn(kinds: list[Any
         for i, (c, r, k, f) in enumerate(kinds)
     ]
     visibility = points_of(objects)[1]
-    for i, one in enumerate(objects[:-1]):
+    for i, earlier_object in enumerate(objects[:-1]):
         # One object at a time: edges are drawn from whole corners, so two objects may leave a seam that no pixel shows.
         later_masks = [drawn(later).any(axis=2) for later in objects[i + 1 :]]
-        for name, point in named(one).items():
+        for name, point in named(earlier_object).items():
             x, y = np.floor(point * SCALE).astype(int)
             neighbourhoods = [mask[y - 2 : y + 3, x - 2 : x + 3] for mask in later_masks]
             hidden = any(pixels.all() for pixels in neighbourhoods)
@@ -186,13 +186,15 @@ def test_placed_objects_are_what_was_asked_for_and_lie_inside(max_rotation: floa
     for seed in range(20):
         rng = np.random.default_rng(seed)
         objects = place_objects(class_ids, finish_ids, image_size=96, max_rotation=max_rotation, rng=rng)
-        assert [one.class_id for one in objects] == class_ids
-        assert [one.finish_id for one in objects] == finish_ids
-        boxes = np.array([box_of(one) for one in objects])
+        assert [scene_object.class_id for scene_object in objects] == class_ids
+        assert [scene_object.finish_id for scene_object in objects] == finish_ids
+        boxes = np.array([box_of(scene_object) for scene_object in objects])
         assert boxes.min() >= 0
         assert boxes.max() <= 96
-        leanings += [math.degrees(one.rotation) for one in objects]
-        assert all(max(abs(channel - 127.5) for channel in one.colour) >= 100 for one in objects)
+        leanings += [math.degrees(scene_object.rotation) for scene_object in objects]
+        assert all(
+            max(abs(channel - 127.5) for channel in scene_object.colour) >= 100 for scene_object in objects
+        )
     assert max(map(abs, leanings)) <= max_rotation
     assert max(leanings) >= 0.8 * max_rotation
     assert min(leanings) <= -0.8 * max_rotation
@@ -200,11 +202,11 @@ def test_placed_objects_are_what_was_asked_for_and_lie_inside(max_rotation: floa
 
 def test_a_scene_is_drawn_from_its_generator_alone() -> None:
     objects = [thing(), thing(class_id=STAR, finish_id=HOLLOW, centre=(30.0, 30.0))]
-    first, again, other = (
+    first, repeated, other = (
         render_scene(objects, image_size=SIDE, rng=np.random.default_rng(seed)).tobytes()
         for seed in (1, 1, 2)
     )
-    assert first == again != other
+    assert first == repeated != other
 
 
 @pytest.mark.parametrize("finish_id", [PLAIN, DOTTED, HOLLOW])

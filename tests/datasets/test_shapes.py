@@ -62,8 +62,8 @@ def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class_and_fin
         dealt = list(
             shapes._class_and_finish_ids("test", shapes.DEFAULT_NUM_IMAGES["test"], settings | {"seed": seed})
         )
-        for which, shares in enumerate((class_shares, finish_shares)):
-            counts = np.bincount(np.concatenate([image[which] for image in dealt]))
+        for column, shares in enumerate((class_shares, finish_shares)):
+            counts = np.bincount(np.concatenate([image[column] for image in dealt]))
             assert counts.min() >= 50
             np.testing.assert_allclose(counts / counts.sum(), shares, atol=1e-3)
 
@@ -75,7 +75,7 @@ def test_the_finish_is_dealt_out_independently_of_the_class() -> None:
         "finish_shares": (0.4, 0.3, 0.3),
     }
     dealt = list(shapes._class_and_finish_ids("train", 3000, settings | {"seed": 0}))
-    classes, finishes = (np.concatenate([image[which] for image in dealt]) for which in (0, 1))
+    classes, finishes = (np.concatenate([image[column] for image in dealt]) for column in (0, 1))
     together = np.zeros((3, 3))
     np.add.at(together, (classes, finishes), 1)
     expected = np.outer(together.sum(axis=1), together.sum(axis=0)) / together.sum()

@@ -128,17 +128,17 @@ def test_the_embedded_set_is_drawn_with_the_settings_given(tmp_path):
         "max_rotation": 1.0,
         "seed": 3,
     }
-    (given,) = ShapesSource(cache_dir=str(tmp_path), progress=False, **settings).tables("train")
-    assert np.unique(given.widths).tolist() == [64]
-    assert set(np.diff(given.offsets).tolist()) == {2, 3}
-    shares = given.class_counts() / given.num_objects
-    np.testing.assert_allclose(shares[[given.class_names.index("disc")]], 0.4, atol=0.03)
-    finish = given.attributes["finish"]
-    counts = dict(zip(finish.names, np.bincount(finish.ids) / given.num_objects, strict=True))
+    (table,) = ShapesSource(cache_dir=str(tmp_path), progress=False, **settings).tables("train")
+    assert np.unique(table.widths).tolist() == [64]
+    assert set(np.diff(table.offsets).tolist()) == {2, 3}
+    shares = table.class_counts() / table.num_objects
+    np.testing.assert_allclose(shares[[table.class_names.index("disc")]], 0.4, atol=0.03)
+    finish = table.attributes["finish"]
+    counts = dict(zip(finish.names, np.bincount(finish.ids) / table.num_objects, strict=True))
     assert counts["hollow"] == pytest.approx(0.5, abs=0.03)
-    squares = given.labels == given.class_names.index("square")
-    left, right = (given.keypoint_names.index(name) for name in ("top_left", "top_right"))
-    tilt = given.keypoints[squares, right, 1] - given.keypoints[squares, left, 1]
+    squares = table.labels == table.class_names.index("square")
+    left, right = (table.keypoint_names.index(name) for name in ("top_left", "top_right"))
+    tilt = table.keypoints[squares, right, 1] - table.keypoints[squares, left, 1]
     assert np.abs(tilt).max() < 2  # hardly rotated
     defaults = ShapesSource(cache_dir=str(tmp_path), progress=False, num_images={"train": 60})
     assert np.unique(defaults.tables("train")[0].widths).tolist() == [96]
@@ -203,11 +203,11 @@ def test_an_annotation_is_parsed_once_cold_and_never_warm(root, opened_files, st
 
 
 def test_renumbered_tables_are_those_read_with_the_names(root):
-    found = voc(root)
-    given = voc(root, class_names=["ant", "zebra"])
+    default_source = voc(root)
+    named_source = voc(root, class_names=["ant", "zebra"])
     for stage in ("train", "val"):
-        (a,) = found.tables(stage)
-        (b,) = given.tables(stage)
+        (a,) = default_source.tables(stage)
+        (b,) = named_source.tables(stage)
         assert a.class_names == b.class_names
         assert a.labels.tolist() == b.labels.tolist()
 

@@ -1,4 +1,4 @@
-"""Drawn samples whose every mark has a colour of its own, and what a result's pixels say of the marks."""
+"""Drawn samples with a colour for every mark, and checks of the marks in the pixels of a result."""
 
 from __future__ import annotations
 
@@ -73,36 +73,36 @@ def check_marks(image, target, *, tolerance, mirrors=0):
     assert target["keypoints"].canvas_size == size
     assert target["keypoints"].dtype == torch.float32
     assert target["visibility"].dtype == torch.uint8
-    found, _ = shares(image)
+    image_shares, _ = shares(image)
     ys, xs = (torch.arange(side) + 0.5 for side in size)
     seen = 0
     for row, label in enumerate(target["labels"].tolist()):
         points = target["keypoints"][row].as_subclass(torch.Tensor)
         order = [1, 0, 2] if mirrors % 2 else [0, 1, 2]
-        whole = expected_mass(points, label - 1)
+        full_mass = expected_mass(points, label - 1)
         for position, (mark, (x, y)) in enumerate(zip(order, points.tolist(), strict=True)):
-            share = found[label - 1, mark]
+            share = image_shares[label - 1, mark]
             mass = float(share.sum())
             visible = int(target["visibility"][row, position])
-            if mass > 0.95 * whole:
+            if mass > 0.95 * full_mass:
                 centre = float((share * xs).sum() / mass), float((share * ys[:, None]).sum() / mass)
                 off = max(abs(centre[0] - x), abs(centre[1] - y))
                 assert off <= tolerance, f"object {label}, point {position} at {(x, y)}, its mark at {centre}"
                 assert visible == 2
                 seen += 1
             # A mark cut by the rim: its centre is inside just where more than half of it is.
-            elif mass > 0.65 * whole:
+            elif mass > 0.65 * full_mass:
                 assert visible == 2
-            elif mass < 0.35 * whole:
+            elif mass < 0.35 * full_mass:
                 assert visible == 0
-            assert visible == 2 * int(points_on_canvas(torch.tensor([x, y]), size)) or mass < 0.65 * whole
+            assert visible == 2 * int(points_on_canvas(torch.tensor([x, y]), size)) or mass < 0.65 * full_mass
     return seen
 
 
 def expected_mass(points, row):
     """Return a whole mark's sum in the result: its area, scaled as the triangle of the three points is."""
-    before = torch.tensor(MARKS[row])
-    scale = _triangle(points) / _triangle(before)
+    original_points = torch.tensor(MARKS[row])
+    scale = _triangle(points) / _triangle(original_points)
     return float(torch.pi * RADIUS**2 * scale)
 
 
@@ -113,7 +113,7 @@ def _triangle(points):
 
 
 def check_boxes(image, target, *, tolerance, turned=False, window=4):
-    """Compare each box, cut to the canvas, with the extent of what was drawn in and around it.
+    """Compare each box, clipped to the canvas, with the extent of the marks drawn in and around it.
 
     A turned box that is cut by the rim is only seen to hold its pixels: its corner may be beyond.
     """

@@ -1,4 +1,4 @@
-"""Normalisation of whole uint8 batches: the formula, every form of batch, and what is refused."""
+"""Normalisation of whole uint8 batches: the formula, every type of batch, and refused inputs."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ def reference(image):
     return v2.functional.normalize(v2.functional.to_dtype(image, torch.float32, scale=True), MEAN, STD)
 
 
-def close(found, image):
-    assert found.dtype == torch.float32
-    assert type(found) is torch.Tensor
-    torch.testing.assert_close(found, reference(image.as_subclass(torch.Tensor)), atol=2e-6, rtol=1e-6)
+def close(result, image):
+    assert result.dtype == torch.float32
+    assert type(result) is torch.Tensor
+    torch.testing.assert_close(result, reference(image.as_subclass(torch.Tensor)), atol=2e-6, rtol=1e-6)
 
 
 class Own(NamedTuple):
@@ -39,10 +39,10 @@ class Own(NamedTuple):
 
 
 def test_normalisation_matches_torchvision_and_does_not_modify_the_batch():
-    given = images()
-    before = given.clone()
-    close(NormalizeBatch(MEAN, STD)(given), given)
-    assert torch.equal(given, before)
+    batch = images()
+    original = batch.clone()
+    close(NormalizeBatch(MEAN, STD)(batch), batch)
+    assert torch.equal(batch, original)
 
 
 @pytest.mark.parametrize(
@@ -60,21 +60,21 @@ def test_normalisation_matches_torchvision_and_does_not_modify_the_batch():
 def test_images_are_found_in_every_form_of_batch_and_the_rest_is_passed_on(make, form):
     pixels = images() if form == "stacked" else [images(3, 4, 5), tv_tensors.Image(images(3, 2, 9))]
     batch = make(pixels)
-    found = NormalizeBatch(MEAN, STD)(batch)
-    assert type(found) is type(batch)
+    result = NormalizeBatch(MEAN, STD)(batch)
+    assert type(result) is type(batch)
     if isinstance(batch, ClassificationBatch):
-        found = vars(found)
+        result = vars(result)
         batch = vars(batch)
     if isinstance(batch, dict):
         place = "images"
-        rest = [key for key in batch if key != "images"]
+        other_places = [key for key in batch if key != "images"]
     else:
         place = getattr(batch, "_fields", ("images",)).index("images")
-        rest = [number for number in range(len(batch)) if number != place]
-    assert all(found[name] is batch[name] for name in rest)
-    assert len(found) == len(batch)
-    for after, before in zip(found[place], pixels, strict=True):
-        close(after, before)
+        other_places = [number for number in range(len(batch)) if number != place]
+    assert all(result[name] is batch[name] for name in other_places)
+    assert len(result) == len(batch)
+    for normalized, original in zip(result[place], pixels, strict=True):
+        close(normalized, original)
 
 
 def test_images_alone_are_a_batch_too():
@@ -95,17 +95,17 @@ def test_one_number_serves_all_channels():
 
 def test_images_that_are_channels_last_become_contiguous():
     pixels = images(2, 3, 8, 8)
-    found = NormalizeBatch(MEAN, STD)(pixels.contiguous(memory_format=torch.channels_last))
-    assert found.is_contiguous()
-    assert torch.equal(found, NormalizeBatch(MEAN, STD)(pixels))
+    result = NormalizeBatch(MEAN, STD)(pixels.contiguous(memory_format=torch.channels_last))
+    assert result.is_contiguous()
+    assert torch.equal(result, NormalizeBatch(MEAN, STD)(pixels))
 
 
 def test_copies_and_pickles_normalize_alike_and_repr_shows_the_arguments():
     normalize = NormalizeBatch(MEAN, STD)
     pixels = images()
-    found = normalize(pixels)
+    result = normalize(pixels)
     for other in (copy.deepcopy(normalize), pickle.loads(pickle.dumps(normalize))):
-        assert torch.equal(other(pixels), found)
+        assert torch.equal(other(pixels), result)
     assert "mean=(0.485, 0.456, 0.406), std=(0.229, 0.224, 0.225)" in repr(normalize)
 
 

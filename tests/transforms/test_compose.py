@@ -44,7 +44,7 @@ class Nothing(nn.Module):
 
 
 SAME = {  # nothing is shrunk to half: the same bits
-    "detection as it is": (detection_transforms(True), 3),
+    "detection at its size": (detection_transforms(True), 3),
     "detection enlarged": (detection_transforms(True, shorter_sides=[240, 300], max_size=400), 3),
     "detection, zoom out first": (detection_transforms(True, size=60, zoom_out=1), 3),
     "detection, crop first": (detection_transforms(True, size=60, iou_crop=1), 3),
@@ -149,7 +149,7 @@ def test_a_resize_of_part_of_a_block_stays_where_the_whole_image_is(tmp_path):
 
 
 class Source(LazyImage):
-    """Notes what is asked of it, and puts steps off."""
+    """A lazy image that records requests and postpones steps."""
 
     size = (HEIGHT, WIDTH)
 
@@ -174,11 +174,11 @@ def zoom(side, *, of):
 
 
 def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
-    whole = (0, 0, WIDTH, HEIGHT)
-    for transform, asked in (
+    full_region = (0, 0, WIDTH, HEIGHT)
+    for transform, expected_requests in (
         (
             DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.Resize([60, 50])]),
-            (zoom(50, of=50 * HEIGHT / 60), whole),
+            (zoom(50, of=50 * HEIGHT / 60), full_region),
         ),
         (
             classification_transforms(False, size=64, resize="crop"),
@@ -188,16 +188,19 @@ def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
         (DecodeAwareCompose([v2.RandomZoomOut(p=1), v2.Resize(9)]), "all"),
         (
             DecodeAwareCompose([v2.Compose([v2.Resize([120, 159])]), v2.Resize([60, 50])]),
-            (zoom(120, of=HEIGHT), whole),
+            (zoom(120, of=HEIGHT), full_region),
         ),
-        (DecodeAwareCompose([v2.Resize([200, 210])]), (round(200 / HEIGHT, 3), whole)),
+        (DecodeAwareCompose([v2.Resize([200, 210])]), (round(200 / HEIGHT, 3), full_region)),
         (DecodeAwareCompose([ToUInt8()]), "all"),
     ):
         source = Source()
         image, _ = transform.read(
-            source, target(1) if type(asked) is str or asked[0] != zoom(64, of=HEIGHT) else {}
+            source,
+            target(1)
+            if type(expected_requests) is str or expected_requests[0] != zoom(64, of=HEIGHT)
+            else {},
         )
-        assert source.asked == [asked]
+        assert source.asked == [expected_requests]
         assert isinstance(image, tv_tensors.Image)
 
 
@@ -221,18 +224,18 @@ def test_to_uint8_gives_channels_last_in_memory_of_the_batch():
     for memory in (None, Memory()):
         with batch_memory.using(memory):
             for plain in (image, image.contiguous(), image.transpose(1, 2)):
-                given = plain.as_subclass(tv_tensors.Image)
-                found = ToUInt8()(given)
-                assert batch_memory.is_channels_last(found)
-                assert torch.equal(found, given)
-                assert (found is given) is (memory is None and plain is image)
+                stored = plain.as_subclass(tv_tensors.Image)
+                placed = ToUInt8()(stored)
+                assert batch_memory.is_channels_last(placed)
+                assert torch.equal(placed, stored)
+                assert (placed is stored) is (memory is None and plain is image)
 
 
 def test_to_uint8_of_one_channel_is_contiguous_in_memory_of_the_batch():
     with batch_memory.using(memory := Memory()):
-        found = ToUInt8()(tv_tensors.Image(torch.randint(256, (1, 8, 9), dtype=torch.uint8)))
-    assert [given.shape for given in memory.given] == [found.shape]
-    assert found.is_contiguous()
+        result = ToUInt8()(tv_tensors.Image(torch.randint(256, (1, 8, 9), dtype=torch.uint8)))
+    assert [allocation.shape for allocation in memory.allocations] == [result.shape]
+    assert result.is_contiguous()
 
 
 def test_to_uint8_passes_what_is_no_uint8_image_on_the_cpu():
@@ -242,14 +245,14 @@ def test_to_uint8_passes_what_is_no_uint8_image_on_the_cpu():
 
 
 class Memory:
-    """Batch memory that notes what it gave."""
+    """Batch memory that records its allocations."""
 
     def __init__(self):
-        self.given = []
+        self.allocations = []
 
     def empty(self, shape, dtype):
-        self.given.append(torch.empty(tuple(shape), dtype=dtype))
-        return self.given[-1]
+        self.allocations.append(torch.empty(tuple(shape), dtype=dtype))
+        return self.allocations[-1]
 
     def rows(self, column):
         return None
@@ -268,12 +271,12 @@ def test_the_last_step_of_every_preset_writes_into_the_memory_of_the_batch(path,
         with batch_memory.using(memory):
             call = transform.read if read else transform
             image = open_image(path) if read else tv_tensors.Image(decode_image(path))
-            found, _ = call(image, target(num_objects) if num_objects else {})
-        assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
-        assert found.dtype == (torch.float32 if to_float else torch.uint8)
+            result, _ = call(image, target(num_objects) if num_objects else {})
+        assert [allocation.data_ptr() for allocation in memory.allocations] == [result.data_ptr()]
+        assert result.dtype == (torch.float32 if to_float else torch.uint8)
         is_list = transform is presets[0][0]
-        assert batch_memory.is_channels_last(found) if is_list or not to_float else found.is_contiguous()
-        assert type(found) is tv_tensors.Image
+        assert batch_memory.is_channels_last(result) if is_list or not to_float else result.is_contiguous()
+        assert type(result) is tv_tensors.Image
 
 
 def test_shorter_sides_are_drawn_in_training_and_the_largest_is_taken_otherwise():

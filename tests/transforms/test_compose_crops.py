@@ -1,4 +1,4 @@
-"""A random crop of an image that is not decoded yet is that of the decoded one, whatever it is decoded at."""
+"""A random crop of an undecoded image matches the crop of the decoded image at every decoded size."""
 
 from __future__ import annotations
 
@@ -55,5 +55,6 @@ def test_a_turned_view_that_is_too_large_for_its_region_alone_shows_the_decoded_
 
 def test_a_crop_that_ends_with_the_image_still_ends_there(path):
     """At 1/8 the image's 317 columns are 39 and a part of one."""
-    whole = RandomResizedCrop((29, 39), scale=(1, 1), ratio=(WIDTH / HEIGHT, WIDTH / HEIGHT))
-    assert both(DecodeAwareCompose([whole]), path, 3, seed=0).max() > 0  # equal targets, pixels read at 1/8
+    full_crop = RandomResizedCrop((29, 39), scale=(1, 1), ratio=(WIDTH / HEIGHT, WIDTH / HEIGHT))
+    # equal targets, but pixels read at 1/8
+    assert both(DecodeAwareCompose([full_crop]), path, 3, seed=0).max() > 0

@@ -1,4 +1,4 @@
-"""Crops show what they are asked for, and every argument is honoured or refused."""
+"""Crops show the requested region, and every argument is honoured or refused."""
 
 from __future__ import annotations
 
@@ -70,9 +70,9 @@ def test_beyond_the_image_is_fill(settings):
 def test_a_crop_beside_the_image_is_all_fill():
     image, target = draw(objects=(0,))
     far = tv_tensors.wrap(target["boxes"] + 500, like=target["boxes"])
-    shown, moved = CropToObjects(size=16, fill=9)(image, {**target, "boxes": far})
-    assert isinstance(shown, tv_tensors.Image)
-    assert (shown == 9).all()
+    crop, moved = CropToObjects(size=16, fill=9)(image, {**target, "boxes": far})
+    assert isinstance(crop, tv_tensors.Image)
+    assert (crop == 9).all()
     assert (moved["visibility"] == 0).all()
 
 
@@ -105,8 +105,10 @@ def test_around_points_takes_the_present_ones_and_the_box_where_there_are_fewer_
         image, target = draw(objects=(0,))
         target["visibility"] = torch.tensor([visibility], dtype=torch.uint8)
         crop = CropToObjects(around="points", margin=0, fit="stretch")(image, target)[1]["crop"][0]
-        wanted = BOXES[0] if around is None else [coordinate for point in around for coordinate in point]
-        assert (crop - torch.tensor(wanted)).abs().max() <= 1
+        expected_box = (
+            BOXES[0] if around is None else [coordinate for point in around for coordinate in point]
+        )
+        assert (crop - torch.tensor(expected_box)).abs().max() <= 1
 
 
 def test_shift_scale_and_rotation_cover_their_ranges_and_no_more():
@@ -158,9 +160,9 @@ def test_masks_move_with_the_pixels_and_other_fields_stay():
     target |= {"masks": tv_tensors.Mask(mask), "pose": torch.tensor([5])}
     white = tv_tensors.Image((mask * 255).expand(3, -1, -1))
     for settings in ({}, {"rotation": 30}):
-        shown, moved = CropToObjects(size=64, margin=0.1, **settings)(white, target)
+        crop, moved = CropToObjects(size=64, margin=0.1, **settings)(white, target)
         assert isinstance(moved["masks"], tv_tensors.Mask)
-        assert ((shown[:1] > 127) == moved["masks"].bool()).float().mean() > 0.96
+        assert ((crop[:1] > 127) == moved["masks"].bool()).float().mean() > 0.96
         assert 0.4 < moved["masks"].float().mean() < 0.9
         assert set(moved["masks"].unique().tolist()) == {0, 1}
         assert moved["pose"] is target["pose"]
@@ -171,10 +173,12 @@ def test_masks_move_with_the_pixels_and_other_fields_stay():
 
 def test_the_given_sample_is_not_changed():
     image, target = draw(objects=(0,))
-    before = {name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)}
+    original_target = {
+        name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)
+    }
     CropToObjects(size=32, rotation=30, shift=0.5)(image, target)
     assert torch.equal(image, draw(objects=(0,))[0])
-    assert all(torch.equal(target[name], value) for name, value in before.items())
+    assert all(torch.equal(target[name], value) for name, value in original_target.items())
     assert "crop" not in target
 
 
@@ -220,8 +224,8 @@ def test_other_box_formats_keep_theirs(format):
     boxes = functional.convert_bounding_box_format(target["boxes"], new_format=format)
     moved = CropToObjects(size=25, margin=0)(image, {"boxes": boxes})[1]["boxes"]
     assert moved.format == boxes.format
-    wanted = {"XYWH": [0, 0, 25, 25], "CXCYWH": [12.5, 12.5, 25, 25]}[format]
-    assert moved.tolist() == [wanted]
+    expected_box = {"XYWH": [0, 0, 25, 25], "CXCYWH": [12.5, 12.5, 25, 25]}[format]
+    assert moved.tolist() == [expected_box]
 
 
 @pytest.mark.parametrize(
@@ -251,9 +255,9 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 def test_float_images_and_tuples_are_cropped_and_crops_pickle():
     crop = CropToObjects(size=[40, 50], rotation=20, scale=[0.8, 1.2], fill=0.5)
-    again = pickle.loads(pickle.dumps(v2.Compose([crop])))
+    unpickled = pickle.loads(pickle.dumps(v2.Compose([crop])))
     torch.manual_seed(2)
-    image, target, extra = again((*draw(objects=(0,), float_image=True), "more"))
+    image, target, extra = unpickled((*draw(objects=(0,), float_image=True), "more"))
     assert image.dtype == torch.float32
     assert extra == "more"
     assert check_marks(image, target, tolerance=0.2) == 3

@@ -19,12 +19,12 @@ FLIPS = [RandomHorizontalFlip, RandomVerticalFlip]
 @pytest.mark.parametrize("flip", FLIPS)
 def test_flipping_twice_gives_the_sample_back(flip):
     transform = flip(p=1, flip_pairs=PAIRS)
-    given = draw()
+    sample = draw()
     image, target = transform(*transform(*draw()))
-    assert torch.equal(image, given[0])
+    assert torch.equal(image, sample[0])
     for name in ("boxes", "keypoints", "visibility", "labels"):
-        torch.testing.assert_close(target[name], given[1][name])
-        assert type(target[name]) is type(given[1][name])
+        torch.testing.assert_close(target[name], sample[1][name])
+        assert type(target[name]) is type(sample[1][name])
 
 
 def test_points_go_where_the_corners_of_boxes_go():
@@ -49,10 +49,12 @@ def test_visibility_goes_with_its_point_and_absent_points_stay_absent(flip):
 @pytest.mark.parametrize("flip", FLIPS)
 def test_the_given_target_is_not_changed(flip):
     image, target = draw()
-    before = {name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)}
+    original_target = {
+        name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)
+    }
     flip(p=1, flip_pairs=PAIRS)(image, target)
     assert torch.equal(image, draw()[0])
-    assert all(torch.equal(target[name], value) for name, value in before.items())
+    assert all(torch.equal(target[name], value) for name, value in original_target.items())
 
 
 @pytest.mark.parametrize("flip", FLIPS)
@@ -117,10 +119,10 @@ def test_the_probability_is_obeyed_and_the_draw_does_not_depend_on_the_sample():
     assert 50 < sum(flip(image, target)[0] is not image for _ in range(250)) < 100
     torch.manual_seed(5)
     flip(image, target)
-    after = torch.get_rng_state()
+    state_after = torch.get_rng_state()
     torch.manual_seed(5)
     flip(draw(objects=())[0])
-    assert torch.equal(torch.get_rng_state(), after)
+    assert torch.equal(torch.get_rng_state(), state_after)
 
 
 def test_a_flip_draws_and_moves_pixels_and_masks_as_torchvisions_does():
@@ -156,7 +158,7 @@ def test_an_image_alone_a_pil_image_a_tuple_and_further_elements_pass():
 
 def test_flips_pickle_and_show_their_arguments():
     for flip in FLIPS:
-        again = pickle.loads(pickle.dumps(flip(p=1, flip_pairs=PAIRS)))
-        assert repr(again) == repr(flip(p=1, flip_pairs=PAIRS))
-        assert "p=1, flip_pairs=((0, 1),)" in repr(again)
-        assert torch.equal(again(*draw())[0], flip(p=1, flip_pairs=PAIRS)(*draw())[0])
+        unpickled = pickle.loads(pickle.dumps(flip(p=1, flip_pairs=PAIRS)))
+        assert repr(unpickled) == repr(flip(p=1, flip_pairs=PAIRS))
+        assert "p=1, flip_pairs=((0, 1),)" in repr(unpickled)
+        assert torch.equal(unpickled(*draw())[0], flip(p=1, flip_pairs=PAIRS)(*draw())[0])

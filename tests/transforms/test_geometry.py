@@ -38,9 +38,9 @@ def draw(*, height=80, width=100):
 def bounds(image, label):
     """The box around the pixels of an object's colour: more than half of its channel, less of the others."""
     plain = image.as_subclass(torch.Tensor).float() / (255 if image.dtype == torch.uint8 else 1)
-    others = [channel for channel in range(3) if channel != label - 1]
-    found = (plain[label - 1] > 0.5) & (plain[others] < 0.5).all(dim=0)
-    ys, xs = found.nonzero(as_tuple=True)
+    other_channels = [channel for channel in range(3) if channel != label - 1]
+    mark_pixels = (plain[label - 1] > 0.5) & (plain[other_channels] < 0.5).all(dim=0)
+    ys, xs = mark_pixels.nonzero(as_tuple=True)
     if not len(xs):
         return None
     return torch.tensor([xs.min(), ys.min(), xs.max() + 1, ys.max() + 1], dtype=torch.float32)
@@ -91,8 +91,8 @@ def test_a_random_crop_keeps_every_field_row_aligned(seed):
     given_target = draw()[1]
     image, target = SanitizeObjects()(*RandomObjectCrop(p=1)(*draw()))
     check_on_pixels(image, target, tolerance=0)
-    kept = target["labels"] - 1
-    assert torch.equal(target["difficult"], given_target["difficult"][kept])
+    marks = target["labels"] - 1
+    assert torch.equal(target["difficult"], given_target["difficult"][marks])
     sides = target["boxes"][:, 2:] - target["boxes"][:, :2]
     assert torch.equal(target["area"], sides.as_subclass(torch.Tensor).prod(dim=1))
 

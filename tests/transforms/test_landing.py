@@ -157,12 +157,12 @@ def test_a_photometric_change_moves_nothing():
         detection_transforms(True, hflip=0, photometric=1, to_float=False),
         landmark_transforms(True, size=96, hflip=0, photometric=1, to_float=False),
     ):
-        given = draw(objects=(0,))
+        original = draw(objects=(0,))
         changed = preset(*draw(objects=(0,)))
         still = (
-            landmark_transforms(False, size=96, to_float=False)(*given)[1]
+            landmark_transforms(False, size=96, to_float=False)(*original)[1]
             if "crop" in changed[1]
-            else given[1]
+            else original[1]
         )
         assert torch.equal(changed[1]["keypoints"], still["keypoints"])
         assert torch.equal(changed[1]["boxes"], still["boxes"])

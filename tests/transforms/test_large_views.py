@@ -36,15 +36,15 @@ def test_the_marks_land_where_the_points_say(settings, shift, monkeypatch):
 def test_the_pixels_are_those_of_a_cut_that_was_made(settings, monkeypatch):
     crop = CropToObjects(size=96, margin=3, fill=90, shift=0.2, **settings)
     for seed in range(4):
-        shown = []
+        images = []
         for limit in (1 << 24, 0):
             monkeypatch.setattr(views, "_MAX_CUT_PIXELS", limit)
             torch.manual_seed(seed)
-            shown.append(crop(*draw(objects=(0,)))[0].float())
-        off = (shown[0] - shown[1]).abs()
+            images.append(crop(*draw(objects=(0,)))[0].float())
+        off = (images[0] - images[1]).abs()
         assert off.mean() < 0.7
         assert (off > 12).float().mean() < 0.05  # the image's rim alone
-        assert (shown[1] == 90).float().mean() > 0.3
+        assert (images[1] == 90).float().mean() > 0.3
 
 
 @pytest.mark.parametrize("settings", [{}, {"rotation": 30}], ids=str)
@@ -54,9 +54,9 @@ def test_a_box_of_a_million_pixels_takes_no_memory(settings):
     target["boxes"] = tv_tensors.BoundingBoxes(huge, format="XYXY", canvas_size=(110, 150))
     crop = CropToObjects(size=64, fill=9, **settings)
     assert most_memory(lambda: crop(image, target)) < 10e6
-    shown, moved = crop(image, target)
-    assert shown.shape == (3, 64, 64)
-    assert (shown == 9).float().mean() > 0.99
+    crop_image, moved = crop(image, target)
+    assert crop_image.shape == (3, 64, 64)
+    assert (crop_image == 9).float().mean() > 0.99
     assert torch.isfinite(moved["keypoints"]).all()
 
 
@@ -64,10 +64,10 @@ def test_a_long_strip_in_a_square_takes_no_memory():
     strip = tv_tensors.Image(torch.full((3, 400, 12_000), 200, dtype=torch.uint8))
     transform = classification_transforms(False, size=64, resize="letterbox", to_float=False)
     assert most_memory(lambda: transform(strip)) < 20e6  # the strip has 14e6, the square 432e6
-    shown = transform(strip)
-    assert (shown[:, :30] == 0).all()
-    assert (shown[:, 34:] == 0).all()
-    assert shown[:, 31:33].min() > 150
+    result = transform(strip)
+    assert (result[:, :30] == 0).all()
+    assert (result[:, 34:] == 0).all()
+    assert result[:, 31:33].min() > 150
 
 
 def test_masks_of_such_a_view_stay_masks(monkeypatch):

@@ -37,9 +37,9 @@ def draw(objects=(0, 1)):
 
 
 def check(image, target, *, exact=False, margin=1):
-    """Compare each mask with what is drawn; return how many were seen.
+    """Compare each mask with the drawn pixels; return the number of masks that were visible.
 
-    Each resampling takes the nearest pixel of a mask and mixes those of the image: outlines differ by a pixel at most.
+    Each resampling takes the nearest pixel of a mask but interpolates the image: outlines differ by a pixel at most.
     """
     masks = target["masks"]
     assert isinstance(masks, tv_tensors.Mask)
@@ -48,17 +48,19 @@ def check(image, target, *, exact=False, margin=1):
     assert set(masks.unique().tolist()) <= {0, 1}
     limit = 127 if image.dtype == torch.uint8 else 0.5
     for mask, label in zip(masks.as_subclass(torch.Tensor), target["labels"].tolist(), strict=True):
-        shown = image.as_subclass(torch.Tensor)[label] > limit
+        drawn_pixels = image.as_subclass(torch.Tensor)[label] > limit
         if exact:
-            assert torch.equal(mask.bool(), shown)
+            assert torch.equal(mask.bool(), drawn_pixels)
             continue
         near, beyond = (
-            torch.nn.functional.max_pool2d(each[None].float(), 1 + 2 * margin, 1, margin)[0].bool()
-            for each in (mask, 1 - mask)
+            torch.nn.functional.max_pool2d(region[None].float(), 1 + 2 * margin, 1, margin)[0].bool()
+            for region in (mask, 1 - mask)
         )
-        assert not (shown & ~near).any()
-        assert not (~beyond & ~shown).any()
-        assert (shown & mask.bool()).sum() > 0.8 * (shown | mask.bool()).sum() or mask.sum() < 50
+        assert not (drawn_pixels & ~near).any()
+        assert not (~beyond & ~drawn_pixels).any()
+        assert (drawn_pixels & mask.bool()).sum() > 0.8 * (
+            drawn_pixels | mask.bool()
+        ).sum() or mask.sum() < 50
     return sum(int(mask.sum() > 50) for mask in masks)
 
 

@@ -1,4 +1,4 @@
-"""Flat targets move as torchvision moves them; what is not flat is left to torchvision."""
+"""Flat targets are transformed with torchvision's results; torchvision transforms nested ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from lit_loader.transforms.moving import flat_targets, moved_targets
 SIZE = (30, 40)
 
 
-def make_target(**others):
+def make_target(**fields):
     boxes = tv_tensors.BoundingBoxes([[1.0, 2, 20, 25], [0, 0, 40, 30]], format="XYXY", canvas_size=SIZE)
     points = tv_tensors.KeyPoints(torch.rand(2, 5, 2) * 30, canvas_size=SIZE)
     masks = tv_tensors.Mask(torch.randint(0, 2, (2, *SIZE), dtype=torch.uint8))
@@ -28,7 +28,7 @@ def make_target(**others):
         "image_id": 7,
         "name": "a",
         "score": np.float32([1, 2]),
-        **others,
+        **fields,
     }
 
 

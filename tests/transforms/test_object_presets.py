@@ -1,4 +1,4 @@
-"""The landmark and classification presets: every argument does what it says, evaluation is not random."""
+"""The landmark and classification presets: every argument has its documented effect, evaluation is not random."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_other_generators_hold(pr
             torch.manual_seed(seed)
             samples.append(transform(*sample()))
         results.append(samples)
-    for (image, target), (again, same) in zip(*results, strict=True):
-        assert torch.equal(image, again)
+    for (image, target), (repeated_image, same) in zip(*results, strict=True):
+        assert torch.equal(image, repeated_image)
         assert torch.equal(target["keypoints"], same["keypoints"])
     assert len({float(image.sum()) for image, _ in results[0]}) > 5
 
@@ -53,9 +53,9 @@ def test_evaluation_draws_nothing_and_is_a_plain_crop(preset, arguments):
     image, target = preset(False, **arguments)(*sample())
     assert torch.equal(torch.get_rng_state(), state)
     plain = {name: arguments[name] for name in ("size", "crop") if name in arguments}
-    expected, wanted = preset(False, **plain)(*sample())
+    expected, expected_target = preset(False, **plain)(*sample())
     assert torch.equal(image, expected)
-    assert torch.equal(target["keypoints"], wanted["keypoints"])
+    assert torch.equal(target["keypoints"], expected_target["keypoints"])
 
 
 @pytest.mark.parametrize(("preset", "arguments"), BOTH)
@@ -137,9 +137,9 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
     coarse = torch.randint(0, 256, (3, 6, 8), dtype=torch.uint8)
     image = v2.functional.resize(coarse, [300, 400])
     middle = v2.Compose([v2.Resize(256), v2.CenterCrop(224)])(image).float()
-    shown = classification_transforms(False, to_float=False)(image).float()
-    assert shown.shape == (3, 224, 224)
-    assert (shown - middle).abs().mean() < 2  # resized once here, from whole pixels
+    result = classification_transforms(False, to_float=False)(image).float()
+    assert result.shape == (3, 224, 224)
+    assert (result - middle).abs().mean() < 2  # resized once here, from whole pixels
     torch.manual_seed(3)
     part = classification_transforms(True, hflip=0, to_float=False)(image)
     torch.manual_seed(3)
@@ -158,9 +158,9 @@ def test_view_arguments_show_one_view_of_the_whole_image(settings):
     image = torch.randint(0, 256, (3, 50, 60), dtype=torch.uint8)
     for train in (True, False):
         torch.manual_seed(0)
-        shown = classification_transforms(train, **settings)(image)
+        result = classification_transforms(train, **settings)(image)
         torch.manual_seed(0)
-        assert torch.equal(shown, classification_transforms(train, resize="crop", **settings)(image))
+        assert torch.equal(result, classification_transforms(train, resize="crop", **settings)(image))
 
 
 @pytest.mark.parametrize(
@@ -182,14 +182,14 @@ def test_images_alone_and_images_with_a_label_are_classified():
     transform = classification_transforms(True, size=(30, 40), resize="crop", rotation=10, vflip=0.5)
     assert transform(image).shape == (3, 30, 40)
     for label in (3, torch.tensor(3), torch.tensor([0.0, 1.0])):
-        shown, same = transform(image, label)
-        assert shown.shape == (3, 30, 40)
+        result, same = transform(image, label)
+        assert result.shape == (3, 30, 40)
         assert same is label
 
 
 def test_classification_shows_the_whole_image_as_resizing_would():
     image, _ = draw(height=100, width=200)
-    shown = {
+    results = {
         fit: classification_transforms(False, size=52, resize=fit, to_float=False)(image)
         for fit in ("crop", "stretch", "letterbox")
     }
@@ -198,13 +198,13 @@ def test_classification_shows_the_whole_image_as_resizing_would():
         "stretch": v2.Resize((52, 52))(image),
         "letterbox": Letterbox((52, 52))(image),
     }
-    for fit, wanted in classic.items():
+    for fit, expected in classic.items():
         # but for the rims, where one blends with what lies beyond and the other does not
-        off = (shown[fit].float() - wanted.float()).abs()[:, 15:37, 2:-2]
+        off = (results[fit].float() - expected.float()).abs()[:, 15:37, 2:-2]
         assert off.max() <= 1
-    assert not shown["letterbox"][:, :12].any()
+    assert not results["letterbox"][:, :12].any()
     assert torch.equal(
-        shown["crop"], classification_transforms(False, size=52, resize="crop", to_float=False)(image)
+        results["crop"], classification_transforms(False, size=52, resize="crop", to_float=False)(image)
     )
 
 
@@ -224,8 +224,8 @@ def test_a_degenerate_box_is_still_a_crop():
     image, target = sample()
     point = torch.tensor([[30.0, 40, 30, 40]])
     target["boxes"] = tv_tensors.BoundingBoxes(point, format="XYXY", canvas_size=(110, 150))
-    shown, moved = landmark_transforms(True, **LANDMARKS)(image, target)
-    assert shown.shape == (3, 48, 48)
+    result, moved = landmark_transforms(True, **LANDMARKS)(image, target)
+    assert result.shape == (3, 48, 48)
     assert torch.isfinite(moved["keypoints"]).all()
 
 

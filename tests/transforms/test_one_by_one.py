@@ -75,29 +75,29 @@ def test_numbers_and_results_are_those_of_the_transforms_one_by_one(row):
         expected, expected_target = one_by_one(ROWS[row], image, {"boxes": boxes})
         state = torch.get_rng_state()
         torch.manual_seed(seed)
-        found, target = DecodeAwareCompose(ROWS[row])(image, {"boxes": boxes})
+        result, target = DecodeAwareCompose(ROWS[row])(image, {"boxes": boxes})
         assert torch.equal(torch.get_rng_state(), state)
-        assert type(found) is tv_tensors.Image
-        assert torch.equal(found, expected)
+        assert type(result) is tv_tensors.Image
+        assert torch.equal(result, expected)
         assert torch.equal(target["boxes"], expected_target["boxes"])
 
 
 @pytest.mark.parametrize("chance", [0, 1])
 def test_pixels_are_written_once_to_memory_of_the_batch(chance):
     class Memory:
-        given = ()
+        allocations = ()
 
         def empty(self, shape, dtype):
-            self.given = (*self.given, torch.empty(tuple(shape), dtype=dtype))
-            return self.given[-1]
+            self.allocations = (*self.allocations, torch.empty(tuple(shape), dtype=dtype))
+            return self.allocations[-1]
 
     memory = Memory()
     image = tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
     recipe = DecodeAwareCompose([RandomResizedCrop(40), RandomHorizontalFlip(chance), ToUInt8()])
     with batch_memory.using(memory):
-        found, _ = recipe(image, {})
-    assert [given.data_ptr() for given in memory.given] == [found.data_ptr()]
-    assert batch_memory.is_channels_last(found)
+        result, _ = recipe(image, {})
+    assert [allocation.data_ptr() for allocation in memory.allocations] == [result.data_ptr()]
+    assert batch_memory.is_channels_last(result)
 
 
 RESULTS = {
@@ -113,8 +113,8 @@ RESULTS = {
 @pytest.mark.parametrize("name", RESULTS)
 def test_any_result_of_a_transform_is_passed_on_as_in_torchvision(name):
     image = tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
-    expected, found = (
+    expected, result = (
         kind([v2.Resize(16), *RESULTS[name]])(image, {"a": 1}) for kind in (v2.Compose, DecodeAwareCompose)
     )
-    assert type(found) is type(expected)
-    assert str(found) == str(expected)
+    assert type(result) is type(expected)
+    assert str(result) == str(expected)

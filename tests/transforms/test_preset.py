@@ -1,4 +1,4 @@
-"""The detection preset: every argument does what it says, and torch's generator decides alone."""
+"""The detection preset: every argument has its documented effect, and only torch's generator is used."""
 
 from __future__ import annotations
 
@@ -45,8 +45,8 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_other_generators_hold():
             torch.manual_seed(seed)
             samples.append(preset(*make_sample()))
         results.append(samples)
-    for (image, target), (again, same) in zip(*results, strict=True):
-        assert torch.equal(image, again)
+    for (image, target), (repeated_image, same) in zip(*results, strict=True):
+        assert torch.equal(image, repeated_image)
         assert torch.equal(target["boxes"], same["boxes"])
         assert target["labels"].tolist() == same["labels"].tolist()
     assert len({float(image.sum()) for image, _ in results[0]}) > 5
@@ -55,9 +55,9 @@ def test_the_same_seed_gives_the_same_bits_whatever_the_other_generators_hold():
 def test_python_and_numpy_generators_are_left_alone():
     random.seed(1)
     np.random.seed(1)
-    before = random.getstate(), np.random.get_state()[1].tolist()
+    state_before = random.getstate(), np.random.get_state()[1].tolist()
     detection_transforms(True, **EVERYTHING)(*make_sample())
-    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == state_before
 
 
 def test_evaluation_is_not_random_and_draws_nothing():
@@ -89,10 +89,10 @@ def test_the_size_arguments_give_the_size(arguments, shape):
 
 def test_to_float_scales_and_false_keeps_bytes():
     image = detection_transforms(False)(*make_sample())[0]
-    given = make_sample()[0]
+    expected = make_sample()[0]
     assert image.dtype == torch.float32
-    torch.testing.assert_close(image, tv_tensors.Image(given / 255))
-    assert torch.equal(detection_transforms(False, to_float=False)(*make_sample())[0], given)
+    torch.testing.assert_close(image, tv_tensors.Image(expected / 255))
+    assert torch.equal(detection_transforms(False, to_float=False)(*make_sample())[0], expected)
 
 
 def test_rotation_turns_every_image_within_its_range_and_makes_boxes_looser():
@@ -131,11 +131,11 @@ def test_points_of_an_object_are_dropped_with_it_and_flip_pairs_reach_both_flips
 def test_each_probability_switches_its_transform(name):
     off = {"hflip": 0.0, "to_float": False}
     torch.manual_seed(1)
-    given = make_sample()[0]
-    assert torch.equal(detection_transforms(True, **off)(*make_sample())[0], given)
+    original = make_sample()[0]
+    assert torch.equal(detection_transforms(True, **off)(*make_sample())[0], original)
     on = detection_transforms(True, **{**off, name: 1.0})
     results = [on(*make_sample())[0] for _ in range(8)]
-    assert any(image.shape != given.shape or not torch.equal(image, given) for image in results)
+    assert any(image.shape != original.shape or not torch.equal(image, original) for image in results)
     for wrong in (-0.1, 1.1):
         with pytest.raises(ValueError, match=name):
             detection_transforms(True, **{name: wrong})

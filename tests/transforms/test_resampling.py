@@ -1,4 +1,4 @@
-"""Resampled pixels have the bits of torchvision's crop and resize, whatever lies beside them in memory."""
+"""Resampled pixels have the bits of torchvision's crop and resize, whatever surrounds them in memory."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def test_a_cut_of_whole_pixels_upsample_matches_torchvision(
     size = (new_height, new_width)
     if size == (1, 1):
         return  # torch 2.15 fails an assertion of its own there
-    found = resample(pixels.contiguous() if planes else pixels, (left, top, right, bottom), size)
+    resampled = resample(pixels.contiguous() if planes else pixels, (left, top, right, bottom), size)
     expected = functional.resize_image(
         pixels[:, top:bottom, left:right].contiguous(), list(size), antialias=True
     )
-    assert torch.equal(found, expected)
+    assert torch.equal(resampled, expected)
 
 
 @pytest.mark.parametrize("size", [(20, 30), (10, 15), (45, 50)])
@@ -50,18 +50,18 @@ def test_the_result_has_memory_of_its_own_or_what_it_was_given(size):
 
     plain = resample(pixels, (0, 0, 30, 20), size)
     placed = resample(pixels, (0, 0, 30, 20), size, empty=empty)
-    before = pixels.clone()
+    original = pixels.clone()
     plain.zero_()
-    assert torch.equal(pixels, before)
+    assert torch.equal(pixels, original)
     assert [placed.data_ptr()] == [memory.data_ptr() for memory in given_memory]
     assert placed.permute(1, 2, 0).is_contiguous()
 
 
 def test_beyond_the_image_is_fill():
-    found = resample(pixels_of(8, 8), (-4, -4, 8, 8), (12, 12), fill=9)
-    assert (found[:, :4] == 9).all()
-    assert (found[:, :, :4] == 9).all()
-    assert torch.equal(found[:, 4:, 4:], pixels_of(8, 8))
+    resampled = resample(pixels_of(8, 8), (-4, -4, 8, 8), (12, 12), fill=9)
+    assert (resampled[:, :4] == 9).all()
+    assert (resampled[:, :, :4] == 9).all()
+    assert torch.equal(resampled[:, 4:, 4:], pixels_of(8, 8))
 
 
 def test_without_a_kernel_for_bytes_torchvision_resizes(monkeypatch):
@@ -77,8 +77,8 @@ def test_the_last_column_may_be_part_of_one(planes):
     """A ramp of 37.5 columns: its right end is where half of the last one ends."""
     ramp = torch.arange(38, dtype=torch.uint8).mul(6).expand(3, 20, 38)
     pixels = ramp.contiguous() if planes else ramp.permute(1, 2, 0).contiguous().permute(2, 0, 1)
-    found = resample(pixels, (0, 0, 37.5, 20), (20, 75)).float()
-    assert (found[0, 0, :-1] - (torch.arange(74) * 3 - 1.5).clamp(0)).abs().max() <= 1
+    resampled = resample(pixels, (0, 0, 37.5, 20), (20, 75)).float()
+    assert (resampled[0, 0, :-1] - (torch.arange(74) * 3 - 1.5).clamp(0)).abs().max() <= 1
 
 
 def test_resampling_ignores_the_default_device():
@@ -86,5 +86,5 @@ def test_resampling_ignores_the_default_device():
     expected = resampling._upsample_matches_torchvision()
     with torch.device("meta"):
         assert resampling._upsample_matches_torchvision.__wrapped__() == expected
-        found = resample(pixels, (2, 3, 22, 19), (10, 12))
-    assert torch.equal(found, resample(pixels, (2, 3, 22, 19), (10, 12)))
+        resampled = resample(pixels, (2, 3, 22, 19), (10, 12))
+    assert torch.equal(resampled, resample(pixels, (2, 3, 22, 19), (10, 12)))

@@ -14,7 +14,7 @@ SHRINKS_NOTHING = 900
 
 
 def drawn(transform, height, width, *, num):
-    """Area, log of the ratio, and where the crop lies of what is free, for each draw."""
+    """Return the area, the log of the ratio, and the relative position of the crop for each draw."""
     image = torch.empty((0, height, width), dtype=torch.uint8).as_subclass(tv_tensors.Image)
     torch.manual_seed(0)
     rows = []
@@ -36,7 +36,9 @@ def drawn(transform, height, width, *, num):
 def largest_gap(ours, theirs):
     """The Kolmogorov-Smirnov distance of two samples."""
     both = torch.cat([ours, theirs]).sort().values
-    shares = [torch.searchsorted(one.sort().values, both, right=True) / len(one) for one in (ours, theirs)]
+    shares = [
+        torch.searchsorted(sample.sort().values, both, right=True) / len(sample) for sample in (ours, theirs)
+    ]
     return float((shares[0] - shares[1]).abs().max())
 
 
@@ -82,17 +84,18 @@ def test_a_crop_that_is_shrunk_to_a_half_or_less_has_whole_pixels_at_that_scale(
         torch.manual_seed(seed)
         plain = RandomResizedCrop(SHRINKS_NOTHING, **settings).make_params([image])
         torch.manual_seed(seed)
-        found = RandomResizedCrop(side, **settings).make_params([image])
-        shown = min(found["height"], found["width"])
-        by = max(by for by in (1, 2, 4, 8) if by == 1 or by * side <= shown)  # what a JPEG is shrunk by
+        crop = RandomResizedCrop(side, **settings).make_params([image])
+        shorter_side = min(crop["height"], crop["width"])
+        # the factor that a JPEG is shrunk by
+        factor = max(factor for factor in (1, 2, 4, 8) if factor == 1 or factor * side <= shorter_side)
         for start, length, limit in (("top", "height", 301), ("left", "width", 299)):
-            low = found[start]
-            high = found[start] + found[length]
-            assert low % by == 0
-            assert high % by == 0 or high == limit
+            low = crop[start]
+            high = crop[start] + crop[length]
+            assert low % factor == 0
+            assert high % factor == 0 or high == limit
             assert high <= limit
-            assert 0 <= plain[start] - low < by
-            assert 0 <= high - plain[start] - plain[length] < by
+            assert 0 <= plain[start] - low < factor
+            assert 0 <= high - plain[start] - plain[length] < factor
 
 
 def test_a_crop_is_not_empty_where_torchvisions_is():
@@ -106,11 +109,11 @@ def test_pixels_and_targets_are_those_of_torchvisions_crop_and_one_draw_is_taken
     transform = RandomResizedCrop((30, 40))
     torch.manual_seed(1)
     shown, target = transform(image, {"boxes": boxes})
-    after = torch.rand(3)
+    next_draw = torch.rand(3)
     torch.manual_seed(1)
     crop = transform.make_params([image])
     assert torch.equal(shown, functional.resized_crop(image, **crop, size=[30, 40], antialias=True))
     assert torch.equal(target["boxes"], functional.resized_crop(boxes, **crop, size=[30, 40]))
     torch.manual_seed(1)
     torch.rand(10, 4)
-    assert torch.equal(torch.rand(3), after)
+    assert torch.equal(torch.rand(3), next_draw)

@@ -39,7 +39,7 @@ def test_degenerate_and_outside_boxes_go_and_the_rest_is_clamped():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "kept"),
+    ("arguments", "remaining"),
     [
         ({}, [0, 2]),
         ({"min_size": 0.5, "min_area": 0}, [0, 2, 4]),
@@ -48,8 +48,8 @@ def test_degenerate_and_outside_boxes_go_and_the_rest_is_clamped():
         ({"min_area": 26}, [0]),
     ],
 )
-def test_min_size_and_min_area_are_obeyed(arguments, kept):
-    assert SanitizeObjects(**arguments)(IMAGE, make_target())[1]["labels"].tolist() == kept
+def test_min_size_and_min_area_are_obeyed(arguments, remaining):
+    assert SanitizeObjects(**arguments)(IMAGE, make_target())[1]["labels"].tolist() == remaining
 
 
 @given(st.lists(st.tuples(*(st.floats(-10, 45) for _ in range(4))), max_size=6))
@@ -67,15 +67,15 @@ def test_every_per_object_field_loses_the_same_rows(rows):
         scores=np.arange(count),
     )
     _, result = SanitizeObjects(per_object=["names", "pair"])(IMAGE, target)
-    kept = result["labels"].tolist()
-    assert result["iscrowd"].tolist() == kept
-    assert result["keypoints"][:, 0, 0].tolist() == kept
+    remaining = result["labels"].tolist()
+    assert result["iscrowd"].tolist() == remaining
+    assert result["keypoints"][:, 0, 0].tolist() == remaining
     assert isinstance(result["keypoints"], tv_tensors.KeyPoints)
-    assert (result["masks"][:, 0, 0] - 1).tolist() == kept
+    assert (result["masks"][:, 0, 0] - 1).tolist() == remaining
     assert isinstance(result["masks"], tv_tensors.Mask)
-    assert result["names"] == [str(row) for row in kept]
-    assert result["pair"] == tuple(kept)
-    assert result["scores"].tolist() == kept
+    assert result["names"] == [str(row) for row in remaining]
+    assert result["pair"] == tuple(remaining)
+    assert result["scores"].tolist() == remaining
     assert isinstance(result["scores"], np.ndarray)
     sides = result["boxes"][:, 2:] - result["boxes"][:, :2]
     assert (sides >= 1).all()
@@ -189,8 +189,10 @@ def test_an_object_without_a_pixel_of_its_mask_goes_with_its_box():
         10,
         10,
     )
-    whole = SanitizeObjects(per_image=["masks"])(IMAGE, make_target(masks=tv_tensors.Mask(masks[:1] * 0)))[1]
-    assert whole["labels"].tolist() == [0, 2]
+    unfiltered = SanitizeObjects(per_image=["masks"])(
+        IMAGE, make_target(masks=tv_tensors.Mask(masks[:1] * 0))
+    )[1]
+    assert unfiltered["labels"].tolist() == [0, 2]
 
 
 def test_points_visibility_crops_and_declared_attributes_go_with_their_object():

@@ -16,7 +16,11 @@ SAME = sorted(
 
 def positional(kind):
     parameters = list(inspect.signature(kind).parameters.values())
-    return [(one.name, one.default) for one in parameters if one.kind is one.POSITIONAL_OR_KEYWORD]
+    return [
+        (parameter.name, parameter.default)
+        for parameter in parameters
+        if parameter.kind is parameter.POSITIONAL_OR_KEYWORD
+    ]
 
 
 @pytest.mark.parametrize("name", SAME)
