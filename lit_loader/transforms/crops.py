@@ -33,7 +33,7 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
     instead of black corners; only pixels beyond the image are ``fill``. Without rotation the region is rounded to whole
     pixels, and one resize is the only resampling.
 
-    The new target contains ``boxes`` (the box around the rotated box; not clipped, because errors are normalized by
+    The new target contains ``boxes`` (the box around the rotated box; not clipped, because errors are normalised by
     it), ``keypoints``, ``visibility`` (0 for points outside the crop), ``area`` and masks in pixels of the crop, and
     ``crop``, float32 ``(N, 4)``: the region of the image before rotation. Other fields are unchanged.
 
