@@ -1,4 +1,4 @@
-"""Run the benchmarks of the loader: ``python -m benchmarks --rounds 5``; others by themselves."""
+"""Run the benchmarks of the loader: ``python -m benchmarks --rounds 5``. The others are run one by one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from benchmarks.rounds import run
 
 
 def main(rounds: int) -> None:
-    """Answer one question after the other."""
+    """Run all benchmarks of the loader."""
     questions = (class_weights, overhead, transport, detection, classification, decoded_cache, sample_profile)
     for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk):
         question.main(rounds)

@@ -1,13 +1,13 @@
-"""How annotations are read and kept: cold and warm time, memory, bytes an object, and whether workers copy them.
+"""Reading of annotations: cold and warm time, memory, bytes per object, and copies in workers.
 
     python -m benchmarks.annotations --rounds 5
     python -m benchmarks.annotations --coco-images 1000000 --voc-files 1000000 --rounds 1
 
-NOTE [What is compared]
-    COCO: a JSON file of images with five objects each, whose image files are empty and lie in folders of a thousand.
-    Cold and warm are fresh processes, so that each has a peak of its own. VOC: files with five objects each; the bar is
-    two processes that parse every file with ElementTree and keep nothing. The table is made with an empty cache, which
-    it fills. Warm is the check that the files are the same, and the opening of the table.
+NOTE [Comparisons]
+    COCO: a JSON file of images with five objects each; the image files are empty, a thousand per folder. Cold and warm
+    reads run in fresh processes, so that each has its own memory peak. VOC: files with five objects each, compared
+    with two processes that parse every file with ElementTree and keep nothing. A cold read fills an empty cache. A warm
+    read checks that the files are unchanged, and opens the cached table.
 """
 
 from __future__ import annotations
@@ -38,7 +38,9 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets.targets import object_target
 
-NUM_IMAGES, OBJECTS_AN_IMAGE, EPOCHS = 100_000, 5, 10
+NUM_IMAGES = 100_000
+OBJECTS_AN_IMAGE = 5
+EPOCHS = 10
 _CLASSES: Final = [f"class {number}" for number in range(80)]
 _XML: Final = """<annotation>
 \t<folder>VOC</folder>
@@ -118,15 +120,18 @@ def write_voc(root: Path, num_files: int) -> None:
 
 
 def read_once(format: str, root: str, name: str, cache: str) -> dict[str, float]:
-    """Read a set, and return seconds, CPU seconds, and the peak of memory with what there was before, in bytes."""
-    before, start, cpu_start = _peak(), time.perf_counter(), cpu_seconds()
+    """Read a set, and return seconds, CPU seconds, and the memory peaks before and after in bytes."""
+    start_peak = _peak()
+    start = time.perf_counter()
+    cpu_start = cpu_seconds()
     table = read_annotations(format, root, name, cache_dir=cache, progress=False)
-    seconds, cpu = time.perf_counter() - start, cpu_seconds() - cpu_start
+    seconds = time.perf_counter() - start
+    cpu = cpu_seconds() - cpu_start
     return {
         "seconds": seconds,
         "cpu": cpu,
         "peak": _peak(),
-        "before": before,
+        "before": start_peak,
         "objects": table.num_objects,
     }
 
@@ -137,9 +142,9 @@ def _peak() -> int:
 
 def _in_fresh_process(*arguments: str) -> dict[str, float]:
     command = [sys.executable, "-m", "benchmarks.annotations", "read", *arguments]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: dict[str, float] = json.loads(done.stdout)
-    return found
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    figures: dict[str, float] = json.loads(process.stdout)
+    return figures
 
 
 def coco(num_images: int, rounds: int) -> None:
@@ -152,35 +157,38 @@ def coco(num_images: int, rounds: int) -> None:
         print(
             f"\nCOCO, {num_images:,} images, {num_images * OBJECTS_AN_IMAGE:,} objects, {size / 2**20:.0f} MiB"
         )
-        cold, warm, bytes_an_object = [], [], 0.0
+        cold = []
+        warm = []
+        bytes_an_object = 0.0
         for number in range(rounds):
             cache = Path(folder, f"cache{number}")
             cold.append(_in_fresh_process("coco", str(root), "all.json", str(cache)))
             warm.append(_in_fresh_process("coco", str(root), "all.json", str(cache)))
-            kept = sum(path.stat().st_size for path in cache.rglob("*.arrow"))
-            bytes_an_object = kept / cold[-1]["objects"]
-        for what, found in (("cold", cold), ("warm", warm)):
-            seconds = ", ".join(f"{each['seconds']:.2f} (CPU {each['cpu']:.2f})" for each in found)
-            grown = max(each["peak"] - each["before"] for each in found) / 2**20
-            print(f"  {what}: {seconds} s, peak {grown:.0f} MiB above the start")
+            cache_bytes = sum(path.stat().st_size for path in cache.rglob("*.arrow"))
+            bytes_an_object = cache_bytes / cold[-1]["objects"]
+        for state, results in (("cold", cold), ("warm", warm)):
+            seconds = ", ".join(f"{result['seconds']:.2f} (CPU {result['cpu']:.2f})" for result in results)
+            grown = max(result["peak"] - result["before"] for result in results) / 2**20
+            print(f"  {state}: {seconds} s, peak {grown:.0f} MiB above the start")
         print(f"  in the cache: {bytes_an_object:.1f} bytes an object, its share of the images included")
-        judge("warm open", [each["seconds"] for each in warm], at_most=1, unit=" s")
+        judge("warm open", [result["seconds"] for result in warm], at_most=1, unit=" s")
 
 
 def parse_alone(paths: list[str]) -> None:
-    """Parse files and keep nothing."""
+    """Parse files without using the result."""
     for path in paths:
         with open(path, "rb") as file:  # noqa: PTH123 # the fastest that a plain loop can be
             ElementTree.fromstring(file.read())
 
 
 def voc(num_files: int, rounds: int) -> None:
-    """Compare the reading of VOC with two processes that only parse."""
+    """Compare reading VOC with two processes that only parse."""
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "set")
         write_voc(root, num_files)
         paths = [entry.path for entry in os.scandir(root / "Annotations")]
-        context, caches = multiprocessing.get_context("fork"), iter(range(10**6))
+        context = multiprocessing.get_context("fork")
+        caches = iter(range(10**6))
 
         def bare() -> int:
             halves = paths[: num_files // 2], paths[num_files // 2 :]
@@ -193,8 +201,8 @@ def voc(num_files: int, rounds: int) -> None:
 
         def read(**options: Any) -> Callable[[], int]:
             def once() -> int:
-                given = {"cache_dir": f"{folder}/cache{next(caches)}"} | options
-                read_annotations("voc", root, "all", progress=False, num_workers=2, **given)
+                arguments = {"cache_dir": f"{folder}/cache{next(caches)}"} | options
+                read_annotations("voc", root, "all", progress=False, num_workers=2, **arguments)
                 return num_files
 
             return once
@@ -249,7 +257,7 @@ class FromTable(Dataset[dict[str, Any]]):
 
 
 class FromDicts(Dataset[dict[str, Any]]):
-    """The same as a list of dicts for each image, as people write it."""
+    """The same targets as a list of dicts per image, as users write it."""
 
     def __init__(self) -> None:
         rng = np.random.default_rng(0)
@@ -277,14 +285,14 @@ def _object(rng: np.random.Generator) -> dict[str, Any]:
 
 
 def grown(whose: str) -> list[float]:
-    """Return the PSS of this process and its workers after each epoch, in MiB."""
+    """Return the PSS of this process and its workers in MiB after each epoch."""
     loader: TorchDataLoader[Any]
     arguments: dict[str, Any] = {
         "batch_size": 256,
         "shuffle": True,
         "num_workers": 2,
         "persistent_workers": True,
-        "collate_fn": len,  # what arrives is not the question
+        "collate_fn": len,  # the content of batches does not matter here
         "multiprocessing_context": "fork",
     }
     if whose == "torch":
@@ -292,44 +300,44 @@ def grown(whose: str) -> list[float]:
     else:
         make: Any = DataLoader
         loader = make(FromTable(), seed=0, **arguments)
-    found = []
+    sizes = []
     for _ in range(EPOCHS):
         for _ in loader:
             pass
-        found.append(pss_bytes() / 2**20)
-    return found
+        sizes.append(pss_bytes() / 2**20)
+    return sizes
 
 
 def copies() -> None:
-    """Compare the memory of workers at the end of the first epoch with that of the last, in fresh processes."""
+    """Compare the memory of workers after the first and the last epoch, in fresh processes."""
     print(
         f"\n{NUM_IMAGES * OBJECTS_AN_IMAGE:,} objects, two forked workers: PSS in MiB at the end of each epoch"
     )
-    for whose in ("torch", "lit_loader"):
-        command = [sys.executable, "-m", "benchmarks.annotations", "copies", whose]
-        done = subprocess.run(command, check=True, capture_output=True, text=True)
-        figures = [float(word) for word in done.stdout.split()]
-        print(f"  {whose:34s} {' '.join(f'{figure:.0f}' for figure in figures)}")
+    for loader_name in ("torch", "lit_loader"):
+        command = [sys.executable, "-m", "benchmarks.annotations", "copies", loader_name]
+        process = subprocess.run(command, check=True, capture_output=True, text=True)
+        figures = [float(word) for word in process.stdout.split()]
+        print(f"  {loader_name:34s} {' '.join(f'{figure:.0f}' for figure in figures)}")
         growth = [100 * (figures[-1] / figures[0] - 1)]
-        if whose == "lit_loader":
+        if loader_name == "lit_loader":
             judge("growth from the end of the first epoch", growth, at_most=2, unit=" %")
         else:
             print(f"     growth {growth[0]:.1f} %")
 
 
 def main() -> None:
-    """Answer all questions."""
+    """Run all benchmarks of this file."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--coco-images", type=int, default=100_000, help="0 for none (%(default)s)")
     parser.add_argument("--voc-files", type=int, default=20_000, help="0 for none (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (%(default)s)")
-    given = parser.parse_args()
-    if given.coco_images:
-        coco(given.coco_images, given.rounds)
-    if given.voc_files:
-        voc(given.voc_files, given.rounds)
+    arguments = parser.parse_args()
+    if arguments.coco_images:
+        coco(arguments.coco_images, arguments.rounds)
+    if arguments.voc_files:
+        voc(arguments.voc_files, arguments.rounds)
     copies()
 
 

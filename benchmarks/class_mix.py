@@ -1,4 +1,4 @@
-"""Which class mix does an epoch bring under each sampling family? On the embedded set, or one in VOC layout."""
+"""Class mix of one epoch under each sampling family, for the embedded set or one in VOC layout."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ FAMILIES: dict[str, SamplerConfig] = {
 
 @dataclass(frozen=True)
 class Mix:
-    """What one epoch of a family brings.
+    """Class mix of one epoch.
 
     Attributes:
-        num_samples: Samples of the epoch.
-        objects: float64 ``(num_classes,)``, each class's share of the objects.
-        images: float64 ``(num_classes,)``, share of the samples that hold each class.
-        num_left_out: Samples of the set that do not come.
+        num_samples: Number of samples in the epoch.
+        objects: float64 ``(num_classes,)``, share of each class among the objects.
+        images: float64 ``(num_classes,)``, share of the samples that contain each class.
+        num_left_out: Number of samples of the set that are not drawn.
     """
 
     num_samples: int
@@ -58,20 +58,22 @@ class Mix:
 
     @property
     def imbalance(self) -> float:
-        """Objects of the most frequent class for each one of the rarest that comes."""
+        """Number of objects of the most frequent class per object of the rarest class drawn."""
         return float(self.objects.max() / self.objects[self.objects > 0].min())
 
 
 def mix_of(table: AnnotationTable, indices: IndexArray) -> Mix:
-    """Count what an epoch's indices bring."""
+    """Return the class mix of an epoch's indices."""
     visits = np.bincount(indices, minlength=table.num_images)
     objects = visits @ table.image_class_counts()
     offsets, classes = image_labels(table)
-    held = np.bincount(classes, weights=np.repeat(visits, np.diff(offsets)), minlength=len(table.class_names))
+    images = np.bincount(
+        classes, weights=np.repeat(visits, np.diff(offsets)), minlength=len(table.class_names)
+    )
     return Mix(
         num_samples=len(indices),
         objects=objects / objects.sum(),
-        images=held / len(indices),
+        images=images / len(indices),
         num_left_out=int(np.count_nonzero(visits == 0)),
     )
 
@@ -82,15 +84,16 @@ def mixes(table: AnnotationTable) -> dict[str, Mix]:
     return {name: mix_of(table, order[0 : len(order)]) for name, order in orders.items()}
 
 
-def print_mixes(title: str, found: dict[str, Mix], class_names: tuple[str, ...]) -> None:
-    """Print one line a family: shares of the objects, shares of the samples that hold each class."""
+def print_mixes(title: str, mix_by_family: dict[str, Mix], class_names: tuple[str, ...]) -> None:
+    """Print one line per family: shares of the objects, and of the samples that contain each class."""
     width = max(10, *map(len, class_names))
     names = " ".join(f"{name:>{width}s}" for name in class_names)
-    print(f"\n{title}: shares of the objects | shares of the samples that hold each class")
+    print(f"\n{title}: shares of the objects | shares of the samples that contain each class")
     print(f"  {'':20s} {'samples':>8s} {'not seen':>9s} {names} {'imbalance':>10s} | {names}")
-    for name, mix in found.items():
+    for name, mix in mix_by_family.items():
         objects, images = (
-            " ".join(f"{share:>{width}.1%}" for share in each) for each in (mix.objects, mix.images)
+            " ".join(f"{share:>{width}.1%}" for share in class_shares)
+            for class_shares in (mix.objects, mix.images)
         )
         print(
             f"  {name:20s} {mix.num_samples:8d} {mix.num_left_out:9d} {objects} {mix.imbalance:8.1f}:1 | {images}"
@@ -100,20 +103,20 @@ def print_mixes(title: str, found: dict[str, Mix], class_names: tuple[str, ...])
 def draw_mixes(
     panels: dict[str, dict[str, Mix]], class_names: tuple[str, ...], path: Path, *, title: str
 ) -> None:
-    """Save one panel for each kind of sample: a bar a family, cut into the classes' shares of the objects."""
+    """Save one panel per kind of sample, with a bar per family that shows the shares of the classes."""
     figure = Figure(figsize=(6.5 * len(panels), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
-    for axis, (name, found) in zip(
+    for axis, (name, mix_by_family) in zip(
         figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
     ):
-        left = np.zeros(len(found))
-        shares = np.array([mix.objects for mix in found.values()])
+        bar_start = np.zeros(len(mix_by_family))
+        shares = np.array([mix.objects for mix in mix_by_family.values()])
         for c, class_name in enumerate(class_names):
-            bars = axis.barh(list(found), shares[:, c], left=left, label=class_name)
+            bars = axis.barh(list(mix_by_family), shares[:, c], left=bar_start, label=class_name)
             texts = [f"{share:.0%}" if share > 0.03 else "" for share in shares[:, c]]
             axis.bar_label(bars, labels=texts, label_type="center", color="white", fontsize=8)
-            left += shares[:, c]
-        for row, mix in enumerate(found.values()):
+            bar_start += shares[:, c]
+        for row, mix in enumerate(mix_by_family.values()):
             axis.text(1.01, row, f"{mix.imbalance:.1f} : 1", va="center", fontsize=8)
         axis.axhline(1.5, color="black", linewidth=0.8, linestyle=":")  # above the natural mix
         axis.invert_yaxis()
@@ -128,14 +131,14 @@ def draw_mixes(
 
 
 def main(out: Path, voc: Path | None) -> None:
-    """Print and draw the mixes of images and of objects that are cut out."""
+    """Print and draw the mixes of images and of object crops."""
     with tempfile.TemporaryDirectory() as cache:
         root = draw_shapes(cache, progress=False) if voc is None else voc
         table = read_annotations("voc", root, "train", cache_dir=cache, progress=False)
         crops = labelled_samples(table, label_attribute=None, multi_label=False, sample_unit="object").table
         panels = {"a sample is an image": mixes(table), "a sample is an object": mixes(crops)}
-        for kind, found in panels.items():
-            print_mixes(kind, found, table.class_names)
+        for kind, mix_by_family in panels.items():
+            print_mixes(kind, mix_by_family, table.class_names)
         name = "the embedded set" if voc is None else root.name
         title = f"{name}, train: {table.num_images} images, {table.num_objects} objects"
         draw_mixes(panels, table.class_names, out, title=title)
@@ -148,5 +151,5 @@ if __name__ == "__main__":
         "--out", type=Path, default=Path("outputs/class_mix.png"), help="picture (%(default)s)"
     )
     parser.add_argument("--voc", type=Path, help="a set in VOC layout, or none for the embedded set")
-    given = parser.parse_args()
-    main(given.out, given.voc)
+    arguments = parser.parse_args()
+    main(arguments.out, arguments.voc)

@@ -1,4 +1,4 @@
-"""How long does it take to know the class weights of a data set? A unit is the whole set."""
+"""Time to compute the class weights of a dataset. A unit is the whole set."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHARED = Path(__file__).parents[2] / "shared" / "data" / "bccd" / "BCCD"
 
 
 class PlainVoc(torch.utils.data.Dataset[tuple[torch.Tensor, list[str]]]):
-    """What people write: decode the image, parse the XML, return both."""
+    """A dataset as users write it: decode the image, parse the XML, return both."""
 
     def __init__(self, root: Path, split: str) -> None:
         self.root = root
@@ -37,7 +37,7 @@ class PlainVoc(torch.utils.data.Dataset[tuple[torch.Tensor, list[str]]]):
 
 
 def main(rounds: int) -> None:
-    """Compare on BCCD where it is, else on the embedded set."""
+    """Compare on BCCD if it is present, else on the embedded set."""
     with tempfile.TemporaryDirectory() as cache:
         root = SHARED if SHARED.is_dir() else draw_shapes(Path(cache))
 

@@ -1,4 +1,4 @@
-"""How fast are classification batches from JPEG files? RandomResizedCrop(224), flip, batch 64; a unit is an image.
+"""Rate of classification batches from JPEG files: RandomResizedCrop(224), flip, batch 64; a unit is an image.
 
 The reference is torch's loader with torchvision's recipe on tensors, float32. All loaders have two workers.
 """
@@ -35,7 +35,8 @@ from lit_loader.transforms import classification_transforms
 
 __all__ = ["BATCH_SIZE", "REFERENCE", "SIDE", "SIZES", "Recipe", "epoch_order", "our_dataset", "our_loaders"]
 
-BATCH_SIZE, SIDE = 64, 224
+BATCH_SIZE = 64
+SIDE = 224
 SIZES = {(500, 375): (128, 1024), (1280, 960): (64, 384)}  # files, and images an epoch
 WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 REFERENCE = "torch, recipe, float32"
@@ -75,7 +76,7 @@ def epoch_order(size: tuple[int, int]) -> list[int]:
 def our_dataset(
     root: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False
 ) -> ClassificationDataset:
-    """Return our data set of the same files, with the preset that crops and flips alike."""
+    """Return lit_loader's dataset of the same files, with the preset of the same crops and flips."""
     table = read_annotations("image_folder", root, use_cache=False, num_workers=0, progress=False)
     transforms = classification_transforms(True, size=SIDE, to_float=to_float)
     return ClassificationDataset(
@@ -89,9 +90,9 @@ def our_loaders(
     """Return lit_loader's loaders over data sets, with processes and with threads.
 
     Args:
-        datasets: By name, in which ``*`` stands for ``processes`` or ``threads``.
-        order: Which samples make an epoch.
-        collate: Makes batches.
+        datasets: Datasets by name; ``*`` in a name is replaced by ``processes`` or ``threads``.
+        order: Indices of an epoch.
+        collate: Collate function.
     """
     ours: Any = DataLoader
     return {
@@ -110,10 +111,10 @@ def our_loaders(
 
 @contextmanager
 def contenders(root: Path, paths: Sequence[Path], size: tuple[int, int]) -> Iterator[dict[str, Pass]]:
-    """Give passes over the loaders, the peers, and the calls alone."""
+    """Yield passes over the loaders, the peers, and the bare calls."""
     order = epoch_order(size)
     recipes = {name: Recipe(paths, getattr(torch, name)) for name in ("float32", "uint8")}
-    steps = functools.partial(BareSteps, paths=paths, shown=draw_crops(size, SIDE))
+    steps = functools.partial(BareSteps, paths=paths, crops=draw_crops(size, SIDE))
     work = {"bare, exact float32": steps(kind="exact"), "bare, fast uint8": steps(kind="fast")}
     with bare_passes(work, order) as bare:
         loaders: dict[str, TorchDataLoader[Any]] = {
@@ -131,30 +132,34 @@ def contenders(root: Path, paths: Sequence[Path], size: tuple[int, int]) -> Iter
 
 
 def _peers(root: Path, paths: Sequence[Path], recipe: Recipe, order: Sequence[int]) -> dict[str, Pass]:
-    found = {}
+    peer_passes = {}
     if has_spdl():
         pipeline = functools.partial(spdl_pass, order=order, batch_size=BATCH_SIZE)
-        found["SPDL, threads, recipe, float32"] = pipeline(recipe.__getitem__, collate=default_collate)
+        peer_passes["SPDL, threads, recipe, float32"] = pipeline(recipe.__getitem__, collate=default_collate)
         scaled = functools.partial(_scaled_crop, paths)
-        found["SPDL, threads, scaled decode, uint8"] = pipeline(scaled, collate=_as_batch)
+        peer_passes["SPDL, threads, scaled decode, uint8"] = pipeline(scaled, collate=_as_batch)
     if has_ffcv():
         images = [decode_image(path).permute(1, 2, 0).numpy() for path in paths]
         to = root.with_suffix(".beton")
-        found["FFCV, JPEG, uint8"] = ffcv_pass(
+        peer_passes["FFCV, JPEG, uint8"] = ffcv_pass(
             images, to, side=SIDE, order=order, batch_size=BATCH_SIZE, mode="jpg"
         )
-    return found
+    return peer_passes
 
 
 def _scaled_crop(paths: Sequence[Path], index: int) -> tuple[Any, int]:
-    """Make a sample by `scaled_decode`, of a crop of a 4:3 image drawn as torchvision draws it."""
+    """Make a sample with `scaled_decode` from a crop of a 4:3 image, drawn as in torchvision."""
     while True:
-        area, ratio = random.uniform(0.08, 1), (3 / 4) ** random.uniform(-1, 1)
-        width, height = (area * ratio * 3 / 4) ** 0.5, (area / ratio * 4 / 3) ** 0.5
+        area = random.uniform(0.08, 1)
+        ratio = (3 / 4) ** random.uniform(-1, 1)
+        width = (area * ratio * 3 / 4) ** 0.5
+        height = (area / ratio * 4 / 3) ** 0.5
         if width <= 1 and height <= 1:
             break
-    left, top = random.uniform(0, 1 - width), random.uniform(0, 1 - height)
-    region, is_mirrored = (left, top, left + width, top + height), random.random() < 0.5
+    left = random.uniform(0, 1 - width)
+    top = random.uniform(0, 1 - height)
+    region = (left, top, left + width, top + height)
+    is_mirrored = random.random() < 0.5
     return scaled_decode(paths[index], region, (SIDE, SIDE), is_mirrored=is_mirrored), index % 10
 
 
@@ -171,9 +176,9 @@ def main(rounds: int) -> None:
             paths = write_photographs(root / "all", num_files, size=size)
             question = f"photographs {size[0]}x{size[1]}, RandomResizedCrop({SIDE}), batch {BATCH_SIZE}"
             with contenders(root, paths, size) as work:
-                found = compare(question, work, rounds=rounds, unit="image", as_rates=True)
+                figures = compare(question, work, rounds=rounds, unit="image", as_rates=True)
             for name, bar in BARS[size].items():
-                judge(f"{name}, torch's rate", found.rate_ratio(name, REFERENCE), at_least=bar)
+                judge(f"{name}, torch's rate", figures.rate_ratio(name, REFERENCE), at_least=bar)
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""How fast is a COCO file read into a table, beside one bare pass of `ijson` over it? A unit is an object.
+"""Rate of reading a COCO file into a table, compared with a bare pass of `ijson`. A unit is an object.
 
     python -m benchmarks.coco_read [--rounds 7]
 
-Both read the same files: 20,000 images with 100,000 objects, without and with polygons. The bare pass makes the events
-of `ijson.basic_parse` and drops them, numbers as `Decimal`, as it does unless told otherwise, or as float. Ours checks
-everything, looks the images up, and makes the table, without the cache.
+Both read the same files: 20,000 images with 100,000 objects, without and with polygons. The bare pass iterates over the
+events of `ijson.basic_parse`, with numbers as `Decimal` (its default) or as float. lit_loader's reader checks
+everything, looks up the images, and creates the table, without the cache.
 """
 
 from __future__ import annotations
@@ -21,17 +21,21 @@ import ijson
 from benchmarks.rounds import compare, judge, run
 from lit_loader.annotations.formats import read_annotations
 
-NUM_IMAGES, NUM_OBJECTS, NUM_CLASSES = 20_000, 100_000, 80
-WIDTH, HEIGHT = 640, 480
+NUM_IMAGES = 20_000
+NUM_OBJECTS = 100_000
+NUM_CLASSES = 80
+WIDTH = 640
+HEIGHT = 480
 LEAST_RATE = 0.5
-"""The bar: our rate as a share of the bare pass's."""
+"""The bar: lit_loader's rate as a fraction of the bare pass."""
 
 
 def write_coco(root: Path, name: str, *, polygons: bool) -> None:
-    """Write a file as COCO's own are, in one line, its images as empty files, which are not opened."""
+    """Write a file like COCO's own, in one line, and empty image files, which are not opened."""
     draw = random.Random(0)
     (root / "images").mkdir(exist_ok=True)
-    images, annotations = [], []
+    images = []
+    annotations = []
     for number in range(NUM_IMAGES):
         file_name = f"{number:012d}.jpg"
         (root / "images" / file_name).touch()
@@ -84,7 +88,7 @@ def main(rounds: int) -> None:
                 unit="object",
             )
             share = figures.rate_ratio("read_annotations", "ijson.basic_parse")
-            judge("rate beside the bare pass", share, at_least=LEAST_RATE)
+            judge("rate as a fraction of the bare pass", share, at_least=LEAST_RATE)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""How far are the pixels of ``decode="fast"`` from those of a full decode? PSNR, and differences in levels of 255.
+"""Difference between ``decode="fast"`` and a full decode: PSNR, and differences in levels of 255.
 
-Generated pictures are smooth shading, sharp edges, texture and a little noise, as JPEG of quality 85 with halved
-colours; with a folder of images, those too: ``python -m benchmarks.decode_error --images FOLDER``.
+Generated images have smooth shading, sharp edges, texture and a little noise, saved as JPEG of quality 85 with chroma
+subsampling. To measure your own images as well: ``python -m benchmarks.decode_error --images FOLDER``.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BOXES = torch.tensor([(0.3, 0.3, 0.7, 0.7), (0, 0, 0.6, 0.5), (0.3, 0.4, 1, 1)])
 
 
 def photo_like(height: int, width: int, *, seed: int, num_discs: int = 14) -> Image.Image:
-    """Return a picture with shading, edges, texture of several scales and a little noise."""
+    """Return an image with shading, edges, texture of several scales and a little noise."""
     draws = np.random.default_rng(seed)
     rows, columns = np.meshgrid(np.linspace(0, 1, height), np.linspace(0, 1, width), indexing="ij")
     picture = np.stack([0.3 + 0.4 * rows, 0.6 - 0.3 * columns, 0.3 + 0.2 * (rows + columns)], axis=-1)
@@ -44,7 +44,7 @@ def photo_like(height: int, width: int, *, seed: int, num_discs: int = 14) -> Im
 
 
 def difference(exact: Tensor, fast: Tensor) -> tuple[float, float, float]:
-    """Return PSNR in dB, the largest difference, and the one that a thousandth of the values exceeds, in levels."""
+    """Return PSNR in dB, the largest difference, and the 99.9th percentile of differences, in levels."""
     apart = (exact.double() - fast.double()).abs()
     mean = float((apart**2).mean())
     psnr = 10 * math.log10(255**2 / mean) if mean else math.inf
@@ -54,8 +54,8 @@ def difference(exact: Tensor, fast: Tensor) -> tuple[float, float, float]:
 def differences(
     paths: Sequence[Path], transform: DecodeAwareCompose, *, box: Tensor | None = None
 ) -> list[tuple[float, float, float]]:
-    """Return the `difference` of each file, after the same draws; ``box`` is in shares of width and height."""
-    found = []
+    """Return the `difference` of each file for equal draws; ``box`` is relative to width and height."""
+    results = []
     for number, path in enumerate(paths):
         image = tv_tensors.Image(decode_image(path))
         target = {}
@@ -67,12 +67,12 @@ def differences(
         exact, _ = transform(image, target)
         torch.manual_seed(number)
         fast, _ = transform.read(open_image(path), target)
-        found.append(difference(exact, fast))
-    return found
+        results.append(difference(exact, fast))
+    return results
 
 
 def report(name: str, paths: Sequence[Path]) -> None:
-    """Print a table over shares of the size that is shown, for whole images and for crops."""
+    """Print a table over relative sizes of the result, for whole images and for crops."""
     print(f"\n{name}: {len(paths)} images")
     print(f"  {'shown':28s} {'PSNR, least':>12s} {'median':>8s} {'largest':>8s} {'1 in 1000':>10s}")
     sizes = {path: Image.open(path).size for path in paths}
@@ -103,7 +103,7 @@ def report(name: str, paths: Sequence[Path]) -> None:
 
 
 def print_row(name: str, results: Sequence[tuple[float, float, float]]) -> None:
-    """Print one row of a table, from the `differences` of its images."""
+    """Print one row of a table from the `differences` of its images."""
     psnr, largest, rare = zip(*results, strict=True)
     print(f"  {name:28s} {min(psnr):12.1f} {np.median(psnr):8.1f} {max(largest):8.0f} {max(rare):10.1f}")
 
@@ -111,8 +111,8 @@ def print_row(name: str, results: Sequence[tuple[float, float, float]]) -> None:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("--images", type=Path, help="a folder of JPEG files to measure too")
-    given = parser.parse_args()
+    parser.add_argument("--images", type=Path, help="another folder of JPEG files to measure")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
     with tempfile.TemporaryDirectory() as folder:
         for height, width in SIZES:
@@ -120,8 +120,8 @@ def main() -> None:
             for seed, path in enumerate(paths):
                 photo_like(height, width, seed=seed).save(path, quality=85)
             report(f"generated {width}x{height}", paths)
-    if given.images is not None:
-        report(str(given.images.name), sorted(given.images.rglob("*.jp*g"))[:60])
+    if arguments.images is not None:
+        report(str(arguments.images.name), sorted(arguments.images.rglob("*.jp*g"))[:60])
 
 
 if __name__ == "__main__":

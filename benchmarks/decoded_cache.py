@@ -1,7 +1,7 @@
-"""How fast are classification batches from decoded pixels? RandomResizedCrop(224), flip, batch 64; a unit is an image.
+"""Rate of classification batches from decoded pixels: RandomResizedCrop(224), flip, batch 64; a unit is an image.
 
-torch's loader decodes each image each time, and gives float32, as torchvision's recipe does. The others read pixels
-that were decoded before, and give uint8, which the device turns into floats. FFCV's pixels are its raw format.
+torch's loader decodes each image every time and returns float32, like torchvision's recipe. The others read pixels that
+were decoded before and return uint8, which the device converts to floats. FFCV uses its raw format.
 """
 
 from __future__ import annotations
@@ -42,17 +42,18 @@ BARS = {
 
 
 def main(rounds: int) -> None:
-    """Compare rates and CPU time on small and large files; say what the cache takes and how long it is built."""
+    """Compare rates and CPU time on small and large files; print size and build time of the cache."""
     for size in SIZES:
         with tempfile.TemporaryDirectory() as folder:
             _compare(Path(folder), size, rounds)
 
 
 def _compare(folder: Path, size: tuple[int, int], rounds: int) -> None:
-    order, root = epoch_order(size), folder / "images"
+    order = epoch_order(size)
+    root = folder / "images"
     paths = write_photographs(root / "all", SIZES[size][0], size=size)
     pixels = write_pixels(paths, folder / "pixels.npy")
-    steps = BareSteps(paths=paths, shown=draw_crops(size, SIDE), kind="cached", pixels=pixels)
+    steps = BareSteps(paths=paths, crops=draw_crops(size, SIDE), kind="cached", pixels=pixels)
     with bare_passes({"bare, cached uint8": steps}, order * EPOCHS) as bare:
         cached = {"our data set, *, cached uint8": _cached_dataset(root, folder)}
         loaders: dict[str, TorchDataLoader[Any]] = {
@@ -61,14 +62,15 @@ def _compare(folder: Path, size: tuple[int, int], rounds: int) -> None:
         }
         work = passes(loaders, epochs=EPOCHS, size=BATCH_SIZE)
         if has_ffcv():
-            images, to = np.load(pixels, mmap_mode="r"), folder / "raw.beton"
+            images = np.load(pixels, mmap_mode="r")
+            to = folder / "raw.beton"
             work["FFCV, raw, uint8"] = ffcv_pass(
                 images, to, side=SIDE, order=order * EPOCHS, batch_size=BATCH_SIZE, mode="raw"
             )
         question = f"cached {size[0]}x{size[1]}, RandomResizedCrop({SIDE}), batch {BATCH_SIZE}"
-        found = compare(question, work | bare, rounds=rounds, unit="image", as_rates=True)
+        figures = compare(question, work | bare, rounds=rounds, unit="image", as_rates=True)
     for name, bar in BARS[size].items():
-        judge(f"{name}, torch's rate", found.rate_ratio(name, REFERENCE), at_least=bar)
+        judge(f"{name}, torch's rate", figures.rate_ratio(name, REFERENCE), at_least=bar)
 
 
 def _cached_dataset(root: Path, folder: Path) -> ClassificationDataset:

@@ -1,7 +1,7 @@
-"""How fast are detection batches? JPEG 500x375, shortest side to 480-800, flip, lists of 4; a unit is an image.
+"""Rate of detection batches: JPEG 500x375, shortest side to 480-800, flip, lists of 4; a unit is an image.
 
-The reference is torch's loader with torchvision's recipe on tensors, float32. All loaders have two workers. What it
-costs that glibc gives freed images back to the system and takes them again, page by page, shows in a run with
+The reference is torch's loader with torchvision's recipe on tensors, float32. All loaders have two workers. glibc
+returns freed images to the system and requests them again page by page; to see that cost, compare with a run with
 ``MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=2147483647``.
 """
 
@@ -35,9 +35,12 @@ from lit_loader.transforms import detection_transforms
 
 __all__ = ["LONGEST", "SIDES", "SIZE", "collate", "our_dataset"]
 
-NUM_FILES, NUM_IMAGES, BATCH_SIZE = 64, 256, 4
+NUM_FILES = 64
+NUM_IMAGES = 256
+BATCH_SIZE = 4
 SIZE = (500, 375)
-SIDES, LONGEST = list(range(480, 801, 32)), 1333
+SIDES = list(range(480, 801, 32))
+LONGEST = 1333
 CORNERS: list[list[float]] = [[20, 30, 200, 180], [5, 5, 90, 90], [250, 100, 480, 360]]
 WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 REFERENCE = "torch, recipe, float32"
@@ -73,7 +76,7 @@ class Recipe(Dataset[tuple[Tensor, dict[str, Any]]]):
 def our_dataset(
     folder: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False
 ) -> DetectionDataset:
-    """Return our data set of the same files, boxes and transforms."""
+    """Return lit_loader's dataset of the same files, boxes and transforms."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
     boxes = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in CORNERS]
     written = {
@@ -100,12 +103,12 @@ def collate(samples: Sequence[Any]) -> tuple[Any, ...]:
 
 @contextmanager
 def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]:
-    """Give passes over the loaders, SPDL's pipeline, and the calls alone."""
+    """Yield passes over the loaders, SPDL's pipeline, and the bare calls."""
     order = random.Random(0).sample([number % NUM_FILES for number in range(NUM_IMAGES)], NUM_IMAGES)
     steps = functools.partial(
         BareSteps,
         paths=paths,
-        shown=draw_sizes(SIZE, SIDES, LONGEST),
+        crops=draw_sizes(SIZE, SIDES, LONGEST),
         pixels=write_pixels(paths, folder / "pixels.npy"),
     )
     work = {
@@ -129,9 +132,9 @@ def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]
             f"torch, recipe, {name}": TorchDataLoader(recipe, **arguments) for name, recipe in recipes.items()
         }
         ours: Any = DataLoader
-        for name, found in datasets.items():
-            loaders[name.replace("*", "processes")] = ours(found, **arguments)
-            loaders[name.replace("*", "threads")] = ours(found, worker_method="thread", **arguments)
+        for name, our_set in datasets.items():
+            loaders[name.replace("*", "processes")] = ours(our_set, **arguments)
+            loaders[name.replace("*", "threads")] = ours(our_set, worker_method="thread", **arguments)
         yield passes(loaders, size=BATCH_SIZE) | _spdl(recipes["float32"], order) | bare
 
 
@@ -146,7 +149,7 @@ def _spdl(recipe: Recipe, order: Sequence[int]) -> dict[str, Pass]:
 
 
 def _opencv_sample(recipe: Recipe, index: int) -> tuple[Tensor, dict[str, Any]]:
-    """Make a sample by `scaled_decode`, of a size drawn as torchvision draws it."""
+    """Make a sample with `scaled_decode`, of a size drawn as in torchvision."""
     width, height = SIZE
     zoom = min(random.choice(SIDES) / min(SIZE), LONGEST / max(SIZE))
     size = int(height * zoom), int(width * zoom)
@@ -164,9 +167,9 @@ def main(rounds: int) -> None:
         paths = write_photographs(Path(folder, "images"), NUM_FILES, size=SIZE)
         with contenders(Path(folder), paths) as work:
             question = f"photographs {SIZE[0]}x{SIZE[1]}, shortest side to 480-800, batch {BATCH_SIZE}"
-            found = compare(question, work, rounds=rounds, unit="image", as_rates=True)
+            figures = compare(question, work, rounds=rounds, unit="image", as_rates=True)
         for name, bar in BARS.items():
-            judge(f"{name}, torch's rate", found.rate_ratio(name, REFERENCE), at_least=bar)
+            judge(f"{name}, torch's rate", figures.rate_ratio(name, REFERENCE), at_least=bar)
 
 
 if __name__ == "__main__":

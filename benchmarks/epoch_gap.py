@@ -1,4 +1,4 @@
-"""How long does training wait between two epochs? 5 ms a sample, batch 32, two workers: 80 ms a batch."""
+"""Waiting time of training between two epochs: 5 ms per sample, batch 32, two workers, so 80 ms per batch."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ class Slow(Dataset[int]):
 
 
 def waits(loader: TorchDataLoader[Any], *, busy_s: float, epochs: int) -> tuple[Rounds, Rounds]:
-    """Return, for each epoch but the first, the wait for its first batch and the mean of the other waits.
+    """Return, for each epoch except the first, the wait for its first batch and the mean of the other waits.
 
-    The first wait begins when the work on the last batch of the epoch before is done, and so has the end of
-    that epoch and ``iter()`` in it.
+    The first wait starts when the work on the last batch of the previous epoch is done, so it includes the end of that
+    epoch and ``iter()``.
     """
     first: Rounds = []
     steady: Rounds = []
@@ -56,7 +56,7 @@ def waits(loader: TorchDataLoader[Any], *, busy_s: float, epochs: int) -> tuple[
 
 
 def contenders() -> dict[str, TorchDataLoader[Any]]:
-    """Return the loaders, seeded where they can be."""
+    """Return the loaders, with a seed if they take one."""
     ours: Any = DataLoader
     return {
         "torch": TorchDataLoader(Slow(), **WORKERS),
@@ -82,7 +82,7 @@ def main(rounds: int) -> None:
             if busy_s:
                 judge(name, [wait * 1e3 for wait in first], at_most=2, unit=" ms")
             else:
-                # Against the mean of all epochs: a wait of one epoch begins with what was made ahead.
+                # Compared with the mean of all epochs, because an epoch starts with batches that were made in advance.
                 mean = statistics.mean(steady)
                 judge(f"{name}, of the steady time", [wait / mean for wait in first], at_most=1.15)
 
@@ -97,14 +97,15 @@ def draw(path: Path) -> None:
         for _ in loader:
             pass  # the workers are there
         start = ready = time.perf_counter()
-        waited, worked = [], []
+        waited = []
+        worked = []
         for _ in range(3):
             for _ in loader:
-                came = time.perf_counter()
+                received_at = time.perf_counter()
                 time.sleep(BUSY_S)
-                waited.append((ready - start, came - ready))
+                waited.append((ready - start, received_at - ready))
                 ready = time.perf_counter()
-                worked.append((came - start, ready - came))
+                worked.append((received_at - start, ready - received_at))
         axis.broken_barh(worked, (row - 0.3, 0.6), color="tab:green", label=None if row else "step")
         axis.broken_barh(waited, (row - 0.3, 0.6), color="tab:red", label=None if row else "waiting")
         total = sum(seconds for _, seconds in waited)
@@ -122,10 +123,10 @@ def draw(path: Path) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (%(default)s)")
-    parser.add_argument("--picture", type=Path, help="draw the waiting of three epochs here instead")
-    given = parser.parse_args()
+    parser.add_argument("--picture", type=Path, help="plot the waits of three epochs to this file instead")
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    if given.picture:
-        draw(given.picture)
+    if arguments.picture:
+        draw(arguments.picture)
     else:
-        main(given.rounds)
+        main(arguments.rounds)

@@ -1,4 +1,4 @@
-"""What do a few slow samples cost? One in a hundred takes 200 ms, the others 1 ms; two workers; a unit is a batch."""
+"""Cost of a few slow samples: one in a hundred takes 200 ms, the others 1 ms; two workers; a unit is a batch."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def contenders(dataset: Tailed, batch_size: int) -> dict[str, Pass]:
 
 
 def bare(dataset: Tailed, batch_size: int) -> int:
-    """Make all samples in two threads that take one after the other and send their batches nowhere."""
+    """Make all samples in two threads, without batches."""
     with ThreadPoolExecutor(2) as pool:
         for _ in range(EPOCHS):
             pool.map(dataset.__getitem__, range(len(dataset)))
@@ -62,10 +62,10 @@ def main(rounds: int) -> None:
         dataset = Tailed(length)
         limit_us = sum(dataset.seconds) / 2 / (length / batch_size) * 1e6
         question = f"one sample in 100 is slow, batch {batch_size}; the limit is {limit_us:.0f} us a batch"
-        found = compare(question, contenders(dataset, batch_size), rounds=rounds, unit="batch")
+        figures = compare(question, contenders(dataset, batch_size), rounds=rounds, unit="batch")
         for ours in ("ours, in order, processes", "ours, in order, threads"):
             if batch_size == 32:
-                rates = found.rate_ratio(ours, "torch, in_order=False")
+                rates = figures.rate_ratio(ours, "torch, in_order=False")
                 judge(f"{ours}, rate of torch's out of order", rates, at_least=1)
 
 

@@ -1,4 +1,4 @@
-"""Memory of a process and its children: proportional shares, so that what they share counts once."""
+"""Memory of a process and its children as proportional set size, which counts shared memory once."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ __all__ = ["pss_bytes"]
 
 
 def pss_bytes() -> int:
-    """Return what this process and its children have now."""
+    """Return the current memory of this process and its children in bytes."""
     total = 0
-    this = psutil.Process()
-    for process in (this, *this.children(recursive=True)):
+    own_process = psutil.Process()
+    for process in (own_process, *own_process.children(recursive=True)):
         try:
             total += process.memory_full_info().pss
         except (psutil.NoSuchProcess, psutil.AccessDenied):

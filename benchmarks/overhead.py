@@ -1,4 +1,4 @@
-"""What does the loader itself cost, apart from the dataset? A unit is a batch."""
+"""Cost of the loader itself, without the dataset. A unit is a batch."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 
 
 class Stored(Dataset[tuple[torch.Tensor, int]]):
-    """Returns what it holds."""
+    """Returns a stored sample."""
 
     def __init__(self, length: int) -> None:
-        self.length, self.sample = length, torch.zeros(3)
+        self.length = length
+        self.sample = torch.zeros(3)
 
     def __len__(self) -> int:
         return self.length
@@ -28,7 +29,7 @@ class Stored(Dataset[tuple[torch.Tensor, int]]):
 
 
 def inline(batch_size: int, num_batches: int) -> dict[str, Pass]:
-    """Return passes in the consumer's own process."""
+    """Return passes without workers."""
     dataset = Stored(batch_size * num_batches)
     return passes(
         {
@@ -55,17 +56,17 @@ def workers(dataset: Stored, batch_size: int) -> dict[str, Pass]:
 
 def main(rounds: int) -> None:
     """Compare inline, and with two workers, for small and large batches; `benchmarks.transport` has large samples."""
-    found = compare("inline, batch 256", inline(256, 256), rounds=rounds, unit="batch")
-    judge("inline, a sample, of torch's", found.ratio("ours", "torch"), at_most=0.95)
-    judge("a key", found.microseconds_more("ours, seed=0", "ours", per=256), at_most=12, unit=" us")
-    found = compare("inline, batch 4", inline(4, 2048), rounds=rounds, unit="batch")
-    judge("a key, batch 4", found.microseconds_more("ours, seed=0", "ours", per=4), at_most=12, unit=" us")
-    found = compare("two workers, batch 4", workers(Stored(2048), 4), rounds=rounds, unit="batch")
-    judge("threads, a batch, of torch's", found.ratio("ours, threads", "torch"), at_most=0.05)
-    judge("threads with a seed, the same", found.ratio("ours, threads, seed=0", "torch"), at_most=0.05)
-    found = compare("two workers, batch 256", workers(Stored(16384), 256), rounds=rounds, unit="batch")
-    judge("threads, a sample, of torch's", found.ratio("ours, threads", "torch"), at_most=0.18)
-    judge("threads with a seed, the same", found.ratio("ours, threads, seed=0", "torch"), at_most=0.18)
+    figures = compare("inline, batch 256", inline(256, 256), rounds=rounds, unit="batch")
+    judge("inline, a sample, of torch's", figures.ratio("ours", "torch"), at_most=0.95)
+    judge("a key", figures.microseconds_more("ours, seed=0", "ours", per=256), at_most=12, unit=" us")
+    figures = compare("inline, batch 4", inline(4, 2048), rounds=rounds, unit="batch")
+    judge("a key, batch 4", figures.microseconds_more("ours, seed=0", "ours", per=4), at_most=12, unit=" us")
+    figures = compare("two workers, batch 4", workers(Stored(2048), 4), rounds=rounds, unit="batch")
+    judge("threads, a batch, of torch's", figures.ratio("ours, threads", "torch"), at_most=0.05)
+    judge("threads with a seed, the same", figures.ratio("ours, threads, seed=0", "torch"), at_most=0.05)
+    figures = compare("two workers, batch 256", workers(Stored(16384), 256), rounds=rounds, unit="batch")
+    judge("threads, a sample, of torch's", figures.ratio("ours, threads", "torch"), at_most=0.18)
+    judge("threads with a seed, the same", figures.ratio("ours, threads, seed=0", "torch"), at_most=0.18)
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Other loaders, as far as they are installed: SPDL's pipeline of threads, and FFCV's loader over its own file format.
+"""Other loaders, if installed: SPDL's pipeline of threads, and FFCV's loader with its own file format.
 
-NOTE [What the peers are given]
-    SPDL runs functions in threads and leaves the images to them, so it gets the fastest that its users reach from
-    Python: simplejpeg's scaled decode with the fast inverse transform, and OpenCV's resize. These pixels are not
-    torchvision's: no antialiasing, another rounding. FFCV decodes and resizes by itself, by areas.
+NOTE [Work of the peers]
+    SPDL runs user functions in threads, so it gets the fastest functions available in Python: simplejpeg's scaled
+    decode with the fast inverse transform, and OpenCV's resize. The pixels differ from torchvision's: no antialiasing,
+    another rounding. FFCV has its own decoding and area resize.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _SHRINKS = (8, 4, 2)
 
 
 def has_spdl() -> bool:
-    """Return whether SPDL and what it calls are installed, and say so if they are not."""
+    """Return True if SPDL and the packages it calls are installed, else print how to install them."""
     return _has("SPDL", ("spdl.pipeline", "simplejpeg", "cv2"), "spdl simplejpeg opencv-python-headless")
 
 
 def has_ffcv() -> bool:
-    """Return whether FFCV is installed, and say so if it is not."""
-    return _has("FFCV", ("ffcv",), "--no-deps --no-build-isolation ffcv==1.0.2, with what it asks for")
+    """Return True if FFCV is installed, else print how to install it."""
+    return _has("FFCV", ("ffcv",), "--no-deps --no-build-isolation ffcv==1.0.2, and its dependencies")
 
 
 def _has(name: str, modules: Iterable[str], to_install: str) -> bool:
@@ -65,13 +65,13 @@ def spdl_pass(
 def scaled_decode(
     path: Path, region: tuple[float, float, float, float], size: tuple[int, int], *, is_mirrored: bool
 ) -> NDArray[np.uint8]:
-    """Return a region of a JPEG at ``size``, as fast as Python's packages do it; see NOTE [What the peers are given].
+    """Return a region of a JPEG file resized to ``size``; see NOTE [Work of the peers].
 
     Args:
         path: The file.
-        region: Left, top, right and bottom, as shares of width and height.
+        region: Left, top, right and bottom, relative to width and height.
         size: Height and width of the result, in pixels.
-        is_mirrored: Exchange left and right.
+        is_mirrored: Whether to flip the image horizontally.
 
     Returns:
         uint8 ``(*size, 3)``.
@@ -83,8 +83,8 @@ def scaled_decode(
     height, width, *_ = decode_jpeg_header(data)
     left, top, right, bottom = region
     zoom = max(size[0] / (height * (bottom - top)), size[1] / (width * (right - left)))
-    by = next((by for by in _SHRINKS if zoom * by <= 1), 1)
-    least = {"min_height": -(-height // by), "min_width": -(-width // by)} if by > 1 else {}
+    shrink = next((shrink for shrink in _SHRINKS if zoom * shrink <= 1), 1)
+    least = {"min_height": -(-height // shrink), "min_width": -(-width // shrink)} if shrink > 1 else {}
     pixels = decode_jpeg(data, fastdct=True, fastupsample=True, **least)
     rows, columns, _ = pixels.shape
     cut = pixels[round(top * rows) : round(bottom * rows), round(left * columns) : round(right * columns)]
@@ -105,10 +105,10 @@ def ffcv_pass(
 
     Args:
         images: uint8 ``(H, W, 3)``.
-        to: The file to write.
-        side: Of the crops, in pixels.
-        order: Which images make an epoch; FFCV shuffles them.
-        batch_size: Images a batch.
+        to: Path of the file to write.
+        side: Side of the crops in pixels.
+        order: Indices of an epoch, which FFCV shuffles.
+        batch_size: Number of images per batch.
         mode: ``"raw"`` stores pixels, ``"jpg"`` JPEG of quality 90.
     """
     from ffcv.fields import IntField, RGBImageField

@@ -1,7 +1,7 @@
-"""Photographs for the benchmarks: JPEG files of one size, made from the photographs that are at hand.
+"""Photographs for the benchmarks: JPEG files of one size, derived from available photographs.
 
-A drawn picture has other frequencies than a photograph, and so other costs. These are cut out of real ones, mirrored,
-resized, and given a little noise, so that no two are the same and a file has the bytes of one from a camera.
+A drawn picture has other frequencies than a photograph, and so another decoding cost. These are crops of real
+photographs, flipped, resized and with a little noise, so that all differ and have the file size of camera images.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ _FOLDERS = (
     "widerface_mmdet",
     "yolo_mark",
 )
-# The wheels hold drawings, textures and microscopy too.
+# Only photographs: the wheels also contain drawings, textures and microscopy.
 _IN_WHEELS = {
     "skimage": ("data/astronaut.png", "data/chelsea.png", "data/coffee.png", "data/rocket.jpg"),
     "sklearn": ("datasets/images/china.jpg", "datasets/images/flower.jpg"),
 }
 _ENDINGS = (".jpg", ".jpeg", ".png")
 _SMALLEST_SIDE = 300
-_SMALLEST_SHARE = 0.6  # of the sides of the largest cut that has the wanted shape
+_SMALLEST_SHARE = 0.6  # of the sides of the largest crop with the required aspect ratio
 _NOISE = 3.2  # levels of 255: with it a file of 500x375 has about 59 KB, as ImageNet's have
 _QUALITY = 90
 
 
 def find_photographs(data: Path = _DATA) -> list[Path]:
-    """Return the photographs at hand, at least 300 pixels high and wide: those in ``data``, and those in wheels.
+    """Return available photographs of at least 300 pixels height and width, from ``data`` and from wheels.
 
     Raises:
-        FileNotFoundError: There is none.
+        FileNotFoundError: If there are none.
     """
-    found = [path for path in _candidates(data) if _is_large(path)]
-    if not found:
+    photographs = [path for path in _candidates(data) if _is_large(path)]
+    if not photographs:
         raise FileNotFoundError(
             f"no photographs: {data} has none, and neither scikit-image nor scikit-learn is installed, whose wheels "
             "hold some; run `pip install scikit-image scikit-learn`."
         )
-    return found
+    return photographs
 
 
 def write_photographs(
@@ -57,11 +57,11 @@ def write_photographs(
     """Write ``number`` JPEG files of quality 90.
 
     Args:
-        folder: Made if it is not there; the files are ``0000.jpg`` and so on.
-        number: How many.
-        size: Width and height, in pixels.
-        sources: The photographs to cut them from, or none for `find_photographs`.
-        seed: Decides cuts, flips and noise: the same sources and seed give the same files.
+        folder: Folder of the files ``0000.jpg`` and so on; created if missing.
+        number: Number of files.
+        size: Width and height in pixels.
+        sources: Photographs to crop; empty for `find_photographs`.
+        seed: Seed of crops, flips and noise: equal sources and seeds give equal files.
 
     Returns:
         Their paths.
@@ -78,8 +78,10 @@ def write_photographs(
 
 def _variant(source: Image.Image, size: tuple[int, int], draws: np.random.Generator) -> Image.Image:
     zoom = min(source.width / size[0], source.height / size[1]) * draws.uniform(_SMALLEST_SHARE, 1)
-    width, height = zoom * size[0], zoom * size[1]
-    left, top = draws.uniform(0, source.width - width), draws.uniform(0, source.height - height)
+    width = zoom * size[0]
+    height = zoom * size[1]
+    left = draws.uniform(0, source.width - width)
+    top = draws.uniform(0, source.height - height)
     cut = source.resize(size, Image.Resampling.LANCZOS, box=(left, top, left + width, top + height))
     pixels = np.asarray(cut)[:, :: draws.choice([-1, 1])]
     noisy = pixels + draws.normal(0, _NOISE, pixels.shape[:2])[..., None]  # of brightness

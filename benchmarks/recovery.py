@@ -1,4 +1,4 @@
-"""How long does a killed worker hold up the loop? The longest wait for a batch after a kill, beside others."""
+"""Delay caused by a killed worker: the longest wait for a batch after a kill, and without one."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from benchmarks.rounds import run
 from lit_loader import DataLoader
 from lit_loader.errors import WorkerRestartWarning
 
-SAMPLE_S, BATCH_SIZE, NUM_WORKERS = 0.004, 4, 2
+SAMPLE_S = 0.004
+BATCH_SIZE = 4
+NUM_WORKERS = 2
 KILLS_A_ROUND = 25
-BATCHES_AFTER = 16  # more than are ever out, so that the lost ones are among them
+BATCHES_AFTER = 16  # more than are ever in flight, so the lost ones are among them
 
 
 class Slow(Dataset[torch.Tensor]):
-    """Samples that take four milliseconds."""
+    """Takes four milliseconds per sample."""
 
     def __len__(self) -> int:
         return 1_000_000
@@ -44,8 +46,9 @@ def longest_wait_s(batches: Iterator[Any]) -> float:
 
 
 def measure(start_method: str, kills: int) -> tuple[list[float], list[float]]:
-    """Return the longest waits after kills, and without any, in seconds."""
-    disturbed, undisturbed = [], []
+    """Return the longest waits in seconds after kills, and without kills."""
+    disturbed = []
+    undisturbed = []
     with DataLoader(
         Slow(),
         batch_size=BATCH_SIZE,
@@ -66,7 +69,7 @@ def measure(start_method: str, kills: int) -> tuple[list[float], list[float]]:
 
 
 def main(rounds: int) -> None:
-    """Kill workers at various times in their samples."""
+    """Kill workers at various times within a sample."""
     warnings.simplefilter("ignore", WorkerRestartWarning)
     print(f"a worker of {NUM_WORKERS} is killed; {BATCH_SIZE} samples of {SAMPLE_S * 1e3:g} ms a batch")
     for start_method in ("fork", "forkserver"):

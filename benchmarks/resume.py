@@ -1,7 +1,7 @@
-"""How long from a state to the next batch, and how large is the state, wherever it was taken? Beside torchdata's.
+"""Time from loading a state to the next batch, and size of the state, at several positions; compared with torchdata.
 
-torchdata's is compared where it is installed (``pip install torchdata``); it keeps no order of its own, so that its
-time grows with the position: it is asked for the smaller sets alone.
+torchdata is measured if it is installed (``pip install torchdata``). It replays the sampler, so its time grows with the
+position; it is measured only for the smaller sets.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ try:
 except ImportError:
     StatefulDataLoader = None
 
-SIZES, PARTS, BATCH_SIZE = (10**4, 10**6, 10**8), (0.0, 0.5, 0.99), 64
+SIZES = (10**4, 10**6, 10**8)
+PARTS = (0.0, 0.5, 0.99)
+BATCH_SIZE = 64
 MOST_OF_TORCHDATA = 10**6
 STEPS = 2000
 
 
 class Indices(Dataset[int]):
-    """Costs nothing."""
+    """Returns the index."""
 
     def __init__(self, size: int) -> None:
         self._size = size
@@ -40,12 +42,12 @@ class Indices(Dataset[int]):
 
 
 def ours(size: int) -> DataLoader[int]:
-    """Return our loader, shuffled."""
+    """Return lit_loader's loader with shuffling."""
     return DataLoader(Indices(size), BATCH_SIZE, shuffle=True, seed=0)
 
 
 def our_state(size: int, part: float) -> dict[str, Any]:
-    """Return the state at a part of an epoch, by setting the number of batches that were received."""
+    """Return the state after a part of an epoch, by setting the number of received batches."""
     loader = ours(size)
     iterator = iter(loader)
     next(iterator)
@@ -55,7 +57,7 @@ def our_state(size: int, part: float) -> dict[str, Any]:
 
 
 def torchdata_state(size: int, part: float) -> dict[str, Any]:
-    """Return the state of torchdata's loader after a part of an epoch, which takes a pass."""
+    """Return the state of torchdata's loader after a part of an epoch, by iterating up to there."""
     loader = StatefulDataLoader(Indices(size), BATCH_SIZE, shuffle=True)
     iterator = iter(loader)
     for _ in range(max(1, int(len(loader) * part))):
@@ -73,13 +75,14 @@ def to_first_batch(loader: Any, state: dict[str, Any]) -> float:
 
 
 def sized(state: Any) -> int:
-    """Return the bytes of a state as JSON."""
+    """Return the size of a state in bytes of JSON."""
     return len(json.dumps(state, default=repr))
 
 
 def every_step(loader: Any) -> float:
-    """Return the seconds of a `state_dict()` after every batch."""
-    iterator, spent = iter(loader), 0.0
+    """Return the mean time in seconds of `state_dict()`, called after every batch."""
+    iterator = iter(loader)
+    spent = 0.0
     for _ in range(STEPS):
         next(iterator)
         start = time.perf_counter()
@@ -89,7 +92,7 @@ def every_step(loader: Any) -> float:
 
 
 def main(rounds: int) -> None:
-    """Answer for sizes and positions, and for a state at every step."""
+    """Measure sizes and positions, and a state at every step."""
     print("\nmilliseconds from load_state_dict to the first batch (no workers), and bytes of the state")
     flat: list[float] = []
     for size in SIZES:
@@ -97,11 +100,10 @@ def main(rounds: int) -> None:
         for part in PARTS:
             state = our_state(size, part)
             line = f"  {size:>11,} samples at {part:4.0%}"
-            found = [to_first_batch(ours(size), state) * 1e3 for _ in range(rounds)]
-            medians.append(statistics.median(found))
-            line += (
-                f"   ours {medians[-1]:8.2f} ms ({min(found):.2f} to {max(found):.2f}), {sized(state)} bytes"
-            )
+            our_times_ms = [to_first_batch(ours(size), state) * 1e3 for _ in range(rounds)]
+            medians.append(statistics.median(our_times_ms))
+            spread = f"{min(our_times_ms):.2f} to {max(our_times_ms):.2f}"
+            line += f"   ours {medians[-1]:8.2f} ms ({spread}), {sized(state)} bytes"
             if StatefulDataLoader is not None and size <= MOST_OF_TORCHDATA:
                 theirs = torchdata_state(size, part)
                 times = [
@@ -113,13 +115,17 @@ def main(rounds: int) -> None:
         flat.append(max(medians) / min(medians))
     judge("slowest position as a multiple of the fastest, over the sizes", flat, at_most=1.5)
     print(f"\nmicroseconds of state_dict() at every step, {STEPS} steps")
-    taken = [every_step(DataLoader(Indices(10**6), 4, shuffle=True, seed=0)) * 1e6 for _ in range(rounds)]
-    judge("state_dict() at every step", taken, at_most=50, unit=" us")
+    our_times = [every_step(DataLoader(Indices(10**6), 4, shuffle=True, seed=0)) * 1e6 for _ in range(rounds)]
+    judge("state_dict() at every step", our_times, at_most=50, unit=" us")
     if StatefulDataLoader is None:
-        print("  torchdata is not installed: nothing to compare with")
+        print("  torchdata is not installed, so it is not compared")
         return
-    others = [every_step(StatefulDataLoader(Indices(10**6), 4, shuffle=True)) * 1e6 for _ in range(rounds)]
-    print(f"  torchdata's: {statistics.median(others):.1f} us ({min(others):.1f} to {max(others):.1f})")
+    their_times = [
+        every_step(StatefulDataLoader(Indices(10**6), 4, shuffle=True)) * 1e6 for _ in range(rounds)
+    ]
+    print(
+        f"  torchdata's: {statistics.median(their_times):.1f} us ({min(their_times):.1f} to {max(their_times):.1f})"
+    )
 
 
 if __name__ == "__main__":

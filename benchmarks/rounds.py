@@ -1,11 +1,11 @@
-"""Alternating rounds: the contenders take turns, so that a noisy machine is noisy for all of them.
+"""Alternating rounds: contenders take turns, so that noise of the machine affects all of them.
 
-A figure is the median over the rounds; a ratio is made within a round, and its spread is printed beside it.
+Times are medians over the rounds. Ratios are computed within a round, and printed with their range.
 
 NOTE [A fair start]
-    lit_loader's loader with a seed makes the first batches of the next epoch before they are asked for. Left alone it
-    would do that while another contender is timed, and would have them at no cost when it is timed itself. So a
-    round begins when all processes are idle, and a loader with a seed is set to an epoch that it has not begun.
+    A seeded lit_loader loader makes the first batches of the next epoch in advance. It would do so while another
+    contender is timed, and would get them for free when it is timed itself. So a round starts when all processes are
+    idle, and a seeded loader is set to an epoch that it has not started.
 """
 
 from __future__ import annotations
@@ -28,37 +28,37 @@ from lit_loader import DataLoader
 
 __all__ = ["Figures", "Pass", "Rounds", "compare", "cpu_seconds", "judge", "passes", "run"]
 
-Pass: TypeAlias = Callable[[], int]  # does the work once and returns how many units it did
-Rounds: TypeAlias = list[float]  # one figure a round
+Pass: TypeAlias = Callable[[], int]  # does the work once and returns the number of units
+Rounds: TypeAlias = list[float]  # one value per round
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What the rounds gave for each contender: seconds and CPU seconds a unit, one of each a round."""
+    """Seconds and CPU seconds per unit for each contender, one value per round."""
 
     seconds: dict[str, Rounds] = field(default_factory=dict)
     cpu_seconds: dict[str, Rounds] = field(default_factory=dict)
 
     def ratio(self, contender: str, reference: str) -> Rounds:
-        """Return the contender's time as a share of the reference's."""
+        """Return the contender's time divided by the reference's."""
         return [a / b for a, b in zip(self.seconds[contender], self.seconds[reference], strict=True)]
 
     def rate_ratio(self, contender: str, reference: str) -> Rounds:
-        """Return how many times the reference's rate the contender reaches."""
+        """Return the contender's rate divided by the reference's."""
         return self.ratio(reference, contender)
 
     def cpu_ratio(self, contender: str, reference: str) -> Rounds:
-        """Return the contender's CPU time as a share of the reference's."""
+        """Return the contender's CPU time divided by the reference's."""
         return [a / b for a, b in zip(self.cpu_seconds[contender], self.cpu_seconds[reference], strict=True)]
 
     def microseconds_more(self, contender: str, reference: str, *, per: int = 1) -> Rounds:
-        """Return by how many microseconds the contender takes longer, for one of ``per`` parts of a unit."""
+        """Return the contender's additional time in microseconds, for one of ``per`` parts of a unit."""
         pairs = zip(self.seconds[contender], self.seconds[reference], strict=True)
         return [(a - b) * 1e6 / per for a, b in pairs]
 
 
 def passes(loaders: Mapping[str, TorchDataLoader[Any]], *, epochs: int = 1, size: int = 1) -> dict[str, Pass]:
-    """Return passes over some epochs of each loader; ``size``: units a batch."""
+    """Return passes over some epochs of each loader; a batch counts as ``size`` units."""
     return {name: _passing(loader, epochs, size) for name, loader in loaders.items()}
 
 
@@ -81,20 +81,21 @@ def compare(
     unit: str = "unit",
     as_rates: bool = False,
 ) -> Figures:
-    """Time each contender once a round; print time and CPU time a unit, and the ratio to the first one.
+    """Time each contender once per round; print time and CPU time per unit, and the ratio to the first one.
 
     Args:
-        question: Printed above the figures.
-        contenders: The first is the reference.
-        rounds: Counted rounds, after one for warming up.
-        unit: What is counted.
-        as_rates: Print units a second in place of the time, and the ratio of these.
+        question: Printed title.
+        contenders: Passes by name; the first one is the reference.
+        rounds: Number of counted rounds, after one warm-up round.
+        unit: Name of a unit.
+        as_rates: Whether to print units per second and their ratio instead of times.
     """
     figures = Figures({name: [] for name in contenders}, {name: [] for name in contenders})
     for number in range(rounds + 1):
         for name, work in contenders.items():
             _settle()
-            cpu_start, start = cpu_seconds(), time.perf_counter()
+            cpu_start = cpu_seconds()
+            start = time.perf_counter()
             units = work()
             elapsed = time.perf_counter() - start
             if number:
@@ -105,38 +106,38 @@ def compare(
     for name in contenders:
         time_us = statistics.median(figures.seconds[name]) * 1e6
         cpu_us = statistics.median(figures.cpu_seconds[name]) * 1e6
-        found = figures.rate_ratio(name, reference) if as_rates else figures.ratio(name, reference)
+        ratios = figures.rate_ratio(name, reference) if as_rates else figures.ratio(name, reference)
         pace = f"{1e6 / time_us:8.0f} {unit}s a second" if as_rates else f"{time_us:12.1f} us a {unit}"
-        print(f"  {name:34s} {pace}, CPU {cpu_us:12.1f} us   ratio {_spread(found, '')}")
+        print(f"  {name:34s} {pace}, CPU {cpu_us:12.1f} us   ratio {_spread(ratios, '')}")
     return figures
 
 
 def judge(
     name: str,
-    found: Sequence[float],
+    values: Sequence[float],
     *,
     at_most: float | None = None,
     at_least: float | None = None,
     unit: str = "",
 ) -> bool:
-    """Print the median of the rounds beside the bar, and whether it is met.
+    """Print the median of the rounds, the bar, and whether it is met.
 
     Args:
-        name: What is judged.
-        found: One figure a round.
-        at_most: The bar, from below.
-        at_least: The bar, from above.
-        unit: Printed behind the figures.
+        name: Printed name.
+        values: One value per round.
+        at_most: Largest accepted median; None without one.
+        at_least: Smallest accepted median; None without one.
+        unit: Printed after the values.
     """
-    median = statistics.median(found)
+    median = statistics.median(values)
     met = (at_most is None or median <= at_most) and (at_least is None or median >= at_least)
     bar = f"<= {at_most}" if at_most is not None else f">= {at_least}"
-    print(f"  -> {name}: {_spread(found, unit)}, bar {bar}{unit}: {'met' if met else 'MISSED'}")
+    print(f"  -> {name}: {_spread(values, unit)}, bar {bar}{unit}: {'met' if met else 'MISSED'}")
     return met
 
 
 def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and all of its children, ended ones too, until now."""
+    """Return the CPU seconds of this process and all of its children so far, including those that have ended."""
     usages = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
     for child in psutil.Process().children(recursive=True):
@@ -148,31 +149,32 @@ def cpu_seconds() -> float:
 
 
 def _settle() -> None:
-    """Wait until neither this process nor its children do anything: see NOTE [A fair start]."""
+    """Wait until this process and its children are idle: see NOTE [A fair start]."""
     gc.collect()
-    before = cpu_seconds()
+    last_s = cpu_seconds()
     while True:
         time.sleep(0.1)
-        now = cpu_seconds()
-        if now - before < 0.01:
+        now_s = cpu_seconds()
+        if now_s - last_s < 0.01:
             return
-        before = now
+        last_s = now_s
 
 
 def run(main: Callable[[int], None], *, rounds: int = 7) -> None:
-    """Run one question from the command line, with one intra-op thread for everybody.
+    """Run a benchmark from the command line, with one intra-op thread for all contenders.
 
     Args:
-        main: The question; takes the number of rounds.
-        rounds: What ``--rounds`` is without being given.
+        main: The benchmark; takes the number of rounds.
+        rounds: Default of ``--rounds``.
     """
     parser = argparse.ArgumentParser(description=main.__doc__)
     parser.add_argument("--rounds", type=int, default=rounds, help="counted rounds (%(default)s)")
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     torch.set_num_threads(1)
-    main(given.rounds)
+    main(arguments.rounds)
 
 
-def _spread(found: Sequence[float], unit: str) -> str:
-    low, high = min(found), max(found)
-    return f"{statistics.median(found):.3g}{unit} ({low:.3g} to {high:.3g})"
+def _spread(values: Sequence[float], unit: str) -> str:
+    low = min(values)
+    high = max(values)
+    return f"{statistics.median(values):.3g}{unit} ({low:.3g} to {high:.3g})"

@@ -1,8 +1,8 @@
-"""Where does the time of one sample go? One thread; microseconds of CPU time: decode, resample, Python, hand-over.
+"""CPU time of one sample in microseconds, in one thread: decode, resample, Python, hand-over.
 
-``decode`` and ``resample`` are the bare calls (`benchmarks.bare_steps`), and the limit is both of them. ``Python`` is
-what ``dataset[index]`` takes beyond the limit, ``hand-over`` what a loader without workers takes beyond that: it
-fetches and collates. The data sets draw their crops and sizes at random, the bare calls have theirs from a list.
+``decode`` and ``resample`` are the bare calls (`benchmarks.bare_steps`); the limit is their sum. ``Python`` is the time
+of ``dataset[index]`` beyond the limit, ``hand-over`` the further time of a loader without workers, which fetches and
+collates. Datasets draw their crops and sizes at random, the bare calls use a list.
 """
 
 from __future__ import annotations
@@ -20,24 +20,25 @@ import torch
 from torch.utils.data import Dataset
 
 from benchmarks import classification, detection
-from benchmarks.bare_steps import BareSteps, Shown, draw_crops, draw_sizes, write_pixels
+from benchmarks.bare_steps import BareSteps, CropParameters, draw_crops, draw_sizes, write_pixels
 from benchmarks.photographs import write_photographs
 from benchmarks.rounds import run
 from lit_loader import DataLoader
 from lit_loader.collate import ClassificationCollate
 from lit_loader.images import CacheSettings
 
-NUM_FILES, NUM_SAMPLES = 32, 96
+NUM_FILES = 32
+NUM_SAMPLES = 96
 COLUMNS = ("whole", "decode", "resample", "Python", "hand-over", "limit")
 
 
 @dataclass(frozen=True)
 class Work:
-    """What is made of images of a size (width, height): the bare calls' draws, our data set, and its batches."""
+    """A case for images of a size (width, height): parameters of the bare calls, dataset and collate function."""
 
     name: str
     size: tuple[int, int]
-    shown: Sequence[Shown]
+    crops: Sequence[CropParameters]
     dataset: Callable[..., Dataset[Any]]
     collate: Callable[[Any], Any]
 
@@ -58,7 +59,7 @@ def _profile(work: Work, rounds: int) -> None:
         images = Path(folder, "images")
         paths = write_photographs(images / "all", NUM_FILES, size=work.size)
         pixels = write_pixels(paths, Path(folder, "pixels.npy"))
-        steps = functools.partial(BareSteps, paths=paths, shown=work.shown, pixels=pixels)
+        steps = functools.partial(BareSteps, paths=paths, crops=work.crops, pixels=pixels)
         ours = functools.partial(work.dataset, images)
         cache = CacheSettings(cache_dir=folder)
         cases = {
@@ -66,16 +67,16 @@ def _profile(work: Work, rounds: int) -> None:
             "fast uint8": (ours(decode="fast", to_float=False), steps(kind="fast")),
             "cached uint8": (ours(decode="fast", to_float=False, cache=cache), steps(kind="cached")),
         }
-        found: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
+        results: dict[str, list[dict[str, float]]] = {name: [] for name in cases}
         for number in range(rounds + 1):
             for name, (dataset, bare) in cases.items():
                 figures = _measure(dataset, bare, work.collate)
-                if number:  # the first is for warming up
-                    found[name].append(figures)
+                if number:  # the first round is a warm-up
+                    results[name].append(figures)
     size = f"{work.size[0]}x{work.size[1]}"
     print(f"\n{work.name} {size}, us of CPU time a sample, one thread, median of {rounds} rounds")
     print(f"  {'':16s}" + "".join(f"{column:>10s}" for column in COLUMNS))
-    for name, rows in found.items():
+    for name, rows in results.items():
         medians = (statistics.median(row[column] for row in rows) for column in COLUMNS)
         print(f"  {name:16s}" + "".join(f"{median:10.0f}" for median in medians))
 
@@ -88,13 +89,13 @@ def _measure(dataset: Dataset[Any], bare: BareSteps, collate: Callable[[Any], An
     limit = _microseconds(map(bare, range(NUM_SAMPLES)))
     sample = _microseconds(map(dataset.__getitem__, order))
     torch.manual_seed(0)  # the same draws again
-    whole = _microseconds(iter(ours(dataset, batch_size=4, sampler=order, collate_fn=collate)))
+    total = _microseconds(iter(ours(dataset, batch_size=4, sampler=order, collate_fn=collate)))
     return {
-        "whole": whole,
+        "whole": total,
         "decode": decode,
         "resample": limit - decode,
         "Python": sample - limit,
-        "hand-over": whole - sample,
+        "hand-over": total - sample,
         "limit": limit,
     }
 

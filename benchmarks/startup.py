@@ -23,7 +23,7 @@ LOADERS: dict[str, Any] = {"torch": TorchDataLoader, "ours": DataLoader}
 
 
 class Indices(Dataset[int]):
-    """Costs nothing."""
+    """Returns the index."""
 
     def __len__(self) -> int:
         return 64
@@ -33,7 +33,7 @@ class Indices(Dataset[int]):
 
 
 def first_batches(whose: str, start_method: str) -> list[float]:
-    """Return the seconds to the first batch of two loaders, one after the other, each with two workers."""
+    """Return the seconds to the first batch of two consecutive loaders with two workers each."""
     assert torchvision.__version__  # imported by the script, as scripts do
     seconds = []
     for _ in range(2):
@@ -47,11 +47,11 @@ def first_batches(whose: str, start_method: str) -> list[float]:
 
 
 def in_fresh_process(whose: str, start_method: str) -> list[float]:
-    """Return what `first_batches` gives in a process of its own."""
+    """Run `first_batches` in a process of its own."""
     command = [sys.executable, "-m", "benchmarks.startup", "--first-batches", whose, start_method]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    found: list[float] = json.loads(done.stdout)
-    return found
+    process = subprocess.run(command, check=True, capture_output=True, text=True)
+    seconds: list[float] = json.loads(process.stdout)
+    return seconds
 
 
 def main(rounds: int) -> None:
@@ -59,18 +59,19 @@ def main(rounds: int) -> None:
     print("\nseconds to the first batch: first and second loader of a process")
     second: dict[tuple[str, str], Rounds] = {}
     for start_method in ("forkserver", "fork", "spawn"):
-        found: dict[str, list[list[float]]] = {whose: [] for whose in LOADERS}
+        results: dict[str, list[list[float]]] = {whose: [] for whose in LOADERS}
         for _ in range(rounds):
             for whose in LOADERS:
-                found[whose].append(in_fresh_process(whose, start_method))
-        for whose, pairs in found.items():
+                results[whose].append(in_fresh_process(whose, start_method))
+        for whose, pairs in results.items():
             firsts, seconds = ([pair[k] for pair in pairs] for k in (0, 1))
             second[whose, start_method] = seconds
             print(
                 f"  {start_method:12s} {whose:6s} {statistics.median(firsts):8.3f} s, "
                 f"{statistics.median(seconds):8.3f} s ({min(seconds):.3f} to {max(seconds):.3f})"
             )
-    ours, torchs = second["ours", "forkserver"], second["torch", "forkserver"]
+    ours = second["ours", "forkserver"]
+    torchs = second["torch", "forkserver"]
     ratios = [a / b for a, b in zip(ours, torchs, strict=True)]
     judge("second loader under forkserver, of torch's", ratios, at_most=0.05)
 

@@ -1,6 +1,6 @@
-"""Is the batch on the GPU when the step asks for it? Rates of copying, steps fed by loaders, and a race test.
+"""Transfer to the GPU: rates of copies, training steps fed by loaders, and a race test.
 
-Needs a GPU, and says so where there is none: ``python -m benchmarks.transfer --rounds 5``.
+Needs a GPU; without one it only prints a message. ``python -m benchmarks.transfer --rounds 5``
 """
 
 from __future__ import annotations
@@ -23,16 +23,19 @@ from benchmarks.rounds import Pass, compare, judge, run
 from lit_loader import DataLoader
 from lit_loader.loader.device import CudaPageLock, DeviceStreams, PendingTransfer
 
-BATCH, NUM_BATCHES, STEP_S = 64, 60, 0.02
+BATCH = 64
+NUM_BATCHES = 60
+STEP_S = 0.02
 WORKERS: dict[str, Any] = {"batch_size": BATCH, "num_workers": 4, "persistent_workers": True}
-RACE_BATCHES, RACE_BATCH = 100_000, 4
+RACE_BATCHES = 100_000
+RACE_BATCH = 4
 RACE_SIZES = (32, 200, 64, 80, 33, 128, 48)  # batches of 12 KB, by pipe, to 480 KB, in slots
 CONTROL_BATCHES = 5_000
 SIDE_CYCLES = 4_000_000  # about two milliseconds
 
 
 class Images(Dataset[Tensor]):
-    """uint8 images, each in memory of its own."""
+    """uint8 images, each in its own memory."""
 
     def __init__(self) -> None:
         self.image = torch.randint(0, 256, (3, 224, 224), dtype=torch.uint8)
@@ -45,9 +48,9 @@ class Images(Dataset[Tensor]):
 
 
 class Numbered(Dataset[tuple[Tensor, int]]):
-    """Samples that hold one number everywhere, so that a sum says whether they arrived as they left.
+    """Samples filled with one number, which shows whether they arrived unchanged.
 
-    The batches of `RACE_BATCH` neighbours are of varying sizes.
+    Batches of `RACE_BATCH` consecutive samples have varying sizes.
     """
 
     def __init__(self, length: int) -> None:
@@ -57,12 +60,13 @@ class Numbered(Dataset[tuple[Tensor, int]]):
         return self.length
 
     def __getitem__(self, index: int) -> tuple[Tensor, int]:
-        number, size = index % 251, RACE_SIZES[index // RACE_BATCH % len(RACE_SIZES)]
+        number = index % 251
+        size = RACE_SIZES[index // RACE_BATCH % len(RACE_SIZES)]
         return torch.full((3, size, size), number, dtype=torch.uint8), number
 
 
 def copying(source: Tensor, *, times: int = 20) -> Pass:
-    """Return a pass that copies memory to the GPU; a unit is a GB."""
+    """Return a pass that copies memory to the GPU; the unit is GB."""
 
     def work() -> Any:
         for _ in range(times):
@@ -74,17 +78,17 @@ def copying(source: Tensor, *, times: int = 20) -> Pass:
 
 
 def locked_slot(batch: Tensor) -> Tensor:
-    """Return a batch in shared memory that is page-locked as the slots of worker processes are."""
+    """Copy a batch to shared memory that is page-locked like the slots of worker processes."""
     memory = mmap.mmap(-1, batch.nbytes)
-    found = torch.frombuffer(memory, dtype=torch.uint8).view(batch.dtype).view(batch.shape)
-    found.copy_(batch)
-    if not CudaPageLock(torch.device("cuda")).lock(found.data_ptr(), found.nbytes):
+    slot_batch = torch.frombuffer(memory, dtype=torch.uint8).view(batch.dtype).view(batch.shape)
+    slot_batch.copy_(batch)
+    if not CudaPageLock(torch.device("cuda")).lock(slot_batch.data_ptr(), slot_batch.nbytes):
         raise RuntimeError("memory cannot be page-locked here; see the warning above")
-    return found
+    return slot_batch
 
 
 def a_step() -> Callable[[Tensor], None]:
-    """Return a step of about `STEP_S` on this GPU that begins by reading its batch."""
+    """Return a training step of about `STEP_S` on this GPU that first reads its batch."""
     weight = torch.randn(4096, 4096, device="cuda", dtype=torch.bfloat16)
 
     def multiply(times: int) -> float:
@@ -122,7 +126,7 @@ def steps(step: Callable[[Tensor], None], batches: Callable[[], Any]) -> Pass:
 
 
 def feeding() -> dict[str, Pass]:
-    """Return epochs of steps, fed from memory of the GPU and by loaders."""
+    """Return epochs of steps that are fed from GPU memory and by loaders."""
     cached = torch.zeros(BATCH, 3, 224, 224, dtype=torch.uint8, device="cuda")
     ours: Any = DataLoader
     pinned = {"pin_memory": True, **WORKERS}
@@ -133,8 +137,8 @@ def feeding() -> dict[str, Pass]:
         "ours, device, not page-locked": ours(Images(), seed=0, device="cuda", **WORKERS),
     }
     step = a_step()  # the same for all
-    found = {"cached batch": steps(step, lambda: (cached for _ in range(NUM_BATCHES)))}
-    return found | {name: steps(step, partial(_itself, loader)) for name, loader in loaders.items()}
+    step_passes = {"cached batch": steps(step, lambda: (cached for _ in range(NUM_BATCHES)))}
+    return step_passes | {name: steps(step, partial(_itself, loader)) for name, loader in loaders.items()}
 
 
 def _itself(loader: Any) -> Any:
@@ -150,21 +154,22 @@ CONTROLS: dict[str, tuple[type, str, Any]] = {
     "no wait for the copy": (DeviceStreams, "wait_event", _nothing),
     "no record_stream": (DeviceStreams, "record_stream", _nothing),
 }
-"""Attributes whose replacement takes a safeguard away: `race` then finds wrong values, or it proves nothing."""
+"""Attributes whose replacement disables a safeguard. `race` must then find wrong values, else it proves nothing."""
 
 
 def race(
     num_batches: int = RACE_BATCHES, *, own_stream: bool, pin_memory: bool = True, device: str | None = "cuda"
 ) -> int:
-    """Return how many samples arrived on the GPU otherwise than they left, with both streams often late.
+    """Return the number of samples that arrive on the GPU with wrong values, with random delays of both streams.
 
     Args:
-        num_batches: How many batches are looked at.
-        own_stream: Whether the consumer copies them itself, on a stream of its own, and drops each at once.
-        pin_memory: The loader's.
-        device: The GPU, or None to go through the same steps on the CPU.
+        num_batches: Number of batches to check.
+        own_stream: Whether the consumer copies them itself on its own stream and drops each at once.
+        pin_memory: The loader's argument.
+        device: The GPU, or None to run the same steps on the CPU.
     """
-    chance, side_chance = random.Random(0), random.Random(1)
+    chance = random.Random(0)
+    side_chance = random.Random(1)
     wrong = torch.zeros((), dtype=torch.int64, device=device)
     alive: list[Any] = []
     cuda: Any = torch.cuda
@@ -185,7 +190,7 @@ def race(
             if device and chance.random() < 0.1:
                 cuda._sleep(chance.randrange(2_000_000))  # about a millisecond
             if chance.random() < 0.01:
-                time.sleep(0.002)  # workers come to wait for slots
+                time.sleep(0.002)  # workers have to wait for slots
             # on the user's own stream the batch is dropped here
             images = images.to(device, non_blocking=True) if device else images
             numbers = numbers.to(device, non_blocking=True) if device else numbers
@@ -197,9 +202,9 @@ def race(
 
 
 def main(rounds: int) -> None:
-    """Compare copies with the bus's limit and steps with those on a cached batch; look for races."""
+    """Compare copies with the limit of the bus, and steps with those on a cached batch; look for races."""
     if not torch.cuda.is_available():
-        print("benchmarks.transfer needs a GPU and finds none here: nothing was measured")
+        print("benchmarks.transfer needs a GPU, and this machine has none: nothing was measured")
         return
     batch = torch.stack([Images()[0]] * BATCH)
     contenders = {
@@ -208,15 +213,15 @@ def main(rounds: int) -> None:
         "a batch in a page-locked slot": copying(locked_slot(batch)),
         "a batch, not page-locked": copying(batch),
     }
-    found = compare("copies to the GPU", contenders, rounds=rounds, unit="GB")
+    figures = compare("copies to the GPU", contenders, rounds=rounds, unit="GB")
     bus, *_ = contenders
     judge(
         "page-locked slots, of the bus's rate",
-        found.rate_ratio("a batch in a page-locked slot", bus),
+        figures.rate_ratio("a batch in a page-locked slot", bus),
         at_least=0.9,
     )
-    found = compare(f"steps of {STEP_S * 1e3:.0f} ms", feeding(), rounds=rounds, unit="step")
-    judge("a step fed by the loader", found.ratio("ours, device", "cached batch"), at_most=1.03)
+    figures = compare(f"steps of {STEP_S * 1e3:.0f} ms", feeding(), rounds=rounds, unit="step")
+    judge("a step fed by the loader", figures.ratio("ours, device", "cached batch"), at_most=1.03)
     for own_stream in (False, True):
         begin = time.perf_counter()
         wrong = race(own_stream=own_stream)

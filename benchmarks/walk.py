@@ -1,26 +1,26 @@
-"""How much of the package does one batch pass? Files and classes whose functions run, counted at run time.
+"""Number of the package's files and classes whose functions run for one batch, counted at run time.
 
     python -m benchmarks.walk [--setup] [--list]
 
-A loader with two forked workers gives three batches of four samples. For the third batch this counts, in the main
-process and in worker 0 together (what runs in both counts once):
+A loader with two forked workers returns three batches of four samples. For the third batch this counts the functions
+in the main process and in worker 0 (those that run in both count once):
 
     main process  from the call of next() that returns the third batch until it returns
     worker 0      one round of its loop: from the first sample of the second batch that it makes to the first
                   sample of its third
 
-``--setup`` counts from the call of the constructor on, and in worker 0 from its fork on. ``--list`` prints the
-functions.
+``--setup`` counts from the call of the constructor, and in worker 0 from its fork. ``--list`` prints the functions.
 
-A file counts if a function of it is called, a class if a function that its body defines is, properties included. A
-generator that goes on is called. Comprehensions and lambdas belong to the function that they stand in. Not counted:
-functions that were called before and still run, such as a worker's loop; what runs at import; and code without a file,
-such as a dataclass's ``__init__``.
+A file counts if one of its functions is called, a class if a function or property of its body is. Resuming a generator
+is a call. Comprehensions and lambdas count as the function that contains them. Not counted: functions that were called
+earlier and are still running, such as a worker's loop; code that runs at import; and code without a file, such as a
+dataclass's ``__init__``.
 
-NOTE [The same walk every time]
-    Which functions run depends on who waits for whom. So the first two batches wait for each other, which gives each
-    worker one of them; and the following ones wait until the main process has asked for the third, which then is
-    neither ready nor received with an earlier one. Worker 1 leaves the next batch to worker 0, which ends its round.
+NOTE [A reproducible walk]
+    Which functions run depends on which process waits for which. So the first two batches wait for each other, which
+    assigns one to each worker. All later ones wait until the main process has requested the third batch, so that it is
+    neither ready nor received together with an earlier one. Worker 1 leaves the next batch to worker 0, which ends its
+    round.
 """
 
 from __future__ import annotations
@@ -50,15 +50,18 @@ __all__ = ["Walk", "main", "walk"]
 
 PACKAGE = Path(lit_loader.__file__).parent
 FORK: Any = multiprocessing.get_context("fork")
-BATCH_SIZE, NUM_BATCHES = 4, 16
-WAIT_S, FIRST_TWO_S = 60.0, 5.0
+BATCH_SIZE = 4
+NUM_BATCHES = 16
+WAIT_S = 60.0
+FIRST_TWO_S = 5.0
 
-MOST_FILES, MOST_CLASSES = 22, 16
+MOST_FILES = 22
+MOST_CLASSES = 16
 """The bar for the third batch."""
 
 
 class Walk(NamedTuple):
-    """What was passed.
+    """Functions that were called.
 
     Attributes:
         functions: ``(file, qualified name)`` of each function, sorted.
@@ -68,54 +71,58 @@ class Walk(NamedTuple):
 
     @property
     def files(self) -> list[str]:
-        """The files, by their paths in the package."""
+        """Paths of the files within the package."""
         return sorted({file for file, _ in self.functions})
 
     @property
     def classes(self) -> list[tuple[str, str]]:
-        """The classes, each with its file."""
+        """Files and names of the classes."""
         return sorted({(file, home) for file, name in self.functions if (home := _class_of(name))})
 
 
 class Recorder:
-    """A profile function that notes what is called in this process, before the round that is counted and in it."""
+    """A profile function that records calls in this process, before the counted round and during it."""
 
     def __init__(self) -> None:
         self.before: set[CodeType] = set()
         self.round: set[CodeType] = set()
-        self.current: set[CodeType] | None = None  # neither, None: nothing is noted
+        self.current: set[CodeType] | None = None  # set to add calls to; None to record nothing
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
-        """Note a call, or that a generator goes on, which is the same event."""
+        """Record a call; resuming a generator is the same event."""
         if event == "call" and self.current is not None:
             self.current.add(frame.f_code)
 
     def begin_round(self) -> None:
-        """Note calls for the round from now on."""
+        """Start to record calls of the round."""
         self.current = self.round
         sys.setprofile(self)
 
     def end_round(self) -> tuple[Walk, Walk]:
-        """Note nothing from now on; return the round, and all from the start."""
+        """Stop recording; return the calls of the round, and all calls."""
         self.current = None
         sys.setprofile(None)
         return _walk(self.round), _walk(self.before | self.round)
 
 
 class Batches(Dataset[tuple[torch.Tensor, int]]):
-    """Samples that know the batch that they are for; see NOTE [The same walk every time].
+    """Samples that know their batch and wait for their turn; see NOTE [A reproducible walk].
 
     Args:
-        numbers: The number of each index's batch.
-        recorder: Notes what runs; worker 0's copy of it is begun and ended here.
-        report: Where worker 0 writes what its copy noted.
+        numbers: Batch number of each index.
+        recorder: Records calls; this dataset starts and stops worker 0's copy of it.
+        report: File to which worker 0 writes its recorded calls.
     """
 
     def __init__(self, numbers: dict[int, int], recorder: Recorder, report: Path) -> None:
-        self.numbers, self.recorder, self.report = numbers, recorder, report
-        self.first_two, self.third_is_asked_for, self.reported = FORK.Barrier(2), FORK.Event(), FORK.Event()
+        self.numbers = numbers
+        self.recorder = recorder
+        self.report = report
+        self.first_two = FORK.Barrier(2)
+        self.third_is_asked_for = FORK.Event()
+        self.reported = FORK.Event()
         self.worker = -1
-        self.begun: list[int] = []  # the numbers of the batches that this worker has begun
+        self.begun: list[int] = []  # numbers of the batches that this worker has started
 
     def __len__(self) -> int:
         return BATCH_SIZE * NUM_BATCHES
@@ -147,12 +154,12 @@ class Batches(Dataset[tuple[torch.Tensor, int]]):
             self.reported.wait(WAIT_S)
 
     def begin_worker(self, worker: int) -> None:
-        """Note which worker this is."""
+        """Remember the number of this worker."""
         self.worker = worker
 
 
 def walk() -> tuple[Walk, Walk]:
-    """Return what the third batch passes, and what passes from the constructor on."""
+    """Return the functions called for the third batch, and those called since the constructor."""
     numbers = {index: n // BATCH_SIZE for n, index in enumerate(_order())}
     recorder = Recorder()
     with tempfile.TemporaryDirectory() as folder:
@@ -192,7 +199,7 @@ def _loader(dataset: Batches, **workers: Any) -> DataLoader[Any]:
 
 
 def _order() -> list[int]:
-    """Return the indices in the order of the epoch; found in another process, to leave this one's caches empty."""
+    """Return the indices of the epoch, computed in another process so that this one's caches stay empty."""
     receiver, sender = FORK.Pipe(duplex=False)
     process = FORK.Process(target=_send_order, args=(sender,))
     process.start()
@@ -213,7 +220,7 @@ def _read(report: Path) -> tuple[Walk, Walk]:
             raise TimeoutError("worker 0 made no third batch")
         time.sleep(0.01)
     third, everything = json.loads(report.read_text())
-    return tuple(Walk([(file, name) for file, name in found[0]]) for found in (third, everything))  # type: ignore[return-value]
+    return tuple(Walk([(file, name) for file, name in counts[0]]) for counts in (third, everything))  # type: ignore[return-value]
 
 
 def _joined(a: Walk, b: Walk) -> Walk:
@@ -221,17 +228,17 @@ def _joined(a: Walk, b: Walk) -> Walk:
 
 
 def _walk(codes: set[CodeType]) -> Walk:
-    """Return the package's functions among code objects; module and class bodies are none."""
-    found = set()
+    """Return the package's functions among code objects, without module and class bodies."""
+    functions = set()
     for code in codes:
         path = Path(code.co_filename)
         if path.is_relative_to(PACKAGE) and code.co_flags & inspect.CO_OPTIMIZED:
-            found.add((str(path.relative_to(PACKAGE)), _named(code.co_qualname)))
-    return Walk(sorted(found))
+            functions.add((str(path.relative_to(PACKAGE)), _named(code.co_qualname)))
+    return Walk(sorted(functions))
 
 
 def _named(name: str) -> str:
-    """Return the name of the function that a comprehension or lambda stands in; any other name as it is."""
+    """Return the name of the function that contains a comprehension or lambda; other names unchanged."""
     while name.endswith(">"):
         outer, _, _ = name.rpartition(".<locals>.")
         if not outer:  # at the top of a module
@@ -246,24 +253,26 @@ def _class_of(name: str) -> str | None:
 
 
 def main(rounds: int = 1) -> None:
-    """Count once: the figures are the same in every round."""
+    """Count once, because all rounds give the same numbers."""
     third, everything = walk()
     print(f"\nwhat a batch passes: {_sizes(third)}; from the constructor on: {_sizes(everything)}")
     judge("files that the third batch passes", [len(third.files)], at_most=MOST_FILES)
     judge("classes that the third batch passes", [len(third.classes)], at_most=MOST_CLASSES)
 
 
-def _sizes(found: Walk) -> str:
-    return f"{len(found.files)} files, {len(found.classes)} classes, {len(found.functions)} functions"
+def _sizes(walk: Walk) -> str:
+    return f"{len(walk.files)} files, {len(walk.classes)} classes, {len(walk.functions)} functions"
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=walk.__doc__)
     parser.add_argument("--setup", action="store_true", help="count from the constructor on")
     parser.add_argument("--list", action="store_true", help="list the functions by file")
-    given = parser.parse_args()
-    counted = walk()[given.setup]
+    arguments = parser.parse_args()
+    counted = walk()[arguments.setup]
     print(_sizes(counted))
-    if given.list:
-        for each in counted.files:
-            print(f"{each}\n    {', '.join(name for file, name in counted.functions if file == each)}")
+    if arguments.list:
+        for file_name in counted.files:
+            print(
+                f"{file_name}\n    {', '.join(name for file, name in counted.functions if file == file_name)}"
+            )

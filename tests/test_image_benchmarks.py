@@ -64,7 +64,7 @@ def files(tmp_path):
     "shown", [draw_crops((160, 120), 32)[:8], draw_sizes((160, 120), [150, 200], 300)[:8]]
 )
 def test_the_bare_calls_give_the_bits_of_torchvisions_transforms(files, shown):
-    exact, cached = (BareSteps(**files, shown=shown, kind=kind) for kind in ("exact", "cached"))
+    exact, cached = (BareSteps(**files, crops=shown, kind=kind) for kind in ("exact", "cached"))
     for index, view in enumerate(shown):
         left, top, right, bottom = view.region
         image = decode_image(files["paths"][index % 2])
@@ -77,7 +77,7 @@ def test_the_bare_calls_give_the_bits_of_torchvisions_transforms(files, shown):
 
 def test_the_bare_fast_calls_show_the_same_region(files):
     shown = draw_crops((160, 120), 24)[:16]
-    fast, cached = (BareSteps(**files, shown=shown, kind=kind) for kind in ("fast", "cached"))
+    fast, cached = (BareSteps(**files, crops=shown, kind=kind) for kind in ("fast", "cached"))
     for index in range(len(shown)):
         apart = fast(index).double() - cached(index).double()
         assert (
@@ -86,7 +86,7 @@ def test_the_bare_fast_calls_show_the_same_region(files):
 
 
 def test_a_pass_over_the_bare_calls_makes_every_sample(files):
-    steps = BareSteps(**files, shown=draw_crops((160, 120), 32), kind="cached")
+    steps = BareSteps(**files, crops=draw_crops((160, 120), 32), kind="cached")
     with bare_passes({"bare": steps}, [0, 1, 1, 0, 1]) as work:
         assert work["bare"]() == 5
 

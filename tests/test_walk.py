@@ -12,7 +12,7 @@ import pytest
 from benchmarks.walk import Walk
 
 THIRD_BATCH = {"files": 18, "classes": 16}
-WITH_SETUP = {"files": 35, "classes": 28}
+WITH_SETUP = {"files": 36, "classes": 28}
 """Upper limits; lower them with what the code needs."""
 
 

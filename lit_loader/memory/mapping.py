@@ -148,9 +148,9 @@ class Mapping:
         self._is_finalizing = sys.is_finalizing
         self._page_lock: PageLock | None = None
         self.locked: tuple[int, int] | None = None
-        # `__del__` unmaps the address, so Ctrl-C must not come between the mapping and the assignment.
-        with defer_interrupts():
-            self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file._fd, self._offset)
+        # Last, because `__del__` unmaps whatever has an address. Ctrl-C between the call and the assignment leaves an
+        # address range mapped, which is too rare to hold it back for every new slot.
+        self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file._fd, self._offset)
 
     def touch(self, start: int, num_bytes: int) -> bool:
         """Bring pages into this process's page tables, many per system call, unless they are there already.
