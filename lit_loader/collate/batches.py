@@ -94,6 +94,7 @@ def batch_labels(batch: Any, *, label: str | None = None, first_label: int = FIR
     """
     labels, mask = masked_labels(batch, label=label, first_label=first_label)
     labels = labels if mask is None else labels[mask]
+    # Attributes, and labels of crops and of classification, are ids without an offset.
     has_first_label = label is None and not isinstance(batch, ClassificationBatch | LandmarkBatch)
     if has_first_label and labels.numel() and int(labels.min()) < 0:
         raise ValueError(

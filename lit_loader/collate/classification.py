@@ -86,6 +86,7 @@ def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
         return torch.tensor(labels, dtype=torch.int64)
     tensors = [torch.as_tensor(label) for label in labels]
     for label in tensors:
+        # A class id has no dimension, a multi-hot vector has one.
         if label.ndim != multi_label or (label.is_floating_point() and not multi_label):
             expected = "a vector of 0 and 1, one number per class" if multi_label else "one integer"
             raise TypeError(

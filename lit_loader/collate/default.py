@@ -100,6 +100,7 @@ def _collate(batch: Any) -> Any:
             return torch_collate.collate(batch, collate_fn_map=_TABLE)
         return list(map(_collate, columns))
     if kind is dict:
+        # The keys of the first sample, as in torch: others are ignored, and missing ones raise KeyError.
         return {key: _collate(list(map(itemgetter(key), batch))) for key in first}
     if isinstance(first, tuple) and hasattr(first, "_fields"):
         return kind(*map(_collate, zip(*batch, strict=False)))

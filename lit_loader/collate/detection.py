@@ -134,6 +134,7 @@ def _convert_targets(targets: Sequence[Any]) -> list[Any]:
     rows = [target if isinstance(target, Mapping) else _as_rows(target) for target in targets]
     widths = [len(row[0]) for row in rows if isinstance(row, Tensor) and row.ndim == 2 and len(row)]
     width = widths[0] if widths else _CLASSIC_COLUMNS
+    # An empty list has become a tensor of one dimension.
     return [
         row.reshape(0, width) if isinstance(row, Tensor) and row.ndim == 1 and not len(row) else row
         for row in rows

@@ -31,7 +31,7 @@ def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
     try:
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
-        temporary.replace(path)
+        temporary.replace(path)  # atomic
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
@@ -49,6 +49,7 @@ def new_folder(path: Path) -> Iterator[Path]:
     temporary.mkdir()
     try:
         yield temporary
+        # Raises if the folder exists and is not empty, for example because another process was faster.
         temporary.rename(path)
     except BaseException:
         shutil.rmtree(temporary, ignore_errors=True)
@@ -77,6 +78,7 @@ def file_lock(
     from filelock import FileLock, Timeout  # takes 80 ms, which workers without a lock need not spend
 
     lock = FileLock(path, mode=0o600)
+    # First without waiting, so that `on_wait` is called only if another process has the lock.
     try:
         lock.acquire(timeout=0)
     except Timeout:

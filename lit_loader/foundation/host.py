@@ -227,6 +227,7 @@ def _quota(folder: Path) -> float | None:
 
 
 def _available_bytes(folder: Path) -> int | None:
+    # Version 2 has a hard and a soft limit, version 1 the last one.
     names = ("memory.max", "memory.high", "memory.limit_in_bytes")
     sizes = (_positive(read_text(folder / name)) for name in names)
     limit = min((size for size in sizes if size is not None), default=_NO_LIMIT)
@@ -234,6 +235,7 @@ def _available_bytes(folder: Path) -> int | None:
         return None
     used = _positive(read_text(folder / "memory.current") or read_text(folder / "memory.usage_in_bytes")) or 0
     stat = read_counters(folder / "memory.stat")
+    # The file cache counts as used, but the kernel frees its inactive part before the limit is reached.
     reclaimable = stat.get("total_inactive_file", stat.get("inactive_file", 0))
     return max(0, limit - max(0, used - reclaimable))
 

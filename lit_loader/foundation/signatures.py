@@ -107,13 +107,16 @@ def fits(value: Any, hint: Any) -> bool:
     if kind is Literal:
         # The type as well: True == 1.
         return any(value == choice and type(value) is type(choice) for choice in arguments)
+    # Most protocols do not support isinstance.
     unchecked = kind in (inspect.Parameter.empty, Any, object) or getattr(kind, "_is_protocol", False)
     if unchecked or not isinstance(kind, type):
         return True
+    # A bool is an int for Python, but not in a config.
     if kind in (int, float):
         return isinstance(value, Real if kind is float else Integral) and not isinstance(value, bool)
     if isinstance(value, str):
         return issubclass(kind, str | PurePath)
+    # YAML has no tuples.
     if kind is tuple:
         return isinstance(value, list | tuple)
     if not isinstance(value, kind):

@@ -110,6 +110,7 @@ class MemoryFile:
             OSError: If the file is closed.
             MemoryError: If there is not enough memory for the copy.
         """
+        # The file is read and not mapped, because mapping may be what has failed.
         copy = memoryview(memory_for(num_bytes))
         num_read = 0
         while num_read < num_bytes:  # the kernel reads at most 2 GiB per call
@@ -160,6 +161,7 @@ class Mapping:
         """
         first = start // CHUNK_BYTES
         end = -(-(start + num_bytes) // CHUNK_BYTES)
+        # Chunks before the first missing one were brought in by an earlier call.
         first = self._touched.find(0, first, end)
         if first < 0:
             return True
@@ -213,6 +215,7 @@ class Mapping:
         """
         shortage = ""
         page = mmap.PAGESIZE
+        # Whole pages. Ranges that share one are merged, because it can be moved only once.
         pages = ((start // page * page, -(-end // page) * page) for start, end in ranges if start < end)
         # After a failure the loop continues, because the other ranges can still be made private.
         for start, end in merge_ranges(pages, gap=1):

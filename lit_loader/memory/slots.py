@@ -194,6 +194,7 @@ class Slots:
             OSError: If this process is not allowed to map so much.
         """
         number = ticket.number
+        # In whole chunks, because `Mapping.touch` brings in memory by chunks.
         size = sum(-(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES for start, end in ranges)
         with _open_lock:
             kept_bytes = self.kept_bytes
@@ -207,6 +208,7 @@ class Slots:
             lease.ranges = ranges
             self._kept[number] = size
             self._leases[number] = weakref.ref(lease)
+            # The worker has written these pages, so there is memory for them.
             for start, end in ranges:
                 mapping.touch(start, end - start)
             if self._page_lock is not None and ranges and mapping.locked is None:
@@ -236,6 +238,7 @@ class Slots:
         """Free a slot whose ticket was deleted: see NOTE [Finalizers]."""
         if os.getpid() != self._pid or sys.is_finalizing():
             return  # in a fork, whose tickets are copies, or at the interpreter's exit
+        # Before the number becomes free: another thread may take it at once, and add entries of its own.
         self._kept.pop(number, None)
         self._leases.pop(number, None)
         if number in self._retired:
@@ -262,6 +265,7 @@ class Slots:
 
     def make_private(self) -> None:
         """Make the memory of every batch that the consumer holds private to this process: see NOTE [Forks]."""
+        # A copy of the keys, because a finalizer may free a slot during the loop.
         for number in list(self._leases):
             reference = self._leases.get(number)
             lease = None if reference is None else reference()
