@@ -30,7 +30,9 @@ class Recording(LightningModule):
 
     def __init__(self):
         super().__init__()
-        self.weight, self.seen, self.validated = torch.nn.Parameter(torch.zeros(1)), {}, []
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.seen = {}
+        self.validated = []
 
     def training_step(self, batch, batch_idx):
         ids = [target["image_id"] for target in batch[1]]
@@ -89,7 +91,8 @@ def expected_epochs(shapes, by_epoch, *, seed_of=None):
     """Return the images of each epoch, drawn by the class weights in force in it."""
     data = data_of(shapes)
     data.setup("fit")
-    (table,), loader = data.tables("train"), data.train_dataloader()
+    (table,) = data.tables("train")
+    loader = data.train_dataloader()
     found = {}
     for epoch, classes in enumerate(by_epoch):
         sampler = loader.sampler

@@ -44,7 +44,8 @@ def collate(samples):
 class Sleeping(LightningModule):
     def __init__(self, seconds):
         super().__init__()
-        self.seconds, self.weight = seconds, torch.nn.Parameter(torch.zeros(1))
+        self.seconds = seconds
+        self.weight = torch.nn.Parameter(torch.zeros(1))
 
     def training_step(self, batch, batch_idx):
         time.sleep(self.seconds)
@@ -75,7 +76,8 @@ def fit(*callbacks, sample_s=0.0, step_s=0.0, device=None, **arguments):
 
 
 def test_waiting_for_data_is_told_from_training():
-    slow_data, slow_step = DataWaitMonitor(), DataWaitMonitor()
+    slow_data = DataWaitMonitor()
+    slow_step = DataWaitMonitor()
     trainer = fit(slow_data, sample_s=0.02)
     fit(slow_step, step_s=0.04)
     assert slow_data.num_batches == slow_step.num_batches == 8
@@ -128,7 +130,7 @@ def test_validation_is_no_wait():
     assert monitor.wait_s < 0.4  # two validations of four batches sleep 1.6 s
 
 
-def test_nothing_measured_is_no_wait():
+def test_wait_fraction_is_zero_before_the_first_batch():
     assert DataWaitMonitor().wait_fraction == 0
 
 
@@ -140,7 +142,8 @@ def test_a_fit_that_is_resumed_in_an_epoch_waits_from_its_own_start():
 
 
 def test_the_classes_of_training_batches_are_counted():
-    monitor, shifted = ClassMixMonitor(list("abc")), ClassMixMonitor(list("wxyz"), first_label=0)
+    monitor = ClassMixMonitor(list("abc"))
+    shifted = ClassMixMonitor(list("wxyz"), first_label=0)
     mix = monitor.mixes["class"]
     assert mix.arrived.tolist() == [0, 0, 0]
     fit(monitor)
@@ -179,7 +182,8 @@ BATCHES = {
 
 @pytest.mark.parametrize("kind", BATCHES)
 def test_every_kind_of_batch_is_counted_by_class_and_by_attribute(kind):
-    by_class, by_finish = ClassMixMonitor(list("abc")), ClassMixMonitor(list("xyz"), label="finish")
+    by_class = ClassMixMonitor(list("abc"))
+    by_finish = ClassMixMonitor(list("xyz"), label="finish")
     for monitor in (by_class, by_finish):
         for _ in range(2):
             monitor.on_train_batch_start(None, None, BATCHES[kind], 0)
@@ -218,7 +222,7 @@ def test_batches_on_a_device_are_counted_without_waiting_for_it(kind):
 
 
 @pytest.mark.parametrize(("label", "message"), [(3, "got class 3"), (-1, "label 0, below first_label=1")])
-def test_labels_of_no_class_on_a_device_are_told_when_they_are_read(label, message):
+def test_labels_out_of_range_on_a_device_raise_in_check(label, message):
     count = EpochCount(3)
     count.add(torch.tensor([0, label, 2, 2]), None)
     count.add(torch.tensor([2, 9]), torch.tensor([True, False]))
@@ -234,7 +238,7 @@ def test_labels_of_no_class_on_a_device_are_told_when_they_are_read(label, messa
         ({"class_names": list("abc"), "first_label": 2}, "label 1, below first_label=2"),
     ],
 )
-def test_a_count_of_classes_that_does_not_fit_is_told(settings, message):
+def test_labels_out_of_range_on_the_cpu_raise_at_once(settings, message):
     with pytest.raises(ValueError, match=message):
         ClassMixMonitor(**settings).on_train_batch_start(None, None, BATCHES["detection"], 0)
 

@@ -37,7 +37,8 @@ def test_classes_and_attributes_are_counted_under_their_names_with_what_was_prom
     sampler = ClassAwareSamplerConfig(num_samples=240)
     datamodule = MultiTaskDataModule(source, train_sampler=sampler, train_transforms={"hflip": 0.0})
     trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=datamodule)
-    mix, finish = monitor.mixes["class"], monitor.mixes["finish"]
+    mix = monitor.mixes["class"]
+    finish = monitor.mixes["finish"]
     summaries = {each.label: each for each in datamodule.summaries(["train"])}
     assert (mix.class_names, finish.class_names) == (CLASSES, FINISHES)
     for found, summary in ((mix, summaries["class"]), (finish, summaries["finish"])):
@@ -48,7 +49,8 @@ def test_classes_and_attributes_are_counted_under_their_names_with_what_was_prom
 
 
 def test_loggers_get_the_shares_of_each_epoch(source, tmp_path):
-    monitor, logger = ClassMixMonitor(), CSVLogger(tmp_path / "log", name="", version="")
+    monitor = ClassMixMonitor()
+    logger = CSVLogger(tmp_path / "log", name="", version="")
     datamodule = MultiTaskDataModule(source, train_transforms={"hflip": 0.0})
     trainer_of(tmp_path, monitor, logger=logger, max_epochs=2).fit(Tiny(), datamodule=datamodule)
     logger.save()
@@ -64,7 +66,8 @@ def test_loggers_get_the_shares_of_each_epoch(source, tmp_path):
 
 
 def test_a_second_fit_counts_on_and_other_data_begins_anew(source, tmp_path):
-    monitor, objects = ClassMixMonitor(), source.given["train"].num_objects
+    monitor = ClassMixMonitor()
+    objects = source.given["train"].num_objects
     for count in (1, 2):
         trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(source))
         assert monitor.mixes["class"].counts.sum() == count * objects
@@ -94,7 +97,7 @@ def test_the_attribute_that_labels_images_is_counted_under_its_name(source, tmp_
 
 
 @pytest.mark.parametrize("given", ["no data module", "a DatasetsDataModule"])
-def test_without_a_data_module_of_tables_the_names_are_asked_for(tmp_path, given):
+def test_class_names_are_required_without_a_data_module_of_tables(tmp_path, given):
     sets = [TensorDataset(torch.ones(2))] * 2
     data = {"datamodule": DatasetsDataModule(train_dataset=sets[0], val_dataset=sets[1])}
     if given == "no data module":
@@ -115,7 +118,8 @@ def test_arguments_without_effect_are_refused():
 def test_metrics_go_to_the_classes_or_the_attribute_that_they_are_of():
     monitor = ClassMixMonitor(["cat", "dog"])
     mixes = {**monitor.mixes, **ClassMixMonitor(["cat", "dog"], label="kind").mixes}
-    of_class, of_kind = {"cat": 0.5, "dog": 0.1}, {"dog": 0.3, "cat": 0.2}
+    of_class = {"cat": 0.5, "dog": 0.1}
+    of_kind = {"dog": 0.3, "cat": 0.2}
     sections = [
         ("test", {"mAP": 1.0}),
         ("AP@50", of_class),

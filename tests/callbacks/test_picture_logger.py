@@ -50,7 +50,8 @@ def datamodule(tmp_path):
 
 
 def test_a_run_leaves_its_pictures_and_gives_them_to_loggers_with_their_step(datamodule, tmp_path):
-    told, model = Told(), Tiny(val_scores=SCORES, test_scores=SCORES)
+    told = Told()
+    model = Tiny(val_scores=SCORES, test_scores=SCORES)
     trainer = trainer_of(tmp_path, PictureLogger(), ClassMixMonitor(), logger=told, max_epochs=2)
     trainer.fit(model, datamodule=datamodule)
     trainer.test(model, datamodule=datamodule, verbose=False)
@@ -70,7 +71,8 @@ def test_a_run_leaves_its_pictures_and_gives_them_to_loggers_with_their_step(dat
 
 
 def test_predictions_are_drawn_every_few_epochs_into_the_folder_given(datamodule, tmp_path):
-    told, folder = Told(), tmp_path / "elsewhere"
+    told = Told()
+    folder = tmp_path / "elsewhere"
     pictures = PictureLogger(every_n_epochs=2, folder=folder)
     trainer_of(tmp_path, pictures, logger=told, max_epochs=5, num_sanity_val_steps=1).fit(
         Tiny(), datamodule=datamodule
@@ -80,10 +82,11 @@ def test_predictions_are_drawn_every_few_epochs_into_the_folder_given(datamodule
     assert not (tmp_path / "pictures").exists()
 
 
-def test_what_is_drawn_is_the_batch_of_the_run_and_the_predictions_of_the_validated_model(
+def test_pictures_show_the_batch_of_the_run_and_predictions_of_the_validated_model(
     datamodule, tmp_path, monkeypatch
 ):
-    drawn, seen = [], []
+    drawn = []
+    seen = []
     monkeypatch.setattr(
         pictures, "draw_found", lambda _, batch, found, **how: drawn.append((batch, found, how)) or figure
     )
@@ -206,7 +209,7 @@ def test_a_csv_logger_gets_none_and_a_missing_matplotlib_is_named_before_trainin
     assert not module.seen
 
 
-def test_what_cannot_be_drawn_is_refused_at_the_start(tmp_path):
+def test_unsuitable_trainers_and_arguments_are_refused_at_the_start(tmp_path):
     with pytest.raises(ValueError, match=r"got no data module; .*leave the callback out"):
         trainer_of(tmp_path, PictureLogger()).fit(Tiny(), DataLoader([0]), DataLoader([0]))
     for given in ({"every_n_epochs": 0}, {"max_images": 0}, {"min_score": 2.0}):
@@ -214,7 +217,7 @@ def test_what_cannot_be_drawn_is_refused_at_the_start(tmp_path):
             PictureLogger(**given)
 
 
-def test_of_two_ranks_the_first_draws(datamodule, tmp_path):
+def test_only_rank_0_draws(datamodule, tmp_path):
     trainer = trainer_of(tmp_path, Counted(tmp_path), ClassMixMonitor(), devices=2, strategy="ddp_fork")
     trainer.fit(Tiny(val_scores=SCORES), datamodule=datamodule)
     assert [path.name for path in tmp_path.glob("rank-*")] == ["rank-0"]

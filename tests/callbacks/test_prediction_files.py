@@ -131,7 +131,7 @@ def test_a_table_is_read_again_by_its_header(tmp_path, table):
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "keypoints_txt", "csv"])
-def test_nothing_found_and_a_failed_write(tmp_path, table, kind, monkeypatch):
+def test_empty_predictions_and_failed_writes(tmp_path, table, kind, monkeypatch):
     datamodule = DetectionDataModule(DrawnSource(predict=table))
 
     def fail(*_, **__):
@@ -182,7 +182,7 @@ def test_the_predictions_of_every_task_are_written_in_every_format_that_holds_th
             assert len(path.read_text().splitlines()) > 4
 
 
-def test_what_would_fail_at_the_end_is_refused_at_the_start(tmp_path, table):
+def test_files_that_cannot_be_written_are_refused_at_the_start(tmp_path, table):
     def never(batch):
         raise AssertionError("predicted")
 
@@ -216,7 +216,7 @@ def test_predictions_of_another_kind_are_named(tmp_path, kind):
         predict(tmp_path, datamodule, lambda batch: 7)
 
 
-def test_it_travels_to_spawned_ranks(tmp_path, table):
+def test_writer_pickles_for_spawned_ranks(tmp_path, table):
     writer = PredictionWriter(folder=tmp_path / "out")
     predict(tmp_path, DetectionDataModule(DrawnSource(predict=table)), writer=writer)
     assert pickle.loads(pickle.dumps(writer)).paths == writer.paths

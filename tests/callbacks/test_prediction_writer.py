@@ -102,7 +102,8 @@ def test_masks_are_brought_back_to_the_size_of_the_file(tmp_path, letterbox):
     datamodule = DetectionDataModule(DrawnSource(predict=table), masks=True, train_transforms=twice)
     found = results(predict(tmp_path, datamodule))
     for one, bitmap in zip(found, bitmaps, strict=True):
-        (height, width), counts = one["segmentation"]["size"], decode_counts(one["segmentation"]["counts"])
+        (height, width) = one["segmentation"]["size"]
+        counts = decode_counts(one["segmentation"]["counts"])
         again = Masks.from_rows([RunLengths(counts, height, width)]).rasterize(0, height, width)
         assert np.array_equal(again, bitmap)
     for kind in ("voc", "csv"):

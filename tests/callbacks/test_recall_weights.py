@@ -27,7 +27,8 @@ def test_the_weights_are_the_formula():
 
 @given(confusion=matrices, floor=st.floats(0.01, 2))
 def test_worse_classes_weigh_more_and_the_mean_is_one(confusion, floor):
-    weights, counts = recall_weights(confusion, floor=floor), np.array(confusion)
+    weights = recall_weights(confusion, floor=floor)
+    counts = np.array(confusion)
     seen = counts.sum(axis=1) > 0
     assert (weights > 0).all()
     assert weights.mean() == pytest.approx(1)
@@ -49,6 +50,6 @@ def test_worse_classes_weigh_more_and_the_mean_is_one(confusion, floor):
         ([[1.0]], {"floor": np.inf}, "floor=inf"),
     ],
 )
-def test_what_is_no_confusion_matrix_is_refused(confusion, settings, message):
+def test_invalid_confusion_matrices_are_refused(confusion, settings, message):
     with pytest.raises(ValueError, match=message):
         recall_weights(confusion, **settings)

@@ -175,9 +175,11 @@ def test_weights_that_do_not_fit_are_refused(shapes):
 
 
 def test_an_older_checkpoint_without_weights_gives_the_sampler_its_own_back(shapes):
-    data, callback = data_of(shapes), ReweightClasses(Asked())
+    data = data_of(shapes)
+    callback = ReweightClasses(Asked())
     set_up(callback, Holding(data))
-    older, before = callback.state_dict(), data.train_dataloader().sampler.weights
+    older = callback.state_dict()
+    before = data.train_dataloader().sampler.weights
     callback.load_state_dict({"class_weights": [0.0, 0.0, 1.0], "epoch": 3})
     assert not torch.equal(data.train_dataloader().sampler.weights, before)
     callback.load_state_dict(older)
@@ -206,6 +208,6 @@ def test_samples_of_one_object_are_weighted_by_theirs(shapes):
 
 
 @pytest.mark.filterwarnings("ignore:You requested to overfit")
-def test_training_by_another_sampler_is_told(shapes, tmp_path):
+def test_training_with_another_sampler_warns(shapes, tmp_path):
     with pytest.warns(UserWarning, match="ReweightClasses has no effect: .* got SequentialSampler"):
         fit(tmp_path, shapes, ReweightClasses(Asked()), overfit_batches=2, max_epochs=1)

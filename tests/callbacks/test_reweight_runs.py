@@ -61,7 +61,8 @@ def test_a_checkpoint_saved_on_an_exception_can_be_gone_on_with(shapes, tmp_path
 @pytest.mark.parametrize("same", [True, False], ids=["the same callback", "another"])
 @pytest.mark.parametrize("failed", [True, False], ids=["failed", "ended"])
 def test_a_second_run_begins_with_the_samplers_own_weights(shapes, tmp_path, whole, same, failed):
-    data, callback = data_of(shapes), ReweightClasses(Asked())
+    data = data_of(shapes)
+    callback = ReweightClasses(Asked())
     if failed:
         with pytest.raises(RuntimeError, match="on purpose"):
             fit(tmp_path, shapes, callback, data=data, callbacks=[Failing(tmp_path / "failed.ckpt")])
@@ -72,9 +73,11 @@ def test_a_second_run_begins_with_the_samplers_own_weights(shapes, tmp_path, who
 
 
 def test_weights_that_a_user_sets_between_two_runs_are_the_samplers_own(shapes, tmp_path):
-    data, callback = data_of(shapes), ReweightClasses(Asked())
+    data = data_of(shapes)
+    callback = ReweightClasses(Asked())
     fit(tmp_path, shapes, callback, data=data, max_epochs=1)
-    sampler, of_the_user = data.train_dataloader().sampler, torch.arange(1.0, 25.0)
+    sampler = data.train_dataloader().sampler
+    of_the_user = torch.arange(1.0, 25.0)
     sampler.set_weights(of_the_user)
     order = sampler.order(seed=data.train_dataloader().seed, epoch=0)[:].tolist()
     assert fit(tmp_path, shapes, callback, data=data, max_epochs=1).seen == {0: order}
@@ -85,7 +88,8 @@ def test_a_checkpoint_that_is_tested_leaves_the_training_weights(shapes, tmp_pat
         def test_step(self, batch, batch_idx):
             pass
 
-    data, module = data_of(shapes), Tested()
+    data = data_of(shapes)
+    module = Tested()
     trainer = trainer_of(tmp_path, ReweightClasses(Asked()), max_epochs=1)
     trainer.fit(module, data)
     trainer.save_checkpoint(tmp_path / "after.ckpt")
@@ -94,7 +98,7 @@ def test_a_checkpoint_that_is_tested_leaves_the_training_weights(shapes, tmp_pat
     assert torch.equal(data.train_dataloader().sampler.weights, torch.ones(24).double())
 
 
-def test_nothing_is_kept_of_a_sampler_that_is_gone(shapes, tmp_path):
+def test_collected_samplers_are_forgotten(shapes, tmp_path):
     data = data_of(shapes)
     fit(tmp_path, shapes, ReweightClasses(Asked()), data=data, max_epochs=1)
     sampler = weakref.ref(data.train_dataloader().sampler)

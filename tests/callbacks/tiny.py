@@ -18,7 +18,8 @@ class Tiny(LightningModule):
 
     def __init__(self, find=None, **attributes):
         super().__init__()
-        self.find, self.weight = find, torch.nn.Parameter(torch.ones(1))
+        self.find = find
+        self.weight = torch.nn.Parameter(torch.ones(1))
         self.seen = []
         for name, value in attributes.items():
             setattr(self, name, value)

@@ -90,7 +90,8 @@ def test_the_system_takes_the_advice():
     ],
 )
 def test_large_batches_equal_torchs(samples):
-    ours, torchs = default_collate(samples), torch_default_collate(samples)
+    ours = default_collate(samples)
+    torchs = torch_default_collate(samples)
     assert torch.equal(ours, torchs)
     assert (ours.dtype, ours.stride(), ours.requires_grad) == (
         torchs.dtype,
@@ -139,6 +140,7 @@ def test_a_batch_can_be_resized():
 def test_large_images_of_torchvisions_types_are_stacked_to_what_torch_makes_of_them(keeps):
     images = [tv_tensors.Image(torch.full((3, 600, 600), n, dtype=torch.uint8)) for n in range(4)]
     with tv_tensors.set_return_type("TVTensor" if keeps else "Tensor"):
-        ours, theirs = default_collate(images), torch_default_collate(images)
+        ours = default_collate(images)
+        theirs = torch_default_collate(images)
     assert type(ours) is type(theirs)
     assert torch.equal(ours.as_subclass(torch.Tensor), theirs.as_subclass(torch.Tensor))

@@ -40,12 +40,12 @@ def test_labels_are_multi_hot():
     assert batch_labels(batch).tolist() == [1, 2]
 
 
-def test_it_pickles():
+def test_collate_pickles():
     collate = ClassificationCollate(multi_label=True)
     assert pickle.loads(pickle.dumps(collate)) == collate
 
 
-def test_it_has_one_kind_of_label_and_no_targets():
+def test_batch_has_one_kind_of_label_and_no_targets():
     batch = ClassificationCollate()([sample(1)])
     with pytest.raises(TypeError, match="label='finish': a ClassificationBatch has one kind of label"):
         batch_labels(batch, label="finish")
@@ -76,6 +76,6 @@ def test_it_has_one_kind_of_label_and_no_targets():
         ([(torch.zeros(3, 2, 2), 1)], False, ValueError, "samples with 4 elements, got 2"),
     ],
 )
-def test_what_makes_no_batch_is_refused(samples, multi_label, error, message):
+def test_invalid_samples_are_refused(samples, multi_label, error, message):
     with pytest.raises(error, match=message):
         ClassificationCollate(multi_label=multi_label)(samples)

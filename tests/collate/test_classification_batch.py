@@ -37,7 +37,7 @@ def assert_same(batch, other):
         assert torch.equal(getattr(batch, name), getattr(other, name))
 
 
-def test_it_unpacks_as_images_and_labels_and_has_the_rest_by_name():
+def test_batch_unpacks_as_images_and_labels():
     batch = batch_of()
     images, labels = batch
     assert images is batch.images
@@ -78,8 +78,10 @@ def test_images_that_are_channels_last_make_a_batch_that_is(workers):
 
 
 def test_a_batch_is_contiguous_unless_all_images_are_uint8_and_channels_last():
-    turned, plain = ChannelsLast()[0][0], torch.zeros(3, 80, 80, dtype=torch.uint8)
-    grey, floats = torch.zeros(1, 80, 80, dtype=torch.uint8), torch.rand(80, 80, 3).permute(2, 0, 1)
+    turned = ChannelsLast()[0][0]
+    plain = torch.zeros(3, 80, 80, dtype=torch.uint8)
+    grey = torch.zeros(1, 80, 80, dtype=torch.uint8)
+    floats = torch.rand(80, 80, 3).permute(2, 0, 1)
     for images in ([turned, plain], [plain, turned], [plain, plain], [grey, grey], [floats, floats]):
         batch = ClassificationCollate()([(image, 0, 0, False) for image in images])
         assert torch.equal(batch.images, torch.stack([image.as_subclass(torch.Tensor) for image in images]))
@@ -87,7 +89,7 @@ def test_a_batch_is_contiguous_unless_all_images_are_uint8_and_channels_last():
 
 
 @pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
-def test_it_arrives_whole_from_workers(workers):
+def test_batch_from_workers_has_all_fields(workers):
     loader = DataLoader(Labelled(), batch_size=3, collate_fn=ClassificationCollate(), **workers)
     first, second = (
         ClassificationBatch(**{name: getattr(batch, name).clone() for name in FIELDS}) for batch in loader

@@ -31,8 +31,9 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_it_equals_torchs(name):
-    ours, torchs = default_collate(BATCHES[name]), torch_default_collate(BATCHES[name])
+def test_result_equals_torchs(name):
+    ours = default_collate(BATCHES[name])
+    torchs = torch_default_collate(BATCHES[name])
     assert type(ours) is type(torchs)
     assert str(ours) == str(torchs)
 
@@ -48,7 +49,7 @@ def test_it_equals_torchs(name):
     ],
     ids=["objects", "sizes", "lengths", "strings in arrays", "sparse"],
 )
-def test_what_torch_refuses_is_refused_alike(batch):
+def test_errors_equal_torchs(batch):
     with pytest.raises((TypeError, RuntimeError)) as torchs:
         torch_default_collate(batch)
     with pytest.raises(type(torchs.value)) as ours:

@@ -244,7 +244,8 @@ def test_columns_of_several_kinds_are_torchs(column):
 def test_the_default_device_is_torchs():
     batch = [(1, 2.5, np.float32(3), np.zeros(2))] * 2
     with torch.device("meta"):
-        ours, torchs = default_collate(batch), torch_default_collate(batch)
+        ours = default_collate(batch)
+        torchs = torch_default_collate(batch)
     assert (
         [tensor.device.type for tensor in ours] == [tensor.device.type for tensor in torchs] == ["meta"] * 4
     )

@@ -65,7 +65,8 @@ def test_images_without_boxes_give_no_rows_of_the_batches_width():
 
 
 def test_a_batch_shares_no_memory_with_arrays_or_images_of_the_dataset():
-    rows, image = np.ones((1, 5), dtype=np.float32), torch.zeros(3, 2, 2)
+    rows = np.ones((1, 5), dtype=np.float32)
+    image = torch.zeros(3, 2, 2)
     images, (target,) = detection_collate([(image, rows)])
     images += 1
     target += 1
@@ -164,7 +165,8 @@ def test_the_class_pickles_and_equals_the_function(arguments):
     samples = [make_sample(i, num_boxes=i) for i in range(3)]
     function = pickle.loads(pickle.dumps(DetectionCollate(**arguments)))
     assert function == DetectionCollate(**arguments)
-    ours, theirs = function(samples), detection_collate(samples, **arguments)
+    ours = function(samples)
+    theirs = detection_collate(samples, **arguments)
     assert type(ours) is type(theirs)
     assert torch.equal(torch.stack(list(ours[0])), torch.stack(list(theirs[0])))
 

@@ -64,7 +64,7 @@ def test_attributes_come_only_when_named():
     assert LandmarkCollate()([sample(0)]).attributes == {}
 
 
-def test_it_pickles_and_a_list_of_a_configuration_library_serves():
+def test_collate_pickles_and_accepts_lists_of_configuration_libraries():
     collate = LandmarkCollate(attributes=["finish"])
     assert pickle.loads(pickle.dumps(collate)) == collate == copy.deepcopy(collate)
     assert collate.attributes == ("finish",)
@@ -104,7 +104,7 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
         ([torch.zeros(3, 8, 8)], TypeError, "got a Tensor"),
     ],
 )
-def test_what_makes_no_batch_is_refused_with_the_remedy(samples, error, message):
+def test_invalid_samples_are_refused_with_a_remedy(samples, error, message):
     with pytest.raises(error, match=message):
         LandmarkCollate()(samples)
 

@@ -104,7 +104,7 @@ def test_without_points_a_batch_has_points_of_no_columns():
     assert batch.attributes == batch.attribute_masks == {}
 
 
-def test_it_pickles():
+def test_collate_pickles():
     collate = MultiTaskCollate(attributes=["finish"], size_divisor=4)
     assert pickle.loads(pickle.dumps(collate)) == collate
 
@@ -121,7 +121,7 @@ def test_it_pickles():
         ([(sample(1)[0], {"boxes": torch.zeros(1, 4)})], "with field"),
     ],
 )
-def test_what_makes_no_batch_is_refused(samples, message):
+def test_invalid_samples_are_refused(samples, message):
     with pytest.raises(ValueError, match=message):
         MultiTaskCollate(attributes=["finish"])(samples)
 

@@ -59,7 +59,7 @@ def test_samples_in_another_order_are_stacked_in_theirs(order):
     assert torch.equal(found, torch.stack([image(n) for n in order]))
 
 
-def test_of_a_sample_with_two_images_the_first_is_stacked():
+def test_first_image_of_a_sample_is_stacked():
     stack = SampleStack(2, StackPool(1))
     images = torch.rand(4, *SHAPE)
     samples = [stack.moved((0, images[0], images[1])), stack.moved((1, images[2], images[3]))]
@@ -70,7 +70,7 @@ def test_of_a_sample_with_two_images_the_first_is_stacked():
     assert [sample[2].data_ptr() for sample in samples] == [images[1].data_ptr(), images[3].data_ptr()]
 
 
-def test_what_is_not_stacked_as_it_is_stays_where_it_is():
+def test_values_that_cannot_be_stacked_are_not_moved():
     stack = SampleStack(8, StackPool(1))
     stack.moved(image(0))
     for value in (
@@ -96,7 +96,8 @@ def given(stack, n):
 
 def test_a_sample_is_written_to_its_row_and_not_copied():
     stack = SampleStack(3, pool_of())
-    addresses, samples = [], []
+    addresses = []
+    samples = []
     for n in range(3):
         sample = given(stack, n)
         addresses.append(sample.data_ptr())
@@ -109,9 +110,11 @@ def test_a_sample_is_written_to_its_row_and_not_copied():
 
 
 def test_images_that_are_channels_last_are_written_to_rows_and_not_copied():
-    rows, images = ((80, 80, 3), torch.uint8), torch.randint(256, (3, 3, 80, 80), dtype=torch.uint8)
+    rows = ((80, 80, 3), torch.uint8)
+    images = torch.randint(256, (3, 3, 80, 80), dtype=torch.uint8)
     stack = SampleStack(3, pool_of(*rows))
-    addresses, samples = [], []
+    addresses = []
+    samples = []
     for n, pixels in enumerate(images):
         # the second is made elsewhere, and copied to its row
         row = torch.empty(rows[0], dtype=torch.uint8) if n == 1 else stack.empty(*rows)
@@ -153,7 +156,8 @@ def test_no_more_rows_are_given_out_once_the_dataset_has_kept_one():
 def test_no_row_is_given_out_for_what_a_transform_makes_before_the_sample():
     pool = StackPool(1)
     for _ in range(2):
-        stack, samples = SampleStack(2, pool), []
+        stack = SampleStack(2, pool)
+        samples = []
         for n in range(2):
             assert stack.empty((3, 200, 200), torch.float32) is None
             samples.append(stack.moved(image(n)))
@@ -163,7 +167,8 @@ def test_no_row_is_given_out_for_what_a_transform_makes_before_the_sample():
 
 def test_a_row_that_is_no_sample_is_given_again_when_nobody_has_it_and_not_before():
     stack = SampleStack(2, pool_of())
-    first, second = given(stack, 5), stack.empty(SHAPE, torch.float32)
+    first = given(stack, 5)
+    second = stack.empty(SHAPE, torch.float32)
     assert second is None
     held = {"a": first, "b": image(1)}  # not a sample that is stacked
     assert stack.moved(held) is held
@@ -193,7 +198,8 @@ def test_rows_are_for_samples_of_one_shape_and_not_for_batches():
 def test_memory_is_used_again_when_nothing_refers_to_it_and_never_before():
     pool = StackPool(2)
     first = pool.take((4, *SHAPE), torch.float32)
-    address, array = first.data_ptr(), first[1:2].numpy()
+    address = first.data_ptr()
+    array = first[1:2].numpy()
     del first
     assert pool.take((4, *SHAPE), torch.float32).data_ptr() != address  # an array of it is left
     del array
@@ -265,7 +271,8 @@ class Placed(Dataset):
     """Samples that ask for memory of the batch; some are kept."""
 
     def __init__(self, kept_every):
-        self.kept, self._every = {}, kept_every
+        self.kept = {}
+        self._every = kept_every
 
     def __len__(self):
         return 24

@@ -24,7 +24,8 @@ def num_maps(inode: int | None = None) -> int:
 
 def refuse_to_populate(monkeypatch: Any, code: int) -> list[int]:
     """Have the kernel refuse to bring pages in, with an error of its own; return a list of the sizes it was asked."""
-    libc, asked = mapping._libc, []
+    libc = mapping._libc
+    asked = []
 
     class Refusing:
         def __getattr__(self, name: str) -> Any:

@@ -66,7 +66,8 @@ def draw(key: Key, *, stackable: bool) -> Any:
 class _Drawer:
     def __init__(self, structure: random.Random, values: random.Random, stackable: bool) -> None:
         self.shape = structure if stackable else random.Random(f"{structure.random()}, {values.random()}")
-        self.values, self.stackable = values, stackable
+        self.values = values
+        self.stackable = stackable
         self.made: list[torch.Tensor] = []
 
     def sample(self, depth: int = 0) -> Any:
@@ -107,7 +108,8 @@ class _Drawer:
         return self.shape.choice(plain)
 
     def tensor(self) -> torch.Tensor:
-        dtype, shape = self.shape.choice(DTYPES), self.shape.choice(self.shape.choice([SMALL, LARGE]))
+        dtype = self.shape.choice(DTYPES)
+        shape = self.shape.choice(self.shape.choice([SMALL, LARGE]))
         generator = torch.Generator().manual_seed(self.values.getrandbits(60))
         tensor = torch.randint(0, 100, shape, generator=generator).to(dtype)
         form = self.shape.randrange(12)

@@ -50,8 +50,9 @@ def in_a_fork(look):
     return ask
 
 
-def test_a_fork_sees_what_was_held_after_the_parent_has_gone_on(link):
-    held, scalar = link.send([large(1), large(2).numpy()]), link.send(large(3))[0, 0]
+def test_fork_sees_batches_of_the_time_of_the_fork(link):
+    held = link.send([large(1), large(2).numpy()])
+    scalar = link.send(large(3))[0, 0]
     ask = in_a_fork(lambda: bytes([int(held[0].min()), int(held[1].max()), int(scalar)]))
     held.clear()
     for number in range(200):
@@ -59,7 +60,7 @@ def test_a_fork_sees_what_was_held_after_the_parent_has_gone_on(link):
     assert ask() == bytes([1, 2, 3])
 
 
-def test_the_parents_own_views_stay_and_can_be_written_to(link):
+def test_views_of_the_parent_stay_valid_and_writable(link):
     held = link.send([large(1), large(2)])
     address = held[0].data_ptr()
     assert in_a_fork(lambda: b"x")() == b"x"
@@ -85,7 +86,7 @@ def test_edits_in_the_fork_and_in_the_parent_do_not_meet(link):
     assert (held == 11).all()
 
 
-def test_the_slots_of_what_was_held_are_free_after_a_fork_and_their_memory_too(link):
+def test_fork_frees_slots_and_memory_of_kept_batches(link):
     held = [link.send(large(n, 1 << 18)) for n in range(40)]
     assert link.used_bytes >= 40 << 20
     in_a_fork(lambda: b"x")()
@@ -140,9 +141,10 @@ def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link
     assert link.send(large(3)).max() == 3
 
 
-def test_a_batch_is_not_taken_hold_of_in_the_middle_of_a_fork(link):
+def test_no_batch_is_opened_during_a_fork(link):
     """A thread that reads a batch while another one forks gets it before or after."""
-    wrong, stop = [], threading.Event()
+    wrong = []
+    stop = threading.Event()
 
     def read():
         number = 0
@@ -170,7 +172,8 @@ def test_no_write_of_another_thread_is_lost(link, way):
         pytest.skip("this kernel cannot be asked for all pages at once")
     for number in range(10):
         (array,) = link.send([np.full(1 << 20, number)])
-        rounds, stop = [], threading.Event()
+        rounds = []
+        stop = threading.Event()
         thread = threading.Thread(target=increment, args=(array, rounds, stop))
         thread.start()
         try:
@@ -250,7 +253,8 @@ class TestWithoutMemoryForTheCopy:
     def test_a_range_that_cannot_be_mapped_keeps_no_other_from_being_ones_own(self, link, monkeypatch):
         held = link.send([large(1), large(2, 1 << 18), large(3)])
         (number,) = link.slots._leases
-        lease, sizes = link.slots._leases[number](), []
+        lease = link.slots._leases[number]()
+        sizes = []
 
         def refuse_the_first(num_bytes, *rest):
             sizes.append(num_bytes)
@@ -270,7 +274,7 @@ class TestWithoutMemoryForTheCopy:
         assert ask() == bytes([3, 3])
         assert [float(t.mean()) for t in held] == [1, 2, 13]
 
-    def test_the_slot_is_missed_by_nobody(self, link, monkeypatch):
+    def test_retired_slot_counts_neither_as_in_use_nor_as_kept(self, link, monkeypatch):
         """It is not counted as one that is out, and what it took is not counted as kept."""
         for _ in range(3):
             held, _, ask = self.held_over_a_fork(link, monkeypatch, extremes)
@@ -310,9 +314,7 @@ def make_many(link, *, avoid):
         kept = [*kept[-5:], link.read(ticket, frame)]
 
 
-def test_where_the_kernel_cannot_copy_all_pages_at_once_contents_are_right_and_the_slot_is_used_again(
-    link, monkeypatch
-):
+def test_kernels_without_populate_keep_contents_and_free_the_slot(link, monkeypatch):
     held = link.send([large(1, 1 << 17), large(2).numpy(), large(3, 1 << 17)])
     (number,) = link.slots._leases
     asked = refuse_to_populate(monkeypatch, errno.EINVAL)
@@ -333,8 +335,9 @@ def test_where_the_kernel_cannot_copy_all_pages_at_once_contents_are_right_and_t
     assert extremes(held) == bytes([11, 11, 12, 12, 13, 13])
 
 
-def test_what_is_held_when_the_slots_are_closed_is_the_parents_own_in_a_later_fork(link):
-    held, other = link.send(large(1)), link.send(large(2))
+def test_batches_kept_beyond_close_are_private_in_a_later_fork(link):
+    held = link.send(large(1))
+    other = link.send(large(2))
     link.close()
     ask = in_a_fork(lambda: bytes([int(held.min()), int(held.max()), int(other.max())]))
     held.add_(10)
@@ -357,7 +360,8 @@ def test_the_file_is_closed_where_there_was_no_memory_for_the_last_copy_too(link
 
 
 def test_the_file_is_closed_with_the_last_batch_after_the_slots(link):
-    held, other = link.send(large(1)), link.send(large(2))
+    held = link.send(large(1))
+    other = link.send(large(2))
     link.close()
     del held
     assert link.file._fd >= 0
@@ -375,7 +379,7 @@ def test_without_the_copy_a_fork_would_see_later_batches(link, monkeypatch):
     assert ask() == bytes([9])
 
 
-def test_slots_that_are_gone_are_not_asked_at_a_fork():
+def test_fork_ignores_collected_slots():
     def asked():
         return sum(known() is not None for known in slots._all_slots)
 

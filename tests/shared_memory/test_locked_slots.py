@@ -21,7 +21,9 @@ class FakeLock:
     """Page-locks nothing, and notes what it is asked."""
 
     def __init__(self, *, grants=True):
-        self.grants, self.locked, self.log = grants, {}, []
+        self.grants = grants
+        self.locked = {}
+        self.log = []
         self.refuses = False
         self.interrupts = set()
 
@@ -49,7 +51,8 @@ class FakeLock:
         return True
 
     def holds(self, tensor):
-        start, end = tensor.data_ptr(), tensor.data_ptr() + tensor.nbytes
+        start = tensor.data_ptr()
+        end = tensor.data_ptr() + tensor.nbytes
         return any(first <= start and end <= first + size for first, size in self.locked.items())
 
 
@@ -103,7 +106,8 @@ def test_one_range_holds_all_of_a_batch_and_at_most_twice_its_bytes_and_2_mib_or
     views = link.slots.read(ticket, places)
     ranges = merge_ranges(((start, start + size) for start, size in places), gap=ALIGNMENT)
     used = sum(end - start for start, end in ranges)
-    first, end = min(start for start, _ in places), max(start + size for start, size in places)
+    first = min(start for start, _ in places)
+    end = max(start + size for start, size in places)
     assert len(lock.locked) <= 1
     if lock.locked:
         (mapping,) = link.slots._mappings.values()
@@ -170,7 +174,8 @@ def test_slots_that_were_never_opened_are_not_locked(link, lock):
 @pytest.fixture
 def given_back(lock, monkeypatch):
     """Whether memory was locked, each time that some was given back."""
-    found, free_pages = [], slots.Mapping.free_pages
+    found = []
+    free_pages = slots.Mapping.free_pages
 
     def spied(self):
         found.append(any(self.address <= address < self.address + WINDOW_BYTES for address in lock.locked))
@@ -201,7 +206,8 @@ def test_closing_unlocks_before_memory_goes_and_leaves_what_is_held(link, lock, 
 def test_a_fork_leaves_locked_memory_as_it_is(link, lock):
     """A device may be reading it: it is neither moved nor copied, and stays locked."""
     held = link.send(large(1))
-    mappings, before = dict(link.slots._mappings), list(lock.log)
+    mappings = dict(link.slots._mappings)
+    before = list(lock.log)
     pid = os.fork()
     if pid == 0:
         os._exit(0)

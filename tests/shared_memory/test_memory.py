@@ -39,14 +39,17 @@ def bytes_at(mapping, start, length):
 
 
 def test_two_mappings_of_a_slot_are_the_same_memory_and_two_slots_are_not(file):
-    one, other, third = Mapping(file, 3), Mapping(file, 3), Mapping(file, MAX_SLOTS - 1)
+    one = Mapping(file, 3)
+    other = Mapping(file, 3)
+    third = Mapping(file, MAX_SLOTS - 1)
     bytes_at(one, 5000, 4).value = b"abc"
     assert bytes_at(other, 5000, 4).value == b"abc"
     assert bytes_at(third, 5000, 4).value == b""
 
 
 def test_memory_is_taken_by_what_is_written_and_freed_by_giving_it_back(file):
-    one, other = Mapping(file, 0), Mapping(file, 0)
+    one = Mapping(file, 0)
+    other = Mapping(file, 0)
     ctypes.memset(one.address, 1, 40 * CHUNK_BYTES)
     assert os.fstat(file._fd).st_blocks * 512 == 40 * CHUNK_BYTES
     bytes_at(other, 0, 2).value = b"x"
@@ -80,7 +83,8 @@ def test_memory_that_was_touched_is_touched_again_only_after_it_was_given_back(f
 
 
 def test_ranges_made_private_keep_address_and_contents_and_are_shared_no_more(file):
-    one, other = Mapping(file, 0), Mapping(file, 0)
+    one = Mapping(file, 0)
+    other = Mapping(file, 0)
     for start in (0, 3 * PAGE, 9 * PAGE):
         bytes_at(one, start, 10).value = b"before"
     one.make_private([(3 * PAGE + 1, 3 * PAGE + 5), (0, 10), (4, 20)])
@@ -93,7 +97,7 @@ def test_ranges_made_private_keep_address_and_contents_and_are_shared_no_more(fi
     assert bytes_at(other, 0, 10).value == b"after"
 
 
-def test_a_range_of_nothing_takes_nothing(file):
+def test_empty_ranges_map_nothing(file):
     one = Mapping(file, 0)
     before = num_maps()
     one.make_private([(0, 0), (7, 7), (PAGE, PAGE)])
@@ -113,9 +117,10 @@ def test_a_mapping_goes_with_its_object_private_ranges_too(file):
     assert not any(start <= address + PAGE < end for start, end in starts)
 
 
-def test_what_was_written_before_and_is_written_after_is_in_memory_of_ones_own(file):
+def test_private_memory_keeps_earlier_writes_of_others_and_ignores_later_ones(file):
     """Whoever wrote it: pages that were never touched here too."""
-    one, other = Mapping(file, 0), Mapping(file, 0)
+    one = Mapping(file, 0)
+    other = Mapping(file, 0)
     bytes_at(other, 5 * PAGE, 10).value = b"before"
     one.make_private([(0, 8 * PAGE)])
     bytes_at(other, 5 * PAGE, 10).value = bytes_at(other, PAGE, 10).value = b"after"
@@ -125,8 +130,10 @@ def test_what_was_written_before_and_is_written_after_is_in_memory_of_ones_own(f
     assert bytes_at(one, 5 * PAGE, 10).value == b"before"
 
 
-def test_no_memory_for_a_mapping_is_told_and_only_that_range_stays_shared(file, monkeypatch):
-    one, other, real = Mapping(file, 0), Mapping(file, 0), mapping._map
+def test_failed_mapping_raises_and_only_its_range_stays_shared(file, monkeypatch):
+    one = Mapping(file, 0)
+    other = Mapping(file, 0)
+    real = mapping._map
     sizes = []
 
     def refuse_the_first(num_bytes, *rest):
@@ -145,8 +152,9 @@ def test_no_memory_for_a_mapping_is_told_and_only_that_range_stays_shared(file, 
 
 
 @pytest.mark.parametrize("code", [errno.ENOMEM, errno.EFAULT, errno.ENOSPC])
-def test_no_memory_for_a_copy_is_told_and_every_range_is_still_ones_own_to_write_to(file, monkeypatch, code):
-    one, other = Mapping(file, 0), Mapping(file, 0)
+def test_failed_copy_raises_and_writes_are_private_all_the_same(file, monkeypatch, code):
+    one = Mapping(file, 0)
+    other = Mapping(file, 0)
     for start in (0, 3 * PAGE):
         bytes_at(one, start, 10).value = b"before"
     refuse_to_populate(monkeypatch, code)
@@ -159,7 +167,8 @@ def test_no_memory_for_a_copy_is_told_and_every_range_is_still_ones_own_to_write
 
 
 def test_a_kernel_that_cannot_populate_copies_every_page_all_the_same(file, monkeypatch):
-    one, other = Mapping(file, 0), Mapping(file, 0)
+    one = Mapping(file, 0)
+    other = Mapping(file, 0)
     for page in range(20):
         bytes_at(one, page * PAGE, 10).value = b"before"
     refuse_to_populate(monkeypatch, errno.EINVAL)
@@ -195,7 +204,8 @@ def test_bytes_of_a_slot_can_be_read_without_mapping_it(file):
 
 @given(st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=20))
 def test_ranges_that_were_added_never_overlap_and_none_is_refused_without_need(pairs):
-    ranges, taken = [], set()
+    ranges = []
+    taken = set()
     for start, length in pairs:
         wanted = set(range(start, start + length))
         assert add_range(ranges, start, start + length) is not bool(wanted & taken)

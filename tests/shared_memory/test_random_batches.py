@@ -53,7 +53,8 @@ class Named:
 
 def events(loader):
     """Return batches, and an error in the place of a batch that cannot be collated."""
-    found, iterator = [], iter(loader)
+    found = []
+    iterator = iter(loader)
     while True:
         try:
             found.append(next(iterator))
@@ -65,7 +66,9 @@ def events(loader):
 
 def check_loader(num_examples, *, told, **arguments):
     """Compare many passes of one loader, some batches of which are held for a while, with torch's."""
-    named, held, seen = Named(), deque(maxlen=12), {"large": 0, "batches": 0, "errors": 0}
+    named = Named()
+    held = deque(maxlen=12)
+    seen = {"large": 0, "batches": 0, "errors": 0}
     collate = {"collate_fn": collate_as_told} if told else {}
     torchs = TorchDataLoader(Drawn(told=told), batch_sampler=named, **collate)
     with DataLoader(
@@ -81,7 +84,8 @@ def check_loader(num_examples, *, told, **arguments):
         )
         def check(structure, values, mode, sizes):
             named.tell(structure, values, mode, sizes)
-            expected, found = events(torchs), events(loader)
+            expected = events(torchs)
+            found = events(loader)
             assert len(found) == len(expected) == len(sizes)
             for one, other in zip(found, expected, strict=True):
                 assert_same(one, other)
@@ -114,7 +118,8 @@ def test_any_collation_through_workers_is_torchs():
 
 def test_torchs_own_workers_deliver_the_same():
     """Where they deliver at all: their shared memory changes or refuses some kinds of tensor."""
-    named, num_same = Named(), 0
+    named = Named()
+    num_same = 0
     arguments = {"batch_sampler": named, "num_workers": 1, "persistent_workers": True}
     torchs = TorchDataLoader(Drawn(told=False), **arguments)
     with DataLoader(Drawn(told=False), **arguments) as loader:

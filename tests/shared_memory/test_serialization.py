@@ -104,7 +104,7 @@ def test_nested_things_come_through_unchanged():
     assert [len(t) for t in back["ragged"]] == [0, 2]
 
 
-def test_what_arrives_can_be_written_to():
+def test_decoded_tensors_and_arrays_are_writable():
     back = there_and_back({"t": torch.zeros(3), "a": np.zeros(3)})
     back["t"] += 1
     back["a"] += 1

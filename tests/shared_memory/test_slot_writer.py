@@ -27,7 +27,8 @@ def link():
 class TestWhatAWorkerKeeps:
     @pytest.mark.parametrize("keep", ["samples", "batch", "view", "array"])
     def test_changes_with_no_later_batch_and_changes_none(self, link, keep):
-        kept, received = [], []
+        kept = []
+        received = []
 
         def collate(samples):
             batch = collate_in(link)(samples)
@@ -73,7 +74,7 @@ class TestWhatAWorkerKeeps:
 
 
 class TestRoom:
-    def test_what_does_not_fit_into_a_window_comes_along(self, monkeypatch):
+    def test_buffers_beyond_the_window_are_sent_through_the_pipe(self, monkeypatch):
         monkeypatch.setattr("lit_loader.memory.slot_writer.WINDOW_BYTES", 64 * mmap.PAGESIZE)
         link = Link()
         for count in (3, 30, 5):

@@ -27,7 +27,7 @@ def link():
     link.close()
 
 
-def test_a_slot_that_was_let_go_is_used_again_and_one_that_is_held_is_not(link):
+def test_slot_is_reused_after_its_last_reference_and_not_before(link):
     first = link.send(large(1))
     address = first.data_ptr()
     second = link.send(large(2))
@@ -156,7 +156,7 @@ class TestTheBoundOnWhatIsKept:
         assert (other == 2).all()
         link.close()
 
-    def test_what_growth_added_gives_its_memory_back(self, link):
+    def test_additional_slots_free_their_memory(self, link):
         kept = [link.send(large(n, 1 << 18)) for n in range(40)]
         grown = link.used_bytes
         assert grown >= 40 << 20
@@ -196,10 +196,12 @@ def assert_nothing_is_left(link):
 
 
 def test_closed_slots_leave_what_is_held_and_free_the_rest(link):
-    held, let_go = link.send(large(1, 1 << 16)), link.send(large(2, 1 << 16))
+    held = link.send(large(1, 1 << 16))
+    let_go = link.send(large(2, 1 << 16))
     unopened = link.slots.ticket()
     link.write(unopened, lambda writer: large(3, 1 << 16))
-    file, kept = Mapping(link.file, 0), link.used_bytes
+    file = Mapping(link.file, 0)
+    kept = link.used_bytes
     del let_go
     duplicate = os.dup(link.file._fd)
     try:
@@ -225,7 +227,7 @@ def size_of(fd):
     return os.fstat(fd).st_blocks * 512
 
 
-def test_a_batch_that_comes_too_late_to_be_opened_is_told_so(link):
+def test_opening_a_batch_of_closed_slots_raises(link):
     ticket = link.slots.ticket()
     frame = link.write(ticket, lambda writer: large(1))
     link.close()
@@ -233,7 +235,7 @@ def test_a_batch_that_comes_too_late_to_be_opened_is_told_so(link):
         link.read(ticket, frame)
 
 
-def test_where_no_more_can_be_mapped_batches_are_copied(link, monkeypatch):
+def test_batches_are_copied_if_mapping_fails(link, monkeypatch):
     held = link.send(large(1))
     tickets = [link.slots.ticket() for _ in range(2)]
     frames = [link.write(ticket, lambda writer: {"a": large(2), "b": large(3).numpy()}) for ticket in tickets]
@@ -250,7 +252,7 @@ def refuse(*_):
     raise OSError(12, "no memory")
 
 
-def test_there_are_no_slots_where_they_cannot_be_made_or_mapped(monkeypatch):
+def test_open_slots_returns_none_if_the_platform_refuses(monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr("lit_loader.memory.mapping._map", refuse)
         assert open_slots() is None
@@ -262,9 +264,10 @@ def test_there_are_no_slots_where_they_cannot_be_made_or_mapped(monkeypatch):
         assert open_slots() is None
 
 
-def test_slots_are_let_go_in_any_thread_while_others_are_taken(link):
+def test_slots_are_freed_in_any_thread_while_others_are_opened(link):
     """Every batch is looked at after the threads have had time to let others go."""
-    wrong, queue = [], []
+    wrong = []
+    queue = []
 
     def let_go():
         while not stop.is_set():
