@@ -151,6 +151,7 @@ class PictureLogger(Callback):
     def _publish(self, trainer: Trainer, name: str, figure: Figure) -> None:
         """Write a picture to the folder, and pass it to the loggers."""
         folder = Path(trainer.default_root_dir, "pictures") if self.folder is None else self.folder
+        # Encoded once, for the file and for loggers that take images.
         buffer = io.BytesIO()
         figure.savefig(buffer, format="png", dpi=120)
         with new_file(folder / f"{name}.png", mode=0o666) as file:

@@ -190,6 +190,7 @@ class PredictionWriter(BasePredictionWriter):
     ) -> AnnotationTable:
         """Return the images of a set, with the classes of the model before all others."""
         images = samples
+        # The table of the data module has one row per object; that of the source has one per image.
         if datamodule.sample_unit == "object":
             images = with_same_names([samples.select([]), datamodule.source.tables("predict")[index]])[1]
         other_names = [name for name in images.class_names if name not in self._class_names]
@@ -270,6 +271,7 @@ class PredictionWriter(BasePredictionWriter):
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             parts: list[Any] | None = [None] * dist.get_world_size() if trainer.is_global_zero else None
             dist.gather_object(predictions, parts)
+            # A sample that several ranks have predicted counts once: the lowest rank's.
             for part in parts or ():
                 predictions = {**part, **predictions}
         if not trainer.is_global_zero:

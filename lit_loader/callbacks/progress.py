@@ -94,6 +94,7 @@ class TrainingProgressBar(RichProgressBar):
         """Disable the bar in a pipe or a file, where each frame would be a line."""
         super().setup(trainer, pl_module, stage)
         console = Console()
+        # A notebook is no terminal, but redraws the bar in place.
         if not console.is_terminal and not console.is_jupyter:
             self.disable()
 

@@ -55,6 +55,7 @@ class SigtermCheckpoint(Checkpoint):
         """Reset for a second fit; with several ranks, handle the signal until Lightning's teardown."""
         self.has_saved = False
         self.received = False
+        # Python allows signal handlers only in the main thread.
         if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note_signal)
 
