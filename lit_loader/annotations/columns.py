@@ -49,6 +49,7 @@ class RaggedColumn(ABC):
                     f"{name} of a {type(self).__name__} must be a vector of {dtype.__name__}, "
                     f"got {array.dtype} of shape {array.shape}"
                 )
+            # A view, so that the flag of the caller's array is not changed.
             view = np.ascontiguousarray(array).view()
             view.flags.writeable = False
             setattr(self, name, view)
@@ -230,10 +231,12 @@ class ColumnSpec:
             return None
         if ragged is not None:
             return ragged(*(arrays[part] for part in parts))
+        # Booleans are stored as bytes; other values than 0 and 1 would be undefined behaviour in a boolean array.
         flat = arrays[name]
         if self.kind is np.bool_ and flat.dtype == np.uint8 and not (flat > 1).any():
             flat = flat.view(np.bool_)
         shape = self._row_shape(num_points)
+        # `convert` compares the number of rows with the other columns; an incomplete last row is an error here.
         return flat.reshape(flat.size // max(1, int(np.prod(shape))), *shape)
 
     def _row_shape(self, num_points: int) -> tuple[int, ...]:
@@ -288,8 +291,10 @@ def frozen_array(
     # A value beyond float32 becomes infinite here, and the column's own check reports it.
     with np.errstate(over="ignore"):
         column = np.ascontiguousarray(source, dtype=target)
+    # Casting wraps integers around silently, for example 300 to uint8.
     if target.kind in "iu" and not np.array_equal(column, source):
         raise ValueError(f"{name} has values that do not fit {target}")
+    # An array that is read-only already is shared; it is usually a view of the mapped cache file.
     if column.flags.writeable:
         column = column.copy() if np.may_share_memory(column, source) else column
         column.flags.writeable = False
@@ -319,5 +324,6 @@ def gather_ragged(offsets: IndexArray, rows: IndexArray) -> tuple[IndexArray, In
     starts = offsets[rows]
     lengths = offsets[rows + 1] - starts
     new_offsets = offsets_of(lengths)
+    # Element k of the result is k places after the start of the result; shift it to the start of its source row.
     positions = np.arange(new_offsets[-1], dtype=np.int64) + np.repeat(starts - new_offsets[:-1], lengths)
     return positions, new_offsets

@@ -42,6 +42,7 @@ class KeypointSchema:
         for position, times in Counter(chain(*pairs)).items():
             if times > 1:
                 raise ValueError(f"flip_pairs has position {position} twice; a point has one mirror image")
+        # The dataclass is frozen, and lists are converted to tuples so that a schema is hashable.
         object.__setattr__(self, "names", names)
         object.__setattr__(self, "flip_pairs", pairs)
         if self.normalization_pair is not None:
@@ -78,6 +79,7 @@ class KeypointSchema:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise ValueError(f"expected two positions in {field_name}, got {pair!r}")
         for position in pair:
+            # `bool` is a subclass of `int`, and True would silently mean position 1.
             if isinstance(position, bool) or not isinstance(position, int):
                 raise TypeError(f"positions in {field_name} must be int, got {position!r}")
             if not 0 <= position < len(self.names):
@@ -110,6 +112,7 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
         return KEYPOINT_SCHEMAS[spec]
     if isinstance(spec, Mapping):
         return _from_mapping(spec)
+    # `bool` is a subclass of `int`, and True would silently mean one point.
     if isinstance(spec, bool) or not isinstance(spec, int):
         raise TypeError(
             f"expected schema as a name, a KeypointSchema, a mapping with names, or the number of points, got {spec!r} "
@@ -140,6 +143,7 @@ def _positions(pair: Any, names: tuple[str, ...]) -> Any:
     """Replace names in a pair by their positions; the schema checks everything else."""
     if isinstance(pair, str) or not isinstance(pair, Sequence):
         return pair
+    # Names are looked up here and not in the schema, which only knows positions.
     unknown = [point for point in pair if isinstance(point, str) and point not in names]
     if unknown:
         raise ValueError(f"a pair of the schema has {unknown[0]!r}, which is not one of its names")
@@ -161,6 +165,7 @@ _FACE_5 = KeypointSchema(
     normalization_pair=(0, 1),
 )
 
+# Positions of the pairs follow the mark-up's figure; points on the mirror axis have no pair.
 _FACE_68 = KeypointSchema(
     names=_numbered(68),
     flip_pairs=(

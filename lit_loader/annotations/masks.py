@@ -115,6 +115,7 @@ class Masks(RaggedColumn):
             raise ValueError(
                 f"mask {np.flatnonzero(has_both)[0]} has polygons and run lengths; pass one of them"
             )
+        # Sums are taken in int64, because uint32 counts from a file may overflow.
         sums = np.diff(offsets_of(self.runs)[self.run_offsets])
         pixels = self.heights.astype(np.int64) * self.widths
         wrong = (sums != pixels) | (sums > MAX_MASK_PIXELS) | (np.minimum(self.heights, self.widths) < 0)
@@ -195,6 +196,7 @@ def row_crossings(points: npt.NDArray[np.float64], starts: IndexArray, height: i
         starts: int64 ``(P + 1,)``; polygon p has ``points[starts[p]:starts[p + 1]]``.
         height: Height of the canvas in pixels; rows outside it do not count.
     """
+    # A row of pixels is crossed at its centre, y + 0.5.
     rows = np.ceil(np.clip(points[:, 1], 0, height) - 0.5)
     return int(np.abs(rows[_next_points(starts)] - rows).sum())
 
@@ -233,6 +235,7 @@ def _draw_polygons(bitmap: Bitmap, points: npt.NDArray[np.float64], starts: Inde
     height, width = bitmap.shape
     left, top = (int(side) for side in np.clip(np.floor(points.min(axis=0)), 0, (width, height)))
     right, bottom = (int(side) for side in np.clip(np.ceil(points.max(axis=0)), 0, (width, height)))
+    # Outside the canvas.
     if left >= right or top >= bottom:
         return
     # Every edge is computed from its upper to its lower end. Rounding then gives the two polygons at a common edge the
@@ -264,6 +267,7 @@ def _bands(edges: _Edges, top: int, bottom: int) -> Iterator[tuple[int, int]]:
     num_crossings = offsets_of(np.cumsum(begins - ends)[:-1])
     start = 0
     while start < bottom - top:
+        # At least one row per band, even if it alone exceeds the limit.
         limit = num_crossings[start] + _CROSSINGS_AT_ONCE
         end = max(start + 1, int(np.searchsorted(num_crossings, limit, side="right")) - 1)
         yield top + start, top + end
@@ -280,6 +284,7 @@ def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bit
     x = edges.upper[edge, 0] + (y + 0.5 - edges.upper[edge, 1]) * edges.slopes[edge]
     columns = np.clip(np.ceil(x - 0.5), x_min, x_max).astype(np.int64) - x_min
     shape = (bottom - top, x_max - x_min + 1)
+    # The extra column at the right collects crossings behind the last pixel.
     cells = (y - top) * shape[1] + columns
     # A pixel is inside a single polygon if the number of crossings to its left is odd.
     if not len(cells) or edges.polygons[0] == edges.polygons[-1]:
@@ -300,6 +305,7 @@ def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bit
 def _draw_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, float]) -> Bitmap:
     counts = np.asarray(runs.counts)
     if (runs.height, runs.width) == (height, width) and scale == (1.0, 1.0):
+        # Runs alternate between outside (even) and inside (odd), and go column by column.
         pixels = np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
         return np.ascontiguousarray(pixels.reshape(width, height).T)
     # The canvas differs from the annotated image: look up the run of each canvas pixel's centre.
@@ -308,6 +314,7 @@ def _draw_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, fl
     ends = np.cumsum(counts, dtype=np.int64)
     run_of_pixel = np.searchsorted(ends, xs[None] * runs.height + ys[:, None], side="right")
     bitmap: Bitmap = run_of_pixel.astype(np.uint8) & 1
+    # Beyond the annotated image the search gives the run of another column.
     bitmap[ys >= runs.height] = 0
     bitmap[:, xs >= runs.width] = 0
     return bitmap
@@ -319,6 +326,7 @@ def run_lengths(bitmap: npt.ArrayLike) -> RunLengths:
     height, width = mask.shape
     flat = mask.T.reshape(-1)
     changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
+    # The first count is outside, so a mask that begins inside gets an empty run first.
     edges = np.concatenate([[0], [0] if flat[:1].any() else [], changes, [flat.size]])
     return RunLengths(np.diff(edges).astype(np.uint32), height, width)
 
@@ -356,6 +364,8 @@ def decode_counts(text: str | bytes) -> npt.NDArray[np.int64]:
     counts = np.add.reduceat((chars & 31) << shift, starts)
     is_negative = chars[ends] & 16 != 0
     counts[is_negative] -= np.int64(1) << (shift[ends[is_negative]] + 5)
+    # Counts 0, 1 and 2 are absolute; each later one is the difference to the count two places before. So the odd counts
+    # and the even counts from 2 on add up separately.
     counts[1::2] = np.cumsum(counts[1::2])
     counts[2::2] = np.cumsum(counts[2::2])
     if counts.min() < 0:

@@ -44,6 +44,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
             )
     if split is None and len({table.split for table in tables}) == 1:
         split = first.split
+    # A single table stays a view of its cache file.
     if len(tables) == 1 and split == first.split:
         return first
     attributes = _attribute_values(tables, _union)
@@ -58,6 +59,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
         for name, spec in COLUMNS.items()
         if spec.rows != "classes"
     }
+    # A new report, because merging changes it and tables are immutable.
     report = ReadReport(max_details=max(table.report.max_details for table in tables))
     for table in tables:
         report.merge(table.report)
@@ -126,6 +128,7 @@ def _with_names(
 def _attribute_values(
     tables: Sequence[AnnotationTable], join: Callable[[Iterable[tuple[str, ...]]], tuple[str, ...]]
 ) -> dict[str, tuple[str, ...]]:
+    # Order of first occurrence, which `_with_names` compares with the order in each table.
     names = _union(table.attributes for table in tables)
     return {n: join(table.attributes[n].names for table in tables if n in table.attributes) for n in names}
 

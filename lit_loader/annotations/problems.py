@@ -41,6 +41,7 @@ class ReadReport:
         if max_details < 0:
             raise ValueError(f"max_details={max_details} must be >= 0")
         self.max_details = max_details
+        # Counts and details are separate, because most problems of a broken data set are only counted.
         self._counts: dict[tuple[str, str], int] = {}
         self._details: dict[tuple[str, str], list[Problem]] = {}
 
@@ -76,6 +77,7 @@ class ReadReport:
 
     def merge(self, other: ReadReport) -> None:
         """Add the counts of another report, and its details up to ``max_details``."""
+        # Details of this report come first: workers are merged in the order of the files.
         for (kind, action), count in other._counts.items():
             self.add_count(kind, action, count)
             details = self._details.setdefault((kind, action), [])
@@ -127,6 +129,7 @@ class ReadReport:
             report = cls(max_details=values["max_details"])
             for kind, action, count in values["counts"]:
                 report.add_count(str(kind), str(action), count)
+            # `add` would count them again.
             for problem in (Problem(**fields) for fields in values["problems"]):
                 report._details.setdefault((problem.kind, problem.action), []).append(problem)
         except (KeyError, TypeError, ValueError) as error:

@@ -70,6 +70,7 @@ def hold_out(
     copies, is_new = find_copies(table, cache_dir)
     text = ""
     if copies:
+        # Every image is its own group without a pattern, so copies are the only groups of several images.
         groups = _connected(list(table.image_paths) if groups is None else groups, copies)
         a, b = (table.image_paths[i] for i in copies[0][:2])
         text = (
@@ -89,6 +90,7 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
     Returns:
         Per group, the positions of its images in the table, ascending.
     """
+    # The key covers the table's sources and its image paths, so other images or annotations are compared anew.
     key = hashlib.blake2b(
         f"{table.cache_key} {table.root}".encode("utf-8", "surrogateescape"), digest_size=16
     )
@@ -101,6 +103,7 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
         copies = json.loads(path.read_bytes())
         if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
             return copies, False
+    # Each trait is more expensive and more precise than the one before, and only splits the groups further.
     copies = [list(range(table.num_images))]
     for trait in (os.path.getsize, _tail, _digest):
         copies = [subgroup for group in copies for subgroup in _equal_images(table, group, trait)]
@@ -123,6 +126,7 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
     for name, table in tables.items():
         for path in table.image_paths:
             sets_of_file.setdefault(f"{table.root}/{path}", set()).add(name)
+    # As in `find_copies`, but a group matters only while it has files of more than one set.
     groups = [list(sets_of_file)]
     for trait in (os.path.getsize, _tail, _digest):
         groups = [
@@ -138,6 +142,7 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
             files_of_a = [file for file in files if a in sets_of_file[file]]
             for file in files:
                 if b in sets_of_file[file]:
+                    # Of several originals in the first set, the first one counts.
                     pairs += [(other, file) for other in files_of_a if other != file][:1]
         if pairs:
             original, copy = (os.path.relpath(file, tables[a].root) for file in pairs[0])
@@ -217,6 +222,7 @@ def group_names(paths: Iterable[str], pattern: str) -> list[str]:
         compiled = re.compile(pattern)
     except re.error as error:
         raise ValueError(f"group_pattern={pattern!r} is not a regular expression: {error}") from None
+    # Without a group the whole match would identify an image, and nothing would be kept together.
     if compiled.groups == 0:
         raise ValueError(
             f"group_pattern={pattern!r} has no group; put the identifying part in parentheses: '([a-z]+)_'"
@@ -273,6 +279,7 @@ def _equal_images(
 
 def _tail(path: str) -> bytes:
     with Path(path).open("rb") as file:
+        # The end of a file differs more often than its header, which cameras write alike.
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         return file.read()
 
@@ -322,6 +329,7 @@ def _assign_units(
     sizes = np.bincount(unit_of_image, minlength=num_units)
     num_unassigned = np.bincount(labels, minlength=num_labels)  # units of each label without a part
     num_assigned = np.zeros((len(shares), num_labels), dtype=np.int64)  # units of each label in each part
+    # Images that each part still needs, of each label and in all; both may become negative.
     lacking = np.outer(shares, np.bincount(labels, weights=counts, minlength=num_labels))
     capacity = np.asarray(shares) * len(unit_of_image)
     part_of_unit = np.full(num_units, -1, dtype=np.int64)

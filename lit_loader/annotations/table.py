@@ -154,6 +154,7 @@ class AnnotationTable:
 
     def __post_init__(self) -> None:
         paths = COLUMNS["image_paths"].convert("", self.image_paths, rows=len(self.image_paths), num_points=0)
+        # The paths are converted first, because `image_ids` defaults to them.
         values: dict[str, Any] = {
             "image_paths": paths,
             "image_ids": paths if self.image_ids is None else self.image_ids,
@@ -188,11 +189,13 @@ class AnnotationTable:
             _check_distinct(names, field_name=column)
             _check_ids(ids, low=-1, names=names, column=column, names_field="values")
             attributes[name] = Attribute(ids=ids, names=names)
+        # The dataclass is frozen; a proxy keeps callers from changing the mapping in place as well.
         object.__setattr__(self, "attributes", MappingProxyType(attributes))
 
     def _check_names(self) -> None:
         _check_distinct(self.class_names, field_name="class_names")
         _check_distinct(self.keypoint_names, field_name="keypoint_names")
+        # All three are present or all are absent, so the set has one element.
         if len({self.keypoints is None, self.visibility is None, not self.keypoint_names}) > 1:
             raise ValueError("keypoints, visibility and keypoint_names go together: pass all of them or none")
         if self.keypoint_names:
@@ -245,6 +248,7 @@ class AnnotationTable:
         """Return the rows of an image's objects."""
         if not -self.num_images <= index < self.num_images:
             raise IndexError(f"image {index} is outside a table of {self.num_images} images")
+        # A negative index counts from the end, as for a list.
         index %= self.num_images
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
 
@@ -293,6 +297,7 @@ class AnnotationTable:
         """
         ids, names = self.labels_of(by)
         has_value = ids >= 0
+        # One bincount over (image, label) cells instead of one per image.
         cells = (self.image_of_object() * len(names) + ids)[has_value]
         counts = np.bincount(cells, minlength=self.num_images * len(names)).astype(np.int64)
         return counts.reshape(self.num_images, len(names))
@@ -311,6 +316,7 @@ class AnnotationTable:
             TypeError: If ``indices`` are not integers.
             IndexError: If an index is outside the table.
         """
+        # The new lineage is composed with the old one, so that it always refers to rows of the file.
         rows = _checked_rows(indices, limit=self.num_images, unit="images")
         objects, offsets = gather_ragged(self.offsets, rows)
         lineage = self._lineage
@@ -333,6 +339,7 @@ class AnnotationTable:
         """
         all_objects = np.arange(self.num_objects, dtype=np.int64)
         objects = all_objects if rows is None else _checked_rows(rows, limit=self.num_objects, unit="objects")
+        # `side="right"` skips images without objects, whose offsets are equal.
         images = np.searchsorted(self.offsets, objects, side="right") - 1
         lineage = self._lineage
         if lineage is not None:
@@ -381,6 +388,7 @@ class AnnotationTable:
         if missing:
             raise ValueError(f"class_names={names} lacks the table's classes {missing}; add them")
         lookup = np.array([new_labels[name] for name in self.class_names], dtype=np.int64)
+        # `argsort` inverts the lookup: it gives the old class of each new one.
         if category_ids is None and ids is not None and len(names) == len(lookup):
             category_ids = ids[np.argsort(lookup)]
         labels = lookup[self.labels]
@@ -406,6 +414,7 @@ class AnnotationTable:
             table = cls(**read_table(path, COLUMNS, key=key))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise CacheError(f"{path} does not hold a valid table ({error}); delete it") from None
+        # Only now are the rows known to be those of the file.
         object.__setattr__(table, "_lineage", _Lineage(path=str(path), key=key, offsets=table.offsets))
         return table
 
@@ -425,6 +434,7 @@ class AnnotationTable:
         return self._changed(lineage, offsets=offsets, attributes=attributes, **columns)
 
     def _changed(self, lineage: _Lineage | None, **changes: Any) -> AnnotationTable:
+        # `replace` runs the checks again, and loses the lineage because it is not an argument of the constructor.
         table = replace(self, **changes)
         object.__setattr__(table, "_lineage", lineage)
         return table
@@ -434,6 +444,7 @@ class AnnotationTable:
         return {f.name: getattr(self, f.name) for f in fields(self) if f.init}
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # The file is mapped again on the other side, so its pages are shared between processes.
         if self._lineage is not None:
             lineage = self._lineage
             ids = None if self.category_ids is None else tuple(self.category_ids.tolist())
@@ -487,6 +498,7 @@ def _reopen(
     category_ids: tuple[int, ...] | None,
 ) -> AnnotationTable:
     """Unpickle a table from its cache file."""
+    # Classes first: renumbering keeps the rows, so the order of the two steps does not matter.
     table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names, category_ids=category_ids)
     if by_object:
         return table.per_object(rows)

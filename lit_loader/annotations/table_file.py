@@ -45,6 +45,7 @@ def write_table(path: Path, parts: Mapping[str, Any], specs: Mapping[str, Column
     arrays = {"offsets": parts["offsets"]} | {f"{_ATTRIBUTE}{name}": a.ids for name, a in attributes.items()}
     for name, spec in specs.items():
         arrays |= spec.to_arrays(name, parts[name])
+    # The remaining arguments are plain values, which JSON can store.
     header = {name: part for name, part in parts.items() if name not in specs and name != "offsets"} | {
         "format": _FORMAT,
         "key": key,
@@ -119,6 +120,7 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
         with pa.memory_map(str(path), "r") as source:
             reader = pa.ipc.open_file(source)
             metadata = reader.schema.metadata or {}
+            # Header and key are checked before any buffer is touched, so a stale file costs no reading.
             if metadata.get(b"magic") != _MAGIC:
                 raise CacheError(f"{path} was not written by this version; delete it")
             encoded = metadata[b"header"]
@@ -138,6 +140,7 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
         raise
     except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, RecursionError) as error:
         raise CacheError(f"{path} is damaged ({type(error).__name__}: {error}); delete it") from None
+    # This reads the whole file once; it also brings its pages into memory.
     if _checksum(encoded, arrays) != metadata.get(b"checksum"):
         raise CacheError(f"{path} is damaged (its checksum does not match); delete it")
     return arrays, header

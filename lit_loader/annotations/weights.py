@@ -41,6 +41,7 @@ def image_labels(table: AnnotationTable, by: str | None = None) -> LabelSets:
     """
     ids, names = table.labels_of(by)
     stride = max(len(names), 1)
+    # Unique (image, label) cells, sorted, so the labels of an image are consecutive and ascending.
     cells = np.unique((table.image_of_object() * stride + ids)[ids >= 0])
     counts = np.bincount(cells // stride, minlength=table.num_images)
     return LabelSets(offsets=offsets_of(counts), classes=cells % stride)
@@ -84,6 +85,7 @@ def class_weights(counts: npt.ArrayLike, *, exponent: float = 1.0) -> npt.NDArra
         raise ValueError(f"exponent={exponent} must be in [0, 1]")
     present = values > 0
     weights = np.zeros_like(values)
+    # Classes without objects keep weight 0, and do not count among the C classes.
     weights[present] = (values.sum() / (present.sum() * values[present])) ** exponent
     return weights
 
@@ -134,9 +136,11 @@ def image_weights(
     result = np.bincount(images, weights=object_weights, minlength=table.num_images).astype(np.float64)
     if reduce == "max":
         result[:] = 0.0
+        # `result[images] = ...` would keep the last object of an image, not the largest.
         np.maximum.at(result, images, object_weights)
     elif reduce == "mean":
         result[is_filled] /= num_objects[is_filled]
+    # By default as rare as the rarest other image, because a weight of 0 would exclude these images.
     if not is_filled.all():
         smallest = float(result[is_filled].min()) if is_filled.any() else 1.0
         result[~is_filled] = smallest if empty_weight is None else empty_weight

@@ -1,4 +1,4 @@
-"""A table that uses every column, and what it is to be the same table."""
+"""A table that uses every column, and comparison of tables."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ import numpy as np
 from lit_loader.annotations import AnnotationTable, Attribute, Masks, Problem, ReadReport, RunLengths
 from lit_loader.annotations.table import COLUMNS
 
-SQUARE, TRIANGLE = [[1, 1], [5, 1], [5, 4], [1, 4]], [0, 0, 9, 0, 0, 9]
+SQUARE = [[1, 1], [5, 1], [5, 4], [1, 4]]
+TRIANGLE = [0, 0, 9, 0, 0, 9]
 
 
 def full_table(root="/data", **changes):

@@ -49,10 +49,10 @@ def read(three_images, tmp_path):
 @pytest.fixture
 def builds(monkeypatch):
     """A list that grows by one for each table built from XML."""
-    made = []
+    builds = []
     original = reader.build_table
-    monkeypatch.setattr(reader, "build_table", lambda *a, **k: made.append(1) or original(*a, **k))
-    return made
+    monkeypatch.setattr(reader, "build_table", lambda *a, **k: builds.append(1) or original(*a, **k))
+    return builds
 
 
 def touch(path, seconds=10):
@@ -64,7 +64,7 @@ def files_of(tmp_path):
     return sorted((tmp_path / "cache").rglob("*.arrow"))
 
 
-def test_a_warm_read_opens_no_annotation_and_no_image_and_gives_all_weights(read, opened, three_images):
+def test_warm_read_opens_no_annotation_or_image(read, opened, three_images):
     read()
     assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {
         ".xml",
@@ -77,8 +77,10 @@ def test_a_warm_read_opens_no_annotation_and_no_image_and_gives_all_weights(read
     assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {".txt"}
 
 
-def test_a_warm_table_equals_the_cold_one_and_is_mapped(read, builds):
-    fresh, cold, warm = read(use_cache=False), read(), read()
+def test_warm_table_equals_cold_table_and_is_mapped(read, builds):
+    fresh = read(use_cache=False)
+    cold = read()
+    warm = read()
     assert len(builds) == 2
     for table in (cold, warm):
         assert not table.boxes.flags.owndata
@@ -87,7 +89,7 @@ def test_a_warm_table_equals_the_cold_one_and_is_mapped(read, builds):
         assert list(table.image_paths) == list(fresh.image_paths)
 
 
-def test_a_warm_table_keeps_the_report(read, three_images):
+def test_warm_table_keeps_report(read, three_images):
     three_images.add("b", ("dog", 9, 9, 3, 3))
     assert read().report.counts == read().report.counts == {("swapped", "fix"): 1}
     assert read().report.problems[0].file == "Annotations/b.xml"
@@ -104,7 +106,7 @@ def test_a_warm_table_keeps_the_report(read, three_images):
     ],
     ids=["time", "content", "split", "order", "time of the split"],
 )
-def test_a_change_of_what_the_table_is_made_of_builds_it_again(read, builds, three_images, change):
+def test_change_of_sources_or_settings_rebuilds_table(read, builds, three_images, change):
     read()
     change(three_images)
     read()
@@ -122,14 +124,14 @@ def test_a_change_of_what_the_table_is_made_of_builds_it_again(read, builds, thr
         {"split_dir": "./ImageSets/Main"},
     ],
 )
-def test_every_setting_has_a_table_of_its_own(read, builds, arguments):
+def test_each_setting_has_its_own_cached_table(read, builds, arguments):
     read()
     read(**arguments)
     read(**arguments)
     assert len(builds) == 2
 
 
-def test_what_the_table_is_not_made_of_leaves_it_fresh(read, builds, three_images):
+def test_unrelated_changes_keep_table_fresh(read, builds, three_images):
     read()
     three_images.add("z")
     (three_images.root / "notes.txt").touch()
@@ -147,7 +149,7 @@ def test_use_cache_false_reads_and_writes_no_cache(read, builds, tmp_path):
 
 
 @pytest.mark.parametrize("content", [b"", b"junk" * 100, None], ids=["empty", "junk", "cut short"])
-def test_a_damaged_cache_file_is_built_again_and_replaced(read, builds, tmp_path, content):
+def test_damaged_cache_file_is_rebuilt(read, builds, tmp_path, content):
     read()
     (file,) = files_of(tmp_path)
     good = file.read_bytes()
@@ -157,7 +159,7 @@ def test_a_damaged_cache_file_is_built_again_and_replaced(read, builds, tmp_path
     assert file.read_bytes() == good
 
 
-def test_a_cache_file_renamed_to_another_key_is_built_again(read, builds, tmp_path):
+def test_cache_file_under_another_key_is_rebuilt(read, builds, tmp_path):
     read()
     (file,) = files_of(tmp_path)
     read(one_based=True)
@@ -167,7 +169,7 @@ def test_a_cache_file_renamed_to_another_key_is_built_again(read, builds, tmp_pa
     assert len(builds) == 3
 
 
-def test_a_table_of_another_root_under_the_right_key_is_not_used(read, tmp_path):
+def test_table_of_another_root_is_not_used(read, tmp_path):
     table = read()
     (file,) = files_of(tmp_path)
     parts = {**table._parts(), "root": "/elsewhere"}
@@ -175,7 +177,7 @@ def test_a_table_of_another_root_under_the_right_key_is_not_used(read, tmp_path)
     assert read().root == table.root
 
 
-def test_files_that_change_while_they_are_read_are_read_again(read, three_images, monkeypatch, builds):
+def test_files_changed_during_read_are_read_again(read, three_images, monkeypatch, builds):
     original = reader.build_table
 
     def build(*arguments, **named):
@@ -183,10 +185,10 @@ def test_files_that_change_while_they_are_read_are_read_again(read, three_images
             three_images.add("a", ("dog", 1, 1, 2, 2))
         return original(*arguments, **named)
 
-    before = read(use_cache=False).num_objects
+    num_objects = read(use_cache=False).num_objects
     monkeypatch.setattr(reader, "build_table", build)
-    assert read().num_objects == before
-    assert read().num_objects == before + 1
+    assert read().num_objects == num_objects
+    assert read().num_objects == num_objects + 1
 
 
 def test_a_set_with_two_files_of_one_id_is_read_once(read, three_images, builds):
@@ -197,7 +199,7 @@ def test_a_set_with_two_files_of_one_id_is_read_once(read, three_images, builds)
     assert len(builds) == 1
 
 
-def test_a_trusted_cache_gives_the_last_table_with_no_look_at_the_files(read, builds, three_images, opened):
+def test_trusted_cache_returns_last_table_without_checking_files(read, builds, three_images, opened):
     read()
     three_images.split("train", "a\n")
     opened.clear()
@@ -209,7 +211,7 @@ def test_a_trusted_cache_gives_the_last_table_with_no_look_at_the_files(read, bu
 
 
 @pytest.mark.parametrize("damage", ["none yet", "no table", "other options", "no key", "read only"])
-def test_a_trusted_cache_without_the_table_is_filled_as_always(read, builds, tmp_path, monkeypatch, damage):
+def test_trusted_cache_without_table_reads_files(read, builds, tmp_path, monkeypatch, damage):
     if damage != "none yet":
         read(one_based=damage == "other options")
     if damage == "no table":
@@ -222,7 +224,7 @@ def test_a_trusted_cache_without_the_table_is_filled_as_always(read, builds, tmp
     assert len(builds) == {"none yet": 1, "no table": 2, "other options": 2}.get(damage, 1)
 
 
-def test_a_trusted_cache_never_gives_a_table_older_than_the_last(read, builds, three_images):
+def test_trusted_cache_never_returns_older_table(read, builds, three_images):
     read(missing_image="drop")
     (three_images.root / "JPEGImages/c.jpg").unlink()
     touch(three_images.root / "Annotations/c.xml")
@@ -230,7 +232,7 @@ def test_a_trusted_cache_never_gives_a_table_older_than_the_last(read, builds, t
     assert read(missing_image="drop", trust_cache=True).num_images == 2
 
 
-def test_a_damaged_note_of_the_last_read_counts_as_missing(read, builds, tmp_path):
+def test_damaged_record_of_last_read_counts_as_missing(read, builds, tmp_path):
     read()
     (path,) = (tmp_path / "cache").rglob("*.last")
     key = path.read_bytes()
@@ -259,7 +261,7 @@ def _read_into(root, folder, queue):
     queue.put(pickle.dumps(read_annotations("voc", root, cache_dir=folder, progress=False)))
 
 
-def test_builders_at_once_leave_one_complete_file(three_images, tmp_path):
+def test_concurrent_writers_leave_one_complete_file(three_images, tmp_path):
     context = multiprocessing.get_context("fork")
     queue = context.SimpleQueue()
     arguments = (three_images.root, tmp_path / "cache", queue)
@@ -293,9 +295,9 @@ def test_the_folder_follows_the_argument_then_xdg_then_home(monkeypatch, tmp_pat
         cache_folder()
 
 
-def test_nothing_is_written_beside_the_data(read, three_images, tmp_path, monkeypatch):
+def test_data_folder_stays_unchanged(read, three_images, tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    before = sorted(three_images.root.rglob("*"))
+    files = sorted(three_images.root.rglob("*"))
     read(cache_dir=None)
-    assert sorted(three_images.root.rglob("*")) == before
+    assert sorted(three_images.root.rglob("*")) == files
     assert len(files_of(tmp_path)) == 1

@@ -1,4 +1,4 @@
-"""What makes a cached table stale: its key, and the images whose size it depends on."""
+"""Staleness of a cached table: its key, and the images whose size it depends on."""
 
 from __future__ import annotations
 
@@ -65,11 +65,11 @@ def test_an_image_of_another_size_gives_other_boxes(fractions, tmp_path):
     assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [20, 10, 60, 30]
 
 
-def test_an_image_that_changes_while_its_header_is_read_is_read_again(fractions, tmp_path, monkeypatch):
+def test_image_changed_during_header_read_is_read_again(fractions, tmp_path, monkeypatch):
     def read_and_change(root, paths, **options):
-        found = read_image_sizes(root, paths, **options)
+        result = read_image_sizes(root, paths, **options)
         Image.new("RGB", (90, 30)).save(root / paths[0])
-        return found
+        return result
 
     old = read_list(fractions, tmp_path / "cache").widths.tolist()
     os.utime(fractions / "a.png", (5, 5))
@@ -78,17 +78,17 @@ def test_an_image_that_changes_while_its_header_is_read_is_read_again(fractions,
     assert read_list(fractions, tmp_path / "cache").widths.tolist() != old
 
 
-def test_a_picture_that_is_written_below_the_root_changes_nothing(fractions, tmp_path):
+def test_new_picture_under_root_keeps_table_fresh(fractions, tmp_path):
     read_list(fractions, tmp_path / "cache")
     (file,) = (tmp_path / "cache").rglob("*.arrow")
-    before = file.stat().st_mtime_ns
+    mtime_ns = file.stat().st_mtime_ns
     Image.new("RGB", (8, 8)).save(fractions / "batch.png")
     read_list(fractions, tmp_path / "cache")
-    assert file.stat().st_mtime_ns == before
+    assert file.stat().st_mtime_ns == mtime_ns
     assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 1
 
 
-def test_an_image_that_was_missing_and_dropped_is_found_when_it_comes(fractions, tmp_path):
+def test_dropped_image_is_read_once_it_exists(fractions, tmp_path):
     (fractions / "b.png").rename(tmp_path / "b.png")
     assert read_list(fractions, tmp_path / "cache", missing_image="drop").num_images == 1
     (tmp_path / "b.png").rename(fractions / "b.png")

@@ -13,7 +13,7 @@ TEXTS = st.lists(st.text(alphabet=st.characters(exclude_categories=["Cs"]), max_
 
 
 @given(TEXTS)
-def test_strings_come_back(strings):
+def test_text_column_round_trips(strings):
     column = TextColumn.from_rows(strings)
     assert list(column) == strings
     assert column[1:] == strings[1:]
@@ -24,16 +24,16 @@ def test_strings_come_back(strings):
 @given(TEXTS, st.data())
 def test_take_selects_rows_in_order(strings, data):
     rows = data.draw(st.lists(st.integers(0, len(strings) - 1), max_size=8)) if strings else []
-    taken = TextColumn.from_rows(strings).take(np.array(rows, dtype=np.int64))
-    assert list(taken) == [strings[row] for row in rows]
+    selected = TextColumn.from_rows(strings).take(np.array(rows, dtype=np.int64))
+    assert list(selected) == [strings[row] for row in rows]
 
 
-def test_file_names_that_are_not_utf8_survive():
+def test_file_names_with_invalid_utf8_round_trip():
     name = b"\xff\xfe.jpg".decode("utf-8", "surrogateescape")
     assert TextColumn.from_rows([name])[0] == name
 
 
-def test_rows_count_from_both_ends_and_stay_inside():
+def test_row_index_accepts_negatives_and_checks_bounds():
     column = TextColumn.from_rows(["a", "b"])
     assert (column[-1], column[-2]) == ("b", "a")
     for row in (2, -3):
@@ -41,15 +41,15 @@ def test_rows_count_from_both_ends_and_stay_inside():
             column[row]
 
 
-def test_arrays_are_read_only_also_after_pickling():
+def test_arrays_are_read_only_after_pickling():
     column = TextColumn.from_rows(["a"])
-    for each in (column, pickle.loads(pickle.dumps(column)), column.take(np.array([0]))):
-        assert not each.data.flags.writeable
-        assert not each.offsets.flags.writeable
+    for copy in (column, pickle.loads(pickle.dumps(column)), column.take(np.array([0]))):
+        assert not copy.data.flags.writeable
+        assert not copy.offsets.flags.writeable
 
 
 @pytest.mark.parametrize("offsets", [[], [1, 2], [0, 2, 1, 3], [0, 2], [0, 4]])
-def test_offsets_that_do_not_fit_are_refused(offsets):
+def test_invalid_offsets_are_refused(offsets):
     with pytest.raises(ValueError, match="must start at 0"):
         check_offsets(np.array(offsets, dtype=np.int64), total=3, name="rows")
 
@@ -72,7 +72,7 @@ def test_joined_columns_have_all_rows_in_order(columns):
     assert list(joined) == [string for strings in columns for string in strings]
 
 
-def test_an_array_that_nobody_can_write_to_is_not_copied():
+def test_read_only_array_is_not_copied():
     mine = np.zeros(3, dtype=np.int64)
     assert not np.may_share_memory(frozen_array(mine, np.int64, "x"), mine)
     mine.flags.writeable = False

@@ -18,23 +18,24 @@ WITHOUT_POINTS = {
 
 
 @given(st.lists(st.lists(st.integers(0, 2), max_size=4), min_size=1, max_size=4))
-def test_parts_of_a_table_put_together_are_its_selection(parts):
+def test_concatenated_parts_equal_selection(parts):
     table = full_table()
     together = concatenate([table.select(part) for part in parts])
     expected = table.select([index for part in parts for index in part])
-    for each in (together, expected):
-        object.__setattr__(each, "report", table.report)  # reports add up; tested below
+    for result in (together, expected):
+        object.__setattr__(result, "report", table.report)  # reports add up; tested below
     assert_same(together, expected)
 
 
-def test_class_names_are_united_in_the_order_of_their_first_occurrence():
-    a, b = full_table(), full_table(class_names=("owl", "bee", "ant"))
+def test_class_names_are_merged_in_order_of_first_occurrence():
+    a = full_table()
+    b = full_table(class_names=("owl", "bee", "ant"))
     both = concatenate([a, b])
     assert both.class_names == ("cat", "dog", "owl", "bee", "ant")
     assert [both.class_names[label] for label in both.labels] == ["dog", "cat", "dog", "bee", "owl", "bee"]
 
 
-def test_attributes_and_their_values_are_united_and_missing_ones_have_no_value():
+def test_attributes_are_merged_and_missing_ones_have_no_value():
     a = full_table()
     b = full_table(
         attributes={
@@ -43,7 +44,8 @@ def test_attributes_and_their_values_are_united_and_missing_ones_have_no_value()
         }
     )
     both = concatenate([a, b, full_table(attributes={})])
-    pose, colour = both.attributes["pose"], both.attributes["colour"]
+    pose = both.attributes["pose"]
+    colour = both.attributes["colour"]
     assert pose.names == ("front", "side", "back")
     assert pose.ids.tolist() == [0, -1, 1, 0, 2, -1, -1, -1, -1]
     assert colour.names == ("red",)
@@ -81,8 +83,9 @@ def test_category_ids_are_kept_where_tables_agree_on_all():
         )
 
 
-def test_reports_add_up_and_the_split_is_the_common_one_or_the_one_given():
-    a, b = full_table(), full_table(split="val")
+def test_reports_are_merged_and_split_is_common_or_explicit():
+    a = full_table()
+    b = full_table(split="val")
     assert concatenate([a, a]).report.count("swapped") == 2
     assert a.report.count("swapped") == 1
     assert concatenate([a, a]).split == "train"
@@ -112,6 +115,6 @@ def test_tables_without_images_add_nothing_but_names():
         ([full_table(), full_table(normalization_pair=None)], "one schema"),
     ],
 )
-def test_tables_that_do_not_belong_together_are_refused(tables, words):
+def test_tables_with_different_roots_or_schemas_are_refused(tables, words):
     with pytest.raises(ValueError, match=words):
         concatenate(tables)

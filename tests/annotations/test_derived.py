@@ -1,4 +1,4 @@
-"""Selected images, objects as samples, renumbered classes: what they hold, and that they travel small."""
+"""Selected images, objects as samples, renumbered classes: their content, and their small pickles."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lit_loader.annotations import AnnotationTable, image_weights
 from tests.annotations.tables import assert_same, full_table
 
 
-def test_select_takes_every_column_along():
+def test_select_keeps_every_column():
     table = full_table().select([2, 1, 0, 2])
     assert list(table.image_ids) == ["ä c", "b", "a", "ä c"]
     assert table.offsets.tolist() == [0, 1, 1, 3, 4]
@@ -51,7 +51,7 @@ def test_selected_images_have_the_objects_they_had(indices):
         ([[0]], TypeError, "shape"),
     ],
 )
-def test_select_refuses_what_it_cannot_mean(indices, error, words):
+def test_select_refuses_invalid_indices(indices, error, words):
     with pytest.raises(error, match=words):
         full_table().select(indices)
 
@@ -77,32 +77,32 @@ def test_a_loaded_table_and_its_selections_pickle_as_references(tmp_path):
     assert_same(pickle.loads(pickle.dumps(pickle.loads(data))), part)
 
 
-def test_classes_are_renumbered_by_name_and_travel_as_a_reference(three_images, tmp_path):
+def test_renumbered_classes_pickle_as_reference(three_images, tmp_path):
     table = three_images.read(use_cache=True, cache_dir=tmp_path / "cache")
     assert table.with_class_names(table.class_names) is table
     renumbered = table.with_class_names(["owl", "dog", "cat"])
     assert renumbered.class_counts().tolist() == [0, 4, 1]
     rows = renumbered.select([0, 2])
-    for one in (renumbered, rows):
-        again = pickle.loads(pickle.dumps(one))
-        assert again.class_names == ("owl", "dog", "cat")
-        assert again.labels.tolist() == one.labels.tolist()
-        assert len(pickle.dumps(one)) < 700
+    for derived in (renumbered, rows):
+        reopened = pickle.loads(pickle.dumps(derived))
+        assert reopened.class_names == ("owl", "dog", "cat")
+        assert reopened.labels.tolist() == derived.labels.tolist()
+        assert len(pickle.dumps(derived)) < 700
     with pytest.raises(ValueError, match=r"lacks .*\['dog'\]"):
         table.with_class_names(["cat"])
 
 
-def test_category_ids_go_with_their_classes_and_go_where_a_class_has_none():
+def test_category_ids_follow_classes_or_are_dropped():
     table = full_table()
     turned = table.with_class_names(["owl", "cat", "dog"])
     assert turned.category_ids.tolist() == [90, 17, 18]
     assert table.with_class_names([*table.class_names, "bee"]).category_ids is None
-    given = table.with_class_names([*table.class_names, "bee"], category_ids=[17, 18, 90, 3])
-    assert given.category_ids.tolist() == [17, 18, 90, 3]
-    assert given.with_class_names(given.class_names) is given
+    with_ids = table.with_class_names([*table.class_names, "bee"], category_ids=[17, 18, 90, 3])
+    assert with_ids.category_ids.tolist() == [17, 18, 90, 3]
+    assert with_ids.with_class_names(with_ids.class_names) is with_ids
 
 
-def test_every_object_becomes_a_sample_with_all_that_belongs_to_it():
+def test_per_object_keeps_every_column_of_each_object():
     table = full_table()
     objects = table.per_object()
     assert (objects.num_images, objects.num_objects) == (3, 3)
@@ -118,7 +118,7 @@ def test_every_object_becomes_a_sample_with_all_that_belongs_to_it():
 
 
 @given(st.lists(st.integers(0, 2), max_size=6))
-def test_asked_objects_come_in_the_asked_order(rows):
+def test_per_object_keeps_order_of_rows(rows):
     table = full_table()
     objects = table.per_object(rows)
     np.testing.assert_array_equal(objects.boxes, table.boxes[rows])
@@ -137,7 +137,7 @@ def test_asked_objects_come_in_the_asked_order(rows):
         (1, TypeError, "shape"),
     ],
 )
-def test_objects_that_are_not_there_are_refused(rows, error, words):
+def test_per_object_refuses_invalid_rows(rows, error, words):
     with pytest.raises(error, match=words):
         full_table().per_object(rows)
 
@@ -167,14 +167,16 @@ def cached(tmp_path_factory):
 
 
 @given(steps=STEPS)
-def test_any_derivation_travels_as_a_reference_and_arrives_as_it_was(cached, steps):
-    table, plain = cached, full_table()
+def test_any_derived_table_pickles_as_reference(cached, steps):
+    table = cached
+    plain = full_table()
     for step in steps:
-        table, plain = apply(table, step), apply(plain, step)
+        table = apply(table, step)
+        plain = apply(plain, step)
     assert_same(table, plain)
-    again = pickle.loads(pickle.dumps(table))
-    assert_same(again, plain)
-    assert b"jpg" not in pickle.dumps(again)  # still no column in it
+    reopened = pickle.loads(pickle.dumps(table))
+    assert_same(reopened, plain)
+    assert b"jpg" not in pickle.dumps(reopened)  # still no column in it
     assert_same(pickle.loads(pickle.dumps(plain)), plain)
 
 

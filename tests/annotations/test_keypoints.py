@@ -50,7 +50,7 @@ def mean_difference(faces, flip_pairs):
 
 
 @pytest.mark.parametrize("name", REAL_FACES)
-def test_a_real_face_mirrored_by_the_schema_is_a_face_and_unswapped_it_is_none(name, shared_data):
+def test_schema_mirrors_real_faces(name, shared_data):
     faces = real_faces(shared_data, name)
     assert len(faces) >= 2
     for face in faces:
@@ -59,7 +59,7 @@ def test_a_real_face_mirrored_by_the_schema_is_a_face_and_unswapped_it_is_none(n
         assert difference(mirrored(face, ()), face) > 0.9
 
 
-def test_dlibs_parts_are_the_68_points(shared_data):
+def test_face_68_matches_dlib_parts(shared_data):
     faces = dlib_faces(shared_data)
     assert len(faces) == 18
     pairs = KEYPOINT_SCHEMAS["face_68"].flip_pairs
@@ -69,7 +69,7 @@ def test_dlibs_parts_are_the_68_points(shared_data):
 
 
 @pytest.mark.parametrize("name", REAL_FACES)
-def test_a_schema_with_any_pair_missing_or_exchanged_mirrors_real_faces_worse(name, shared_data):
+def test_wrong_pairs_mirror_real_faces_worse(name, shared_data):
     faces = real_faces(shared_data, name)
     pairs = KEYPOINT_SCHEMAS[name].flip_pairs
     right = mean_difference(faces, pairs)
@@ -77,14 +77,15 @@ def test_a_schema_with_any_pair_missing_or_exchanged_mirrors_real_faces_worse(na
         assert mean_difference(faces, pairs[:position] + pairs[position + 1 :]) > right
     rng = random.Random(0)
     for _ in range(300):
-        one, two = rng.sample(range(len(pairs)), 2)
+        first, second = rng.sample(range(len(pairs)), 2)
         wrong = list(pairs)
-        wrong[one], wrong[two] = (pairs[one][0], pairs[two][1]), (pairs[two][0], pairs[one][1])
-        assert mean_difference(faces, wrong) > right, (pairs[one], pairs[two])
+        wrong[first] = (pairs[first][0], pairs[second][1])
+        wrong[second] = (pairs[second][0], pairs[first][1])
+        assert mean_difference(faces, wrong) > right, (pairs[first], pairs[second])
 
 
 @pytest.mark.parametrize("name", REAL_FACES)
-def test_points_without_a_partner_lie_in_the_middle_of_a_real_face(name, shared_data):
+def test_unpaired_points_are_in_the_middle_of_real_faces(name, shared_data):
     schema = KEYPOINT_SCHEMAS[name]
     alone = sorted(set(range(len(schema.names))) - {point for pair in schema.flip_pairs for point in pair})
     assert len(alone) == 10
@@ -96,7 +97,7 @@ def test_points_without_a_partner_lie_in_the_middle_of_a_real_face(name, shared_
 
 
 @pytest.mark.parametrize("name", REAL_FACES)
-def test_the_normalization_pairs_are_the_outermost_of_the_eyes(name, shared_data):
+def test_normalization_pairs_are_outer_eye_corners(name, shared_data):
     schema = KEYPOINT_SCHEMAS[name]
     assert schema.normalization_pair == {"face_68": (36, 45), "face_98": (60, 72)}[name]
     assert schema.normalization_pair in schema.flip_pairs
@@ -172,12 +173,12 @@ def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
     ],
     ids=str,
 )
-def test_what_makes_no_schema_is_refused(values, error, message):
-    given = {"names": ("a", "b", "c"), **values}
+def test_invalid_schema_is_refused(values, error, message):
+    arguments = {"names": ("a", "b", "c"), **values}
     with pytest.raises(error, match=message):
-        KeypointSchema(**given)
+        KeypointSchema(**arguments)
     with pytest.raises(error, match=message):
-        keypoint_schema(given)
+        keypoint_schema(arguments)
 
 
 @pytest.mark.parametrize(
@@ -200,6 +201,6 @@ def test_what_makes_no_schema_is_refused(values, error, message):
     ],
     ids=str,
 )
-def test_other_specs_are_refused(spec, error, message):
+def test_invalid_spec_is_refused(spec, error, message):
     with pytest.raises(error, match=message):
         keypoint_schema(spec)

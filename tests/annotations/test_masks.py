@@ -1,4 +1,4 @@
-"""Masks: what they hold, which pixels they cover, and COCO's run lengths as text."""
+"""Masks: their content, the pixels they cover, and COCO's RLE strings."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def inside(polygon, x, y):
 
 
 @given(st.lists(POLYGON, max_size=3))
-def test_a_pixel_is_covered_if_its_centre_lies_inside_of_one_of_the_polygons(polygons):
+def test_pixel_is_covered_if_its_centre_is_in_a_polygon(polygons):
     polygons = [[(float(np.float32(x)), float(np.float32(y))) for x, y in polygon] for polygon in polygons]
     expected = [
         [max([0, *(inside(p, x + 0.5, y + 0.5) for p in polygons if len(p) > 2)]) for x in range(10)]
@@ -53,7 +53,7 @@ def test_a_pixel_is_covered_if_its_centre_lies_inside_of_one_of_the_polygons(pol
     np.testing.assert_array_equal(rasterize(polygons), expected)
 
 
-def test_whole_pixels_are_covered_as_a_box_covers_them():
+def test_polygon_of_whole_pixels_covers_them():
     expected = np.zeros((12, 10))
     expected[1:4, 1:5] = 1
     for polygon in (RECTANGLE, RECTANGLE[::-1], RECTANGLE[2:] + RECTANGLE[:2], np.ravel(RECTANGLE)):
@@ -72,7 +72,7 @@ def test_polygons_that_share_edges_cover_each_pixel_once(centre, seed):
     )
 
 
-def test_a_polygon_through_itself_has_a_hole_and_polygons_of_one_object_are_united():
+def test_self_intersecting_polygon_has_hole_and_polygons_are_united():
     ring = [[0, 0], [8, 0], [8, 8], [0, 8], [0, 0], [2, 2], [6, 2], [6, 6], [2, 6], [2, 2]]
     assert rasterize([ring]).sum() == 64 - 16
     assert rasterize([RECTANGLE, RECTANGLE]).sum() == 12
@@ -88,7 +88,7 @@ def test_the_area_has_no_bias():
     assert abs(np.mean(areas) - np.pi * 64) < 2
 
 
-def test_what_lies_beyond_the_canvas_is_cut_off_and_a_scale_moves_the_outline():
+def test_mask_is_clipped_to_canvas_and_scaled():
     huge = [[-1e30, -1e30], [1e38, -1e30], [1e38, 1e38], [-1e30, 1e38]]
     assert rasterize([huge]).all()
     assert not rasterize([[[50, 1], [60, 1], [60, 9]]]).any()
@@ -101,14 +101,14 @@ def test_what_lies_beyond_the_canvas_is_cut_off_and_a_scale_moves_the_outline():
 def test_an_outline_of_many_long_edges_is_filled_in_pieces():
     teeth = [(x / 100, 0 if x % 2 else 3000) for x in range(1001)]
     polygon = [*teeth, (10, 3000), (0, 3000)]
-    found = rasterize([polygon], 3000, 10)
+    bitmap = rasterize([polygon], 3000, 10)
     exact = [(x, y) for x, y in np.float32(polygon).tolist()]
     for y in (0, 1499, 2999):
-        assert found[y].tolist() == [inside(exact, x + 0.5, y + 0.5) for x in range(10)]
+        assert bitmap[y].tolist() == [inside(exact, x + 0.5, y + 0.5) for x in range(10)]
 
 
 @given(BITMAP)
-def test_run_lengths_of_a_bitmap_are_that_bitmap(bitmap):
+def test_run_lengths_round_trip_bitmap(bitmap):
     runs = run_lengths(bitmap)
     assert (runs.height, runs.width) == bitmap.shape
     assert len(runs.counts) < 2 or (runs.counts[1:] > 0).all()
@@ -124,7 +124,7 @@ def test_run_lengths_go_down_the_columns_and_begin_outside():
     ]
 
 
-def test_run_lengths_of_another_size_are_cut_padded_and_scaled():
+def test_run_lengths_of_another_size_are_clipped_padded_and_scaled():
     bitmap = np.random.default_rng(0).integers(0, 2, (9, 7)).astype(np.uint8)
     runs = run_lengths(bitmap)
     np.testing.assert_array_equal(rasterize(runs, 5, 4), bitmap[:5, :4])
@@ -157,7 +157,7 @@ def test_a_hostile_size_costs_no_more_than_the_canvas(monkeypatch):
         ([[1, 2, 3, 4, 5, 1e39]], "not finite"),
     ],
 )
-def test_what_is_no_mask_is_refused(row, words):
+def test_invalid_mask_is_refused(row, words):
     with pytest.raises(ValueError, match=words):
         Masks.from_rows([[RECTANGLE], row])
 
@@ -195,9 +195,9 @@ def test_masks_are_taken_joined_and_pickled_row_by_row(rows, data):
             )
         else:
             assert runs is None
-            found = [polygon.tolist() for polygon in masks.polygons(row)]
+            stored_polygons = [polygon.tolist() for polygon in masks.polygons(row)]
             polygons = [] if isinstance(given_row, RunLengths) else given_row or []
-            assert found == [np.float32(polygon).reshape(-1, 2).tolist() for polygon in polygons]
+            assert stored_polygons == [np.float32(polygon).reshape(-1, 2).tolist() for polygon in polygons]
     assert not any(array.flags.writeable for array in masks.arrays().values())
     same(Masks.joined([]), Masks.from_rows([]))
 
@@ -211,7 +211,7 @@ COCO_TEXTS = {
 
 
 @pytest.mark.parametrize("text", COCO_TEXTS)
-def test_texts_of_coco_are_read_and_written(text):
+def test_coco_rle_strings_round_trip(text):
     assert decode_counts(text).tolist() == decode_counts(text.encode()).tolist() == COCO_TEXTS[text]
     assert encode_counts(COCO_TEXTS[text]) == text
 
@@ -231,7 +231,7 @@ def plain_text(counts):
 
 
 @given(st.lists(st.integers(0, 40) | st.integers(0, 2**32 - 1), max_size=12))
-def test_any_counts_survive_the_text_and_it_is_that_of_pycocotools(counts):
+def test_counts_round_trip_and_match_pycocotools(counts):
     text = encode_counts(counts)
     assert text == plain_text(counts)
     assert decode_counts(text).tolist() == counts
@@ -240,13 +240,13 @@ def test_any_counts_survive_the_text_and_it_is_that_of_pycocotools(counts):
 @pytest.mark.parametrize(
     "text", ["/", "p", " 1", "5\n", "e", "1Q", "é", "\udcff", "PPPPPPP0", "o" * 10_000, "O", "000O"]
 )
-def test_a_text_that_is_none_is_refused(text):
+def test_invalid_rle_string_is_refused(text):
     with pytest.raises(ValueError, match="counts"):
         decode_counts(text)
 
 
 @given(st.text(max_size=20) | st.binary(max_size=20))
-def test_any_text_gives_counts_or_is_refused(text):
+def test_any_rle_string_decodes_or_is_refused(text):
     try:
         counts = decode_counts(text)
     except ValueError:
@@ -267,7 +267,7 @@ def test_many_polygons_are_drawn_as_their_union(at_once, monkeypatch):
     np.testing.assert_array_equal(rasterize(polygons, 30, 28), union)
 
 
-def test_time_of_a_mask_grows_with_its_points_and_not_with_polygons_times_pixels():
+def test_drawing_time_does_not_grow_with_polygons_times_pixels():
     polygons = np.tile(np.float32([[0, 0], [2000, 0], [0, 1]]), (100_000, 1, 1))
     masks = Masks(
         np.array([0, 100_000]),

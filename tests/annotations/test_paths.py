@@ -25,6 +25,6 @@ def test_unsafe_paths_are_refused_naming_file_and_line(relative):
 
 
 @given(st.text(alphabet="./\\a\0", max_size=12))
-def test_what_is_accepted_stays_below_the_root(relative):
+def test_accepted_paths_stay_under_root(relative):
     with contextlib.suppress(UnsafePathError):
         assert f"{os.path.normpath(f'/root/{check_relative(relative)}')}/".startswith("/root/")

@@ -11,7 +11,7 @@ def problem(kind="swapped", action="fix", line=3):
     return Problem(kind=kind, action=action, file="a.xml", message="is odd", line=line, object_index=1)
 
 
-def test_all_problems_are_counted_and_the_first_of_each_kind_kept():
+def test_all_problems_are_counted_and_first_details_stored():
     report = ReadReport(max_details=2)
     for line in range(1_000):
         report.add(problem(line=line))
@@ -38,19 +38,20 @@ def test_text_is_a_table_with_file_and_line():
     ]
 
 
-def test_json_gives_the_same_report_back():
+def test_report_round_trips_through_json():
     report = ReadReport(max_details=3)
     for line in range(5):
         report.add(problem(line=line))
-    again = ReadReport.from_dict(json.loads(json.dumps(report.to_dict())))
-    assert again == report
-    assert again.max_details == 3
-    assert str(again) == str(report)
+    restored = ReadReport.from_dict(json.loads(json.dumps(report.to_dict())))
+    assert restored == report
+    assert restored.max_details == 3
+    assert str(restored) == str(report)
     assert report != ReadReport()
 
 
 def test_merge_adds_counts_and_keeps_the_bound():
-    a, b = ReadReport(max_details=2), ReadReport(max_details=5)
+    a = ReadReport(max_details=2)
+    b = ReadReport(max_details=5)
     a.add(problem(line=1))
     for line in (2, 3, 4):
         b.add(problem(line=line))

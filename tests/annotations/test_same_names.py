@@ -33,7 +33,7 @@ def table_of(class_names, labels, *, pose=None, points=None, split=None):
     )
 
 
-def test_classes_and_attribute_values_are_numbered_alike():
+def test_classes_and_attribute_values_get_common_numbers():
     a = table_of(["zebra"], [0, 0], pose=(("up",), [0, -1]), split="train")
     b = table_of(["ant"], [0], pose=(("down",), [0]), split="val")
     first, second = with_same_names([a, b])
@@ -68,7 +68,7 @@ def test_a_table_without_points_or_attributes_gets_absent_ones():
     assert second.boxes.tolist() == b.boxes.tolist()
 
 
-def test_tables_that_agree_are_left_as_they_are(tmp_path):
+def test_tables_with_equal_names_are_unchanged(tmp_path):
     table = table_of(["face"], [0], pose=(("up",), [0]))
     table.save(tmp_path / "table.arrow", key="k")
     loaded = AnnotationTable.load(tmp_path / "table.arrow", key="k")
@@ -76,7 +76,7 @@ def test_tables_that_agree_are_left_as_they_are(tmp_path):
     assert with_same_names([]) == []
 
 
-def test_points_of_two_kinds_are_refused():
+def test_different_keypoint_schemas_are_refused():
     tables = [table_of(["face"], [0], points=("a", "b")), table_of(["face"], [0], points=("c", "d"))]
     with pytest.raises(ValueError, match="read both sets with one schema"):
         with_same_names(tables)

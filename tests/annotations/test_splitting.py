@@ -57,13 +57,13 @@ def test_two_images_of_a_rare_class_are_on_both_sides(share):
     assert [images_with(table, rows, 1) for rows in parts.values()] == [1, 1]
 
 
-def test_a_class_with_too_few_images_trains():
+def test_class_with_one_image_is_in_train():
     table = table_of([[0, 1] if i == 7 else [0] for i in range(100)])
     parts = stratified_split(table, SHARES)
     assert [images_with(table, rows, 1) for rows in parts.values()] == [1, 0, 0]
 
 
-def test_images_without_objects_are_shared_out_too():
+def test_images_without_objects_are_split_by_shares():
     table = table_of([[] if i % 2 else [0] for i in range(100)])
     parts = stratified_split(table, SHARES)
     assert [int((table.image_class_counts()[rows].sum(1) == 0).sum()) for rows in parts.values()] == [
@@ -76,7 +76,7 @@ def test_images_without_objects_are_shared_out_too():
     } == dict.fromkeys(SHARES, 0)
 
 
-def test_the_order_of_the_images_changes_nothing_and_the_seed_does():
+def test_split_depends_on_seed_but_not_on_order():
     labels = [[c] for c, count in enumerate(LONG_TAIL) for _ in range(count)]
     table = table_of(labels)
     order = np.random.default_rng(0).permutation(table.num_images)
@@ -97,7 +97,7 @@ def test_the_order_of_the_images_changes_nothing_and_the_seed_does():
     share=st.floats(0.02, 0.5),
     seed=st.integers(0, 99),
 )
-def test_a_group_is_never_cut_and_nothing_is_lost(images, share, seed):
+def test_groups_are_never_split_and_no_image_is_lost(images, share, seed):
     groups = [f"person {person}" for person, _ in images]
     table = table_of([sorted(labels) for _, labels in images], num_classes=5)
     parts = stratified_split(table, {"train": 1 - share, "val": share}, groups=groups, seed=seed)
@@ -109,10 +109,10 @@ def test_a_group_is_never_cut_and_nothing_is_lost(images, share, seed):
             {label for _, (label,) in images},
             key=lambda c: len({g for g, i in zip(groups, images, strict=True) if i[1] == {c}}),
         )
-        held = {g for g, (_, labels) in zip(groups, images, strict=True) if labels == {rarest}}
-        if len(held) >= 2:
-            assert held & train
-            assert held & val
+        rare_groups = {g for g, (_, labels) in zip(groups, images, strict=True) if labels == {rarest}}
+        if len(rare_groups) >= 2:
+            assert rare_groups & train
+            assert rare_groups & val
 
 
 def test_groups_keep_the_shares_when_they_are_small():
@@ -134,7 +134,7 @@ def test_shares_must_be_positive_and_of_sum_one(shares):
         stratified_split(table_of([[0]]), shares)
 
 
-def test_there_is_one_group_name_an_image():
+def test_groups_need_one_name_per_image():
     with pytest.raises(ValueError, match="groups has 1 names, but the table has 2 images"):
         stratified_split(table_of([[0], [0]]), {"train": 1.0}, groups=["a"])
 
@@ -149,12 +149,12 @@ def test_groups_come_from_the_paths():
         group_names(["7.jpg"], "([a-z]+)_")
 
 
-def test_what_two_sets_share_is_named():
-    told = list(shared_names({"train": ["b", "a", "c"], "val": ["d", "c", "a"], "test": ["e"]}))
-    assert told == [("train", "val", ["a", "c"])]
+def test_shared_names_yields_common_names_of_two_sets():
+    shared = list(shared_names({"train": ["b", "a", "c"], "val": ["d", "c", "a"], "test": ["e"]}))
+    assert shared == [("train", "val", ["a", "c"])]
 
 
-def test_a_group_in_two_sets_is_told_with_the_root():
+def test_group_in_two_sets_is_refused_with_root():
     paths = {"train": ["ann_1.jpg", "bo_1.jpg"], "val": ["cy_1.jpg"], "test": ["x/bo_2.jpg"]}
     with pytest.raises(
         AnnotationError, match=r"^/data: 1 groups of .* are in both train and test, such as 'bo'"

@@ -35,7 +35,7 @@ def test_columns_have_their_types_and_are_read_only():
         assert not any(array.flags.writeable for array in column.arrays().values())
 
 
-def test_no_column_is_missing_in_the_table_that_the_tests_use_nor_lost_by_any_operation(tmp_path):
+def test_no_operation_loses_a_column(tmp_path):
     table = full_table()
     assert all(getattr(table, name) is not None for name in COLUMNS)
     table.save(tmp_path / "t.arrow", key="k")
@@ -61,7 +61,7 @@ def test_no_column_is_missing_in_the_table_that_the_tests_use_nor_lost_by_any_op
     assert all(getattr(objects, name) is not None for name in COLUMNS)
 
 
-def test_images_and_objects_are_found_by_position():
+def test_images_and_objects_are_indexed_by_position():
     table = full_table()
     assert (table.num_images, table.num_objects, table.num_classes) == (3, 3, 3)
     assert [table.objects(i) for i in range(3)] == [slice(0, 2), slice(2, 2), slice(2, 3)]
@@ -75,7 +75,7 @@ def test_images_and_objects_are_found_by_position():
     assert repr(table) == "AnnotationTable('/data', split='train', 3 images, 3 objects, 3 classes)"
 
 
-def test_the_keypoint_schema_is_what_the_table_says_of_its_points(tmp_path):
+def test_keypoint_schema_is_built_from_columns(tmp_path):
     schema = KeypointSchema(names=("left", "right"), flip_pairs=((0, 1),), normalization_pair=(1, 0))
     full_table().save(tmp_path / "t.arrow", key="k")
     for table in (full_table(), AnnotationTable.load(tmp_path / "t.arrow", key="k")):
@@ -115,7 +115,7 @@ def test_defaults_are_unknown_sizes_no_flags_and_paths_as_ids():
     assert (table.source_ids, table.category_ids, table.object_ids, table.areas, table.masks) == (None,) * 5
 
 
-def test_a_table_cannot_be_changed_nor_through_the_arrays_it_was_made_of():
+def test_table_is_immutable_and_independent_of_source_arrays():
     boxes = np.ones((3, 4), dtype=np.float32)
     table = full_table(boxes=boxes)
     boxes[:] = 7
@@ -147,19 +147,19 @@ def test_pickled_and_copied_tables_are_equal(duplicate):
     assert not duplicate(table).boxes.flags.writeable
 
 
-def test_a_reference_to_a_file_that_is_gone_is_a_cache_error(tmp_path):
+def test_unpickling_without_file_is_cache_error(tmp_path):
     full_table().save(tmp_path / "t.arrow", key="k")
     data = pickle.dumps(AnnotationTable.load(tmp_path / "t.arrow", key="k"))
     (tmp_path / "t.arrow").unlink()
-    with pytest.raises(CacheError, match="cache file .* does not exist"):
+    with pytest.raises(CacheError, match=r"cache file .* does not exist"):
         pickle.loads(data)
 
 
-def test_no_python_object_is_kept_for_a_row(tmp_path):
+def test_table_has_no_python_object_per_row(tmp_path):
     import gc
 
     n = 20_000
-    before = len(gc.get_objects())
+    num_before = len(gc.get_objects())
     table = AnnotationTable(
         root="/",
         image_paths=[f"{i}.jpg" for i in range(n)],
@@ -171,12 +171,12 @@ def test_no_python_object_is_kept_for_a_row(tmp_path):
     for i in range(0, n, 7):
         table.image_path(i), table.image_id(i), table.objects(i)
     gc.collect()
-    assert len(gc.get_objects()) - before < 500
+    assert len(gc.get_objects()) - num_before < 500
 
 
 def test_loading_leaves_no_descriptor_open(tmp_path):
     full_table().save(tmp_path / "t.arrow", key="k")
-    before = sum(1 for _ in Path("/proc/self/fd").iterdir())
+    num_open = sum(1 for _ in Path("/proc/self/fd").iterdir())
     tables = [AnnotationTable.load(tmp_path / "t.arrow", key="k") for _ in range(20)]
-    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == before
+    assert sum(1 for _ in Path("/proc/self/fd").iterdir()) == num_open
     assert len(tables) == 20

@@ -29,7 +29,7 @@ def file(tmp_path):
     return path
 
 
-def test_columns_and_header_come_back(file):
+def test_columns_and_header_round_trip(file):
     read, header = read_arrays(file, key="k")
     assert header == HEADER
     assert read.keys() == COLUMNS.keys()
@@ -57,7 +57,7 @@ def test_a_mapping_stays_valid_when_its_file_is_replaced_or_removed(file):
     np.testing.assert_array_equal(read["a"], COLUMNS["a"])
 
 
-def test_a_file_cut_short_anywhere_is_a_cache_error(file):
+def test_truncated_file_is_cache_error(file):
     data = file.read_bytes()
     for length in range(0, len(data), 61):
         file.write_bytes(data[:length])
@@ -144,7 +144,7 @@ def test_a_file_of_another_key_or_format_is_refused(tmp_path, change):
 
 
 def test_a_missing_file_is_a_cache_error(tmp_path):
-    with pytest.raises(CacheError, match="cache file .* does not exist"):
+    with pytest.raises(CacheError, match=r"cache file .* does not exist"):
         read_arrays(tmp_path / "none.arrow", key="k")
 
 
@@ -157,7 +157,7 @@ def test_a_failed_write_leaves_nothing(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_write_that_breaks_off_leaves_the_old_file(file, monkeypatch):
+def test_interrupted_write_keeps_old_file(file, monkeypatch):
     def fail(*_):
         raise KeyboardInterrupt
 

@@ -37,8 +37,8 @@ IMAGES = st.lists(st.lists(st.integers(0, 2), max_size=5), max_size=6)
 def test_image_labels_are_the_sorted_distinct_classes(images):
     offsets, classes = image_labels(table_of(*images))
     assert offsets.dtype == classes.dtype == np.int64
-    found = [classes[offsets[i] : offsets[i + 1]].tolist() for i in range(len(images))]
-    assert found == [sorted(set(image)) for image in images]
+    image_classes = [classes[offsets[i] : offsets[i + 1]].tolist() for i in range(len(images))]
+    assert image_classes == [sorted(set(image)) for image in images]
 
 
 def test_balanced_weights_give_every_class_the_same_total():
@@ -54,7 +54,7 @@ def test_the_exponent_goes_from_natural_to_balanced():
     np.testing.assert_allclose(class_weights(counts, exponent=0.5), np.sqrt(class_weights(counts)))
 
 
-def test_a_class_without_objects_weighs_nothing_and_counts_for_nothing():
+def test_class_without_objects_has_weight_zero():
     np.testing.assert_allclose(class_weights([4, 0, 4]), [1, 0, 1])
     np.testing.assert_array_equal(class_weights([4, 0, 4], exponent=0.0), [1, 0, 1])
     assert class_weights([]).shape == (0,)
@@ -69,7 +69,7 @@ def test_a_class_without_objects_weighs_nothing_and_counts_for_nothing():
         (([[1]],), "counts"),
     ],
 )
-def test_counts_that_are_none_are_refused(arguments, words):
+def test_invalid_counts_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         class_weights(*arguments)
 
@@ -91,7 +91,7 @@ def test_an_image_gets_the_mean_max_or_sum_of_its_objects(reduce, expected):
     assert weights.dtype == np.float64
 
 
-def test_images_without_objects_get_the_smallest_weight_or_the_one_given():
+def test_images_without_objects_get_smallest_or_explicit_weight():
     table = table_of([2], [], [0, 2])
     assert image_weights(table, [1, 1, 5])[1] == 3.0
     assert image_weights(table, [1, 1, 5], empty_weight=0.0).tolist() == [5, 0, 3]
@@ -110,7 +110,7 @@ def test_images_without_objects_get_the_smallest_weight_or_the_one_given():
         ([1, 2, 3], {"empty_weight": np.nan}, "empty_weight"),
     ],
 )
-def test_weights_that_do_not_fit_are_refused(weights, options, words):
+def test_invalid_weights_are_refused(weights, options, words):
     with pytest.raises(ValueError, match=words):
         image_weights(table_of([0]), weights, **options)
 
@@ -124,17 +124,17 @@ def test_labels_by_an_attribute_leave_out_objects_without_a_value(images):
     ids, names = table.labels_of("size")
     assert ids.tolist() == [value for image in images for _, value in image]
     assert names == ("x", "y", "z")
-    held = [[value for _, value in image if value >= 0] for image in images]
-    counts = [[image.count(value) for value in range(3)] for image in held]
+    labelled = [[value for _, value in image if value >= 0] for image in images]
+    counts = [[image.count(value) for value in range(3)] for image in labelled]
     assert table.image_label_counts("size").tolist() == counts
     assert label_counts(table, "size").tolist() == np.sum([[0, 0, 0], *counts], axis=0).tolist()
     sets = image_labels(table, by="size")
-    found = [sets.classes[sets.offsets[i] : sets.offsets[i + 1]].tolist() for i in range(len(images))]
-    assert found == [sorted(set(image)) for image in held]
+    image_values = [sets.classes[sets.offsets[i] : sets.offsets[i + 1]].tolist() for i in range(len(images))]
+    assert image_values == [sorted(set(image)) for image in labelled]
     weights = image_weights(table, [1.0, 2.0, 4.0], by="size", reduce="sum", empty_weight=9.0)
-    assert weights.tolist() == [sum(2.0**value for value in image) if image else 9.0 for image in held]
+    assert weights.tolist() == [sum(2.0**value for value in image) if image else 9.0 for image in labelled]
     mean = image_weights(table, [1.0, 2.0, 4.0], by="size", empty_weight=9.0)
-    lengths = np.array([max(1, len(image)) for image in held])
+    lengths = np.array([max(1, len(image)) for image in labelled])
     np.testing.assert_allclose(mean, weights / lengths)
 
 
@@ -158,6 +158,6 @@ def test_labels_are_the_classes_unless_an_attribute_is_named():
         lambda table: image_weights(table, [1, 1, 1], by="pose"),
     ],
 )
-def test_an_attribute_that_the_table_lacks_is_refused_with_those_it_has(ask):
+def test_unknown_attribute_is_refused_with_known_ones(ask):
     with pytest.raises(ValueError, match=r"\['size'\]; got by='pose'"):
         ask(table_of([0]))

@@ -88,20 +88,20 @@ def test_lists_of_the_other_images_are_refused_with_what_to_use(tmp_path):
     assert read(tmp_path).boxes.tolist() == [[0, 0, *SIZE]] * 4  # attributes fit any copy of the images
 
 
-def test_images_that_are_not_there_are_not_all_looked_for_twice(tmp_path, monkeypatch):
+def test_missing_images_are_not_all_looked_up_twice(tmp_path, monkeypatch):
     make_celeba(tmp_path)
     lines = [f"{i:06}.jpg 1 2 3 4 5 6 7 8 9 10\n" for i in range(10, 60)]
     for file in tmp_path.glob("*.txt"):
         file.unlink()
     (tmp_path / "list_landmarks_align_celeba.txt").write_text("".join(lines))
-    asked = []
+    calls = []
     read_sizes = celeba.read_image_sizes
-    monkeypatch.setattr(celeba, "read_image_sizes", lambda *a, **o: asked.append(a) or read_sizes(*a, **o))
+    monkeypatch.setattr(celeba, "read_image_sizes", lambda *a, **o: calls.append(a) or read_sizes(*a, **o))
     assert read(tmp_path, policy={"missing_image": "keep"}).num_images == 50
-    assert len(asked) == 20
+    assert len(calls) == 20
 
 
-def test_kaggles_tables_say_the_same(aligned, tmp_path):
+def test_kaggle_tables_give_same_result(aligned, tmp_path):
     expected = read(aligned)
     for file in tmp_path.glob("list_*.txt"):
         lines = [",".join(line.split()) for line in file.read_text().splitlines()]
@@ -119,7 +119,7 @@ def test_kaggles_tables_say_the_same(aligned, tmp_path):
     assert read(aligned, "val").num_images == 1
 
 
-def test_lists_lie_in_the_authors_folders_too(aligned, tmp_path):
+def test_lists_are_read_from_authors_folders(aligned, tmp_path):
     for folder in ("set/Anno", "set/Eval"):
         (tmp_path / folder).mkdir(parents=True)
     for file in tmp_path.glob("*.txt"):
@@ -130,7 +130,7 @@ def test_lists_lie_in_the_authors_folders_too(aligned, tmp_path):
         read(aligned)
 
 
-def test_what_a_list_does_not_say_of_an_image_is_absent_and_counted(aligned, tmp_path):
+def test_values_missing_in_a_list_are_absent_and_counted(aligned, tmp_path):
     (tmp_path / "list_attr_celeba.txt").write_text("2\nBald Smiling\n000001.jpg -1 1\n000003.jpg 1 1\n")
     (tmp_path / "list_landmarks_align_celeba.txt").write_text("000004.jpg 1 2 3 4 5 6 7 8 9 10\n")
     table = read(aligned)
@@ -188,14 +188,14 @@ def test_what_a_list_does_not_say_of_an_image_is_absent_and_counted(aligned, tmp
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(aligned, tmp_path, file, text, line, words):
+def test_malformed_lists_are_refused_with_line(aligned, tmp_path, file, text, line, words):
     (tmp_path / f"{file}.txt").write_text(text)
     with pytest.raises(AnnotationError, match=rf"{file}\.txt:{line}: .*{words}"):
         read(aligned)
     assert read(aligned, policy={"malformed": "drop"}).report.count("malformed", "drop") >= 1
 
 
-def test_a_split_that_is_not_there_and_a_list_that_is_twice_are_refused(aligned, tmp_path):
+def test_unknown_split_and_duplicate_list_are_refused(aligned, tmp_path):
     with pytest.raises(
         AnnotationError, match="unknown split 'valid'; list_eval_partition lists train, val, test"
     ):

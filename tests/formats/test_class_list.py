@@ -25,8 +25,8 @@ def listed(tmp_path):
 
 
 def names(table):
-    found = [table.class_names[label] for label in table.labels]
-    return [(path, found[table.objects(i)]) for i, path in enumerate(table.image_paths)]
+    object_names = [table.class_names[label] for label in table.labels]
+    return [(path, object_names[table.objects(i)]) for i, path in enumerate(table.image_paths)]
 
 
 def test_a_line_is_a_path_and_its_labels(listed):
@@ -97,7 +97,7 @@ def test_a_number_without_a_class_is_an_unknown_class(listed, label):
         ("x" * 300, "has more than 256"),
     ],
 )
-def test_a_class_file_that_is_none_names_its_line(listed, text, words):
+def test_invalid_class_file_is_refused_with_line(listed, text, words):
     (listed.root / "classes.txt").write_text(text)
     with pytest.raises(AnnotationError, match=words):
         listed("a.jpg 0\n", class_file="classes.txt", numbered=True)
@@ -115,7 +115,7 @@ def test_folders_and_files_outside_of_the_root_are_refused(listed, name):
         listed("a.jpg x\n", **{name: "../other"})
 
 
-def test_missing_images_and_long_labels_are_judged(listed):
+def test_policy_applies_to_missing_images_and_long_labels(listed):
     with pytest.raises(AnnotationError, match=r"list\.txt:1: there is no image 'img/z\.jpg'"):
         listed("z.jpg x\n")
     assert listed("z.jpg x\na.jpg x\n", missing_image="drop").num_images == 1
@@ -151,8 +151,8 @@ def test_one_hot_tables_are_read_as_asked(listed):
     csv = {"separator": ","}
     few = listed(ONE_HOT, label_columns=["owl", "cat"], header=True, **csv)
     assert (few.class_names, few.report.count("column 'dog'", "not read")) == (("owl", "cat"), 2)
-    one = listed("path,cat\na.jpg,1\nb.png,0\n", one_hot=True, **csv)
-    assert names(one) == [("img/a.jpg", ["cat"]), ("img/b.png", [])]
+    single = listed("path,cat\na.jpg,1\nb.png,0\n", one_hot=True, **csv)
+    assert names(single) == [("img/a.jpg", ["cat"]), ("img/b.png", [])]
     ordered = listed(ONE_HOT, class_names=["owl", "dog", "cat"], **csv)
     assert (ordered.class_names, names(ordered)[0]) == (("owl", "dog", "cat"), ("img/a.jpg", ["cat", "owl"]))
     words = listed("a.jpg 0 1\nb.png 1 0\n", one_hot=False)
@@ -171,12 +171,12 @@ def test_one_hot_tables_are_read_as_asked(listed):
         ("path,cat,\na.jpg,1,0\n", {"header": True}, "1: the header must name different classes"),
     ],
 )
-def test_one_hot_tables_that_are_none_are_named_with_their_line(listed, text, options, words):
+def test_invalid_one_hot_tables_are_refused_with_line(listed, text, options, words):
     with pytest.raises(AnnotationError, match=rf"list\.txt:{words}"):
         listed(text, separator=",", **options)
 
 
-def test_one_hot_is_held_against_every_line(listed):
+def test_one_hot_is_checked_on_every_line(listed):
     text = "path,cat,dog\n" + "a.jpg,1,0\n" * 200 + "a.jpg,1,7\n"
     with pytest.raises(AnnotationError, match=r"list\.txt:202: cell '7' of the class 'dog'.*label_columns"):
         listed(text, separator=",")
@@ -196,8 +196,10 @@ TABLE = "path,label,fold,age\na.jpg,cat,3,21\nb.png,dog,1,40\n"
     ],
 )
 def test_a_table_whose_labels_are_not_named_is_refused(listed, text, options):
-    told = "the table has the columns 'label', 'fold', 'age' .*label_c" if options else ".*pass separator=','"
-    with pytest.raises(AnnotationError, match=rf"list\.txt:1: {told}"):
+    message = (
+        "the table has the columns 'label', 'fold', 'age' .*label_c" if options else ".*pass separator=','"
+    )
+    with pytest.raises(AnnotationError, match=rf"list\.txt:1: {message}"):
         listed(text, **options)
 
 
@@ -218,7 +220,7 @@ def test_columns_that_are_no_labels_are_counted(listed, columns):
     assert (names(bare), bare.report.count("column '2'")) == (names(table), 2)
 
 
-def test_label_columns_that_are_not_there_are_named(listed):
+def test_unknown_label_columns_are_refused(listed):
     for columns in (["kind"], [4], [-1]):
         with pytest.raises(AnnotationError, match=r"not one of the 3 columns 'label', 'fold', 'age'"):
             listed(TABLE, separator=",", header=True, label_columns=columns)
@@ -249,7 +251,7 @@ def test_wrong_arguments_are_refused(listed, options, error, words):
         listed("a.jpg x\n", **options)
 
 
-def test_the_cache_knows_every_argument(listed):
+def test_cache_key_covers_every_argument(listed):
     (listed.root / "classes.txt").write_text("p\nq\n")
     options = {"use_cache": True, "cache_dir": listed.root / "cache"}
     text = "a.jpg 1\nb.png 0\n"

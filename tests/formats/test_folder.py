@@ -64,8 +64,8 @@ def root(tmp_path):
         ("\udcff.jpg", []),
     ],
 )
-def test_images_are_found_with_or_without_their_ending_and_through_any_link(root, path, found):
-    assert find_image(Folder(root), path) == found
+def test_images_are_found_with_or_without_their_ending_and_through_any_link(root, path, images):
+    assert find_image(Folder(root), path) == images
 
 
 def test_every_ending_counts_in_upper_and_lower_case():
@@ -75,7 +75,7 @@ def test_every_ending_counts_in_upper_and_lower_case():
     assert not is_image_name("a.txt")
 
 
-def test_wrong_paths_cost_no_look_at_the_disk(root, monkeypatch):
+def test_wrong_paths_do_not_access_the_disk(root, monkeypatch):
     folder = Folder(root)
     find_image(folder, "a.jpg")
     monkeypatch.setattr(os, "scandir", lambda path: pytest.fail(f"listed {path}"))
@@ -85,7 +85,7 @@ def test_wrong_paths_cost_no_look_at_the_disk(root, monkeypatch):
     assert folder.num_listed == 1
 
 
-def test_a_folder_lists_files_and_folders_and_links_that_lead_nowhere(root):
+def test_folder_lists_files_folders_and_broken_links(root):
     folder = Folder(root)
     assert folder.files("deep") == ["d.jpg"]
     assert folder.folders(".") == ["deep", "dir.jpg", "elsewhere", "folder"]
@@ -94,7 +94,7 @@ def test_a_folder_lists_files_and_folders_and_links_that_lead_nowhere(root):
     assert folder.files("none") == folder.folders("none") == list(folder.below("none")) == []
 
 
-def test_each_folder_below_is_entered_once_and_none_above(root):
+def test_each_subfolder_is_entered_once_and_no_parent(root):
     (root / "deep/up").symlink_to(root)
     (root / "deep/again").symlink_to(root / "deep/er")
     folder = Folder(root)
@@ -116,7 +116,7 @@ def test_a_folder_that_cannot_be_listed_is_an_error(root, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "found"),
+    ("name", "paths"),
     [
         ("deep/d.jpg", ["deep/d.jpg"]),
         ("deep", ["deep/d.jpg"]),
@@ -131,23 +131,23 @@ def test_a_folder_that_cannot_be_listed_is_an_error(root, monkeypatch):
         ("*.txt", None),
     ],
 )
-def test_files_are_found_by_name_folder_or_pattern(root, name, found):
-    if found is None:
+def test_files_are_found_by_name_folder_or_pattern(root, name, paths):
+    if paths is None:
         with pytest.raises(AnnotationError, match=r"no file .* with the extension '\.jpg'"):
             Folder(root).find_files(name, ending=".jpg")
     else:
-        assert Folder(root).find_files(name, ending=".jpg") == found
+        assert Folder(root).find_files(name, ending=".jpg") == paths
 
 
 @pytest.mark.parametrize("name", ["..", "/etc", "deep/../../a.jpg", ""])
-def test_names_that_lead_out_of_the_root_by_their_words_are_refused(root, name):
+def test_names_that_lead_out_of_root_are_refused(root, name):
     folder = Folder(root)
     for look in (folder.stamp, lambda name: folder.find_files(name, ending=".jpg")):
         with pytest.raises(UnsafePathError):
             look(name)
 
 
-def test_stamps_say_size_and_time_of_files_and_the_time_of_folders(root):
+def test_stamps_have_size_and_time_of_files_and_time_of_folders(root):
     folder = Folder(root)
     os.utime(root / "a.jpg", ns=(5, 7))
     os.utime(root / "deep", ns=(5, 9))
@@ -167,7 +167,7 @@ def test_stamps_say_size_and_time_of_files_and_the_time_of_folders(root):
         (".", "a..b.jpg", "a..b.jpg"),
     ],
 )
-def test_paths_are_joined_in_their_shortest_spelling(folder, path, joined):
+def test_joined_paths_are_normalized(folder, path, joined):
     assert join_path(folder, path) == joined
 
 
@@ -177,7 +177,7 @@ def test_paths_that_leave_a_folder_are_refused(path):
         join_path("x", path)
 
 
-def test_a_stem_means_images_even_if_it_looks_as_if_it_had_an_ending(tmp_path):
+def test_stem_with_dot_matches_images(tmp_path):
     (tmp_path / "img").mkdir()
     for name in ("a.jpg", "a.jpg.PNG", "a.jpg.jpeg", "a.jpg.txt", "b.jpg"):
         (tmp_path / "img" / name).touch()

@@ -14,7 +14,7 @@ MODULES = [
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_all_is_sorted_and_every_name_exists(name):
+def test_all_is_sorted_and_complete(name):
     module = importlib.import_module(name)
     assert list(module.__all__) == sorted(set(module.__all__))
     assert all(hasattr(module, public) for public in module.__all__)

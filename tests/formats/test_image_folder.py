@@ -50,7 +50,7 @@ def test_a_split_is_a_folder_and_takes_the_classes_of_another(tmp_path):
     assert read(tmp_path, "train", class_names=["b"], unknown_class="drop").labels.tolist() == [0]
 
 
-def test_other_files_are_counted_by_their_endings_and_hidden_ones_passed_over(tmp_path):
+def test_other_files_are_counted_by_extension_and_hidden_ones_ignored(tmp_path):
     add(tmp_path, "a/1.png", "a/.2.png", ".git/3.png")
     for name in ("a/list.txt", "a/deep.TXT", "README.md", "a/png", "a/4.heic"):
         (tmp_path / name).write_text("x")
@@ -68,7 +68,7 @@ def test_other_files_are_counted_by_their_endings_and_hidden_ones_passed_over(tm
 @pytest.mark.parametrize("ending", [".jfif", ".jpe", ".mpo", ".jp2", ".pbm", ".tif", ".GIF"])
 def test_images_of_every_known_ending_are_read(tmp_path, ending):
     (tmp_path / "a").mkdir()
-    known = {
+    pillow_formats = {
         ".jfif": "JPEG",
         ".jpe": "JPEG",
         ".mpo": "JPEG",
@@ -77,7 +77,7 @@ def test_images_of_every_known_ending_are_read(tmp_path, ending):
         ".tif": "TIFF",
     }
     mode = "1" if ending == ".pbm" else "RGB"
-    Image.new(mode, (6, 4)).save(tmp_path / f"a/1{ending}", format=known.get(ending, "GIF"))
+    Image.new(mode, (6, 4)).save(tmp_path / f"a/1{ending}", format=pillow_formats.get(ending, "GIF"))
     table = read(tmp_path)
     assert (table.widths.tolist(), len(table.report)) == ([6], 0)
 
@@ -112,7 +112,7 @@ def test_links_to_images_and_folders_are_followed_wherever_they_lead(tmp_path):
     assert len(table.report) == 0
 
 
-def test_links_that_lead_nowhere_are_missing_images(tmp_path):
+def test_broken_links_are_missing_images(tmp_path):
     add(tmp_path, "a/1.png")
     (tmp_path / "a/2.png").symlink_to("none.png")
     (tmp_path / "a/3.png").symlink_to("3.png")
@@ -140,21 +140,21 @@ def test_a_folder_one_level_too_high_is_refused_with_the_remedy(tmp_path):
     table = read(tmp_path, nested=True)
     assert (table.class_names, table.class_counts().tolist()) == (("train", "val"), [2, 2])
     assert read(tmp_path, "train").class_names == ("a", "b")
-    add(tmp_path, "one/only/1.png")  # one folder inside is no sign of it
+    add(tmp_path, "one/only/1.png")  # a single folder inside is accepted
     assert read(tmp_path, "one").class_names == ("only",)
     (tmp_path / "sets").mkdir()
     (tmp_path / "train").rename(tmp_path / "sets/train")
     assert read(tmp_path / "sets", nested=True).class_names == ("train",)
 
 
-def test_a_folder_that_is_none_is_an_error(tmp_path):
+def test_missing_folder_is_refused(tmp_path):
     add(tmp_path, "a/1.png")
     for name in ("b", "a/1.png"):
         with pytest.raises(AnnotationError, match="no such folder"):
             read(tmp_path, name)
 
 
-def test_images_that_cannot_be_read_are_judged(tmp_path):
+def test_policy_applies_to_unreadable_images(tmp_path):
     add(tmp_path, "a/1.png")
     (tmp_path / "a/2.png").write_bytes(b"no image")
     with pytest.raises((AnnotationError, ImageError), match=r"a/2\.png"):
@@ -162,7 +162,7 @@ def test_images_that_cannot_be_read_are_judged(tmp_path):
     assert read(tmp_path, unreadable_image="drop").num_images == 1
 
 
-def test_the_cache_sees_new_images_classes_and_arguments(tmp_path):
+def test_cache_notices_new_images_classes_and_arguments(tmp_path):
     root = tmp_path / "root"
     add(root, "a/1.png", "b/1.png", "a/deep/1.png")
     options = {"use_cache": True, "cache_dir": tmp_path / "cache"}

@@ -35,7 +35,7 @@ def test_width_and_height_are_read(tmp_path, ending):
 
 @pytest.mark.parametrize("orientation", range(1, 9))
 @pytest.mark.parametrize("ending", ["jpg", "png", "webp", "tif"])
-def test_sizes_are_those_of_the_upright_image(tmp_path, ending, orientation):
+def test_sizes_are_upright(tmp_path, ending, orientation):
     path = tmp_path / f"a.{ending}"
     Image.new("RGB", (31, 17)).save(path, exif=exif(orientation))
     decoded = decode_image(path)
@@ -49,7 +49,7 @@ def chunk(kind, data):
     return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
 
 
-def test_exif_behind_the_pixels_of_a_png_counts_too(tmp_path):
+def test_exif_after_png_pixels_is_applied(tmp_path):
     path = tmp_path / "a.png"
     Image.new("RGB", (31, 17)).save(path)
     data = path.read_bytes()
@@ -69,7 +69,7 @@ def test_pixels_are_not_decoded(tmp_path):
         assert read(tmp_path, name) == ([[600, 400]], {})
 
 
-def test_what_is_no_image_gives_zero_and_the_reason(tmp_path):
+def test_unreadable_image_gives_zero_and_reason(tmp_path):
     Image.new("RGB", (31, 17)).save(tmp_path / "a.jpg")
     (tmp_path / "text.jpg").write_text("no image")
     (tmp_path / "empty.jpg").write_bytes(b"")
@@ -93,7 +93,7 @@ def test_no_more_than_the_limit_is_read(tmp_path, monkeypatch, ending):
     assert "MAX_HEADER_BYTES" in reasons[0]
 
 
-def test_processes_change_nothing(tmp_path):
+def test_result_does_not_depend_on_num_workers(tmp_path):
     names = [f"{i}.png" for i in range(450)]
     for i, name in enumerate(names):
         Image.new("L", (1 + i % 7, 1 + i % 5)).save(tmp_path / name)
@@ -139,7 +139,8 @@ def test_a_header_that_does_not_end_costs_little(tmp_path, name):
     tracemalloc.start()
     start = time.process_time()
     sizes, reasons = read(tmp_path, name)
-    spent, (_, peak) = time.process_time() - start, tracemalloc.get_traced_memory()
+    spent = time.process_time() - start
+    _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert sizes == [[0, 0]]
     assert ("its format is not supported" if name == "script.jpg" else "MAX_HEADER") in reasons[0]
@@ -155,7 +156,7 @@ def test_a_png_of_many_chunks_is_read(tmp_path):
     assert read(tmp_path, "a.png") == ([[31, 17]], {})
 
 
-def test_a_size_beyond_32_bits_is_a_reason_and_no_size(tmp_path, monkeypatch):
+def test_size_beyond_32_bits_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", None)  # as programs set it that trust their images
     head = struct.pack(">4sIIBBBBB", b"IHDR", 2**32 - 1, 1, 8, 2, 0, 0, 0)
     chunk = struct.pack(">I", 13) + head + struct.pack(">I", zlib.crc32(head))

@@ -1,4 +1,4 @@
-"""JSON files through ijson: entries in batches, bounded memory, lines of what is no JSON."""
+"""JSON files through ijson: entries in batches, bounded memory, lines of errors."""
 
 from __future__ import annotations
 
@@ -33,17 +33,17 @@ def write(root, text):
 
 
 def rebuilt(root):
-    found = {}
+    values = {}
 
     def take(key, start, entries):
         if start < 0:
-            (found[key],) = entries
+            (values[key],) = entries
         else:
-            assert start == len(found.setdefault(key, []))
-            found[key] += entries
+            assert start == len(values.setdefault(key, []))
+            values[key] += entries
 
     read_entries(root, "a.json", take)
-    return found
+    return values
 
 
 @given(
@@ -53,9 +53,7 @@ def rebuilt(root):
     chunk=st.sampled_from([1, 2, 7, 4_096]),
     batch=st.sampled_from([1, 10, 2**20]),
 )
-def test_entries_are_what_json_reads_whatever_the_chunks(
-    tmp_path_factory, document, indent, ascii_only, chunk, batch
-):
+def test_entries_equal_json_for_any_chunk_size(tmp_path_factory, document, indent, ascii_only, chunk, batch):
     root = tmp_path_factory.getbasetemp()
     write(root, json.dumps(document, indent=indent, ensure_ascii=ascii_only))
     with pytest.MonkeyPatch.context() as patch:
@@ -65,7 +63,7 @@ def test_entries_are_what_json_reads_whatever_the_chunks(
 
 
 @pytest.mark.parametrize("batch", [1, 2**20])
-def test_an_entry_names_a_key_that_comes_twice_in_it(tmp_path, batch, monkeypatch):
+def test_repeated_key_in_entry_is_reported(tmp_path, batch, monkeypatch):
     monkeypatch.setattr(json_file, "_BATCH_BYTES", batch)
     twice = '{"b": 1, "b": 2}'
     entries = [
@@ -94,7 +92,7 @@ def test_a_line_longer_than_a_chunk_is_one_line(tmp_path):
     assert entry_lines(tmp_path, "a.json")["a"].tolist() == [1, 2, 2, 2, 3]
 
 
-def test_a_byte_order_mark_is_passed_over(tmp_path):
+def test_byte_order_mark_is_skipped(tmp_path):
     assert rebuilt(write(tmp_path, b'\xef\xbb\xbf{"a": [1], "b": 2}')) == {"a": [1], "b": 2}
 
 
@@ -131,7 +129,7 @@ def test_a_byte_order_mark_is_passed_over(tmp_path):
         (b"\0" * 100, 1, "one JSON object"),
     ],
 )
-def test_what_is_no_json_is_an_error_that_names_the_line(tmp_path, text, line, words):
+def test_invalid_json_is_refused_with_line(tmp_path, text, line, words):
     write(tmp_path, text)
     begin = time.perf_counter()
     with pytest.raises(AnnotationError, match=rf"a\.json:{line}: .*{words}"):
@@ -144,7 +142,7 @@ def test_what_is_no_json_is_an_error_that_names_the_line(tmp_path, text, line, w
     [('{"a": ' + "[" * 200_000, 60), ('{"a": [' + "[[]]," * 150_000 + "1]}", 5)],
     ids=["nested", "many"],
 )
-def test_memory_is_that_of_one_batch_whatever_the_file_holds(tmp_path, text, megabytes, monkeypatch):
+def test_memory_is_bounded_by_one_batch(tmp_path, text, megabytes, monkeypatch):
     monkeypatch.setattr(json_file, "_BATCH_BYTES", 16_384)
     write(tmp_path, text)
     tracemalloc.start()
@@ -167,7 +165,7 @@ def test_an_entry_beyond_the_limit_is_refused_and_many_small_ones_are_not(tmp_pa
             rebuilt(write(tmp_path, json.dumps(large)))
 
 
-def test_the_garbage_collector_is_as_it_was(tmp_path):
+def test_garbage_collector_state_is_restored(tmp_path):
     write(tmp_path, '{"a": [1]}')
     read_entries(tmp_path, "a.json", lambda *_: None)
     assert gc.isenabled()
@@ -179,7 +177,7 @@ def test_the_garbage_collector_is_as_it_was(tmp_path):
         gc.enable()
 
 
-def test_files_outside_the_root_and_files_that_are_none_are_refused(tmp_path):
+def test_files_outside_root_and_missing_files_are_refused(tmp_path):
     (tmp_path / "root").mkdir()
     write(tmp_path, "{}")
     for name in ("../a.json", "/etc/passwd"):

@@ -40,17 +40,17 @@ NO_POINTS = {
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables())
-def test_coco_loses_something_exactly_when_it_is_said(tmp_path_factory, table):
+def test_coco_losses_are_exact(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
     lost = write_annotations("coco", table, root, "a.json", allow_loss=True, progress=False)
     assert lost == losses(table, "coco")
     policy = ReadPolicy(missing_image="keep", degenerate="keep")
-    again = read_annotations("coco", root, "a.json", policy=policy, use_cache=False, progress=False)
+    restored = read_annotations("coco", root, "a.json", policy=policy, use_cache=False, progress=False)
     if lost:
         with pytest.raises(AssertionError):
-            assert_same_table(again, table)
+            assert_same_table(restored, table)
     else:
-        assert_same_table(again, table)
+        assert_same_table(restored, table)
 
 
 @pytest.mark.parametrize("format", ["coco"])
@@ -87,7 +87,7 @@ def test_full_tables_are_kept(format):
         ),
     ],
 )
-def test_each_loss_is_said_in_words_and_refused_unless_allowed(tmp_path, format, columns, words):
+def test_each_loss_is_described_and_refused_unless_allowed(tmp_path, format, columns, words):
     table = table_of(**columns)
     (lost,) = losses(table, format)
     assert words in lost
@@ -97,7 +97,7 @@ def test_each_loss_is_said_in_words_and_refused_unless_allowed(tmp_path, format,
     assert write_annotations(format, table, tmp_path / "set", "a.json", allow_loss=True) == [lost]
 
 
-def test_ids_alone_are_lost_without_leave(tmp_path):
+def test_lost_ids_need_no_allow_loss(tmp_path):
     table = table_of(source_ids=[7], category_ids=[5], object_ids=[3])
     lost = write_annotations("yolo", table, tmp_path, "train", progress=False)
     assert lost == ["1 ids of images", "1 ids of classes", "1 ids of objects"]
@@ -105,7 +105,7 @@ def test_ids_alone_are_lost_without_leave(tmp_path):
         write_annotations("yolo", table_of(source_ids=[7], areas=[2.5]), tmp_path, "val", progress=False)
 
 
-def test_what_a_list_loses_depends_on_its_columns():
+def test_losses_of_a_list_depend_on_its_columns():
     table = table_of(**POINTS, visibility=[[2, 2]])
     assert losses(table, "keypoints_txt", columns="path class points box") == []
     assert losses(table, "keypoints_txt", columns="path class box") == ["points"]

@@ -89,7 +89,7 @@ def test_a_file_of_another_format_is_named_with_what_to_do(tmp_path, format, end
     assert f"(as '{format}': " in message
 
 
-def test_the_hints_are_right(tmp_path):
+def test_hints_of_other_formats_work(tmp_path):
     write_image(tmp_path / "a.jpg")
     quiet = {"use_cache": False, "progress": False}
     (tmp_path / "a.csv").write_text(VOTT)
@@ -105,7 +105,7 @@ def test_the_hints_are_right(tmp_path):
     assert table.keypoints.tolist() == [[[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]]
 
 
-def test_the_hints_on_points_are_right(tmp_path):
+def test_hints_on_points_work(tmp_path):
     write_image(tmp_path / "a.jpg")
     quiet = {"use_cache": False, "progress": False}
     (tmp_path / "a.csv").write_text(DEEPLABCUT)
@@ -141,7 +141,7 @@ def test_a_folder_of_another_format_is_named_with_what_to_do(tmp_path, format, e
     assert words in str(error.value)
 
 
-def test_an_error_of_a_file_of_its_own_format_and_a_path_that_leaves_the_root_stay_what_they_are(tmp_path):
+def test_own_format_errors_and_unsafe_paths_get_no_hint(tmp_path):
     quiet = {"use_cache": False, "progress": False}
     (tmp_path / "a.json").write_text('{"images": [{"id": 1, "file_name": "x.jpg"}], "annotations": []}')
     with pytest.raises(AnnotationError) as error:

@@ -40,20 +40,20 @@ def test_results_come_in_order_in_chunks_that_do_not_depend_on_num_workers(num_w
     assert [len(part) for part in results] == [len(part) for part in run(squares, range(num_items))]
 
 
-def test_num_workers_says_where_the_work_is_done(monkeypatch):
-    here = os.getpid()
-    assert set(run(process_ids, range(1_000), 0)) == {here}
-    assert here not in run(process_ids, range(1_000), 2)
+def test_num_workers_selects_processes(monkeypatch):
+    this_process = os.getpid()
+    assert set(run(process_ids, range(1_000), 0)) == {this_process}
+    assert this_process not in run(process_ids, range(1_000), 2)
     assert len(set(run(process_ids, range(2_000), 2))) == 2
-    assert set(run(process_ids, range(INLINE_FILES - 1), None)) == {here}
+    assert set(run(process_ids, range(INLINE_FILES - 1), None)) == {this_process}
     monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _: {0, 1})
-    assert here not in run(process_ids, range(INLINE_FILES), None)
+    assert this_process not in run(process_ids, range(INLINE_FILES), None)
     monkeypatch.setattr(parallel.os, "sched_getaffinity", lambda _: {0})
-    assert set(run(process_ids, range(INLINE_FILES), None)) == {here}
+    assert set(run(process_ids, range(INLINE_FILES), None)) == {this_process}
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
-def test_of_several_errors_the_first_in_order_is_raised(num_workers):
+def test_first_error_in_order_is_raised(num_workers):
     with pytest.raises(ValueError, match="item 500"):
         run(fail_on_500_and_900, range(2_000), num_workers)
 
@@ -89,7 +89,7 @@ def test_progress_is_drawn_on_a_terminal_and_nowhere_else(monkeypatch, capfd):
     assert capfd.readouterr() == ("", "")
 
 
-def test_what_is_being_done_is_told_on_a_terminal_until_a_bar_takes_over(monkeypatch, capfd):
+def test_spinner_is_shown_on_terminal_until_progress_bar(monkeypatch, capfd):
     with status_spinner("Reading a.txt", progress=True):
         run(squares, range(300), progress=True)
     assert capfd.readouterr() == ("", "")
@@ -97,19 +97,19 @@ def test_what_is_being_done_is_told_on_a_terminal_until_a_bar_takes_over(monkeyp
     monkeypatch.setenv("TERM", "xterm")
     with status_spinner("Reading a.txt", progress=True):
         assert run(squares, range(300), num_workers=2, progress=True) == run(squares, range(300))
-    told = capfd.readouterr().err
-    assert told.index("Reading a.txt") < told.index("300/300") < told.rindex("Reading a.txt")
+    output = capfd.readouterr().err
+    assert output.index("Reading a.txt") < output.index("300/300") < output.rindex("Reading a.txt")
     with status_spinner("Reading a.txt", progress=False):
         pass
     assert capfd.readouterr() == ("", "")
 
 
-def test_results_are_there_before_the_last_chunk_is_done():
-    done = []
-    chunks = iter_chunks(done.append, range(1_000), num_workers=0, progress=False, description="x")
-    assert done == []
+def test_results_are_yielded_before_last_chunk_is_done():
+    chunks_done = []
+    chunks = iter_chunks(chunks_done.append, range(1_000), num_workers=0, progress=False, description="x")
+    assert chunks_done == []
     next(chunks)
-    assert done == [range(200)]
+    assert chunks_done == [range(200)]
     assert len(list(chunks)) == 4
 
 

@@ -11,13 +11,13 @@ ACTIONS = {name: get_args(hint) for name, hint in get_type_hints(ReadPolicy).ite
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_every_action_that_is_named_is_accepted(name):
+def test_every_documented_action_is_accepted(name):
     for action in ACTIONS[name]:
         assert getattr(ReadPolicy(**{name: action}), name) == action
 
 
 @pytest.mark.parametrize("name", ACTIONS)
-def test_another_action_is_refused_with_those_that_are_known(name):
+def test_unknown_action_is_refused_with_known_ones(name):
     with pytest.raises(ValueError, match=f"{name}='no such' must be one of '{ACTIONS[name][0]}'"):
         ReadPolicy(**{name: "no such"})
 

@@ -1,4 +1,4 @@
-"""Formats by name, of this package and of others; options by their types; mistakes answered with what was meant."""
+"""Formats by name, shipped and added; options checked by type; suggestions for mistakes."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def test_every_argument_reaches_the_reader(tmp_path):
     assert dropped.num_images == 4
 
 
-def test_what_is_not_known_is_answered_with_what_was_meant(tmp_path):
+def test_unknown_names_get_suggestions(tmp_path):
     def read(format="keypoints_txt", **options):
         return read_annotations(format, tmp_path, "x", **options)
 
@@ -120,18 +120,18 @@ def test_what_is_not_known_is_answered_with_what_was_meant(tmp_path):
         find_writer("wflw")
 
 
-def test_what_is_written_by_name_is_read_by_name(tmp_path):
+def test_written_format_is_read_back(tmp_path):
     write_faces(tmp_path, "train.txt", 6)
     table = read_annotations("keypoints_txt", tmp_path, "train.txt", **QUIET, **OPTIONS)
     assert write_annotations("coco", table, tmp_path, "deep/val.json") == []
-    again = read_annotations("coco", tmp_path, "deep/val.json", **QUIET)
-    assert (again.boxes == table.boxes).all()
-    assert (again.keypoints == table.keypoints).all()
+    restored = read_annotations("coco", tmp_path, "deep/val.json", **QUIET)
+    assert (restored.boxes == table.boxes).all()
+    assert (restored.keypoints == table.keypoints).all()
     with pytest.raises(ValueError, match="format 'coco' has no option 'columns'"):
         write_annotations("coco", table, tmp_path, "val.json", columns=["path"])
 
 
-def test_what_would_be_lost_is_refused_or_returned(tmp_path):
+def test_losses_are_refused_or_returned(tmp_path):
     write_faces(tmp_path, "train.txt", 6)
     table = read_annotations("keypoints_txt", tmp_path, "train.txt", **QUIET, **OPTIONS)
     assert write_annotations("keypoints_txt", table, tmp_path, "all.txt", columns=OPTIONS["columns"]) == []
@@ -143,7 +143,7 @@ def test_what_would_be_lost_is_refused_or_returned(tmp_path):
     assert write_annotations("keypoints_txt", table, tmp_path, "few.txt", **options) == ["classes"]
 
 
-def test_errors_of_the_data_pass_through(tmp_path):
+def test_annotation_errors_are_not_wrapped(tmp_path):
     write_faces(tmp_path, "train.txt", 2)
     with (tmp_path / "train.txt").open("a") as file:
         file.write("images/person0_0.png 1 2 3\n")
@@ -172,12 +172,12 @@ def test_a_value_of_another_type_is_refused(tmp_path, option, value, words):
 
 
 @pytest.mark.parametrize("policy", ["drop", ["drop"], {"drop": "malformed"}])
-def test_a_policy_that_is_none_is_refused(tiny_set, policy):
+def test_invalid_policy_is_refused(tiny_set, policy):
     with pytest.raises(ValueError, match=r"the policy has no 'd(rop)?'; .*it has: duplicate_id, "):
         read_annotations("class_list", tiny_set, "list.txt", policy=policy)
 
 
-def test_a_value_of_the_type_is_taken():
+def test_value_of_right_type_is_accepted():
     csv = find_reader("keypoints_csv")
     assert takes_option(csv, "path_column", 0)
     assert takes_option(csv, "path_column", "file")
@@ -215,7 +215,7 @@ def tiny_package(tmp_path_factory, monkeypatch):
     sys.modules.pop("tiny_formats", None)
 
 
-def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, tiny_set):
+def test_entry_point_adds_format(tiny_package, tiny_set):
     tiny_package("tiny = tiny_formats:TinyReader")
     table = read_annotations("tiny", tiny_set, "list.txt", shout=True, **QUIET)
     assert (table.class_names, table.boxes.tolist()) == (("CAT",), [[0, 0, 60, 50]])
@@ -235,12 +235,12 @@ def test_a_format_of_another_package_is_found_by_its_entry_point(tiny_package, t
         ("tiny_formats:Nameless", "AttributeError: .* has no attribute 'format'"),
     ],
 )
-def test_an_entry_point_that_is_no_format_is_named_and_stops_no_other(tiny_package, value, why):
+def test_invalid_entry_point_warns_and_others_work(tiny_package, value, why):
     tiny_package(f"bad = {value}", "tiny = tiny_formats:TinyReader")
     with pytest.warns(UserWarning, match=rf"bad='{value}' .* is ignored: .*{why}"):
-        found = readers()
-    assert found["voc"].__module__ == "lit_loader.annotations.formats.voc"
-    assert "tiny" in found
+        formats = readers()
+    assert formats["voc"].__module__ == "lit_loader.annotations.formats.voc"
+    assert "tiny" in formats
 
 
 def test_a_program_registers_formats_of_its_own(tiny_set, monkeypatch):

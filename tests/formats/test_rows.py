@@ -1,4 +1,4 @@
-"""What any reader finds, and what the policy makes of it."""
+"""Rows that readers add, and the actions of the policy on them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_given_sizes_are_kept_and_images_are_then_not_opened(root):
 
 
 @pytest.mark.parametrize("size", [(-1, 5), (0, 5), (10**30, 5)])
-def test_a_size_that_cannot_be_is_reported_and_read_from_the_image(root, size):
+def test_invalid_size_is_reported_and_read_from_image(root, size):
     rows = make(root, schema=None)
     rows.image("a.jpg", width=size[0], height=size[1])
     table = build(rows)
@@ -172,7 +172,7 @@ def test_a_point_in_an_image_of_unknown_size_gets_a_box_of_one_pixel(root):
     assert build(rows).boxes.tolist() == [[29.5, 39.5, 30.5, 40.5]]
 
 
-def test_actions_do_what_they_say(root):
+def test_policy_actions_have_documented_effect(root):
     def boxes(box, points=None, **actions):
         rows = make(root, **actions)
         add(rows, box=box, points=points)
@@ -193,7 +193,7 @@ def test_actions_do_what_they_say(root):
     assert boxes(None, [[5, 6], [np.nan, 8], [12, 30]]).visibility.tolist() == [[2, 0, 2]]
 
 
-def test_nothing_is_outside_an_image_of_unknown_size(root):
+def test_unknown_image_size_disables_bounds_checks(root):
     rows = make(root, missing_image="keep", out_of_image="raise", keypoint_outside="raise")
     add(rows, "none.jpg", box=(-9, -9, 1e6, 1e6), points=[[-1, -1], [1e6, 0], [0, 0]])
     table = build(rows)
@@ -225,7 +225,7 @@ def test_fractions_are_multiplied_by_the_size_of_the_image(root):
         build(rows)
 
 
-def test_y_upwards_is_turned_after_fractions_are_multiplied(root):
+def test_y_up_is_flipped_after_scaling_fractions(root):
     rows = make(root)
     rows.normalized = rows.y_up = True
     add(rows, box=(0, 0.5, 0.5, 1), points=[[0, 0], [1, 1], [0.5, 0.2]], visibility=[2, 2, 0])
@@ -276,7 +276,7 @@ def test_a_table_far_larger_than_its_files_is_refused(root, monkeypatch, fields,
         read()
 
 
-def test_rows_of_two_processes_are_those_of_one(root):
+def test_joined_rows_equal_rows_of_one_process(root):
     def fill(rows, part):
         if part == 0:
             rows.declare(keypoints=SCHEMA, attributes={"pose": ["left", "right"]})
@@ -290,20 +290,27 @@ def test_rows_of_two_processes_are_those_of_one(root):
             add(rows, "b.jpg", class_name="y", box=None, points=POINTS, attributes={"pose": "left"})
             rows.not_read("colour")
 
-    whole, *parts = (make(root, schema=None, missing_image="drop") for _ in range(3))
+    all_rows, *parts = (make(root, schema=None, missing_image="drop") for _ in range(3))
     for number, rows in enumerate(parts):
-        fill(whole, number)
+        fill(all_rows, number)
         fill(rows, number)
     parts[0].join(parts[1])
-    one, two = build(whole), build(parts[0])
+    expected = build(all_rows)
+    joined = build(parts[0])
     for name in ("image_paths", "offsets", "labels", "boxes", "keypoints", "visibility"):
-        assert np.asarray(getattr(one, name)).tolist() == np.asarray(getattr(two, name)).tolist(), name
-    assert one.class_names == two.class_names == ("x", "face", "y", "z")
-    assert one.attributes["pose"].ids.tolist() == two.attributes["pose"].ids.tolist() == [1, 0, -1]
-    assert one.report.counts == two.report.counts == {("colour", "not read"): 3, ("missing_image", "drop"): 1}
+        assert np.asarray(getattr(expected, name)).tolist() == np.asarray(getattr(joined, name)).tolist(), (
+            name
+        )
+    assert expected.class_names == joined.class_names == ("x", "face", "y", "z")
+    assert expected.attributes["pose"].ids.tolist() == joined.attributes["pose"].ids.tolist() == [1, 0, -1]
+    assert (
+        expected.report.counts
+        == joined.report.counts
+        == {("colour", "not read"): 3, ("missing_image", "drop"): 1}
+    )
 
 
-def test_wrong_calls_of_a_reader_are_refused(root):
+def test_invalid_calls_of_rows_are_refused(root):
     with pytest.raises(ValueError, match="for 0 names"):
         add(make(root, schema=None), points=POINTS)
     with pytest.raises(ValueError, match=r"points \(2, 2\)"):

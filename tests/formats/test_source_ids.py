@@ -5,7 +5,7 @@ from __future__ import annotations
 from lit_loader.annotations.formats import ReadPolicy, Rows
 
 
-def test_an_id_of_more_than_64_bits_is_counted_and_not_kept(tmp_path):
+def test_id_beyond_64_bits_is_counted_but_not_stored(tmp_path):
     rows = Rows(tmp_path, ReadPolicy())
     image = rows.image("a.jpg", source_id=10**30)
     for number in (7, -(10**30), 8):

@@ -40,7 +40,7 @@ def test_line_ends_are_kept_on_request(write):
     assert list(read_lines(write(b"a\r\nb\n"), "f.txt", keep_ends=True)) == [(1, "a\r\n"), (2, "b\n")]
 
 
-def test_odd_bytes_give_the_same_file_name_again(write):
+def test_invalid_utf8_in_names_round_trips(write):
     ((_, name),) = read_lines(write(b"\xff\xe9.jpg\n"), "f.txt")
     assert os.fsencode(name) == b"\xff\xe9.jpg"
 
@@ -75,7 +75,7 @@ def test_a_huge_sparse_file_is_refused_quickly(tmp_path):
 
 
 @pytest.mark.parametrize("read", [lambda *a: list(read_lines(*a)), partial(read_bytes, max_bytes=9)])
-def test_what_is_no_file_is_refused(tmp_path, read):
+def test_paths_that_are_not_files_are_refused(tmp_path, read):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "circle").symlink_to("circle")
     for name in ("pipe", ".", "circle", "none.txt", "a" * 300):
@@ -113,14 +113,15 @@ def test_lines_are_not_all_held_in_memory(write):
         tracemalloc.stop()
 
 
-def test_numbers_name_what_is_none(tmp_path):
+def test_numbers_reports_invalid_text(tmp_path):
     assert numbers(["1", "-2.5e3", "inf"]) == [1, -2500, float("inf")]
     with pytest.raises(AnnotationError, match=r"l\.txt:3: expected number 2 of 3, got 'x'"):
         numbers(["1", "x", "y"], path="l.txt", line=3)
 
 
-def test_a_file_that_comes_in_pieces_is_read_whole(write, monkeypatch):
+def test_file_returned_in_pieces_is_read_completely(write, monkeypatch):
     root = write(b"0123456789")
-    whole, read = read_bytes(root, "f.txt", max_bytes=10), os.read
+    content = read_bytes(root, "f.txt", max_bytes=10)
+    read = os.read
     monkeypatch.setattr(text_file.os, "read", lambda file, size: read(file, min(size, 3)))
-    assert read_bytes(root, "f.txt", max_bytes=10) == whole == b"0123456789"
+    assert read_bytes(root, "f.txt", max_bytes=10) == content == b"0123456789"

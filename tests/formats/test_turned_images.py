@@ -65,14 +65,14 @@ def test_coco_images_are_checked_too_and_counted(tmp_path):
 @pytest.mark.parametrize(
     ("size", "orientation"), [((30, 40), 6), ((40, 30), 3), ((40, 40), 6), ((30, 40), 1)]
 )
-def test_only_a_size_that_exif_exchanges_is_refused(voc, size, orientation):
+def test_only_sizes_swapped_by_exif_are_refused(voc, size, orientation):
     """The stated size fits the shown image, nothing exchanges the sides, or they are equal."""
     voc.add("a", ("dog", 20, 5, 25, 15), size=(40, 40) if size == (40, 40) else (40, 30))
     save(voc.root / "JPEGImages/a.jpg", size=size, orientation=orientation)
     assert voc.read().report.counts == {}
 
 
-def test_a_cached_verdict_ends_when_the_image_changes(photos, tmp_path):
+def test_cached_table_is_stale_when_turned_image_changes(photos, tmp_path):
     def num_turned(action):
         options = {"policy": {"turned_image": action}, "cache_dir": tmp_path / "c"}
         return read_annotations("voc", photos, "train", **options).report.count("turned_image", action)

@@ -86,7 +86,8 @@ def test_an_encoding_that_hides_ascii_behind_its_declaration_is_not_read(encodin
 
 def test_both_parsers_build_the_same_tree():
     text = "<a k='ä'>\n<b> x &amp; &#228;<!-- c --> y</b>z<c/><![CDATA[<d>]]></a>"
-    quick, guarded = parse_xml(text.encode(), path="x"), parse_xml(text.encode("utf-16"), path="x")
+    quick = parse_xml(text.encode(), path="x")
+    guarded = parse_xml(text.encode("utf-16"), path="x")
     assert tostring(quick) == tostring(guarded)
 
 

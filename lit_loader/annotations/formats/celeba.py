@@ -104,6 +104,7 @@ class CelebaReader(Reader):
         for list_name in (name for name in unused if name in files):
             rows.not_read(f"{list_name}, of the {'original' if self.aligned else 'aligned'} images")
         used = [list_name for list_name in files if list_name not in unused]
+        # Only boxes and points depend on the kind of images.
         is_checked = not {_BOX, _WILD, _ALIGNED} & files.keys()
         rows.declare(keypoints=keypoint_schema("face_5") if {_WILD, _ALIGNED}.intersection(used) else None)
         # All lists are sorted by image name, so merging them brings the lines of an image together in little memory.
@@ -117,6 +118,7 @@ class CelebaReader(Reader):
                 continue
             _, first_list, line, _ = image_lines[0]
             rows.file = files[first_list]
+            # Reported before the split is known to match: the image may be missing in the list of splits itself.
             if len(values_by_list) < len(used):
                 missing = ", ".join(list_name for list_name in used if list_name not in values_by_list)
                 rows.problem("not_listed", "absent", f"{image_name!r} is not in {missing}", line=line)
@@ -174,11 +176,13 @@ class CelebaReader(Reader):
             image_name, *fields = text.replace(",", " ").split() or [""]
             try:
                 if is_image_name(image_name):
+                    # `merge` needs sorted lists; a strict order also excludes duplicates.
                     if image_name <= last_name:
                         raise AnnotationError("images must be sorted by name, each of them once")
                     last_name = image_name
                     count += 1
                     yield image_name, list_name, line, _values(list_name, columns, fields)
+                # The number of images, in the first line.
                 elif image_name.isdecimal() and not fields and not count:
                     stated_count = image_name
                 elif image_name:

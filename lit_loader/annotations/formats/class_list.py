@@ -18,8 +18,10 @@ from lit_loader.errors import AnnotationError
 __all__ = ["ClassListReader", "read_class_names"]
 
 _EXTENSIONS: Final = "|".join(re.escape(extension) for extension in IMAGE_EXTENSIONS)
+# Non-greedy up to the first image extension, so that a path may contain blanks.
 _PATH: Final = re.compile(rf"(\S.*?(?:{_EXTENSIONS}))(?:\s+(.*))?", re.IGNORECASE)
 _NUMBER: Final = re.compile(r"[-+]?\d*\.?\d+")
+# pandas writes integer columns with missing values as floats.
 _ONE_HOT: Final = {"0": False, "1": True, "0.0": False, "1.0": True}
 _NUM_PROBED_LINES: Final = 100  # lines that decide on the kind of file
 
@@ -142,6 +144,7 @@ class ClassListReader(Reader):
         for number, text in self.lines(rows, name):
             if match := _PATH.fullmatch(text.strip()):
                 yield _Line(number, match[1], (match[2] or "").split())
+            # Without an extension the path ends at the first blank.
             elif text.strip():
                 path, *cells = text.split()
                 yield _Line(number, path, cells)
@@ -157,6 +160,7 @@ class ClassListReader(Reader):
         names = first_lines[0].cells
         body = first_lines[1:]
         self._check_separator(rows, first_lines[0])
+        # A list may have lines with different numbers of labels, a table may not.
         is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in body)
         may_be_one_hot = self.one_hot is None and not self.numbered and bool(body)
         has_header = self.header or self.one_hot is True
@@ -209,6 +213,7 @@ class ClassListReader(Reader):
         if not is_image_name(first_lines[0].path) and (has_binary_body or has_image_body):
             return True
         is_numeric = [all(_NUMBER.fullmatch(line.cells[i]) for line in first_lines) for i in columns]
+        # Numbers next to names are most likely scores or boxes, not labels.
         if any(is_numeric) and not all(is_numeric):
             message = "only some columns are numbers; pass label_columns with those that are labels"
             _refuse(rows, first_lines[0], message)
@@ -254,7 +259,9 @@ class ClassListReader(Reader):
         labels = [label for label in labels if label]
         if not labels:
             rows.problem("no_label", "keep", f"{shorten(line.path)!r} has no label", line=line.number)
+        # A repeated label is one object.
         for label in dict.fromkeys(labels):
+            # Leading zeros are allowed, but "-1", "1.0" and other digits than 0 to 9 are not numbers of a class.
             class_name = label if class_by_number is None else class_by_number.get(label.lstrip("0") or "0")
             if class_name is not None:
                 rows.object(image, class_name=class_name, box=None, line=line.number)

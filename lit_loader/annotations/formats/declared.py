@@ -47,11 +47,14 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
                 f"values of attribute {name!r}", first_values.setdefault(name, values), values, differences
             )
             values_by_attribute.setdefault(name, {}).update(dict.fromkeys(values))
+        # Files with equal names share one entry, so each is compared once and reported for every file.
         for number in file_numbers if differences else ():
+            # Problems are reported for the current file.
             rows.file = files[number]
             message = f"names differ from an earlier file: {'; '.join(differences)}"
             rows.problem("schema_mismatch", rows.policy.schema_mismatch, message)
     if class_names is None:
+        # Sorted, because the order of occurrence depends on the order of the files.
         classes |= dict.fromkeys(sorted(rows.class_names.keys() - classes))
     schema = unite_keypoints(schemas) if schemas else None
     if schema is None and rows.layouts:

@@ -120,6 +120,7 @@ class Folder:
     """
 
     def __init__(self, root: Path | str) -> None:
+        # Resolved once, so that two ways to the same folder share a cached table.
         self.root = Path(root).resolve()
         self.num_listed = 0
         self._listings: dict[str, _Listing] = {}
@@ -155,6 +156,7 @@ class Folder:
             AnnotationError: If the folder cannot be listed.
         """
         listing = self._readable(folder)
+        # Sorted, because the order of a directory differs between file systems.
         return sorted(name for name in listing.files | listing.broken if not name.startswith("."))
 
     def folders(self, folder: str) -> list[str]:
@@ -206,6 +208,7 @@ class Folder:
             UnsafePathError: If the name leads out of the root.
         """
         name = posixpath.normpath(check_relative(name))
+        # A pattern may contain "[", so existing files and folders are tried first.
         if self.is_folder(name):
             paths = [_join(name, file) for file in self.files(name)]
         elif name.endswith(ending) and (self.root / name).is_file():
@@ -227,6 +230,7 @@ class Folder:
     def is_file(self, path: str) -> bool:
         """Return True if the listing of its folder contains the file."""
         parent, _, name = path.rpartition("/")
+        # The dict lookup saves a call for every image.
         listing = self._listings.get(parent) or self._listing(parent or ".")
         return listing is not None and name in listing.files
 
@@ -279,6 +283,7 @@ class Folder:
                 yield from (_join(current, name) for name in self.files(current) if fnmatchcase(name, part))
             else:
                 folders = [_join(current, name) for name in self.folders(current) if fnmatchcase(name, part)]
+            # Without this check `**/**/**` would visit deep folders exponentially often.
             steps = {(folder, position + 1) for folder in folders} - visited
             visited |= steps
             pending += steps
@@ -315,6 +320,7 @@ class Folder:
                         if entry.is_file():
                             listing.files.add(entry.name)
                         elif entry.is_dir():
+                            # Hidden folders belong to tools, such as .git and .ipynb_checkpoints.
                             if not entry.name.startswith("."):
                                 listing.folders.add(entry.name)
                         elif entry.is_symlink():

@@ -56,6 +56,7 @@ class ImageFolderReader(Reader):
         folder = Folder(rows.root)
         classes = folder.folders(unit)
         ignored: Counter[str] = Counter()
+        # All folders are declared, so that a class without images keeps its number.
         rows.declare(class_names=classes)
         for name in _images(folder.files(unit), ignored):
             rows.malformed(f"image {shorten(name)!r} is not in a class folder")
@@ -73,6 +74,7 @@ class ImageFolderReader(Reader):
 
     def _check_level(self, rows: Rows, unit: str, top: str, images: list[str]) -> None:
         """Refuse a class folder that looks like a folder of class folders."""
+        # Images directly in the folder, or a single subfolder, are the usual layout of a class.
         relative_paths = [path[len(top) + 1 :] for path in images]
         subfolders = {path.partition("/")[0] for path in relative_paths if "/" in path}
         if self.nested or len(subfolders) < 2 or any("/" not in path for path in relative_paths):

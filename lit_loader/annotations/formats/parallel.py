@@ -59,24 +59,28 @@ def iter_chunks(
         raise ValueError(f"num_workers={num_workers} must be None or >= 0")
     step = min(max(_MIN_CHUNK_FILES, len(items) // _NUM_CHUNKS), _MAX_CHUNK_FILES)
     chunks = [items[start : start + step] for start in range(0, len(items), step)]
+    # More processes than chunks would only be forked to wait.
     workers = min(_default_workers(len(items)) if num_workers is None else num_workers, len(chunks))
     with _spinners_paused():
         if workers == 0 or len(chunks) == 0:
             yield from _with_bar((function(chunk) for chunk in chunks), chunks, progress, description)
             return
         methods = multiprocessing.get_all_start_methods()
+        # Fork passes the function without importing modules again, which takes longer than reading a chunk.
         context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
         # gc.freeze: a garbage collection in a forked process would touch, and so copy, every inherited page.
         with ProcessPoolExecutor(workers, mp_context=context, initializer=gc.freeze) as pool:
             with warnings.catch_warnings():
                 # Python 3.12 warns about forking while threads run; the children take no lock of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)
+                # A deque, so that a result can be freed as soon as it was used.
                 futures = deque(pool.submit(function, chunk) for chunk in chunks)
             try:
                 results = (futures.popleft().result() for _ in chunks)
                 yield from _with_bar(results, chunks, progress, description)
             finally:
                 for future in futures:
+                    # The consumer may stop early or an error may be raised; chunks that have not started need not run.
                     future.cancel()
 
 
@@ -118,6 +122,7 @@ def _spinners_paused() -> Iterator[None]:
 def _default_workers(num_items: int) -> int:
     if num_items < INLINE_FILES or multiprocessing.current_process().daemon:
         return 0  # a daemonic process must not have children
+    # The affinity mask, because containers and schedulers often allow fewer CPUs than the machine has.
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if available < 2 else min(available, _MAX_WORKERS)
 
@@ -137,6 +142,7 @@ def _with_bar(
         TimeRemainingColumn(),
         console=console,
     )
+    # The bar advances after each yield, so it also shows the time that the consumer takes.
     with bar:
         task = bar.add_task(description, total=sum(map(len, chunks)))
         for chunk, result in zip(chunks, results, strict=True):

@@ -72,6 +72,7 @@ class ReadPolicy:
     degenerate: Literal["drop", "keep", "raise"] = "drop"
 
     def __post_init__(self) -> None:
+        # The type annotations are the only list of allowed actions.
         for name, hint in get_type_hints(type(self)).items():
             value = getattr(self, name)
             actions = get_args(hint)

@@ -136,6 +136,7 @@ class ReadOptions:
             names = tuple(self.class_names)
             if not names or len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
                 raise ValueError(f"class_names={names} must be at least one name, all different, none empty")
+            # A list would make equal options unequal, and could be changed later.
             object.__setattr__(self, "class_names", names)
         if self.num_workers is not None and self.num_workers < 0:
             raise ValueError(f"num_workers={self.num_workers} must be None or >= 0")
@@ -178,9 +179,11 @@ class Reader(ABC):
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
+        # Formats with points have the options `schema` and `keypoints`; the base class checks them for all of them.
         schema = getattr(self, "schema", None)
         if schema is not None and not getattr(self, "keypoints", True):
             raise ValueError(f"{schema=} names points, but keypoints=False reads none; remove one of them")
+        # An invalid schema is refused here, before any file is read.
         self.given_keypoints()
 
     @abstractmethod
@@ -238,6 +241,7 @@ class Reader(ABC):
             return self._build(folder, self._checked_inputs(folder, name), options)[0]
         cache = cache_folder(options.cache_dir)
         make_key = partial(cache_key, reader=self.format, version=self.version, root=folder.root)
+        # The request identifies what to read and how; the key adds the state of the files.
         settings = self._settings(name, options)
         request = make_key(settings=settings)
         if options.trust_cache:
@@ -245,6 +249,7 @@ class Reader(ABC):
             if table is not None:
                 return table
         inputs = self._checked_inputs(folder, name)
+        # Set after the request: listing an images folder is what `trust_cache` avoids.
         settings["listed"] = inputs.listed
         files = inputs.files
         unit_files = inputs.unit_files
@@ -265,6 +270,8 @@ class Reader(ABC):
         # a pass over all files.
         table, rows = self._build(folder, inputs, options, stamp=not was_known)
         unit_stamps = [] if was_known else rows.stamps_of(unit_files)
+        # A table without a stamp of every file could become stale unnoticed. One with dropped images must be read
+        # again, because the images may exist next time.
         if unit_stamps is None or not _has_all_images(table):
             return table
         return keep(table, folder=cache, key=make_key(stamps=stamps + unit_stamps), request=request)
@@ -280,6 +287,7 @@ class Reader(ABC):
         return {
             "name": name,
             "options": {f.name: _plain(getattr(self, f.name)) for f in fields(self) if f.name != "schema"},
+            # A schema given by name and the same one given as a mapping share a cached table.
             "schema": None if schema is None else asdict(schema),
             "class_names": options.class_names,
             "split": options.split,
@@ -300,6 +308,7 @@ class Reader(ABC):
             stamp=stamp,
         )
         with (
+            # Listing folders and building the table take time before and after the progress bar.
             status_spinner(f"Reading {shorten(', '.join(names[:3]))}", progress=options.progress),
             _other_format_named(self.format, folder),
         ):
@@ -310,6 +319,7 @@ class Reader(ABC):
                 progress=options.progress,
                 description="Reading annotations",
             )
+            # A set without files gives an empty table.
             rows = next(chunks, None) or Rows(folder.root, options.policy, options.class_names)
             for chunk in chunks:
                 rows.join(chunk)
@@ -331,6 +341,7 @@ def _read_chunk(
     rows = Rows(root, options.policy, options.class_names)
     if stamp:
         rows.start_stamps()
+    # Each chunk has its own `Rows`; the main process joins them in order, so numbers do not depend on workers.
     rows.find_line = partial(reader.find_line, root)
     for unit in units:
         rows.file = unit if isinstance(unit, str) else ""
@@ -365,15 +376,19 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
         start = b""
         if path.is_file():
             with suppress(OSError), path.open("rb") as file:
+                # The patterns match near the start of a file; a long preamble only costs the hint.
                 start = file.read(4096)
+        # A remedy that names this very format is no help.
         for pattern, remedy in _OTHER_FORMATS.items():
             if f"'{format}'" not in remedy and re.search(pattern, start):
                 message = f"this is {remedy} (as {format!r}: {error.message})"
                 raise type(error)(message, path=error.path, line=error.line) from None
+        # Without the expected file, the folder may have another format.
         if not path.is_file() and not isinstance(error, UnsafePathError):
             parents = (".", name, posixpath.relpath(path, folder.root))
             entries = _entries(folder, parents)
             for name_pattern, remedy in _OTHER_FOLDERS.items():
+                # One typical name is enough.
                 entry = next(iter(fnmatch.filter(entries, name_pattern)), None)
                 if entry is not None and f"'{format}'" not in remedy:
                     message = f"{error.message}; {entry!r} is there: {remedy}"

@@ -54,6 +54,7 @@ _Kind = type[Reader] | type[Writer]
 _KindT = TypeVar("_KindT", bound=_Kind)
 _T = TypeVar("_T", Reader, Writer)
 
+# Keyed by base class and format, because a reader and a writer may share a name.
 _registered: dict[tuple[type, str], _Kind] = {}
 
 
@@ -64,6 +65,7 @@ def register_format(kind: _KindT) -> _KindT:
         ValueError: If another class of that kind has the same name.
     """
     base = Writer if issubclass(kind, Writer) else Reader
+    # A module that is imported twice, such as a notebook cell, may register the same class again.
     other = _all(base).get(kind.format)
     if other is not None and (other.__module__, other.__qualname__) != (kind.__module__, kind.__qualname__):
         raise ValueError(
@@ -132,6 +134,7 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
                 f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}"
             )
     for name, option in option_fields.items():
+        # Checked here, because the constructor's own TypeError would name Python arguments instead of the format.
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
             raise ValueError(f"format {kind.format!r} needs the option {name!r}")
     return kind(**options)
@@ -154,6 +157,7 @@ def read_annotations(
         AnnotationError: If the annotations cannot be used; names file and line.
     """
     kind = find_reader(format)
+    # Fields of `ReadOptions` apply to every format; all other options belong to the format.
     shared = {field.name: options.pop(field.name) for field in fields(ReadOptions) if field.name in options}
     policy = shared.get("policy")
     if not isinstance(policy, ReadPolicy):
@@ -213,6 +217,7 @@ def _all(base: Any) -> dict[str, Any]:
     kinds = _shipped_and_registered(base)
     for point in entry_points(group=_GROUP):
         try:
+            # This imports a module of another package, which may do anything.
             kind = point.load()
             if not (isinstance(kind, type) and issubclass(kind, (Reader, Writer))):
                 raise TypeError("it is neither a Reader nor a Writer")
@@ -252,8 +257,10 @@ def _shipped(base: Any) -> list[Any]:
 def _find(base: Any, format: str, verb: str) -> Any:
     kinds = _shipped_and_registered(base)
     if format not in kinds:
+        # A registered format of the short name has priority.
         format = _SHORT_NAMES.get(format, format)
     if format not in kinds:
+        # Entry points last, because searching for them is slow.
         kinds = _all(base)
     if format not in kinds:
         raise ValueError(

@@ -270,6 +270,7 @@ class Rows:
         self._normalized = normalized
         columns = self.objects
         if normalized and columns.points.typecode == "f":
+            # A reader may set this after it has added objects.
             columns.points = array("d", columns.points)
             columns.polygon_values = array("d", columns.polygon_values)
 
@@ -333,12 +334,15 @@ class Rows:
             UnsafePathError: If the path leads out of the root.
         """
         try:
+            # The path is checked before anything is stored.
             joined = join_path(folder, path)
         except UnsafePathError as error:
+            # A negative number is a position for which the line must be looked up.
             if line is not None and line < 0:
                 line = self.find_line(self.file, line)
             raise UnsafePathError(error.message, path=self.root / self.file, line=line) from None
         number = self._image_numbers.get(joined)
+        # Annotations of one image may be spread over several lines or files.
         if number is not None:
             return number
         images = self.images
@@ -433,17 +437,10 @@ class Rows:
         if len(box) != 4:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
         objects = self.objects
-        objects.packed += _PACK.pack(
-            *box,
-            image,
-            label,
-            layout,
-            self._file_number,
-            line or 0,
-            -1 if index is None else index,
-            kind,
-            flags,
-        )
+        index = -1 if index is None else index
+        source = (self._file_number, line or 0, index)
+        objects.packed += _PACK.pack(*box, image, label, layout, *source, kind, flags)
+        # The remaining values are optional, so they are stored apart from the records and refer to their row.
         row = len(objects.packed) // _PACK.size - 1
         for polygon in polygons:
             objects.polygon_rows.append(row)
@@ -478,6 +475,7 @@ class Rows:
             position = index if line is None else line
             line = None if position is None else self.find_line(self.file, position)
         if action == "raise":
+            # The object's position helps in files of one long line.
             text = "" if index is None else f"object {index}: "
             self.raised = AnnotationError(
                 f"{text}{message}",
@@ -498,6 +496,7 @@ class Rows:
             self.report.add_count(name, "not read", count)
 
     def _put_id(self, column: array[int], row: int, number: int) -> None:
+        # A JSON file may have integers of any size, an array of int64 may not.
         if -(2**63) <= number < 2**63:
             _put(column, row, number, missing=-1)
         else:
@@ -527,6 +526,7 @@ class Rows:
         added["layout"] = np.append(_number_names(self.layouts, other.layouts), -1)[added["layout"]]
         added["file"] = files[added["file"]]
         for name in ("points", "visibility", "polygon_lengths", "polygon_values"):
+            # These columns have no numbers that refer to other columns.
             getattr(objects, name).extend(getattr(other.objects, name))
         objects.polygon_rows.extend(first_object + row for row in other.objects.polygon_rows)
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
@@ -602,11 +602,13 @@ class Rows:
         # A coordinate beyond float32 becomes infinite here; the policy's invalid_keypoint decides on it later.
         with np.errstate(over="ignore"):
             self.objects.points.frombytes(xy.astype(self.objects.points.typecode).tobytes())
+        # Stored flat: objects may have different numbers of points until their file's schema is united with others.
         self.objects.visibility += flags.tobytes()
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:
         if 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0:
             return int(width), int(height)
+        # Without any size there is nothing to report: the format may not have sizes.
         if width or height:
             size = f"{str(width)[:30]} x {str(height)[:30]}"
             message = f"image size must be two whole numbers >= 1, got {size}"

@@ -67,6 +67,7 @@ def build_table(
     images.check_turned(num_workers=num_workers, progress=progress)
     images.read_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
+    # Checks modify points, visibility and `keep` in place.
     boxes = objects.check()
     object_rows = np.flatnonzero(objects.keep)
     # Stable, so that the objects of an image stay in the order of the files.
@@ -145,6 +146,7 @@ def point_boxes(
     min_sides = _MIN_SIDE_RATIO * np.where(longer > 0, longer, sizes.min(axis=1))
     min_sides = np.where(is_empty, 0.0, np.where(min_sides > 0, min_sides, 1.0))[:, None]
     is_short = sides < min_sides
+    # Equal on both sides, so the box stays centred on the points.
     growth = np.where(is_short, (min_sides - sides) / 2, 0.0)
     return np.hstack([low - growth, high + growth]), _any(is_short)
 
@@ -200,12 +202,14 @@ class _Images:
         path = self._rows.images.paths[number]
         extension = f".{file_name.rpartition('.')[2]}"
         if not files:
+            # A missing file has the stamp -1, so that the table becomes stale when the file appears.
             self._exists[number] = False
             self.stamps[number] = -1
             self._missing.append(number)
             return path + extension if is_image_name(extension) else path
         chosen = files[0]
         if len(files) > 1:
+            # The annotation's own extension decides between a.jpg and a.png.
             same_extension = [name for name in files if name.lower().endswith(extension.lower())]
             chosen = (same_extension or files)[0]
             self._problem(number, "several_images", "choose", f"{files} match; {chosen!r} is used")
@@ -228,6 +232,7 @@ class _Images:
         if further:
             message += f", and {len(self._missing)} of {len(self.paths)} images are missing in all"
         stem, _, extension = first_path.rpartition(".")
+        # A converted data set often has .jpg in its annotations and .png on the disk, or the reverse.
         similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{extension}") else []
         if similar:
             message += f", but {shorten(similar[0])!r} exists, with another extension"
@@ -296,6 +301,7 @@ class _Images:
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
         rows = self._rows
+        # Problems are reported for the current file.
         rows.file = self._files[rows.images.files[number]]
         rows.problem(kind, action, message, line=rows.images.lines[number] or None)
         if action == "drop":
@@ -342,6 +348,7 @@ class _Objects:
         """
         count = len(self.labels)
         boxes = np.zeros((count, 4), dtype=np.float32)
+        # Chunks bound the memory of temporary arrays, also for schemas with many points.
         step = max(1, min(_CHUNK_ROWS, _CHUNK_POINTS // max(1, self.points.shape[1])))
         for start in range(0, count, step):
             chunk = slice(start, min(start + step, count))
@@ -415,6 +422,7 @@ class _Objects:
         )
         boxless = np.flatnonzero(self._kinds == BoxKind.AROUND_POLYGONS)
         if len(boxless):
+            # Corners of each polygon, and then of all polygons of each object.
             low = np.minimum.reduceat(points, value_offsets[:-1] // 2)
             high = np.maximum.reduceat(points, value_offsets[:-1] // 2)
             corners = np.tile([np.inf, np.inf, -np.inf, -np.inf], (count, 1))
@@ -445,6 +453,7 @@ class _Objects:
         # Each edge crosses at most every row of pixels; the exact count is only needed above this bound.
         max_crossings = np.diff(starts[part_offsets]) * limits
         for row in np.flatnonzero((max_crossings > MAX_ROW_CROSSINGS) & self.keep).tolist():
+            # The object's polygons, with starts relative to its first point.
             parts = starts[part_offsets[row] : part_offsets[row + 1] + 1]
             crossings = row_crossings(points[parts[0] : parts[-1]], parts - parts[0], int(limits[row]))
             if crossings <= MAX_ROW_CROSSINGS:
@@ -498,8 +507,10 @@ class _Objects:
         invalid: _Mask = ~_all(np.isfinite(points)) & (visibility > 0)
         message = self._point_message(points, invalid, "not finite")
         self._apply(chunk, "invalid_keypoint", policy.invalid_keypoint, _any(invalid), message)
+        # Whatever the policy says: a dropped object needs no points.
         visibility[invalid] = 0
         points[visibility == 0] = 0.0
+        # Without a size nothing is outside.
         has_size = _all(sizes > 0)[:, None]
         outside = _any((points < 0) | (points > sizes[:, None])) & has_size & (visibility > 0)
         message = self._point_message(points, outside, "outside the image", sizes)
@@ -637,6 +648,7 @@ def _attributes(
     }
     pair_cells = np.array([cells[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
     columns, value_ids = pair_cells[as_array(rows.objects.attribute_values, np.int32)].T
+    # One row per attribute, so that each column of the table is contiguous.
     ids = np.full((len(declared), len(rows.objects)), -1, dtype=np.int32)
     ids[columns, as_array(rows.objects.attribute_rows, np.int32)] = value_ids
     return {

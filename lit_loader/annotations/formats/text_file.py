@@ -52,6 +52,7 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
     path = root / check_relative(name)
     with open_file(path) as (descriptor, _), os.fdopen(descriptor, "rb", closefd=False) as file:
         number = 0
+        # The limit keeps a file without line ends from being read into memory at once.
         while data := file.readline(MAX_LINE_BYTES + 1):
             number += 1
             if len(data) > MAX_LINE_BYTES:
@@ -92,6 +93,7 @@ def read_rows(root: Path, name: str, *, separator: str = ",") -> Iterator[tuple[
                 raise AnnotationError(message, path=path, line=previous_line + 1)
             yield text
 
+    # `strict` turns wrong quotes into errors. With a blank as separator, `skipinitialspace` would swallow empty fields.
     rows = csv.reader(lines(), delimiter=separator, strict=True, skipinitialspace=separator != " ")
     try:
         for fields in rows:
@@ -163,6 +165,7 @@ class open_file:  # called like a function; a generator-based context manager wo
             self._file = os.open(self._path, _FLAGS)
         except OSError as error:
             self._refuse(error)
+        # Checked on the open descriptor: the path could be replaced after a check by name.
         state = os.fstat(self._file)
         if not stat.S_ISREG(state.st_mode):
             os.close(self._file)

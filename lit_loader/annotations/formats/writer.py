@@ -88,6 +88,7 @@ def in_chunks(
 def write_file(path: Path, parts: Iterable[bytes]) -> None:
     """Write a file atomically: to a temporary name first, which is then renamed."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    # 0o666 is reduced by the umask, as for any file that the user writes; temporary files have 0o600.
     with new_file(path, mode=0o666) as file:
         file.writelines(parts)
 
