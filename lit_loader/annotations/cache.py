@@ -76,6 +76,7 @@ def cache_key(
         stamps: Size and modification time (ns) of each file, concatenated.
     """
     digest = hashlib.blake2b(digest_size=16)
+    # `sort_keys`, so that the order in which settings are built does not matter.
     head = [reader, version, str(root), settings]
     digest.update(json.dumps(head, sort_keys=True).encode())
     digest.update(b"\0" + "\0".join(files).encode("utf-8", "surrogateescape"))  # no name contains a NUL
@@ -191,6 +192,7 @@ def image_stamp(root: Path | str, path: str) -> int:
     except OSError:
         return -1
     digest = hashlib.blake2b(b"%d %d" % (state.st_size, state.st_mtime_ns), digest_size=8).digest()
+    # 63 bits fit the int64 column; 0 means no stamp.
     return int.from_bytes(digest, "little") >> 1 or 1
 
 

@@ -72,7 +72,7 @@ class KeypointSchema:
                 raise ValueError(f"names[{position}] is empty; name every point")
         name, count = Counter(names).most_common(1)[0]
         if count > 1:
-            raise ValueError(f"names has {name!r} {count} times; names must be unique")
+            raise ValueError(f"names has {name!r} twice; names must be unique")
         return tuple(names)
 
     def _pair(self, pair: Any, field_name: str) -> tuple[int, int]:

@@ -136,9 +136,12 @@ class Masks(RaggedColumn):
         polygons: list[Sequence[Polygon]] = []
         encoded: list[RunLengths] = []
         for row in rows:
-            is_encoded = isinstance(row, RunLengths)
-            polygons.append(() if row is None or is_encoded else row)
-            encoded.append(row if is_encoded else RunLengths((), 0, 0))
+            if isinstance(row, RunLengths):
+                polygons.append(())
+                encoded.append(row)
+            else:
+                polygons.append(() if row is None else row)
+                encoded.append(RunLengths((), 0, 0))
         flat = [
             frozen_array(polygon, np.float32, "a polygon").ravel() for parts in polygons for polygon in parts
         ]

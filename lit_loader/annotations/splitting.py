@@ -279,7 +279,7 @@ def _equal_images(
 
 def _tail(path: str) -> bytes:
     with Path(path).open("rb") as file:
-        # The end of a file differs more often than its header, which cameras write alike.
+        # The end of a file differs more often than its header, which is often the same for all images of a camera.
         file.seek(max(0, os.fstat(file.fileno()).st_size - _TAIL_BYTES))
         return file.read()
 

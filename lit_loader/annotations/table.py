@@ -414,7 +414,7 @@ class AnnotationTable:
             table = cls(**read_table(path, COLUMNS, key=key))
         except (AttributeError, KeyError, TypeError, ValueError, IndexError) as error:
             raise CacheError(f"{path} does not hold a valid table ({error}); delete it") from None
-        # Only now are the rows known to be those of the file.
+        # Set only now, because the constructor knows nothing about files.
         object.__setattr__(table, "_lineage", _Lineage(path=str(path), key=key, offsets=table.offsets))
         return table
 
@@ -498,7 +498,6 @@ def _reopen(
     category_ids: tuple[int, ...] | None,
 ) -> AnnotationTable:
     """Unpickle a table from its cache file."""
-    # Classes first: renumbering keeps the rows, so the order of the two steps does not matter.
     table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names, category_ids=category_ids)
     if by_object:
         return table.per_object(rows)

@@ -34,7 +34,7 @@ def root(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("path", "found"),
+    ("path", "images"),
     [
         ("a.jpg", ["a.jpg"]),
         ("a", ["a.jpg"]),

@@ -150,7 +150,7 @@ def test_a_folder_one_level_too_high_is_refused_with_the_remedy(tmp_path):
 def test_missing_folder_is_refused(tmp_path):
     add(tmp_path, "a/1.png")
     for name in ("b", "a/1.png"):
-        with pytest.raises(AnnotationError, match="no such folder"):
+        with pytest.raises(AnnotationError, match="the folder does not exist"):
             read(tmp_path, name)
 
 

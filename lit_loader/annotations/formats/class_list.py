@@ -121,6 +121,7 @@ class ClassListReader(Reader):
                 )
             class_by_number = {str(number): name for number, name in enumerate(names)}
         lines = self._read_lines(rows, unit)
+        # The file may be large and is read only once, so the first lines are kept and read again from memory.
         first_lines = list(islice(lines, _NUM_PROBED_LINES))
         columns = self._columns(rows, first_lines)
         one_hot_classes = [columns.names[i] for i in columns.label_columns] if columns.is_one_hot else []
@@ -195,6 +196,7 @@ class ClassListReader(Reader):
 
     def _check_separator(self, rows: Rows, line: _Line) -> None:
         """Refuse a file that is split at blanks but seems to have another separator."""
+        # The usual mistake: a CSV file read with the default separator.
         separator = re.search(r"[,;\t]", line.path)
         if self.separator is not None or separator is None or is_image_name(line.path):
             return

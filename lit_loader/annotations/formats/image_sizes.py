@@ -98,6 +98,7 @@ def _read(path: Path) -> tuple[int, int, bool] | str:
             return "is not a regular file"
         is_labelme = path.suffix == LABELME_ENDING
         raw = io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb")
+        # Only known formats are tried: other plugins of Pillow may start programs.
         with _LimitedFile(raw) as file, Image.open(file, formats=IMAGE_FORMATS) as image:
             width, height = image.size
             is_turned = _orientation(image, file) in (5, 6, 7, 8)

@@ -73,7 +73,7 @@ def iter_chunks(
             with warnings.catch_warnings():
                 # Python 3.12 warns about forking while threads run; the children take no lock of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)
-                # A deque, so that a result can be freed as soon as it was used.
+                # A deque, so that each result can be freed after its use.
                 futures = deque(pool.submit(function, chunk) for chunk in chunks)
             try:
                 results = (futures.popleft().result() for _ in chunks)

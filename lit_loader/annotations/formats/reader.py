@@ -378,7 +378,7 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
             with suppress(OSError), path.open("rb") as file:
                 # The patterns match near the start of a file; a long preamble only costs the hint.
                 start = file.read(4096)
-        # A remedy that names this very format is no help.
+        # A remedy that names this very format does not help.
         for pattern, remedy in _OTHER_FORMATS.items():
             if f"'{format}'" not in remedy and re.search(pattern, start):
                 message = f"this is {remedy} (as {format!r}: {error.message})"

@@ -217,7 +217,6 @@ def _all(base: Any) -> dict[str, Any]:
     kinds = _shipped_and_registered(base)
     for point in entry_points(group=_GROUP):
         try:
-            # This imports a module of another package, which may do anything.
             kind = point.load()
             if not (isinstance(kind, type) and issubclass(kind, (Reader, Writer))):
                 raise TypeError("it is neither a Reader nor a Writer")

@@ -62,6 +62,7 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
                 message = "the line contains a NUL; the file must be UTF-8 text"
                 raise AnnotationError(message, path=path, line=number)
             if number == 1:
+                # A byte order mark would become part of the first path.
                 data = data.removeprefix(_BOM)
             text = data.decode("utf-8", "surrogateescape")
             yield number, text if keep_ends else text.rstrip("\r\n")

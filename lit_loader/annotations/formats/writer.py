@@ -104,11 +104,12 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
     """
     absent_points = 0
     if table.keypoints is not None:
-        absent_points = table.keypoints[table.visibility == 0].any(axis=-1).sum()
+        absent_points = int(table.keypoints[table.visibility == 0].any(axis=-1).sum())
     num_masks = 0
     if table.masks is not None:
         parts = np.diff(table.masks.part_offsets) + np.diff(table.masks.run_offsets)
-        num_masks = np.count_nonzero(parts)
+        # A mask has either polygons or run lengths; objects without a mask have neither.
+        num_masks = int(np.count_nonzero(parts))
     ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
     counts: dict[str, dict[str, Any]] = {
         "masks": {"masks": num_masks},
