@@ -19,7 +19,8 @@ import lit_loader.loader.data_loader
 from lit_loader.engine import EndOfEpoch
 from lit_loader.loader.device import DevicePrefetcher, page_lock, transfer
 
-UNWRITTEN, OVERWRITTEN = -1, -2
+UNWRITTEN = -1
+OVERWRITTEN = -2
 SHAPE = (3,)
 
 
@@ -33,7 +34,8 @@ def bare(tensor):
 
 class SimulatedEvent:
     def __init__(self, device):
-        self.device, self.done = device, False
+        self.device = device
+        self.done = False
 
     def query(self):
         assert not self.device.capturing, "an event is asked while a graph is captured"
@@ -55,13 +57,17 @@ class SimulatedDevice:
 
     def __init__(self, chance=None, *, pace=0.5):
         self.device = torch.device("cuda", 0)
-        self.chance, self.pace = chance or random.Random(0), pace
+        self.chance = chance or random.Random(0)
+        self.pace = pace
         self.streams = {"main": deque(), "side": deque()}
         self.num_run = {"main": 0, "side": 0}
         self.current = "main"
         self.num_blocks = 0
-        self._free, self._pending, self._kept = [], [], set()
-        self.copies, self.capturing = 0, False
+        self._free = []
+        self._pending = []
+        self._kept = set()
+        self.copies = 0
+        self.capturing = False
 
     # -- what DeviceStreams do ------------------------------------------------------------------------------
 
@@ -155,8 +161,12 @@ class SlotRun:
     """
 
     def __init__(self, script, chance=None, *, ready=0.7):
-        self.script, self.chance, self.ready = list(script), chance or random.Random(0), ready
-        self.slots_out, self.closed, self.asked = 0, False, 0
+        self.script = list(script)
+        self.chance = chance or random.Random(0)
+        self.ready = ready
+        self.slots_out = 0
+        self.closed = False
+        self.asked = 0
         self.memory = []  # all there ever was: an address that is read late is to be one of a slot
 
     def poll(self):
@@ -221,8 +231,11 @@ class Consumer:
     """
 
     def __init__(self, run, device, chance):
-        self.run, self.device, self.chance = run, device, chance
-        self.faults, self.events = [], []
+        self.run = run
+        self.device = device
+        self.chance = chance
+        self.faults = []
+        self.events = []
         self._held = deque()
 
     def consume(self):
@@ -246,7 +259,8 @@ class Consumer:
         self.device.drain()
 
     def _use(self, batch):
-        number, memory = batch["number"], batch["image"].detach()
+        number = batch["number"]
+        memory = batch["image"].detach()
         self.device.queue(lambda: self._check(number, memory))
 
     def _check(self, number, memory):

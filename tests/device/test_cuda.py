@@ -87,7 +87,8 @@ def test_to_close_while_a_graph_is_captured_neither_stalls_nor_ends_the_capture(
     iterator = iter(loader)
     for _ in range(4):
         batch = next(iterator)  # slots that are registered and free again
-    static, graph = torch.ones(4, device="cuda"), torch.cuda.CUDAGraph()
+    static = torch.ones(4, device="cuda")
+    graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     with torch.cuda.graph(graph):
         begin = time.monotonic()
@@ -122,7 +123,8 @@ def test_registered_memory_is_page_locked_until_it_is_given_back():
 def test_a_refusal_leaves_no_error_behind_for_the_next_kernel():
     memory = mmap.mmap(-1, 1 << 20)
     tensor = torch.frombuffer(memory, dtype=torch.uint8)
-    lock, other = CudaPageLock(torch.device("cuda")), CudaPageLock(torch.device("cuda"))
+    lock = CudaPageLock(torch.device("cuda"))
+    other = CudaPageLock(torch.device("cuda"))
     assert lock.lock(tensor.data_ptr(), tensor.nbytes)
     with pytest.warns(UserWarning, match="could not be page-locked"):
         assert not other.lock(tensor.data_ptr(), tensor.nbytes)  # it is registered already

@@ -24,7 +24,8 @@ class Drawn(Dataset):
     """Two tensors a batch: indices and draws."""
 
     def __init__(self, length, fails_at=-1):
-        self.length, self.fails_at = length, fails_at
+        self.length = length
+        self.fails_at = fails_at
 
     def __len__(self):
         return self.length
@@ -42,7 +43,8 @@ def simulated(monkeypatch):
 
 def events(loader):
     """Return values of batches, and errors, in the order they come."""
-    actual, iterator = [], iter(loader)
+    actual = []
+    iterator = iter(loader)
     while True:
         try:
             actual.append(next(iterator)["torch"].tolist())
@@ -126,7 +128,9 @@ class Locked:
 
 
 def test_slots_of_worker_processes_are_kept_until_late_copies_out_of_them_have_ended(monkeypatch):
-    device, page_lock, wrong = present(monkeypatch, SimulatedDevice, pace=0.3), Locked(), []
+    device = present(monkeypatch, SimulatedDevice, pace=0.3)
+    page_lock = Locked()
+    wrong = []
     monkeypatch.setattr(lit_loader.loader.data_loader, "find_page_lock", lambda *_: page_lock)
 
     def check(first, memory):

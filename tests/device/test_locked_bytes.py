@@ -19,7 +19,8 @@ from tests.device.simulated import present
 from tests.device.test_page_lock import Cuda
 
 MIB = 1 << 20
-NUM_BATCHES, BATCH = 10, 4
+NUM_BATCHES = 10
+BATCH = 4
 
 # elements (uint8) of each sample of a batch, by the batch's number
 SHAPES = {
@@ -36,7 +37,8 @@ class Sized(Dataset):
     """A large tensor, full of the sample's number, the number, and perhaps a mask."""
 
     def __init__(self, num_elements, mask=False):
-        self.num_elements, self.mask = num_elements, mask
+        self.num_elements = num_elements
+        self.mask = mask
 
     def __len__(self):
         return NUM_BATCHES * BATCH
@@ -66,11 +68,13 @@ def cuda(monkeypatch):
     actual = Cuda()
     actual.device = device
     monkeypatch.setattr(page_lock, "_cudart", lambda: actual)
-    actual.peaks, actual.most = {}, 0
+    actual.peaks = {}
+    actual.most = 0
     open_batch = Slots._open
 
     def opened(slots, ticket, ranges):
-        slot, used = (id(slots), ticket.number), sum(end - start for start, end in ranges)
+        slot = (id(slots), ticket.number)
+        used = sum(end - start for start, end in ranges)
         actual.peaks[slot] = max(actual.peaks.get(slot, 0), used)
         lease = open_batch(slots, ticket, ranges)
         locked = sum(actual.registered.values())

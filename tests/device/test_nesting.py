@@ -168,7 +168,8 @@ def test_containers_are_page_locked_as_torch_does(data, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *_: tensor + 1)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    ours, torchs = find_pin(True, "")(data), pin_memory(data, "cuda")
+    ours = find_pin(True, "")(data)
+    torchs = pin_memory(data, "cuda")
     assert type(ours) is type(torchs)
     if isinstance(data, Fields | Cached):
         assert ours is torchs is data

@@ -18,7 +18,9 @@ class Cuda:
     """A CUDA runtime that keeps books."""
 
     def __init__(self):
-        self.registered, self.calls, self.refusal = {}, [], 0
+        self.registered = {}
+        self.calls = []
+        self.refusal = 0
 
     def cudaHostRegister(self, address, size, flags):
         self.calls.append(("register", address, size, flags))

@@ -15,7 +15,8 @@ class Custom:
     """A batch type that page-locks itself; it only remembers that it was asked."""
 
     def __init__(self, samples):
-        self.samples, self.pinned = samples, False
+        self.samples = samples
+        self.pinned = False
 
     def pin_memory(self):
         self.pinned = True

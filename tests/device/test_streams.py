@@ -25,7 +25,8 @@ class Module:
     """What ``torch.cuda`` is to `DeviceStreams`."""
 
     def __init__(self):
-        self.log, self.num_streams = [], 0
+        self.log = []
+        self.num_streams = 0
         self.now = "main"
 
         class Event:

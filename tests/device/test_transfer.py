@@ -109,7 +109,8 @@ class Reordering(DevicePrefetcher):
         super()._look_ahead()
         if self._batches.poll():
             super()._look_ahead()
-            self._ahead[1], self._ahead[2] = self._ahead[2], self._ahead[1]
+            self._ahead[1] = self._ahead[2]
+            self._ahead[2] = self._ahead[1]
 
 
 class Impatient(DevicePrefetcher):
@@ -304,7 +305,8 @@ def begun(batch, device, **settings):
 
 def test_types_that_hide_their_tensors_are_moved_when_they_are_handed_over(monkeypatch):
     device = SimulatedDevice()
-    hiding, sparse = Whole(), torch.eye(2).to_sparse()
+    hiding = Whole()
+    sparse = torch.eye(2).to_sparse()
     pending = begun({"hiding": hiding, "sparse": sparse, "plain": torch.ones(2)}, device)
     assert hiding.moved_to == []
     assert device.copies == 1
@@ -343,9 +345,13 @@ class Forgetful(Whole):
 @pytest.mark.parametrize("from_slots", [False, True])
 def test_unmoved_objects_of_a_batch_in_slots_are_copied(from_slots, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *_: tensor)
-    hidden, array, forgetful = Opaque(torch.ones(2)), np.ones(2), Forgetful()
-    carrying, fields = Carrying(image=torch.ones(3)), Fields(torch.ones(3))
-    carrying.extra, fields.extra = np.ones(2), np.ones(2)
+    hidden = Opaque(torch.ones(2))
+    array = np.ones(2)
+    forgetful = Forgetful()
+    carrying = Carrying(image=torch.ones(3))
+    fields = Fields(torch.ones(3))
+    carrying.extra = np.ones(2)
+    fields.extra = np.ones(2)
     batch = {
         "again": hidden,
         "meta": hidden,
@@ -372,7 +378,8 @@ def test_unmoved_objects_of_a_batch_in_slots_are_copied(from_slots, monkeypatch)
 
 def test_a_source_is_not_lost_by_an_interrupt_while_its_copies_are_queued():
     run, slots, device = run_over(script(), device=SimulatedDevice(pace=0.0))
-    record, interrupts = device.record_event, [KeyboardInterrupt()]
+    record = device.record_event
+    interrupts = [KeyboardInterrupt()]
 
     def interrupted():
         if interrupts:

@@ -40,7 +40,7 @@ def as_lightning(
 
     Args:
         make: Makes the loader.
-        stage: What it is for.
+        stage: The stage of the loader.
         rank: The rank that handles it.
         world_size: 1: not distributed.
         use_distributed_sampler: As the Trainer's.

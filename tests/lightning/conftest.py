@@ -1,4 +1,4 @@
-"""Lightning's hints that say nothing about what is tested here."""
+"""Filters of Lightning's hints that do not concern these tests."""
 
 from __future__ import annotations
 

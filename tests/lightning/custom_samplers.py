@@ -73,7 +73,9 @@ class Hidden(Bare):
     """One that takes a sampler and does not show it."""
 
     def __init__(self, order, batch_size, drop_last):
-        self.order, self.batch_size, self.drop_last = order, batch_size, drop_last
+        self.order = order
+        self.batch_size = batch_size
+        self.drop_last = drop_last
 
 
 class NamedEpochs(Bare):

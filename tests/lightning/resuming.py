@@ -16,7 +16,7 @@ def loader(**arguments):
 
 
 class Learner(LightningModule):
-    """A module that remembers in its weights what it was trained on, and writes it down.
+    """A module that records the batches that it was trained on; its weights depend on all of them.
 
     Args:
         make: Makes what its ``train_dataloader`` returns; None: a data module has it.
@@ -29,7 +29,10 @@ class Learner(LightningModule):
         self.layer = torch.nn.Linear(3, 1, dtype=torch.float64)
         torch.nn.init.constant_(self.layer.weight, 0.1)
         torch.nn.init.zeros_(self.layer.bias)
-        self.make, self.make_val, self.ask, self.seen = make, make_val, ask, []
+        self.make = make
+        self.make_val = make_val
+        self.ask = ask
+        self.seen = []
 
     def train_dataloader(self):
         return self.make()
@@ -73,7 +76,8 @@ class Save(Callback):
     """
 
     def __init__(self, folder, hook="on_train_batch_end"):
-        self.folder, self.saved = folder, []
+        self.folder = folder
+        self.saved = []
         setattr(self, hook, self._save)
 
     def _save(self, trainer, pl_module, *_):
@@ -107,5 +111,6 @@ def assert_same(resumed, unbroken, num_seen=None, *, weights=True):
     assert len(resumed.seen) == len(expected)
     assert all(torch.equal(mine, other) for mine, other in zip(resumed.seen, expected, strict=True))
     if weights:
-        mine, others = resumed.state_dict(), unbroken.state_dict()
+        mine = resumed.state_dict()
+        others = unbroken.state_dict()
         assert all(torch.equal(mine[name], others[name]) for name in others)

@@ -20,7 +20,10 @@ from lit_loader import DataLoader, samplers
 from tests.lightning import users_on_ranks
 from tests.lightning.ranks import on_ranks, trainer
 
-LENGTH, BATCH_SIZE, NUM_EPOCHS, SEED = 23, 3, 2, 7
+LENGTH = 23
+BATCH_SIZE = 3
+NUM_EPOCHS = 2
+SEED = 7
 LABELS = np.arange(LENGTH) % 4 % 3  # 0 twice as often
 WEIGHTS = np.arange(1.0, LENGTH + 1)
 FAMILIES = {
@@ -55,13 +58,14 @@ STAGES = ("fit", "val", "validate", "test", "predict")
 
 
 class Own(LightningModule):
-    """A user's module: its hooks return our loader, and its steps write down what they get."""
+    """A user's module: its hooks return our loader, and its steps record their batches."""
 
     automatic_optimization = False
 
     def __init__(self, make):
         super().__init__()
-        self.make, self.weight = make, torch.nn.Parameter(torch.zeros(1))
+        self.make = make
+        self.weight = torch.nn.Parameter(torch.zeros(1))
         self.seen = {stage: [] for stage in STAGES}
 
     def _loader(self):
@@ -136,7 +140,8 @@ def planned(sampler, rank, world_size, epochs):
 @pytest.fixture(scope="module", params=[2, pytest.param(3, marks=pytest.mark.soak)])
 def ran(request, tmp_path_factory):
     """Return what each rank found, and each with its number and that of all."""
-    folder, world_size = tmp_path_factory.mktemp("ranks"), request.param
+    folder = tmp_path_factory.mktemp("ranks")
+    world_size = request.param
     on_ranks(world_size, folder, run_all, folder)
     return [
         (rank, world_size, json.loads((folder / f"{rank}.json").read_text())) for rank in range(world_size)

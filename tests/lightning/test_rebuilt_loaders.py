@@ -45,12 +45,12 @@ PREDICT = STAGES[-1]
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler, Plainer, Buckets])
-@pytest.mark.parametrize("which", WRONG)
-def test_prediction_on_one_process_gives_what_the_sampler_gives(which, kind):
+@pytest.mark.parametrize("name", WRONG)
+def test_prediction_on_one_process_gives_what_the_sampler_gives(name, kind):
     further = {"upwards": True} if kind is Buckets else {}
 
     def make():
-        return loader(3, **over(WRONG[which](), kind, **further))
+        return loader(3, **over(WRONG[name](), kind, **further))
 
     for in_hook in (True, False):
         expected = batches(make())
@@ -82,9 +82,9 @@ def overfitted(make, **arguments):
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler])
-@pytest.mark.parametrize("which", OURS)
-def test_overfitting_gives_ours_the_same_batches_each_epoch(which, kind):
-    given = over(OURS[which](), kind, drop_last=True)
+@pytest.mark.parametrize("name", OURS)
+def test_overfitting_gives_ours_the_same_batches_each_epoch(name, kind):
+    given = over(OURS[name](), kind, drop_last=True)
     for use in (True, False):
         for in_hook in (True, False):
             left, right = overfitted(

@@ -26,7 +26,8 @@ pytestmark = [
 ]
 
 STEPS = {"max_steps": 18, "max_epochs": -1}
-END, BEGIN = "on_train_batch_end", "on_train_batch_start"
+END = "on_train_batch_end"
+BEGIN = "on_train_batch_start"
 SOME = (0, 1, 4, 7, 20)  # batches before the checkpoint, of 7 an epoch
 
 
@@ -230,7 +231,8 @@ def test_a_step_that_raised_is_done_again(tmp_path, source, backends):
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end", None])
 @pytest.mark.parametrize("source", [loader, lambda: make("stream")], ids=["map", "stream"])
 def test_training_that_max_steps_ended_goes_on_with_more(tmp_path, source, hook):
-    model, saves = Learner(source), [Save(tmp_path, hook)] if hook else []
+    model = Learner(source)
+    saves = [Save(tmp_path, hook)] if hook else []
     settings = {"num_sanity_val_steps": 0, "limit_val_batches": 0}
     short = trainer(max_steps=9, callbacks=[ResumeLoaders(), *saves], **settings)
     short.fit(model)

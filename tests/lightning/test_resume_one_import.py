@@ -1,4 +1,4 @@
-"""Guarantee: a run of torch's loader with one changed import never crashes on resuming, and goes on where it can."""
+"""Guarantee: with one changed import, a run of torch's loader never crashes on resuming, and continues where it can."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore:You're resuming from a checkpoint that ended before the epoch ended"),
     pytest.mark.filterwarnings("ignore::lit_loader.errors.NotResumableWarning"),
 ]
-STOP, EPOCHS = 3, 2
+STOP = 3
+EPOCHS = 2
 
 
 class Plain(IterableDataset):
@@ -63,12 +64,12 @@ def checkpoint(make, folder, kind, *callbacks, **more):
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("which", MAKES)
-def test_a_run_goes_on_in_the_middle_of_its_epoch(which, seed, tmp_path):
-    unbroken, path = checkpoint(MAKES[which], tmp_path, DataLoader, seed=seed)
-    actual = indices(run(MAKES[which], DataLoader, ckpt_path=path, seed=seed))
+@pytest.mark.parametrize("name", MAKES)
+def test_a_run_goes_on_in_the_middle_of_its_epoch(name, seed, tmp_path):
+    unbroken, path = checkpoint(MAKES[name], tmp_path, DataLoader, seed=seed)
+    actual = indices(run(MAKES[name], DataLoader, ckpt_path=path, seed=seed))
     # of a loader without a length Lightning fetches one batch more than it has trained on when it saves the state
-    remaining = unbroken[STOP + ("stream" in which) : len(unbroken) // EPOCHS]
+    remaining = unbroken[STOP + ("stream" in name) : len(unbroken) // EPOCHS]
     assert actual[: len(remaining)] == remaining
     if seed is not None:
         assert actual == unbroken[len(unbroken) - len(actual) :]
@@ -76,18 +77,18 @@ def test_a_run_goes_on_in_the_middle_of_its_epoch(which, seed, tmp_path):
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("seed", [None, 3])
-@pytest.mark.parametrize("which", [which for which in MAKES if "stream" in which])
-def test_with_the_callback_a_stream_goes_on_with_the_very_next_batch(which, seed, tmp_path):
-    unbroken, path = checkpoint(MAKES[which], tmp_path, DataLoader, ResumeLoaders(), seed=seed)
-    actual = indices(run(MAKES[which], DataLoader, ResumeLoaders(), ckpt_path=path, seed=seed))
+@pytest.mark.parametrize("name", [name for name in MAKES if "stream" in name])
+def test_with_the_callback_a_stream_goes_on_with_the_very_next_batch(name, seed, tmp_path):
+    unbroken, path = checkpoint(MAKES[name], tmp_path, DataLoader, ResumeLoaders(), seed=seed)
+    actual = indices(run(MAKES[name], DataLoader, ResumeLoaders(), ckpt_path=path, seed=seed))
     assert actual == unbroken[STOP:]
 
 
-@pytest.mark.parametrize("which", ["shuffle", "stream"])
-def test_a_checkpoint_of_torchs_loader_is_gone_on_with_as_torchs_does(which, tmp_path):
-    _, path = checkpoint(MAKES[which], tmp_path, TorchDataLoader)
-    torchs = run(MAKES[which], TorchDataLoader, ckpt_path=path)
-    ours = run(MAKES[which], DataLoader, ckpt_path=path)
+@pytest.mark.parametrize("name", ["shuffle", "stream"])
+def test_a_checkpoint_of_torchs_loader_is_gone_on_with_as_torchs_does(name, tmp_path):
+    _, path = checkpoint(MAKES[name], tmp_path, TorchDataLoader)
+    torchs = run(MAKES[name], TorchDataLoader, ckpt_path=path)
+    ours = run(MAKES[name], DataLoader, ckpt_path=path)
     assert indices(ours) == indices(torchs)
 
 

@@ -1,6 +1,6 @@
-"""Guarantee: with a seed every rank gets its part of what a sampler gives, whatever Lightning would make of it.
+"""Guarantee: with a seed every rank gets its part of a sampler's indices, whatever Lightning does to the sampler.
 
-What a loader without a seed gets is in test_unseeded_like_torch.py.
+Loaders without a seed are tested in test_unseeded_like_torch.py.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ TRAIN, VALIDATE, _, PREDICT = STAGES
 
 
 def kept(given, stage, **settings):
-    """Return what the ranks get with ``use_distributed_sampler`` on, after it was seen to be the same with it off."""
+    """Return the batches of the ranks, after a check that ``use_distributed_sampler`` makes no difference."""
     outcomes = []
     for use in (True, False):
         ranks = []
@@ -66,13 +66,13 @@ def together(ranks):
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler, Plainer, Buckets])
-@pytest.mark.parametrize("which", WRONG)
-def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(which, kind):
+@pytest.mark.parametrize("name", WRONG)
+def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(name, kind):
     further = {"upwards": True} if kind is Buckets else {}
-    alone = batches(loader(3, **over(WRONG[which](), kind, **further)))
+    alone = batches(loader(3, **over(WRONG[name](), kind, **further)))
     expected = [index for batch in alone for index in batch]
     for settings in SETTINGS:
-        ranks = kept(lambda: over(WRONG[which](), kind, **further), **settings)
+        ranks = kept(lambda: over(WRONG[name](), kind, **further), **settings)
         assert len(ranks[0]) == len(ranks[1]) == -(-len(alone) // 2)
         assert together(ranks)[: len(expected)] == expected
         unbroken = alone[: len(alone) // 2 * 2 - 2]  # the last global batch may be cut otherwise
@@ -92,7 +92,7 @@ def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(which, kind):
 def test_with_a_seed_so_is_any_batch_sampler(given):
     for settings in SETTINGS:
         if settings["stage"] is PREDICT and isinstance(given(), list):
-            continue  # Lightning's wrapper reads the __dict__ of what it predicts by, which a list lacks
+            continue  # Lightning's wrapper reads the batch sampler's __dict__, which a list lacks
         ranks = kept(lambda: {"batch_sampler": given()}, **settings)
         alone = batches(loader(3, batch_sampler=given()))
         assert ranks == [(alone + alone[: len(alone) % 2])[rank::2] for rank in (0, 1)]
@@ -103,7 +103,8 @@ class OwnPart(Backwards):
 
     def __init__(self, rank, num_replicas=2):
         super().__init__()
-        self.rank, self.num_replicas = rank, num_replicas
+        self.rank = rank
+        self.num_replicas = num_replicas
 
     def __len__(self):
         return 11
@@ -139,11 +140,11 @@ def test_sampler_that_cannot_be_split_raises_by_name():
     assert flat(predicting) == [3, 1, 2]
 
 
-@pytest.mark.parametrize("which", WRONG)
-def test_with_use_distributed_sampler_off_they_are_left_alone(which):
+@pytest.mark.parametrize("name", WRONG)
+def test_with_use_distributed_sampler_off_they_are_left_alone(name):
     for kind in (None, BatchSampler, Buckets):
         for seed in (None, 3):
-            sampler = WRONG[which]()
+            sampler = WRONG[name]()
             made = loader(seed, **over(sampler, kind))
             assert as_lightning(lambda made=made: made, use_distributed_sampler=False) is made
             assert (made.sampler if kind is None else made.batch_sampler.sampler) is sampler
@@ -191,9 +192,9 @@ def test_with_a_seed_a_random_sampler_of_another_kind_stays_the_users():
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler])
-@pytest.mark.parametrize("which", OURS)
-def test_samplers_of_ours_are_left_alone(which, kind):
-    sampler = OURS[which]()
+@pytest.mark.parametrize("name", OURS)
+def test_samplers_of_ours_are_left_alone(name, kind):
+    sampler = OURS[name]()
     expected = batches(loader(3, **over(sampler, kind)))
     for settings in SETTINGS:
         for use in (True, False):

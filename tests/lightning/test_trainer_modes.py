@@ -16,7 +16,8 @@ from lit_loader import DataLoader, samplers
 from lit_loader.datamodules import LoaderDataModule
 from tests.lightning.ranks import trainer
 
-LENGTH, SEED = 20, 5
+LENGTH = 20
+SEED = 5
 
 
 def loader(length=LENGTH, **arguments):
@@ -30,15 +31,18 @@ def epoch(number, length=LENGTH, sampler=None, batch_size=4):
 
 
 class Seeing(LightningModule):
-    """Writes down the batches of each epoch, and what is alive when it begins."""
+    """A module that records the batches of each epoch, and the workers alive when it begins."""
 
     automatic_optimization = False
 
     def __init__(self, make, make_val=None):
         super().__init__()
-        self.make, self.make_val = make, make_val
+        self.make = make
+        self.make_val = make_val
         self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.train_epochs, self.val_epochs, self.alive = [], [], []
+        self.train_epochs = []
+        self.val_epochs = []
+        self.alive = []
 
     def train_dataloader(self):
         return self.make()

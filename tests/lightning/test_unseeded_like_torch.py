@@ -37,10 +37,10 @@ SAMPLERS = {
 }
 CASES = {
     **{
-        f"{which}, {'alone' if kind is None else kind.__name__}": lambda make=make, kind=kind: over(
+        f"{name}, {'alone' if kind is None else kind.__name__}": lambda make=make, kind=kind: over(
             make(), kind
         )
-        for (which, make), kind in product(SAMPLERS.items(), [None, BatchSampler, Plainer, Buckets, Hidden])
+        for (name, make), kind in product(SAMPLERS.items(), [None, BatchSampler, Plainer, Buckets, Hidden])
     },
     "upwards": lambda: over(SequentialSampler(DATA), Buckets, upwards=True),
     "drop_last": lambda: over(Backwards(), BatchSampler, drop_last=True),
@@ -54,7 +54,7 @@ CASES = {
 
 
 def outcome(kind, given, stage, **settings):
-    """Return two epochs of what a loader gives under Lightning, or its error."""
+    """Return two epochs of a loader's batches under Lightning, or its error."""
     try:
         made = as_lightning(lambda: kind(DATA, **given()), stage, **settings)
         torch.manual_seed(11)

@@ -15,7 +15,9 @@ from lit_loader.errors import ResumeWarning
 from tests.lightning.resuming import Learner, Save, fitted
 from tests.resume.sets import BATCH, SIZE, Numbers, StatefulSampler, chosen
 
-LENGTH, BATCH_SIZE, SEED = 23, 3, 7
+LENGTH = 23
+BATCH_SIZE = 3
+SEED = 7
 
 
 class Drawn(Sampler):
@@ -48,7 +50,8 @@ class Part(Sampler):
     """Gives each rank its own part, and shows it."""
 
     def __init__(self):
-        self.rank, self.world_size = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.world_size = dist.get_world_size()
 
     def __len__(self):
         return len(range(self.rank, LENGTH - LENGTH % self.world_size, self.world_size))
@@ -88,10 +91,11 @@ class Longer(Drawn):
 
 
 class LongerPart(Longer):
-    """The same, and says that it shards by itself."""
+    """The same sampler, which declares that it gives each rank its own part."""
 
     def __init__(self):
-        self.rank, self.num_replicas = dist.get_rank(), dist.get_world_size()
+        self.rank = dist.get_rank()
+        self.num_replicas = dist.get_world_size()
 
 
 class Broken(Drawn):
@@ -157,7 +161,7 @@ def check_refused(told, rank, world_size):
 
 
 def expected(name, rank, world_size, stage, num_epochs):
-    """Return what a rank gets in a stage: the epoch that Lightning is in, and the indices."""
+    """Return the epoch that Lightning is in, and the indices of a rank in a stage."""
     make, named = USERS[name]
     arguments = make()
     drop_last = arguments.pop("drop_last", False) and stage != "predict"  # Lightning predicts everything

@@ -8,10 +8,11 @@ from lit_loader import DataLoader
 
 
 class Calls(Dataset):
-    """Gives what a function gives, wherever it is called."""
+    """A dataset whose samples are the results of a function, in any worker."""
 
     def __init__(self, call, length=8):
-        self.call, self.length = call, length
+        self.call = call
+        self.length = length
 
     def __len__(self):
         return self.length

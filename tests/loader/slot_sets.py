@@ -1,4 +1,4 @@
-"""Datasets of large samples, which go through slots of shared memory, and what the slots take."""
+"""Datasets of large samples, which are sent through slots of shared memory, and the size of the slots."""
 
 from __future__ import annotations
 
@@ -20,7 +20,8 @@ class Large(Dataset):
     """A tensor, and an array, full of the index."""
 
     def __init__(self, length: int = 64, shape: tuple[int, ...] = SHAPE) -> None:
-        self.length, self.shape = length, shape
+        self.length = length
+        self.shape = shape
 
     def __len__(self) -> int:
         return self.length
@@ -60,7 +61,7 @@ def used_bytes(slots: Slots) -> int:
 
 
 def is_right(batch: Any) -> bool:
-    """Whether a batch of `Large` is as it was made."""
+    """Return True if a batch of `Large` has its original values."""
     one, other, index = batch
     return bool((one == index.view(-1, 1, 1)).all() and (other == index.view(-1, 1, 1)).all())
 
@@ -73,7 +74,8 @@ def num_mappings() -> int:
 
 def memfds_of(pid: int | str) -> int:
     """Return how many files of slots a process has open."""
-    folder, count = f"/proc/{pid}/fd", 0
+    folder = f"/proc/{pid}/fd"
+    count = 0
     for name in os.listdir(folder):
         try:
             count += "/memfd:lit_loader" in os.readlink(f"{folder}/{name}")

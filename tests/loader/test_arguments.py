@@ -1,4 +1,4 @@
-"""What the loader refuses beyond what torch refuses says the value, the rule and the remedy."""
+"""Errors of arguments that torch would accept show the value, the rule and the remedy."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.toys import Drawing, DrawingBatches, Mixed, Points, Stream, collate_w
 
 
 class Batches:
-    """A batch sampler that is no Sampler, of containers that are no lists."""
+    """A batch sampler that is not a Sampler, of containers that are not lists."""
 
     def __iter__(self):
         return iter([(0, 3), np.array([1, 2, 5]), range(4)])
@@ -58,7 +58,7 @@ CASES = {
 
 
 def epochs_of(kind, case, **workers):
-    """Return two epochs of batches, and what the process draws afterwards."""
+    """Return two epochs of batches, and draws of the process afterwards."""
     torch.manual_seed(5)
     np.random.seed(6)
     random.seed(7)

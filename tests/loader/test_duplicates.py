@@ -60,7 +60,7 @@ class FailingDuplicates(Marked):
 
 
 def marked(dataset, world_size, *, batch_size=3, epochs=1, **arguments):
-    """Return what the ranks get: (index, mark) one by one for each rank."""
+    """Return the samples of the ranks: a list of (index, mark) for each rank."""
     ranks = []
     for rank in range(world_size):
         settings = {"seed": 3, "batch_size": batch_size, "rank": rank, "world_size": world_size, **arguments}
@@ -126,9 +126,11 @@ def test_the_mark_is_of_the_position_in_training_too(backend):
 @pytest.mark.parametrize("kind", ["single samples", "subset", "together"])
 def test_every_way_to_ask_a_data_set(workers, kind):
     if kind == "subset":
-        dataset, wanted = Subset(Marked(20), range(4, 13)), list(range(4, 13))
+        dataset = Subset(Marked(20), range(4, 13))
+        wanted = list(range(4, 13))
     else:
-        dataset, wanted = (Together if kind == "together" else Marked)(9), list(range(9))
+        dataset = (Together if kind == "together" else Marked)(9)
+        wanted = list(range(9))
     if kind == "single samples":
         ranks = [
             [

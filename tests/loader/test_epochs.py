@@ -47,7 +47,8 @@ def test_iter_alone_changes_nothing(num_workers):
 )
 def test_two_live_iterators_have_an_epoch_each(workers):
     with loader(**workers) as it:
-        first, second = iter(it), iter(it)
+        first = iter(it)
+        second = iter(it)
         actual = {first: [], second: []}
         for _ in range(5):
             for one in (first, second):

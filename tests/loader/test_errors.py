@@ -16,8 +16,9 @@ SEEDS = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
 
 def collected(loader):
-    """Return all batches, an exception in the place of each that failed."""
-    actual, iterator = [], iter(loader)
+    """Return all batches, with an exception instead of each batch that failed."""
+    actual = []
+    iterator = iter(loader)
     while True:
         try:
             actual.append(next(iterator).tolist())

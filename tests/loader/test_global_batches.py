@@ -24,7 +24,9 @@ seeds = st.integers(0, 1000)
 
 def parts(units, rank, world_size, **arguments):
     """Return a rank's parts, each with the position of its first sample and the number of positions, or None."""
-    batches, before, actual = GlobalBatches(units, world_size=world_size, **arguments), 0, []
+    batches = GlobalBatches(units, world_size=world_size, **arguments)
+    before = 0
+    actual = []
     for group in batches:
         part = rank_part(batches, group, rank=rank)
         told = None if part.num_samples is None else before + part.num_samples

@@ -19,7 +19,7 @@ from tests.toys import Slow, plain
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_ctrl_c_in_the_middle_of_a_message_never_gives_a_shifted_one(monkeypatch, persistent):
-    """An interrupt that loses count of what was read would make nonsense of every batch after it."""
+    """After an interrupt the position in the pipe must be right, or every later batch would be garbage."""
     frames = []
 
     def interrupted(self):
@@ -34,7 +34,8 @@ def test_ctrl_c_in_the_middle_of_a_message_never_gives_a_shifted_one(monkeypatch
     monkeypatch.setattr(FrameReader, "receive", interrupted)
     expected = [plain(batch) for batch in DataLoader(Draws(), batch_size=2, seed=0)]
     with DataLoader(Draws(), batch_size=2, num_workers=1, seed=0, persistent_workers=persistent) as loader:
-        iterator, actual = iter(loader), []
+        iterator = iter(loader)
+        actual = []
         with pytest.raises(KeyboardInterrupt):
             while True:
                 actual.append(plain(next(iterator)))
@@ -64,7 +65,8 @@ def test_ctrl_c_while_a_batch_is_waited_for_keeps_the_workers_and_loses_nothing(
 
 def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
     """Python would print it and lose it: a slot is given back by a finalizer."""
-    free, left = Slots.free, [KeyboardInterrupt()]
+    free = Slots.free
+    left = [KeyboardInterrupt()]
 
     def interrupted(slots, number):
         if left:

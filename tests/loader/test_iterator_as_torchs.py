@@ -1,4 +1,4 @@
-"""Guarantee: tools that know torch's iterator find what they look for in this loader's."""
+"""Guarantee: this loader's iterator has the attributes that tools read from torch's."""
 
 from __future__ import annotations
 
@@ -72,7 +72,8 @@ def test_worker_processes_are_shown(seed):
 
 
 def test_shown_workers_keep_no_descriptor():
-    shown, counts = [], []
+    shown = []
+    counts = []
     for _ in range(4):
         with DataLoader(list(range(8)), seed=1, num_workers=2) as loader:
             iterator = iter(loader)

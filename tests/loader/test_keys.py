@@ -1,4 +1,4 @@
-"""Each draw comes from the key that the design names for it."""
+"""Each draw uses the key that the design defines for it."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ class Stream(IterableDataset):
 def test_the_keys_of_a_stream(rank):
     loader = DataLoader(Stream(), batch_size=2, seed=7, rank=rank, world_size=2, collate_fn=collate_with_draw)
     (samples, first), (more, second) = list(loader)
-    keys, worker = EpochKeys(7, 0), rank << 32
+    keys = EpochKeys(7, 0)
+    worker = rank << 32
     assert samples + more == [drawn(keys.key(RngPurpose.STREAM, worker, count)) for count in range(4)]
     assert [first.tolist(), second.tolist()] == [
         drawn(keys.key(RngPurpose.STREAM_BATCH, worker, count)) for count in range(2)

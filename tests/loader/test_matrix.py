@@ -94,7 +94,8 @@ def assert_the_whole_row(dataset, num_workers, method, epochs=(0, 3)):
                 loader.in_order = in_order
                 actual = epoch(loader, number)
                 if not in_order:
-                    actual, wanted = by_indices(actual), by_indices(expected[number])
+                    actual = by_indices(actual)
+                    wanted = by_indices(expected[number])
                 else:
                     wanted = expected[number]
                 assert actual == wanted, (num_workers, method, number, in_order)

@@ -1,4 +1,4 @@
-"""The next epoch is begun before this one ends, kept for whoever claims it, and dropped when it no longer fits."""
+"""The next epoch is begun before this one ends, kept for the iterator that claims it, or dropped if it does not fit."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ class TestTheNextEpochIsBegun:
             assert dataset.settled(28) == 28  # 16 of this epoch, six batches of the next
 
     def test_and_no_more_is_held_than_prefetch_allows_at_any_time(self, method, tmp_path):
-        dataset, delivered = Counted(tmp_path / "made", 10), 0
+        dataset = Counted(tmp_path / "made", 10)
+        delivered = 0
         with loader(dataset, worker_method=method, batch_size=1) as it:
             for _ in range(4):
                 for _ in it:
@@ -90,7 +91,7 @@ class TestTheNextEpochIsBegun:
 @METHODS
 class TestTheNextEpochIsDropped:
     def jump(self, method, name_epoch, **arguments):
-        """Return what comes after the first epoch, when another one than the next was named."""
+        """Return the batches after the first epoch, if another epoch than the next was set."""
         with loader(Draws(), worker_method=method, shuffle=True, **arguments) as it:
             list(it)
             name_epoch(it)
@@ -193,8 +194,10 @@ class TestTheNextEpochIsNotBegun:
 
         class Watching:
             def __init__(self, batch_sampler):
-                self._batch_sampler, self.seen_batch_indices = batch_sampler, []
-                self.batch_size, self.drop_last = batch_sampler.batch_size, batch_sampler.drop_last
+                self._batch_sampler = batch_sampler
+                self.seen_batch_indices = []
+                self.batch_size = batch_sampler.batch_size
+                self.drop_last = batch_sampler.drop_last
                 self.sampler = batch_sampler.sampler
 
             def __iter__(self):
@@ -221,7 +224,8 @@ class TestTheNextEpochIsNotBegun:
 
     def test_twice_by_two_iterators(self, tmp_path):
         with loader(Draws(), shuffle=True) as it:
-            first, second = iter(it), iter(it)
+            first = iter(it)
+            second = iter(it)
             actual = [batches([next(first)]), batches([next(second)])]
             actual[0] += batches(first)
             assert not begun(it)  # epoch 1 is the second one's

@@ -160,7 +160,8 @@ def test_iterators_collected_in_the_middle_of_anything_do_no_harm():
 
 def test_threads_may_iterate_one_loader():
     with DataLoader(Drawing(120), batch_size=2, num_workers=2, persistent_workers=True, seed=1) as loader:
-        actual, errors = [], []
+        actual = []
+        errors = []
 
         def run():
             try:
@@ -203,7 +204,8 @@ def test_threads_that_share_an_iterator_share_one_epoch(worker_method):
 def test_closing_while_another_thread_waits_ends_its_wait_with_an_error(monkeypatch):
     monkeypatch.setattr(worker_process, "_GRACE_S", 0.3)
     loader = DataLoader(Slow(20.0), num_workers=1, seed=1)
-    iterator, seen = iter(loader), []
+    iterator = iter(loader)
+    seen = []
 
     def wait():
         try:
@@ -258,7 +260,7 @@ def count_one(path):
 
 
 class Restarted(IterableDataset):
-    """Gives an iterator that would begin again after its end, and counts what it is asked for."""
+    """A dataset whose iterator would start over after its end, and counts the calls."""
 
     def __init__(self, asked):
         self.asked = asked

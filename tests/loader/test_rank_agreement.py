@@ -23,7 +23,8 @@ class Group:
     """What ranks in threads exchange values by."""
 
     def __init__(self, world_size):
-        self._barrier, self._values = threading.Barrier(world_size, timeout=20), [None] * world_size
+        self._barrier = threading.Barrier(world_size, timeout=20)
+        self._values = [None] * world_size
 
     def gather(self, rank):
         def gathered(value):

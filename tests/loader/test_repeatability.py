@@ -116,7 +116,9 @@ class Counted(Dataset):
     """Counts the calls for each index in a file, as workers are processes."""
 
     def __init__(self, path, seconds=0.0, *, fails=False):
-        self.path, self.seconds, self.fails = path, seconds, fails
+        self.path = path
+        self.seconds = seconds
+        self.fails = fails
 
     def __len__(self):
         return 24

@@ -36,7 +36,8 @@ class TestOneWorkerIsStuckInASample:
 
         dataset = Stuck(tmp_path / "made", 32)
         loader = DataLoader(dataset, batch_size=2, num_workers=2, seed=0, worker_method=method)
-        iterator, actual = iter(loader), []
+        iterator = iter(loader)
+        actual = []
         consumer = threading.Thread(target=lambda: actual.append(next(iterator).tolist()))
         consumer.start()
         assert dataset.settled(10) == 10  # six batches, but for the one that is stuck
@@ -68,7 +69,8 @@ class Barrier(Dataset):
     """Every worker must have its first sample before any has its second."""
 
     def __init__(self, here):
-        self.here, self.first = here, threading.local()
+        self.here = here
+        self.first = threading.local()
 
     def __len__(self):
         return 12
@@ -254,7 +256,8 @@ def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_w
     with DataLoader(
         Gated({0: gate}), num_workers=1, seed=0, worker_method=method, persistent_workers=True
     ) as loader:
-        iterator, seen = iter(loader), []
+        iterator = iter(loader)
+        seen = []
         waiting = threading.Thread(target=lambda: seen.append(next(iterator, "the end")))
         waiting.start()
         time.sleep(0.2)

@@ -81,7 +81,8 @@ def unpicklable_sometimes(samples):
 )
 def test_errors_give_their_slots_back(arguments):
     with loader_of(**arguments) as loader:
-        counts, errors = [], 0
+        counts = []
+        errors = 0
         for _ in range(4):
             iterator = iter(loader)
             while True:
@@ -108,7 +109,9 @@ def test_an_index_that_cannot_be_sent_gives_its_slot_back():
             return super().__getitem__(0 if callable(index) else index)
 
     with DataLoader(Any(), batch_sampler=Sampler(), num_workers=2, persistent_workers=True) as loader:
-        iterator, good, bad = iter(loader), 0, 0
+        iterator = iter(loader)
+        good = 0
+        bad = 0
         while True:
             try:
                 good += is_right(next(iterator))
@@ -133,7 +136,8 @@ class Deadly(Large):
 def test_batches_held_when_a_worker_dies_stay_valid(arguments):
     gc.collect()
     before = num_mappings()
-    loader, held = loader_of(Deadly(), max_worker_restarts=0, **arguments), []
+    loader = loader_of(Deadly(), max_worker_restarts=0, **arguments)
+    held = []
     with pytest.raises(WorkerDiedError, match="SIGKILL"):
         held.extend(loader)
     assert all(is_right(batch) for batch in held)
@@ -148,7 +152,8 @@ def test_batches_held_when_a_worker_dies_stay_valid(arguments):
 
 class Endless(IterableDataset):
     def __iter__(self):
-        number, sample = 0, None
+        number = 0
+        sample = None
         while True:
             sample = Large()[number]  # a generator holds on to its last sample
             yield sample
@@ -185,7 +190,8 @@ def test_streams_that_end_early_give_back_the_slots_of_what_they_did_not_make():
 def test_threads_that_share_a_loader_get_right_batches_each():
     with loader_of(Large(120), seed=4) as loader:
         next(iter(loader))
-        wrong, counts = [], []
+        wrong = []
+        counts = []
 
         def iterate():
             held = []
@@ -210,14 +216,17 @@ class Interrupt(BaseException):
 
 def test_interrupts_at_any_moment_spoil_no_batch():
     """A signal handler may raise between any two statements; the workers are closed, and batches that are held stay."""
-    rounds, interrupts, wrong = 0, 0, 0
+    rounds = 0
+    interrupts = 0
+    wrong = 0
 
     def interrupt(*_):
         if armed:
             raise Interrupt
 
     armed = False
-    handler, timer = signal.signal(signal.SIGALRM, interrupt), signal.setitimer(signal.ITIMER_REAL, 0)
+    handler = signal.signal(signal.SIGALRM, interrupt)
+    timer = signal.setitimer(signal.ITIMER_REAL, 0)
     held = []
     gc.disable()  # an error raised in another library's callback of the collector would only be printed
     try:

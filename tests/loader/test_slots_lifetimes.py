@@ -1,4 +1,4 @@
-"""Guarantee: a batch that the consumer keeps stays as it is; what it lets go is used again."""
+"""Guarantee: a batch that the consumer keeps does not change; the memory of others is used again."""
 
 from __future__ import annotations
 
@@ -65,7 +65,8 @@ def test_slots_and_memory_come_back_when_batches_are_let_go():
         for batch in loader:
             assert is_right(batch)
         slots = slots_of(loader)
-        steady, memory = slots._num_slots, used_bytes(slots)
+        steady = slots._num_slots
+        memory = used_bytes(slots)
         assert steady <= 10
         kept = list(loader)
         assert used_bytes(slots) > 2 * memory
@@ -82,7 +83,10 @@ def test_slots_and_memory_come_back_when_batches_are_let_go():
 
 @EACH_SEED
 def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and_all_flat(seed):
-    draw, held, wrong, facts = random.Random(0), [], 0, []
+    draw = random.Random(0)
+    held = []
+    wrong = 0
+    facts = []
     with loader_of(Large(1000), batch_size=2, seed=seed) as loader:
         for _ in range(3):
             for batch in loader:

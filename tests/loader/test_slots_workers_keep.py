@@ -1,4 +1,4 @@
-"""Guarantee: what user code in a worker keeps, and what the consumer got, never change each other."""
+"""Guarantee: objects kept by user code in a worker and batches of the consumer never change each other."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"
 
 
 class Keeping(Large):
-    """Keeps its samples, looks whether they have changed, and spoils those of earlier batches."""
+    """A dataset that keeps its samples, checks whether they have changed, and overwrites earlier ones."""
 
     def __init__(self, length=120, *, spoils):
         super().__init__(length)
-        self.kept, self.spoils = {}, spoils
+        self.kept = {}
+        self.spoils = spoils
 
     def __getitem__(self, index):
         changed = sum(
@@ -243,7 +244,7 @@ class Twice(Large):
 
 @EACH_SEED
 def test_a_tensor_that_a_sample_holds_twice_becomes_two_stacks(seed):
-    """An edit of one is no edit of the other."""
+    """An edit of one does not change the other."""
     with loader_of(Twice(), seed=seed) as loader:
         for _ in range(2):
             for batch in loader:
@@ -253,7 +254,8 @@ def test_a_tensor_that_a_sample_holds_twice_becomes_two_stacks(seed):
 
 def no_memory_once(_):
     """Let the first batch that is kept in this worker find no memory for a copy of its own."""
-    make_private, left = Mapping.make_private, [1]
+    make_private = Mapping.make_private
+    left = [1]
 
     def refuse(mapping, ranges):
         if left:
@@ -280,7 +282,8 @@ def test_memory_that_a_worker_keeps_and_cannot_copy_is_never_overwritten(seed):
     with loader_of(
         Large(200), num_workers=1, collate_fn=keep_first, worker_init_fn=no_memory_once, seed=seed
     ) as loader:
-        iterator, actual = iter(loader), []
+        iterator = iter(loader)
+        actual = []
         with pytest.raises(MemoryError, match="which the dataset or the collate function keeps"):
             next(iterator)
         actual = list(iterator)

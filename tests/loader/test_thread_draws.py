@@ -21,7 +21,8 @@ from tests.toys import plain
 
 class Draws(Dataset):
     def __init__(self, draw, length=16):
-        self.draw, self.length = draw, length
+        self.draw = draw
+        self.length = length
 
     def __len__(self):
         return self.length

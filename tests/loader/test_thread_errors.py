@@ -85,7 +85,9 @@ def test_a_stream_that_fails_names_the_thread(seed):
 @seeds
 def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
     loader = threads(Slow(0.5, length=2), num_workers=1, seed=seed, timeout=0.1)
-    iterator, messages, actual = iter(loader), set(), []
+    iterator = iter(loader)
+    messages = set()
+    actual = []
     while len(actual) < 2:
         try:
             actual += next(iterator)

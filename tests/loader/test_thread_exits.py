@@ -67,7 +67,9 @@ def test_a_fork_with_a_pools_lock_held_does_not_hang():
     loader = threads(range(24), persistent_workers=True)
     iterator = iter(loader)
     next(iterator)
-    lock, held, release = loader._worker_manager._kept._lock, threading.Event(), threading.Event()
+    lock = loader._worker_manager._kept._lock
+    held = threading.Event()
+    release = threading.Event()
 
     def hold():
         with lock:

@@ -142,7 +142,8 @@ class Collecting(Dataset):
 def test_an_iterator_may_be_collected_in_a_worker_thread():
     for persistent in (False, True):
         dataset = Collecting()
-        mine, other = threads(dataset), threads(range(6), persistent_workers=persistent)
+        mine = threads(dataset)
+        other = threads(range(6), persistent_workers=persistent)
         iterator = iter(other)
         next(iterator)
         knot = [iterator, other]

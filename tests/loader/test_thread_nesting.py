@@ -31,7 +31,8 @@ def test_several_loaders_and_iterators_at_once(seed, persistent):
 
 @seeds
 def test_an_iterator_may_be_consumed_in_another_thread_than_its_own(seed):
-    iterator, actual = iter(threads(range(20), seed=seed)), []
+    iterator = iter(threads(range(20), seed=seed))
+    actual = []
 
     def consume(count):
         actual.extend(sample for _ in range(count) for sample in next(iterator))
@@ -120,7 +121,8 @@ class Rows(Dataset):
 
 
 def test_a_sample_in_hand_is_finished_when_a_loader_is_closed():
-    began, done = threading.Event(), []
+    began = threading.Event()
+    done = []
 
     def slow(index):
         if index:

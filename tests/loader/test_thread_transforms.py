@@ -29,7 +29,9 @@ class Transformed(Dataset):
     """A picture and its boxes, transformed."""
 
     def __init__(self, transform, kind="image", length=24):
-        self.transform, self.kind, self.length = transform, kind, length
+        self.transform = transform
+        self.kind = kind
+        self.length = length
 
     def __len__(self):
         return self.length

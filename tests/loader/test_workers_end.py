@@ -79,7 +79,8 @@ class TestWorkersEnd:
         assert gone(pids)
 
     def test_when_the_loop_raises(self, seed, persistent):
-        loader, pids = self.loader(seed, persistent), set()
+        loader = self.loader(seed, persistent)
+        pids = set()
         with pytest.raises(ZeroDivisionError), loader:
             for batch in loader:
                 pids.update(batch.tolist())
@@ -145,7 +146,8 @@ class Unresponsive:
     """Sends its worker's pid; then the worker stops itself, or holds the interpreter lock for minutes."""
 
     def __init__(self, writer, how):
-        self.writer, self.how = writer, how
+        self.writer = writer
+        self.how = how
 
     def __len__(self):
         return 8

@@ -79,7 +79,9 @@ def test_worker_init_fn_timeout_and_prefetch_factor_may_be_changed(backend):
     for kind, workers in backend.both:
         loader = kind(Samples([0, 1, 2]), **{**workers, "num_workers": 1})
         assert [batch.item() for batch in loader] == [0, 1, 2]
-        loader.worker_init_fn, loader.prefetch_factor, loader.timeout = keeps_number, 3, 60
+        loader.worker_init_fn = keeps_number
+        loader.prefetch_factor = 3
+        loader.timeout = 60
         assert [batch.item() for batch in loader] == [50, 1, 2]
 
 

@@ -100,7 +100,8 @@ class Nested(Numbers):
 
     def __init__(self, kind, arguments):
         super().__init__(2)
-        self.kind, self.arguments = kind, arguments
+        self.kind = kind
+        self.arguments = arguments
 
     def __getitem__(self, index):
         return (

@@ -50,7 +50,8 @@ def test_samples_that_cannot_be_collated_raise_as_in_torch():
 
 def every_sample(without=()):
     """Return a dataset of all samples, and the batches in which they belong together."""
-    samples, batches = [], []
+    samples = []
+    batches = []
     for name in SAMPLES:
         if name not in without:
             batches.append(range(len(samples), len(samples) + len(SAMPLES[name]())))

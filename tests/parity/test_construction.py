@@ -105,7 +105,8 @@ def test_the_arguments_of_torch_are_taken_by_its_names_and_positions():
 def test_attributes_after_construction_are_torchs(dataset, arguments):
     if isinstance(dataset, Count):
         arguments = {name: value for name, value in arguments.items() if name != "shuffle"}
-    torchs, ours = TorchDataLoader(dataset, **arguments), DataLoader(dataset, **arguments)
+    torchs = TorchDataLoader(dataset, **arguments)
+    ours = DataLoader(dataset, **arguments)
     for name in (
         "dataset",
         "batch_size",

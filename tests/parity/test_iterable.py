@@ -76,7 +76,8 @@ def test_batches_inline_are_torchs(name, arguments):
     assert_alike(lambda: (STREAMS[name](), arguments), INLINE)
 
 
-DROPPING, UNBATCHED = {"batch_size": 3, "drop_last": True}, {"batch_size": None}
+DROPPING = {"batch_size": 3, "drop_last": True}
+UNBATCHED = {"batch_size": None}
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,8 @@ def test_out_of_order_each_workers_own_order_is_kept(backend):
 def test_a_stream_begins_anew_with_each_iterator(backend):
     for kind, workers in backend.both:
         loader = kind(Count(3), **workers)
-        first, second = iter(loader), iter(loader)
+        first = iter(loader)
+        second = iter(loader)
         assert [next(first).item(), next(second).item()] == [0, 0]
 
 

@@ -54,7 +54,8 @@ def left_half_way(loader):
 
 
 def in_turns(loader):
-    first, second = iter(loader), iter(loader)
+    first = iter(loader)
+    second = iter(loader)
     return [next(iterator).tolist() for iterator in (first, second, second, first, first)] + events(second)
 
 
@@ -211,7 +212,8 @@ class Taken:
     """A sampler that notes what was taken from it."""
 
     def __init__(self, length, taken):
-        self.length, self.taken = length, taken
+        self.length = length
+        self.taken = taken
 
     def __iter__(self):
         for index in range(self.length):

@@ -17,7 +17,8 @@ class Barrier(Numbers):
 
     def __init__(self, length, barrier):
         super().__init__(length)
-        self.barrier, self.waited = barrier, set()
+        self.barrier = barrier
+        self.waited = set()
 
     def __getitem__(self, index):
         worker = get_worker_info().id

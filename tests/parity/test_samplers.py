@@ -185,7 +185,8 @@ class Recording(Sampler):
     """Writes down when it is asked for an iterator and for an index."""
 
     def __init__(self, length):
-        self.length, self.log = length, []
+        self.length = length
+        self.log = []
 
     def __iter__(self):
         self.log.append("iter")
@@ -237,7 +238,8 @@ def test_after_lightning_forgot_the_iterator_the_orders_are_still_torchs():
             "persistent_workers": True,
             "generator": torch.Generator().manual_seed(1),
         }
-        loader, orders = kind(range(40), batch_size=8, shuffle=True, **arguments), []
+        loader = kind(range(40), batch_size=8, shuffle=True, **arguments)
+        orders = []
         for _ in range(3):
             orders.append([batch.tolist() for batch in loader])
             loader._iterator = None

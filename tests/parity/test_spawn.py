@@ -48,7 +48,9 @@ def init(worker):
 @pytest.fixture(scope="module")
 def seen():
     """Return what torch's loader and lit_loader's give over two epochs; both workers start at the same time."""
-    loaders, iterators, actual = [], [], []
+    loaders = []
+    iterators = []
+    actual = []
     for kind in (TorchDataLoader, DataLoader):
         seed_everything()
         loaders.append(kind(Everything(), batch_sampler=batches(), worker_init_fn=init, **SPAWN))

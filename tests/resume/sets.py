@@ -1,4 +1,4 @@
-"""Data sets and samplers whose streams are stopped and gone on with; every value depends on the sample's own draws."""
+"""Datasets and samplers for resumed epochs; every value depends on the sample's own draws."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from lit_loader import DataLoader, get_worker_info, sample_rng
 from lit_loader.errors import ResumeWarning
 from lit_loader.samplers import ClassBalancedSampler, GroupedSampler, RandomSampler, WeightedRandomSampler
 
-SIZE, BATCH = 26, 4
+SIZE = 26
+BATCH = 4
 
 
 def draws(index):
@@ -40,7 +41,7 @@ def share():
 
 
 class Stream(IterableDataset):
-    """Every worker gives its share; nothing can be saved."""
+    """A stream without a state, of which every worker gives its share."""
 
     def __init__(self, size=SIZE):
         self.size = size
@@ -52,7 +53,7 @@ class Stream(IterableDataset):
 
 
 class StatefulStream(Stream):
-    """The same, from where it was left; what was not needed to come there is counted."""
+    """The same stream, with a state: it continues from its position."""
 
     def __init__(self, size=SIZE):
         super().__init__(size)
@@ -76,7 +77,9 @@ class StatefulSampler(Sampler):
     """A sampler of a user's, with a state: another permutation in each round."""
 
     def __init__(self, size=SIZE):
-        self.size, self.taken, self.round = size, 0, 0
+        self.size = size
+        self.taken = 0
+        self.round = 0
 
     def __len__(self):
         return self.size
@@ -86,13 +89,15 @@ class StatefulSampler(Sampler):
         while self.taken < self.size:
             self.taken += 1
             yield int(order[self.taken - 1])
-        self.taken, self.round = 0, self.round + 1
+        self.taken = 0
+        self.round = self.round + 1
 
     def state_dict(self):
         return {"taken": self.taken, "round": self.round}
 
     def load_state_dict(self, state):
-        self.taken, self.round = state["taken"], state["round"]
+        self.taken = state["taken"]
+        self.round = state["round"]
 
 
 def chosen(name):
@@ -159,7 +164,7 @@ def stopped(loader, epoch, batches):
 
 
 def resumed(loader, state, count):
-    """Return what comes of ``count`` epochs, the first one gone on with."""
+    """Return the batches of ``count`` epochs, the first of which is resumed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResumeWarning)
         loader.load_state_dict(state)
@@ -167,7 +172,7 @@ def resumed(loader, state, count):
 
 
 def rest_of(full, epoch, batches):
-    """Return what is left of whole epochs after some batches of one of them."""
+    """Return the remaining batches after some batches of an epoch, and the later epochs."""
     remaining = full[epoch][batches:]
     return ([remaining] if remaining else []) + full[epoch + 1 :]
 
@@ -179,7 +184,7 @@ def assert_same(actual, expected):
 
 
 class Flaky:
-    """Fails once, when it comes to a sample."""
+    """A collate function that fails once, at a certain sample."""
 
     fails_at = -1
 

@@ -117,7 +117,8 @@ class Asking(StatefulStream):
         self.handler = handler
 
     def state_dict(self):
-        handler, self.handler = self.handler, None
+        handler = self.handler
+        self.handler = None
         if handler is not None:
             handler()
         return super().state_dict()
@@ -136,7 +137,8 @@ def test_a_signal_in_the_moment_in_which_a_resumed_pass_begins():
 def test_a_state_taken_in_another_thread_is_one_of_those_between_batches(name):
     states = [stopped(make(name), 0, n) for n in range(8)]
     loader = make(name)
-    seen, stop = [], threading.Event()
+    seen = []
+    stop = threading.Event()
 
     def watch():
         while not stop.is_set():

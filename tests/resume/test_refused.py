@@ -64,11 +64,12 @@ WEIGHTS = np.arange(1.0, 27.0)
     ],
 )
 def test_another_loader(name, loader, names):
-    state, other = stopped(make(name), 0, 2), loader()
+    state = stopped(make(name), 0, 2)
+    other = loader()
     before = other.state_dict()
-    with pytest.raises(ValueError, match=names) as told:
+    with pytest.raises(ValueError, match=names) as error_info:
         other.load_state_dict(state)
-    assert "start afresh on purpose" in str(told.value)
+    assert "start afresh on purpose" in str(error_info.value)
     assert other.state_dict() == before
 
 

@@ -1,4 +1,4 @@
-"""A loader's state: when it may be taken, what it is, and that loading it counts once."""
+"""A loader's state: when it may be saved, its contents, and that loading it applies once."""
 
 from __future__ import annotations
 
@@ -87,7 +87,8 @@ def test_state_may_be_loaded_while_an_iterator_is_alive():
     full = epochs(make("plain"), 2)
     state = stopped(make("plain"), 0, 5)
     loader = make("plain")
-    alive, idle = iter(loader), iter(loader)
+    alive = iter(loader)
+    idle = iter(loader)
     assert_same([[next(alive)]], [full[0][:1]])
     loader.load_state_dict(state)
     assert_same([[next(alive)]], [full[0][1:2]])
@@ -97,7 +98,8 @@ def test_state_may_be_loaded_while_an_iterator_is_alive():
 
 def test_epoch_resumed_after_every_batch_is_the_same():
     full = epochs(make("plain"), 1)[0]
-    actual, state = [], make("plain").state_dict()
+    actual = []
+    state = make("plain").state_dict()
     for _ in full:
         loader = make("plain")
         loader.load_state_dict(state)
@@ -172,7 +174,8 @@ def test_a_copy_of_a_loader_stands_where_the_loader_will_go_on():
 
 def test_states_may_be_taken_while_another_thread_iterates():
     loader = make("plain")
-    seen, stop = [], threading.Event()
+    seen = []
+    stop = threading.Event()
 
     def watch():
         while not stop.is_set():
@@ -232,7 +235,7 @@ def test_a_map_data_set_that_has_a_state_gets_it_back_in_workers_too():
     with DataLoader(
         Remembering(), seed=3, num_workers=2, persistent_workers=True, **chosen("plain")
     ) as loader:
-        list(loader)  # these workers have the data set as it was
+        list(loader)  # these workers have the dataset before the change
         assert_same(resumed(loader, state, 1), [[batch + 100 for batch in plain]])
 
 
@@ -256,7 +259,7 @@ def test_workers_that_live_on_get_the_state_of_a_map_data_set_too():
         state = saving.state_dict()
         expected = [batch.clone() for batch in saving]
     with loader() as going_on:
-        list(going_on)  # its workers have the data set as it was
+        list(going_on)  # its workers have the dataset before the change
         going_on.load_state_dict(state)
         actual = list(going_on)
     assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))

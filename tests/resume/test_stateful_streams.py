@@ -29,7 +29,7 @@ def worker():
 
 
 class SelfIterating(IterableDataset):
-    """Is its own iterator, and begins anew in ``__iter__``."""
+    """A dataset that is its own iterator, and resets itself in ``__iter__``."""
 
     def __init__(self):
         self.at = 0
@@ -53,7 +53,8 @@ class SelfIterating(IterableDataset):
 
 class Iterator:
     def __init__(self, epoch):
-        self.at, self.epoch = 0, epoch
+        self.at = 0
+        self.epoch = epoch
 
     def __iter__(self):
         return self
@@ -68,7 +69,8 @@ class Iterator:
         return {"at": self.at, "epoch": self.epoch}
 
     def load_state_dict(self, state):
-        self.at, self.epoch = state["at"], state["epoch"]
+        self.at = state["at"]
+        self.epoch = state["epoch"]
 
 
 class StatefulIterator(IterableDataset):
@@ -96,7 +98,7 @@ class CountsEpochs(IterableDataset):
 
 
 class CountsAtTheEnd(IterableDataset):
-    """A generator that goes on from its state, and counts the epoch when it has ended."""
+    """A dataset that continues from its state, and counts the epoch at its end."""
 
     def __init__(self):
         self.epoch = self.at = 0
@@ -105,23 +107,27 @@ class CountsAtTheEnd(IterableDataset):
         while self.at < SIZE:
             self.at += 1
             yield torch.tensor([1000 * self.epoch + 100 * worker() + self.at])
-        self.epoch, self.at = self.epoch + 1, 0
+        self.epoch = self.epoch + 1
+        self.at = 0
 
     def state_dict(self):
         return {"epoch": self.epoch, "at": self.at}
 
     def load_state_dict(self, state):
-        self.epoch, self.at = state["epoch"], state["at"]
+        self.epoch = state["epoch"]
+        self.at = state["at"]
 
 
 class Flagged(IterableDataset):
-    """Goes on once from what was loaded, and is left at its end."""
+    """A dataset that continues once from the loaded state, and then stays at its end."""
 
     def __init__(self):
-        self.at, self.resume = 0, False
+        self.at = 0
+        self.resume = False
 
     def __iter__(self):
-        first, self.resume = self.at if self.resume else 0, False
+        first = self.at if self.resume else 0
+        self.resume = False
         for number in range(first, SIZE):
             self.at = number + 1
             yield torch.tensor([100 * worker() + number])
@@ -130,14 +136,16 @@ class Flagged(IterableDataset):
         return {"at": self.at}
 
     def load_state_dict(self, state):
-        self.at, self.resume = state["at"], True
+        self.at = state["at"]
+        self.resume = True
 
 
 class FlaggedWithIterator(Flagged):
     """Its iterator has a state too, and ``__iter__`` uses the flag up at once."""
 
     def __iter__(self):
-        first, self.resume = self.at if self.resume else 0, False
+        first = self.at if self.resume else 0
+        self.resume = False
         actual = Iterator(0)
         actual.at = first
         return actual
@@ -329,9 +337,9 @@ def test_without_a_seed_another_worker_count_or_order_begins_the_epoch_anew(othe
     with loader_of(Plain, None, **other) as loader:
         with pytest.warns(
             ResumeWarning, match=r"its epoch starts over.*(num_workers=|in_order=False)"
-        ) as told:
+        ) as records:
             loader.load_state_dict(state)
-        assert len(told) == 1
+        assert len(records) == 1
         with loader_of(Plain, None, **other) as fresh:
             assert_same(epochs(loader, 1), epochs(fresh, 1))
 

@@ -93,7 +93,7 @@ def test_a_dataset_whose_state_cannot_be_had_is_still_iterated(num_workers):
 
 
 class Shuffling(Stream):
-    """Keeps samples back and gives a random one of them: what it keeps depends on all draws before."""
+    """A shuffle buffer: its contents depend on all earlier draws."""
 
     def __iter__(self):
         kept = []

@@ -20,8 +20,10 @@ from lit_loader import DataLoader, samplers
 from lit_loader.errors import NotResumableWarning, ResumeWarning
 from tests.resume.sets import StatefulSampler
 
-SIZE, BATCH = 26, 4
-INLINE, WORKERS = {}, {"num_workers": 2}
+SIZE = 26
+BATCH = 4
+INLINE = {}
+WORKERS = {"num_workers": 2}
 PERSISTENT = {"num_workers": 2, "persistent_workers": True}
 THREADS = {"num_workers": 2, "worker_method": "thread"}
 
@@ -107,9 +109,9 @@ def test_the_same_indices_follow_and_the_epoch_is_whole(name, workers):
         state = json.loads(json.dumps(state))
         seed_all(99)
         with DataLoader(Indices(), **SAMPLERS[name](), **workers) as loader:
-            with pytest.warns(ResumeWarning, match=r"without seed= .* same indices follow") as told:
+            with pytest.warns(ResumeWarning, match=r"without seed= .* same indices follow") as records:
                 loader.load_state_dict(state)
-            assert len(told) == 1
+            assert len(records) == 1
             again = iter(loader)
             first = plain([next(again)])
             assert loader.state_dict()["position"] == (0 if len(remaining) == 1 else stop_at + 1)
@@ -203,16 +205,16 @@ UNFIT = {
 }
 
 
-@pytest.mark.parametrize("which", UNFIT)
-def test_a_state_that_does_not_fit_begins_the_epoch_anew_with_one_warning(which):
-    state = UNFIT[which]
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_state_that_does_not_fit_begins_the_epoch_anew_with_one_warning(name):
+    state = UNFIT[name]
     if state is None:
         with pytest.warns(NotResumableWarning, match="in_order=False"):
             state = DataLoader(Indices(), in_order=False, num_workers=1).state_dict()
     loader = DataLoader(Indices(), batch_size=BATCH)
-    with pytest.warns(ResumeWarning, match="its epoch starts over") as told:
+    with pytest.warns(ResumeWarning, match="its epoch starts over") as records:
         loader.load_state_dict(state)
-    assert len(told) == 1
+    assert len(records) == 1
     assert list(chain(*plain(loader))) == list(range(SIZE))
 
 

@@ -58,7 +58,7 @@ def test_a_sampler_whose_state_cannot_be_had_is_iterated_and_not_resumed():
     next(iter(loader))
     with pytest.warns(NotResumableWarning, match=r"Broken.state_dict\(\) raised OSError: no such disk"):
         assert loader.state_dict()["resumable"] is False
-    sampler.breaks = False  # what it gives now is ahead of the consumer
+    sampler.breaks = False  # its present state is ahead of the consumer
     with pytest.warns(NotResumableWarning, match="raised or returned None"):
         assert loader.state_dict()["resumable"] is False
 
@@ -81,7 +81,8 @@ class UnevenBatches:
     """Each rank has batches of its own sizes."""
 
     def __init__(self, rank):
-        self.rank, self.num_replicas = rank, 2
+        self.rank = rank
+        self.num_replicas = 2
 
     def __iter__(self):
         first = 0

@@ -1,4 +1,4 @@
-"""Guarantee: a user's sampler that ranks cut goes on exactly in mid-epoch; its state is the same on every rank."""
+"""Guarantee: a user's sampler that is split over ranks resumes exactly in mid-epoch, by one state for all ranks."""
 
 from __future__ import annotations
 
