@@ -109,8 +109,7 @@ class Reordering(DevicePrefetcher):
         super()._look_ahead()
         if self._batches.poll():
             super()._look_ahead()
-            self._ahead[1] = self._ahead[2]
-            self._ahead[2] = self._ahead[1]
+            self._ahead[1], self._ahead[2] = self._ahead[2], self._ahead[1]
 
 
 class Impatient(DevicePrefetcher):
