@@ -88,7 +88,7 @@ class VocReader(Reader):
 
     format: ClassVar[str] = "voc"
     description: ClassVar[str] = (
-        "VOC XML, with points and attributes too; NAME: a split in ImageSets/Main, or . for all"
+        "VOC XML, optionally with points and attributes; NAME: a split in ImageSets/Main, or . for all"
     )
     version: ClassVar[int] = 4
 

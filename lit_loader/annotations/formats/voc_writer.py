@@ -258,24 +258,33 @@ def _add_points(element: Element, table: AnnotationTable, row: int) -> None:
     columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
     for name, (x, y), visibility in zip(*columns, strict=True):
         if visibility:
-            place = {"x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
-            SubElement(parent, "point", {"name": xml_text(written_name(name, "point"), "point"), **place})
+            xml_name = xml_text(written_name(name, "point"), "point")
+            texts = {
+                "name": xml_name,
+                "x": _number_text(x),
+                "y": _number_text(y),
+                "visibility": str(visibility),
+            }
+            SubElement(parent, "point", texts)
 
 
 def _add_attributes(element: Element, table: AnnotationTable, row: int) -> None:
     values = {
-        name: each.names[each.ids[row]] for name, each in table.attributes.items() if each.ids[row] >= 0
+        name: attribute.names[attribute.ids[row]]
+        for name, attribute in table.attributes.items()
+        if attribute.ids[row] >= 0
     }
     parent = SubElement(element, "attributes") if values else element
     for name, value in values.items():
-        attribute = SubElement(parent, "attribute")
-        add_text(attribute, "name", written_name(name, "attribute"))
-        add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
+        child = SubElement(parent, "attribute")
+        add_text(child, "name", written_name(name, "attribute"))
+        add_text(child, "value", written_name(value, f"value of attribute {name!r}"))
 
 
 def _number_text(number: np.floating) -> str:
-    """Return a number in the fewest digits that give its type the same bits again."""
+    """Return the fewest digits that restore the number's bits, without a fraction for a whole number."""
     value = float(number)
+    # str() of an int would lose the sign of -0.0.
     if value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0):
         return str(int(value))
     return str(number)
