@@ -18,7 +18,7 @@ from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable, Attribute, KeypointSchema
 from lit_loader.annotations.formats.coco_writer import coco_results
-from lit_loader.annotations.formats.keypoints_txt_writer import KeypointsTxtWriter
+from lit_loader.annotations.formats.keypoints_txt import KeypointsTxtWriter
 from lit_loader.annotations.formats.rows import Declared
 from lit_loader.annotations.formats.voc_writer import voc_image_paths, write_image_xml
 from lit_loader.annotations.formats.writer import write_file

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations.formats import ReadPolicy, read_annotations, write_annotations
-from lit_loader.annotations.formats.keypoints_txt_writer import KeypointsTxtWriter
+from lit_loader.annotations.formats.keypoints_txt import KeypointsTxtWriter
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import UnsafePathError

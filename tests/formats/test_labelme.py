@@ -61,7 +61,7 @@ def test_a_missing_image_with_another_ending_is_named(folder):
 def test_a_rectangle_may_have_four_corners_that_are_upright(folder):
     corners = [[1, 2], [30, 2], [30, 40], [1, 40]]
     assert read(folder(shape("rectangle", "cat", *corners))).boxes.tolist() == [[1, 2, 30, 40]]
-    with pytest.raises(AnnotationError, match=r"object 0: .*is no shape"):
+    with pytest.raises(AnnotationError, match=r"object 0: .*is not a shape"):
         read(folder(shape("rectangle", "cat", [1, 2], [30, 3], [29, 40], [1, 40])))
 
 
@@ -185,7 +185,7 @@ def test_images_outside_the_root_are_refused_with_the_option_that_helps(tmp_path
 ])  # fmt: skip
 def test_a_malformed_shape_is_named_and_the_others_are_read(folder, wrong):
     root = folder(BOX, BOX | wrong)
-    with pytest.raises(AnnotationError, match=r"a\.json: object 1: .*is no shape: it has a label"):
+    with pytest.raises(AnnotationError, match=r"a\.json: object 1: .*is not a shape; expected a label"):
         read(root)
     table = read(root, policy={"malformed": "drop"})
     assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 1})
@@ -194,16 +194,16 @@ def test_a_malformed_shape_is_named_and_the_others_are_read(folder, wrong):
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("", "a.json:1: it is no LabelMe file"),
+        ("", "a.json:1: it is not a LabelMe file"),
         ("[]", "a JSON object {...} expected"),
         ('{"shapes": []}', "imagePath None must be text, shapes a list"),
         ('{"shapes": {}, "imagePath": "a.png"}', "shapes a list"),
         ('{"shapes": [], "imagePath": "a.png", "flags": {"a": 1}}', "flags names with true or false"),
-        ('{\n"shapes": [],\n "imagePath": x}', "a.json:3: it is no LabelMe file: Expecting value"),
+        ('{\n"shapes": [],\n "imagePath": x}', "a.json:3: it is not a LabelMe file: Expecting value"),
         ('{"shapes": [], "imagePath": "\\ud800.png"}', "surrogates not allowed"),
-        ('{"shapes": ' + "[" * 200_000, "it is no LabelMe file: "),
-        ('{"shapes": ' + "9" * 5000 + "}", "it is no LabelMe file: Exceeds the limit"),
-        ('{"shapes": [], "shapes": [], "imagePath": "a.png"}', "an object has a key twice"),
+        ('{"shapes": ' + "[" * 200_000, "it is not a LabelMe file: "),
+        ('{"shapes": ' + "9" * 5000 + "}", "it is not a LabelMe file: Exceeds the limit"),
+        ('{"shapes": [], "shapes": [], "imagePath": "a.png"}', "an object has a repeated key"),
         ('{"shapes": [' + "[]," * 600_000 + "[]]}", "more than 1000000 values"),
     ],
 )
@@ -218,7 +218,7 @@ def test_text_that_is_no_unicode_is_refused_in_every_spelling(folder, encoding):
     root = folder(BOX | {"label": "@"})
     text = (root / "a.json").read_text()
     (root / "a.json").write_bytes(text.replace("@", "\ud800").encode(encoding, "surrogatepass"))
-    with pytest.raises(AnnotationError, match=r"a\.json: it is no LabelMe file: .*can't decode byte"):
+    with pytest.raises(AnnotationError, match=r"a\.json: it is not a LabelMe file: .*can't decode byte"):
         read(root)
 
 

@@ -49,7 +49,7 @@ def test_images_without_faces_are_kept_and_options_honoured(read, tmp_path):
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
-        (FACE, 1, "comes before any line"),
+        (FACE, 1, "a face without a line"),
         ("#\n" + FACE, 1, "the path of the image is empty"),
         ("# b.jpg\n1 2 3", 2, "3 numbers; a face of 5 points has one of"),
         (f"# b.jpg\n\n{FACE[:-3]}2.0", 3, r"flags \[.*2.0\] of the points must be"),

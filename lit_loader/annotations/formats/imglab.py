@@ -1,4 +1,4 @@
-"""dlib's imglab XML: boxes with labels and named parts; a file holds a whole set, and is read image by image."""
+"""dlib's imglab XML: boxes with labels and named parts; one file contains a whole set and is read image by image."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ _MAX_TAG_BYTES: Final = 1024 * 1024
 _CHUNK_BYTES: Final = 64 * 1024
 _EDGES: Final = ("left", "top", "width", "height")
 _FLAGS: Final = ("ignore", "difficult", "truncated", "occluded")
-_TRUTH: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True}
-_READ: Final[Mapping[str, tuple[str, Collection[str]]]] = {
+_BOOLEANS: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True}
+_ELEMENTS: Final[Mapping[str, tuple[str, Collection[str]]]] = {
     "dataset": ("", ()),
     "images": ("dataset", ()),
     "image": ("images", ("file", "width", "height")),
@@ -35,25 +35,25 @@ _READ: Final[Mapping[str, tuple[str, Collection[str]]]] = {
     "part": ("box", ("name", "x", "y")),
     "label": ("box", ()),
 }
-"""Elements that are read: the one around each, and its attributes that are read."""
+"""Elements that are read, with the parent of each and the attributes that are read."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImglabReader(Reader):
-    """Reads an XML file of dlib's imglab; it may hold any number of images.
+    """Reads an XML file of dlib's imglab with any number of images.
 
-    A box reaches from ``left``, ``top`` to ``left + width``, ``top + height``. Its ``<label>`` is the class. A box with
-    ``ignore`` counts neither as found nor as missed in dlib, which VOC calls difficult: so does the table. Parts are
-    visible points; a part that a box does not have is absent. What else images, boxes and parts have (``angle``,
-    ``pose``, ``age``, ``gender`` ...) is counted in the report.
+    A box spans ``left``, ``top`` to ``left + width``, ``top + height``. Its ``<label>`` is the class. A box with
+    ``ignore`` is difficult, as VOC calls it: dlib counts it neither as a hit nor as a miss. Parts are visible points; a
+    part that a box does not have is absent. Other attributes of images, boxes and parts (``angle``, ``pose``, ``age``,
+    ``gender`` ...) are counted in the report.
 
     Args:
-        image_dir: The folder that paths are relative to, relative to the root. None for the XML file's own, as dlib
-            does.
+        image_dir: Folder that paths are relative to, itself relative to the root. None means the folder of the XML
+            file, as in dlib.
         class_name: Class of boxes without a label.
-        schema: What the parts are, as in ``keypoint_schema``: ``"face_68"`` for dlib's own faces. Parts of other names
-            are not read and reported. None for the names that occur, sorted, with flip pairs by the words left and
-            right in them.
+        schema: Keypoint schema of the parts, as `keypoint_schema` takes it: ``"face_68"`` for dlib's own faces. Parts
+            with other names are reported. None takes the names that occur, sorted, with flip pairs derived from the
+            words left and right.
         keypoints: Whether to read parts.
 
     Source:
@@ -84,20 +84,20 @@ class ImglabReader(Reader):
                 parser.unread["second <label> of <box>"] += max(0, len(labels) - 1)
                 class_name = next(filter(None, labels), self.class_name)
                 try:
-                    found = self._object(box)
+                    arguments = self._object_arguments(box)
                 except ValueError as error:
                     rows.malformed(f"<box>: {error}", line=box.line)
                     continue
-                rows.object(number, class_name=class_name, line=box.line, **found)
-        for what, count in parser.unread.items():
-            rows.not_read(what, count)
+                rows.object(number, class_name=class_name, line=box.line, **arguments)
+        for name, count in parser.unread.items():
+            rows.not_read(name, count)
 
-    def _object(self, box: _Element) -> dict[str, Any]:
+    def _object_arguments(self, box: _Element) -> dict[str, Any]:
         left, top, width, height = (_number(box.attributes, edge, "it") for edge in _EDGES)
         flags = {}
         for name in _FLAGS:
             text = box.attributes.get(name, "0").strip().lower()
-            if (flag := _TRUTH.get(text)) is None:
+            if (flag := _BOOLEANS.get(text)) is None:
                 raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
             flags[name] = flag
         flags["difficult"] |= flags.pop("ignore")
@@ -117,7 +117,7 @@ class ImglabReader(Reader):
 
 @dataclass(kw_only=True, slots=True)
 class _Element:
-    """An element that is read; of images, boxes and what is in boxes the children are kept."""
+    """An element that is read; images and boxes have their children."""
 
     tag: str
     attributes: Mapping[str, str]
@@ -127,25 +127,28 @@ class _Element:
 
 
 class _Parser:
-    """Gathers images from the events of expat.
+    """Collects images from the events of expat.
 
-    Processing instructions, as for a style sheet, are skipped; document types and entities are refused.
+    Processing instructions, such as those for a style sheet, are skipped; document types and entities are refused.
 
     Attributes:
-        unread: How often the file has elements and attributes that are not read.
+        unread: Number of occurrences of each element and attribute that is not read.
     """
 
     def __init__(self, path: Path) -> None:
         self.unread: Counter[str] = Counter()
-        self._path, self._expat = path, ParserCreate()
+        self._path = path
+        self._expat = ParserCreate()
         self._expat.buffer_text = True
         self._expat.StartElementHandler = self._start
         self._expat.EndElementHandler = self._end
         self._expat.CharacterDataHandler = self._characters
-        self._expat.StartDoctypeDeclHandler = self._refuse  # all entities but XML's five are declared there
-        self._open: list[_Element] = []  # those that are read
-        self._depth = self._tags = 0  # of all elements; in this image
-        self._done: list[_Element] = []
+        # A file can declare entities only in its document type.
+        self._expat.StartDoctypeDeclHandler = self._refuse
+        self._open: list[_Element] = []  # without elements that are not read
+        self._depth = 0  # with them
+        self._num_tags = 0  # of the current image
+        self._complete_images: list[_Element] = []
 
     def images(self) -> Iterator[_Element]:
         """Yield the images of the file.
@@ -154,7 +157,8 @@ class _Parser:
             AnnotationError: If the file is not a regular file, is not well-formed, or its root element is not
                 ``<dataset>``; names file and line.
         """
-        num_bytes, data = 0, b"-"
+        num_bytes = 0
+        data = b"-"
         with open_file(self._path) as (file, _):
             while data:
                 data = os.read(file, _CHUNK_BYTES)
@@ -169,34 +173,37 @@ class _Parser:
                     self._fail(f"cannot be parsed as XML ({shorten(str(error))})")
                 if num_bytes - max(self._expat.CurrentByteIndex, 0) > _MAX_TAG_BYTES + _CHUNK_BYTES:
                     self._fail(f"a tag of more than {_MAX_TAG_BYTES} bytes; it describes no box")
-                yield from self._done
-                self._done.clear()
+                yield from self._complete_images
+                self._complete_images.clear()
 
     def _start(self, tag: str, attributes: dict[str, str]) -> None:
         self._depth += 1
         if self._depth == 1 and tag != "dataset":
             self._fail(f"the root element is <{shorten(tag)}>; an imglab file has <dataset>")
-        self._tags = 0 if tag == "image" and len(self._open) == 2 else self._tags + 1
-        if self._tags > _MAX_TAGS and len(self._open) > 2:
+        self._num_tags = 0 if tag == "image" and len(self._open) == 2 else self._num_tags + 1
+        if self._num_tags > _MAX_TAGS and len(self._open) > 2:
             self._fail(f"an <image> of more than {_MAX_TAGS} tags; it describes no image")
-        if self._depth != len(self._open) + 1:  # below an element that is not read
+        if self._depth != len(self._open) + 1:  # inside an element that is not read
             return
-        around = self._open[-1].tag if self._open else ""
-        expected, read = _READ.get(tag, (None, ()))
-        if expected == around:
+        parent = self._open[-1].tag if self._open else ""
+        expected_parent, attributes_read = _ELEMENTS.get(tag, (None, ()))
+        if parent == expected_parent:
             element = _Element(tag=tag, attributes=attributes, line=self._expat.CurrentLineNumber)
-            self.unread.update(f"{shorten(name)} of <{tag}>" for name in attributes if name not in read)
-            if around in ("image", "box"):
+            self.unread.update(
+                f"{shorten(name)} of <{tag}>" for name in attributes if name not in attributes_read
+            )
+            # The images of a set are not collected: memory is bounded by one image.
+            if parent in ("image", "box"):
                 self._open[-1].children.append(element)
             self._open.append(element)
-        elif tag not in ("name", "comment"):  # of the file itself
-            self.unread[f"<{shorten(tag)}> of <{around}>"] += 1
+        elif tag not in ("name", "comment"):  # these describe the file
+            self.unread[f"<{shorten(tag)}> of <{parent}>"] += 1
 
     def _end(self, tag: str) -> None:
         if self._depth == len(self._open):
             element = self._open.pop()
             if tag == "image":
-                self._done.append(element)
+                self._complete_images.append(element)
         self._depth -= 1
 
     def _characters(self, text: str) -> None:
@@ -212,13 +219,13 @@ class _Parser:
         raise AnnotationError(message, path=self._path, line=self._expat.CurrentLineNumber) from None
 
 
-def _number(attributes: Mapping[str, str], name: str, what: str) -> float:
+def _number(attributes: Mapping[str, str], name: str, subject: str) -> float:
     text = attributes.get(name)
     try:
         return float(text or "")
     except ValueError:
-        found = "no" if text is None else f"{shorten(repr(text))}, which is not a number, as"
-        raise ValueError(f"{what} has {found} {name}") from None
+        value = "no" if text is None else f"{shorten(repr(text))}, which is not a number, as"
+        raise ValueError(f"{subject} has {value} {name}") from None
 
 
 def _pixels(text: str | None) -> int:

@@ -1,4 +1,4 @@
-"""CSV tables with one object a row: columns by the names in the header, or by number."""
+"""CSV tables with one object per row: columns by name, as in the header, or by number."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from lit_loader.errors import AnnotationError
 __all__ = ["Column", "KeypointsCsvReader"]
 
 Column: TypeAlias = str | int
-_LOOKED_AT: Final = 100  # rows that decide whether a column holds numbers
+_NUM_SAMPLE_ROWS: Final = 100  # rows that decide whether a column contains numbers
 _BOX_FORMATS: Final[Mapping[BoxFormat, Sequence[str]]] = {
     "xyxy": ("xmin", "ymin", "xmax", "ymax"),
     "xywh": ("xmin", "ymin", "width", "height"),
@@ -32,34 +32,33 @@ _COLUMN_NAMES: Final = {
     **dict.fromkeys(("cy", "yc", "ycentre", "centery", "centrey"), "ycenter"),
     **{"w": "width", "h": "height"},
 }
-"""Names of the columns of a box, in lower case and without signs between words, as `_BOX_FORMATS` has them."""
+"""Names in `_BOX_FORMATS` by other names of the same columns, in lower case and without separators."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class KeypointsCsvReader(LineReader):
-    """Reads a CSV file in which every row is an object.
+    """Reads a CSV file with one object per row.
 
-    Where no option names them, columns called ``xmin``, ``ymin``, ``xmax`` and ``ymax`` are the box, and one called
-    ``class`` or ``label`` the class; with such a box, ``width`` and ``height`` are the size of the image, as in the
-    tables of TensorFlow's object detection (``filename,width,height,class,xmin,ymin,xmax,ymax``).
+    Unless options name other columns, ``xmin``, ``ymin``, ``xmax`` and ``ymax`` are the box, and ``class`` or
+    ``label`` is the class; next to such a box, ``width`` and ``height`` are the size of the image, as in the tables of
+    TensorFlow's object detection (``filename,width,height,class,xmin,ymin,xmax,ymax``).
 
-    Every column that is not used is named in the report. A table in which such columns look like coordinates is
-    refused: where more than one of them holds numbers, or where points are those left over and one more holds some.
+    Unused columns are named in the report. A table whose unused columns look like coordinates is refused: if more than
+    one of them contains numbers, or if any does while the points are read from the columns that no option names.
 
     Args:
-        path_column: Name or number, from 0, of the column with the image's path.
-        point_columns: The 2 K columns of x and y of each point, or the first of 2 K side by side. None, with
-            a schema, for the first 2 K columns that no other option names.
-        class_column: The column with the class, or None for one called ``class`` or ``label``, if there is one and
-            ``class_name`` is None.
-        box_columns: The four columns of the box, in the order of ``box_format``, or None for the corners' names
-            above. Without ``box_format`` their names
-            in the header decide it: ``x``, ``y``, ``w``, ``h`` are ``"xywh"``. Names that are in another order than
-            any format, or mean a corner or the centre of fractions, are refused.
-        attribute_columns: Columns of attributes, or the column of each attribute by its name.
-        ignore_columns: Columns that are not read, whatever they hold; ``"rest"`` for all that no option names.
-        separator: The character between columns.
-        header: Whether the first row holds names; without it, columns go by number.
+        path_column: Name, or number from 0, of the column with the image's path.
+        point_columns: The 2 K columns of x and y of each point, or the first of 2 K adjacent ones. With a schema, None
+            takes the first 2 K columns that no other option names.
+        class_column: Column with the class. None takes ``class`` or ``label`` if there is one and ``class_name`` is
+            None.
+        box_columns: The four columns of the box in the order of ``box_format``, or None for the names above. Without
+            ``box_format``, their names in the header determine it: ``x``, ``y``, ``w``, ``h`` mean ``"xywh"``. Names
+            that match no format's order, or could mean either a corner or the centre, are refused.
+        attribute_columns: Columns of attributes, or a mapping from each attribute's name to its column.
+        ignore_columns: Columns to ignore, whatever they contain; ``"rest"`` for all that no option names.
+        separator: Character between columns.
+        header: Whether the first row contains names; if not, columns are given by number.
     """
 
     format: ClassVar[str] = "keypoints_csv"
@@ -77,28 +76,33 @@ class KeypointsCsvReader(LineReader):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_separator(self.separator)
-        has_class, has_box = self.class_column is not None, self.box_columns is not None
-        self.check_options(has_class=has_class, has_attributes=bool(self.attribute_columns), has_box=has_box)
-        count, points = self._num_points(), self.point_columns
-        if points is not None and count == 0:
+        self.check_options(
+            has_class=self.class_column is not None,
+            has_attributes=bool(self.attribute_columns),
+            has_box=self.box_columns is not None,
+        )
+        num_points = self._num_points()
+        points = self.point_columns
+        if points is not None and num_points == 0:
             raise ValueError("point_columns need a schema")
-        if points is not None and not isinstance(points, str | int) and len(points) != 2 * count:
-            raise ValueError(f"point_columns are {len(points)}; {count} points have {2 * count}")
+        if points is not None and not isinstance(points, str | int) and len(points) != 2 * num_points:
+            raise ValueError(f"point_columns are {len(points)}; {num_points} points have {2 * num_points}")
         if self.box_columns is not None and len(self.box_columns) != 4:
             raise ValueError(f"box_columns={self.box_columns} must be 4 columns")
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the rows of a table."""
         table = read_rows(rows.root, unit, separator=self.separator)
-        first = list(islice(table, _LOOKED_AT))
-        if not first:
+        sample = list(islice(table, _NUM_SAMPLE_ROWS))
+        if not sample:
             return
-        line, head = first[0]
-        first = first[1:] if self.header else first
-        columns, unused = self._columns(rows, head, [fields for _, fields in first], line=line)
+        line, head = sample[0]
+        if self.header:
+            del sample[0]
+        columns, unused = self._columns(rows, head, [fields for _, fields in sample], line=line)
         self.begin(rows, columns)
         count = 0
-        for line, fields in chain(first, table):
+        for line, fields in chain(sample, table):
             self.add(rows, columns, fields, line=line)
             count += 1
         for place in unused if count else ():
@@ -107,19 +111,19 @@ class KeypointsCsvReader(LineReader):
     def _columns(
         self, rows: Rows, head: list[str], sample: Sequence[list[str]], *, line: int
     ) -> tuple[Columns, list[int]]:
-        """Return where the columns stand, and those that nothing reads.
+        """Return the positions of the columns, and those of the unused ones.
 
         Args:
-            rows: For the file's name.
+            rows: Names the file in errors.
             head: The first row.
             sample: The first rows that are objects.
             line: Line of the first row.
 
         Raises:
-            AnnotationError: If a column is missing, a name is in the header twice, or columns that nothing reads look
-                like coordinates.
+            AnnotationError: If a column is missing or repeated in the header, or unused columns look like coordinates.
         """
-        count, needed = len(head), 2 * self._num_points()
+        count = len(head)
+        num_coordinates = 2 * self._num_points()
 
         def refuse(message: str) -> NoReturn:
             raise AnnotationError(message, path=rows.root / rows.file, line=line)
@@ -131,35 +135,42 @@ class KeypointsCsvReader(LineReader):
                 return column
             if not self.header:
                 refuse(f"column {column!r} is a name; a file without a header has numbers")
-            times = head.count(column)
-            if times != 1:
-                known = shorten(", ".join(map(repr, head)))
-                refuse(f"column {column!r} occurs {times} times in the header, which has {known}")
+            num_matches = head.count(column)
+            if num_matches != 1:
+                listed = shorten(", ".join(map(repr, head)))
+                refuse(f"column {column!r} occurs {num_matches} times in the header, which has {listed}")
             return head.index(column)
 
-        attributes, given = self._attribute_columns(), self.point_columns
+        attributes = self._attribute_columns()
+        point_columns = self.point_columns
         class_column, box_columns, size_columns = self._usual_columns(head, sample)
-        if isinstance(given, str | int):
-            given = range(place(given), place(given) + needed)
+        if isinstance(point_columns, str | int):
+            point_columns = range(place(point_columns), place(point_columns) + num_coordinates)
         ignored = () if self.ignore_columns == "rest" else self.ignore_columns
         classes = () if class_column is None else (class_column,)
-        named = [self.path_column, *classes, *(given or ()), *box_columns]
+        named = [self.path_column, *classes, *(point_columns or ()), *box_columns]
         named += [*attributes.values(), *ignored, *size_columns]
         used = set(map(place, named))
         if len(used) < len(named):
             refuse(f"columns {shorten(str(named))} name one column twice")
-        rest = [i for i in range(count) if i not in used]
-        points = rest[:needed] if given is None else list(map(place, given))
-        if len(points) < needed:
-            refuse(f"{len(points)} columns are left for {needed // 2} points, which ask for {needed}")
-        rest = rest[needed:] if given is None else rest
+        unused = [i for i in range(count) if i not in used]
+        if point_columns is None:
+            points = unused[:num_coordinates]
+            unused = unused[num_coordinates:]
+        else:
+            points = list(map(place, point_columns))
+        if len(points) < num_coordinates:
+            message = f"{len(points)} columns are left for {num_coordinates // 2} points"
+            refuse(f"{message}, which ask for {num_coordinates}")
+        # Unread numbers are probably coordinates that an option should name, as of a box or of further points. One
+        # column may be a score or an id, unless the points themselves were guessed.
         if self.ignore_columns != "rest":
-            numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in rest}
-            allowed = 0 if needed and self.point_columns is None else 1
+            numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in unused}
+            allowed = 0 if num_coordinates and self.point_columns is None else 1
             if sum(numeric.values()) > allowed:
-                found = shorten(str([head[i] if self.header else i for i in rest if numeric[i]]))
+                listed = shorten(str([head[i] if self.header else i for i in unused if numeric[i]]))
                 remedy = "name them in point_columns (with a schema), box_columns, class_column"
-                refuse(f"columns {found} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
+                refuse(f"columns {listed} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
         box = [place(column) for column in box_columns]
         box_format: BoxFormat = "xyxy"
         if box and self.header and self.box_format is None:
@@ -168,7 +179,6 @@ class KeypointsCsvReader(LineReader):
                 box_format = _named_box_format(box_names, normalized=self.normalized)
             except ValueError as error:
                 refuse(str(error))
-        size = [place(column) for column in size_columns]
         columns = Columns(
             count=count,
             rule=f"the first row has {count}",
@@ -177,19 +187,18 @@ class KeypointsCsvReader(LineReader):
             points=points,
             box=box,
             box_format=box_format,
-            size=size,
+            size=[place(column) for column in size_columns],
             attributes=[(name, place(column)) for name, column in attributes.items()],
         )
-        return columns, sorted([*rest, *map(place, ignored)])
+        return columns, sorted([*unused, *map(place, ignored)])
 
     def _usual_columns(
         self, head: Sequence[str], sample: Sequence[list[str]]
     ) -> tuple[Column | None, Sequence[Column], Sequence[Column]]:
-        """Return the columns of the class, the box and the image's size, by the options, else by usual names."""
+        """Return the columns of the class, the box and the image's size: those of the options, or usual names."""
+        points = self.point_columns
         options = [self.path_column, *self._attribute_columns().values(), *self.ignore_columns]
-        options += (
-            [self.point_columns] if isinstance(self.point_columns, str | int) else self.point_columns or ()
-        )
+        options += [points] if isinstance(points, str | int) else points or ()
         options += [*(self.box_columns or ()), *(() if self.class_column is None else (self.class_column,))]
         positions = dict(enumerate(head))
         used_names = {positions.get(column) if isinstance(column, int) else column for column in options}
@@ -214,6 +223,7 @@ class KeypointsCsvReader(LineReader):
         if box_names != [*_BOX_FORMATS["xyxy"]] or not {*box_names} <= {*head}:
             return class_column, box_columns, ()
         size_columns = usual("width", "height")
+        # In some tables width and height are those of the box.
         places = [head.index(name) for name in (*box_names, *size_columns)]
         rows = [[fields[i] for i in places] for fields in sample if len(fields) == len(head)]
         if size_columns and all(map(_has_size_of_box, rows)):
@@ -230,10 +240,10 @@ class KeypointsCsvReader(LineReader):
 
 
 def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
-    """Return the format of a box that the names of its four columns say, corners if they say none.
+    """Return the box format that the names of the four columns imply, corners if they imply none.
 
     Raises:
-        ValueError: If the names are in another order than the format, or may mean two formats.
+        ValueError: If the names are not in the order of the format, or could mean two formats.
     """
     plain_names = [
         re.sub(r"^(bbox|box|bb)|[^a-z0-9]", "", re.sub(r"[\s_.-]", "", name.lower())) for name in names
@@ -257,7 +267,7 @@ def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
 
 
 def _has_size_of_box(texts: Sequence[str]) -> bool:
-    """Return whether the last two of six numbers are width and height of the box whose corners are the first four."""
+    """Return True if the last two of six numbers are the width and height of the box in the first four."""
     try:
         xmin, ymin, xmax, ymax, width, height = map(float, texts)
     except ValueError:
@@ -266,12 +276,12 @@ def _has_size_of_box(texts: Sequence[str]) -> bool:
 
 
 def _count_numbers(cells: Iterable[str]) -> int:
-    """Return how many numbers a column has in a cell, such as 4 in "[1, 2, 3, 4]"; 0 if a cell is something else."""
-    most = 0
+    """Return the most numbers in a cell of a column, such as 4 for "[1, 2, 3, 4]"; 0 if a cell has anything else."""
+    most_numbers = 0
     for cell in cells:
         parts = re.split(r"[\s,;]+", cell.strip("[](){} ")) if cell else []
         try:
-            most = max(most, len([float(part) for part in parts]))
+            most_numbers = max(most_numbers, len([float(part) for part in parts]))
         except ValueError:
             return 0
-    return most
+    return most_numbers

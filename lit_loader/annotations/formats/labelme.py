@@ -1,11 +1,11 @@
-"""LabelMe: a JSON file an image, with rectangles, polygons and points, or with flags that class the image."""
+"""LabelMe: one JSON file per image, with rectangles, polygons and points, or with flags as classes of the image."""
 
 from __future__ import annotations
 
 import os
 import posixpath
 from collections import Counter
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
 from typing import Any, ClassVar, Final, TypeAlias
@@ -22,12 +22,12 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 __all__ = ["LabelmeReader"]
 
 _NO_CLASS: Final = ("__ignore__", "_background_")
-_READ: Final = {"version", "flags", "shapes", "imagePath", "imageData", "imageHeight", "imageWidth"}
-_SHAPE: Final[dict[str, Any]] = {
+_FILE_KEYS: Final = {"version", "flags", "shapes", "imagePath", "imageData", "imageHeight", "imageWidth"}
+_SHAPE_DEFAULTS: Final[dict[str, Any]] = {
     **dict.fromkeys(("label", "points", "group_id")),
     **{"shape_type": "polygon", "flags": {}, "difficult": False},
 }
-"""What is read of a shape, and what it is where the file does not say."""
+"""Keys of a shape that are read, with the values of omitted ones."""
 
 _RULE: Final = "a label, a whole number, text or null as group_id, flags true or false, points of its type"
 _NUM_POINTS: Final = {"rectangle": (2, 4), "point": (1,), "polygon": range(3, 2**31)}
@@ -37,26 +37,27 @@ _Shapes: TypeAlias = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelmeReader(Reader):
-    """Reads one JSON file, those of a folder, or those that fit a pattern, sorted by name.
+    """Reads one JSON file, those of a folder, or those that match a pattern, sorted by name.
 
-    A rectangle is an object with a box; a polygon, one with a mask. Those of one label and one ``group_id`` are one
-    object: a rectangle at most, and any number of polygons. Points of that group are its keypoints, by their labels.
-    A shape's flags are attributes of the values ``no`` and ``yes``; ``difficult``, ``truncated``, ``occluded`` and
-    ``crowd`` are the object's own. Circles, lines, masks and shapes of other kinds are counted in the report.
+    A rectangle is an object with a box, a polygon one with a mask. Shapes with the same label and ``group_id`` form one
+    object: at most one rectangle and any number of polygons. Points of that group are its keypoints, named by their
+    labels. A shape's flags are attributes with the values ``no`` and ``yes``, except that ``difficult``, ``truncated``,
+    ``occluded`` and ``crowd`` set the flags of the object. Circles, lines, masks and shapes of other kinds are counted
+    in the report.
 
-    The image is the file that ``imagePath`` names, relative to the JSON file; if it is not there, the one embedded in
-    ``imageData``, whose path in the table is that of the JSON file.
+    The image is the file that ``imagePath`` names, relative to the JSON file. If that file does not exist, it is the
+    image embedded in ``imageData``, for which the table has the path of the JSON file.
 
     Args:
-        image_dir: Folder of the images, relative to the JSON file's own, in which the last part of ``imagePath`` is
-            looked for. None for the place that ``imagePath`` names. It must be below the root.
-        class_file: A file with a class on each line (``labels.txt``), relative to the root: the classes in the order of
-            their ids. ``__ignore__`` and ``_background_`` are none.
-        class_name: Class of points that are in no rectangle's or polygon's group: those of a group are one object, and
-            so are those without a group. None to count them in the report, since nothing says what they belong to.
-        image_flags: Whether the flags of a file without shapes class the image: each that is true, but for
-            ``__ignore__``. Other files' true flags are counted in the report.
-        schema: The points, as in ``keypoint_schema``, or None for the labels that occur, sorted.
+        image_dir: Folder of the images, relative to the folder of the JSON file and under the root; the file name is
+            the last part of ``imagePath``. None uses the whole of ``imagePath``.
+        class_file: File with one class per line (``labels.txt``), relative to the root, in the order of the class ids.
+            ``__ignore__`` and ``_background_`` are skipped.
+        class_name: Class of objects made of points alone: the points of each group without a rectangle or polygon, and
+            the points without a group. None counts such points in the report.
+        image_flags: Whether the flags of a file without shapes are classes of the image: each true flag except
+            ``__ignore__``. True flags of other files are counted in the report.
+        schema: Keypoint schema, as `keypoint_schema` takes it, or None for the labels that occur, sorted.
 
     Source:
         LabelMe by K. Wada, ``label_file.py`` and ``examples``.
@@ -72,7 +73,7 @@ class LabelmeReader(Reader):
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
-        """Return the file of classes and the files that a name means."""
+        """Return the class file and the files that a name means."""
         try:
             files = folder.find_files(name, ending=LABELME_ENDING)
         except AnnotationError as error:
@@ -81,65 +82,79 @@ class LabelmeReader(Reader):
         return Inputs(files=files if self.class_file is None else [self.class_file, *files])
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a file says of its image."""
+        """Add the image and the objects of a file."""
         if unit == self.class_file:
-            rows.declare(class_names=[n for n in read_class_names(rows, unit) if n not in _NO_CLASS])
+            names = [name for name in read_class_names(rows, unit) if name not in _NO_CLASS]
+            rows.declare(class_names=names)
             return
         document = read_labelme(rows.root, unit)
-        stated, listed, flags = document.get("imagePath"), document.get("shapes"), document.get("flags") or {}
-        if not stated or not isinstance(stated, str) or not isinstance(listed, list) or not _are_flags(flags):
-            message = f"imagePath {shorten(repr(stated))} must be text, shapes a list, flags names with true or false"
-            raise AnnotationError(f"{message}, in a LabelMe file", path=rows.root / unit)
+        image_path = document.get("imagePath")
+        shapes = document.get("shapes")
+        flags = document.get("flags") or {}
+        if (
+            not image_path
+            or not isinstance(image_path, str)
+            or not isinstance(shapes, list)
+            or not _are_flags(flags)
+        ):
+            rule = "must be text, shapes a list, flags names with true or false, in a LabelMe file"
+            raise AnnotationError(f"imagePath {shorten(repr(image_path))} {rule}", path=rows.root / unit)
         image = self._image(rows, unit, document)
         classes = [name for name in flags if flags[name] and name not in _NO_CLASS]
-        classes = classes if self.image_flags and not listed else []
+        if shapes or not self.image_flags:
+            classes = []
         for name in classes:
             rows.object(image, class_name=name, box=None)
-        _count_unread(rows, "{} of a file", document, _READ)
+        _count_unread(rows, "{} of a file", document, _FILE_KEYS)
         _count_unread(rows, "flag {} of a file", flags, classes)
+        self._add_groups(rows, image, _valid_shapes(rows, shapes))
+
+    def _add_groups(self, rows: Rows, image: int, shapes: Iterable[dict[str, Any]]) -> None:
+        """Add an object for each group of shapes."""
+        # The key is (group_id, label), with the shape's index as the label without a group, and None for points.
         groups: dict[Any, _Shapes] = {}
-        for shape in _shapes(rows, listed):
+        for shape in shapes:
             name = shape["label"] if shape["group_id"] is not None else shape["index"]
             key = shape["group_id"], None if shape["shape_type"] == "point" else name
             groups.setdefault(key, []).append(shape)
-        owners = Counter(group for group, name in groups if None not in (group, name))
-        for (group, name), shapes in groups.items():
+        num_objects = Counter(group for group, name in groups if None not in (group, name))
+        for (group, name), members in groups.items():
             if name is not None:
-                points = groups.get((group, None), []) if owners[group] == 1 else []
-                self._add(rows, image, shapes[0]["label"], shapes, points)
-            elif owners[group] > 1:
+                points = groups.get((group, None), []) if num_objects[group] == 1 else []
+                self._add(rows, image, members[0]["label"], members, points)
+            elif num_objects[group] > 1:
                 message = f"group_id {group!r} has points, and objects of several labels; give each its own"
-                rows.malformed(message, index=shapes[0]["index"])
-            elif owners[group] == 0 and self.class_name is not None:
-                self._add(rows, image, self.class_name, [], shapes)
-            elif owners[group] == 0:
-                rows.not_read("point without a rectangle or polygon in its group", len(shapes))
+                rows.malformed(message, index=members[0]["index"])
+            elif num_objects[group] == 0 and self.class_name is not None:
+                self._add(rows, image, self.class_name, [], members)
+            elif num_objects[group] == 0:
+                rows.not_read("point without a rectangle or polygon in its group", len(members))
 
     def _image(self, rows: Rows, unit: str, document: Mapping[str, Any]) -> int:
-        """Add the image: the file beside, or the one embedded."""
+        """Add the image that ``imagePath`` names, or the embedded one if there is no such file."""
         path = document["imagePath"].replace("\\", "/")
         if self.image_dir is not None:
             path = posixpath.join(self.image_dir, posixpath.basename(path))
         path = posixpath.normpath(posixpath.join(posixpath.dirname(unit), path))
         if path.startswith(("/", "../")):
             message = f"imagePath {shorten(repr(document['imagePath']))} leads out of the data set's root"
-            message += "; pass image_dir, the folder of the images, or a higher root"
-            raise UnsafePathError(message, path=rows.root / unit)
-        # What is no whole number becomes -1, which is reported.
+            remedy = "pass image_dir, the folder of the images, or a higher root"
+            raise UnsafePathError(f"{message}; {remedy}", path=rows.root / unit)
+        # A side that is not a whole number becomes -1, which is reported as a bad size.
         sides = (document.get("imageWidth"), document.get("imageHeight"))
         width, height = (side if type(side) is int else -(side is not None) for side in sides)
-        found = path
+        image_id = path
         if document.get("imageData") and not os.path.isfile(rows.root / path):  # noqa: PTH113 # Path.is_file may raise
-            found = unit
-        return rows.image(found, image_id=path, width=width, height=height)
+            path = unit
+        return rows.image(path, image_id=image_id, width=width, height=height)
 
     def _add(self, rows: Rows, image: int, class_name: str, shapes: _Shapes, points: _Shapes) -> None:
-        """Add the object that shapes of one group make."""
-        first, *_ = *shapes, *points
+        """Add the object that the shapes and points of one group form."""
+        first = (shapes or points)[0]
         rectangles = [shape["points"] for shape in shapes if shape["shape_type"] == "rectangle"]
         polygons = [shape["points"] for shape in shapes if shape["shape_type"] == "polygon"]
-        by_label = {point["label"]: point["points"][0] for point in points}
-        if len(rectangles) > 1 or len(by_label) < len(points):
+        point_by_label = {point["label"]: point["points"][0] for point in points}
+        if len(rectangles) > 1 or len(point_by_label) < len(points):
             message = f"group_id {first['group_id']!r} has two rectangles, or two points of one label"
             rows.malformed(f"{message}; give each object its own", index=first["index"])
             return
@@ -147,33 +162,37 @@ class LabelmeReader(Reader):
         for shape in shapes:
             for name, is_set in (*shape["flags"].items(), ("difficult", shape["difficult"])):
                 flags[name] = is_set or flags.get(name, False)
-        own: dict[str, Any] = {name: flags.pop(name, False) for name in _FLAGS}
+        object_flags: dict[str, Any] = {name: flags.pop(name, False) for name in _FLAGS}
         xs, ys = zip(*chain(*(rectangles or polygons)), strict=True) if shapes else ((), ())
         rows.object(
             image,
             class_name=class_name,
             box=(min(xs), min(ys), max(xs), max(ys)) if rectangles or (shapes and points) else None,
             polygons=[list(chain(*polygon)) for polygon in polygons],
-            points=list(by_label.values()) or None,
-            point_names=tuple(by_label),
+            points=list(point_by_label.values()) or None,
+            point_names=tuple(point_by_label),
             attributes={name: "yes" if is_set else "no" for name, is_set in flags.items()},
             index=first["index"],
-            **own,
+            **object_flags,
         )
 
 
-def _shapes(rows: Rows, listed: list[Any]) -> Iterator[dict[str, Any]]:
-    """Yield the shapes that are read, each with its position, and with what it leaves out."""
-    for index, given in enumerate(listed):
-        stated = {k: v for k, v in given.items() if v is not None} if isinstance(given, dict) else {}
-        shape = {**_SHAPE, **stated, "index": index}
+def _valid_shapes(rows: Rows, entries: list[Any]) -> Iterator[dict[str, Any]]:
+    """Yield the shapes that can be read, with their position and default values, and report the others."""
+    for index, entry in enumerate(entries):
+        stated = (
+            {key: value for key, value in entry.items() if value is not None}
+            if isinstance(entry, dict)
+            else {}
+        )
+        shape = {**_SHAPE_DEFAULTS, **stated, "index": index}
         kind = shape["shape_type"]
         if isinstance(kind, str) and kind not in _NUM_POINTS:
             rows.not_read(f"shape {shorten(kind)!r}")
         elif not _is_shape(shape):
-            rows.malformed(f"{shorten(repr(given))} is no shape: it has {_RULE}", index=index)
+            rows.malformed(f"{shorten(repr(entry))} is not a shape; expected {_RULE}", index=index)
         else:
-            _count_unread(rows, "{} of a shape", stated, _SHAPE)
+            _count_unread(rows, "{} of a shape", stated, _SHAPE_DEFAULTS)
             _count_unread(rows, "flag {} of a point", shape["flags"] if kind == "point" else {}, ())
             yield shape
 
@@ -187,6 +206,7 @@ def _is_shape(shape: dict[str, Any]) -> bool:
         and isinstance(points, list) and len(points) in _NUM_POINTS[kind]
         and all(isinstance(point, list) and len(point) == 2 for point in points)
         and all(type(x) in (int, float) and abs(x) < 1e30 for point in points for x in point)
+        # A rectangle of four points must have its sides along the axes.
         and (kind != "rectangle" or all(len(set(side)) <= 2 for side in zip(*points, strict=True)))
     )  # fmt: skip
 
@@ -195,7 +215,7 @@ def _are_flags(flags: Any) -> bool:
     return isinstance(flags, dict) and all(isinstance(is_set, bool) for is_set in flags.values())
 
 
-def _count_unread(rows: Rows, what: str, record: Mapping[str, Any], read: Collection[str]) -> None:
+def _count_unread(rows: Rows, template: str, record: Mapping[str, Any], read: Collection[str]) -> None:
     for key, value in record.items():
         if key not in read and value is not None and value is not False and value not in ("", [], {}):
-            rows.not_read(what.format(repr(shorten(key))))
+            rows.not_read(template.format(repr(shorten(key))))

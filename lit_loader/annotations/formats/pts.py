@@ -1,4 +1,4 @@
-"""``.pts`` files (300-W, Menpo, 300-VW): ``version: 1``, ``n_points: 68``, then the points of one face in braces."""
+"""``.pts`` files (300-W, Menpo, 300-VW): ``version: 1``, ``n_points: 68``, and the points of one face in braces."""
 
 from __future__ import annotations
 
@@ -33,24 +33,24 @@ _EXPECTED: Final = {
     re.compile(r"\}"): "'}'",
     re.compile(""): "the end of the file",
 }
-"""The lines of a file without those of the points, which come after three of them."""
+"""The lines of a file with their descriptions; the lines of the points follow the first three."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class PtsReader(Reader):
-    """Reads one ``.pts`` file, those of a folder, or those that fit a pattern, sorted by name.
+    """Reads one ``.pts`` file, the files of a folder, or those that match a pattern, sorted by name.
 
     NAME is a file, a folder, or a pattern such as ``"*/annot/*.pts"`` (``*``, ``?`` and ``[...]`` within a part, ``**``
     for any folders). The image of ``indoor_020.pts`` is the file ``indoor_020`` with any ending of
-    ``IMAGE_EXTENSIONS``, beside it or in ``image_dir``. Boxes are put around the points.
+    ``IMAGE_EXTENSIONS``, in the same folder or in ``image_dir``. The box of a face is the tight box of its points.
 
     Args:
-        image_dir: The folder of a file's image, relative to the file's own folder: ``"../imgs"`` for 300-VW's
-            ``<clip>/annot`` and ``<clip>/imgs``. It must be below the root. None for the file's own folder.
+        image_dir: Folder of a file's image, relative to the folder of the file and under the root: ``"../imgs"`` for
+            300-VW's ``<clip>/annot`` and ``<clip>/imgs``. None means the folder of the file.
         class_name: Class of every face.
-        schema: The points, as in ``keypoint_schema``.
-        one_based: Whether to subtract one from every coordinate. 300-W's count from one, as MATLAB does; by default
-            they are kept as written.
+        schema: Keypoint schema, as `keypoint_schema` takes it.
+        one_based: Whether to subtract one from every coordinate. By default coordinates are kept as written; those of
+            300-W count from one, as in MATLAB.
 
     Source:
         Sagonas et al. 2013, 300 Faces in-the-Wild Challenge: the annotations' format.
@@ -90,15 +90,17 @@ def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.fl
         AnnotationError: If the file holds anything else; names file and line.
     """
     path = root / name
-    whole = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).decode("utf-8-sig", "replace")
-    filled = [(line, text) for line, each in enumerate(whole.split("\n"), 1) if (text := each.strip())]
-    points, patterns = [], list(_EXPECTED)
-    for place, pattern in enumerate([*patterns[:3], *[_POINT] * num_points, *patterns[3:]]):
-        line, text = filled[place] if place < len(filled) else (filled[-1][0] if filled else 1, "")
+    content = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).decode("utf-8-sig", "replace")
+    stripped = (line.strip() for line in content.split("\n"))
+    lines = [(number, text) for number, text in enumerate(stripped, 1) if text]
+    points = []
+    patterns = list(_EXPECTED)
+    for i, pattern in enumerate([*patterns[:3], *[_POINT] * num_points, *patterns[3:]]):
+        line, text = lines[i] if i < len(lines) else (lines[-1][0] if lines else 1, "")
         if not pattern.fullmatch(text):
-            expected = _EXPECTED.get(pattern, f"point {place - 2} of {num_points}, as x and y")
-            found = shorten(repr(text)) if text else "the end of the file"
-            raise AnnotationError(f"expected {expected}, got {found}", path=path, line=line)
+            expected = _EXPECTED.get(pattern, f"point {i - 2} of {num_points}, as x and y")
+            actual = shorten(repr(text)) if text else "the end of the file"
+            raise AnnotationError(f"expected {expected}, got {actual}", path=path, line=line)
         if pattern is _COUNT and int(text.partition(":")[2]) != num_points:
             raise AnnotationError(f"{text}; the schema has {num_points} points", path=path, line=line)
         if pattern is _POINT:

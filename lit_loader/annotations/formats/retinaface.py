@@ -25,13 +25,13 @@ _VISIBILITY: Final = {-1.0: 0, 0.0: 2, 1.0: 1}
 class RetinafaceReader(Reader):
     """Reads a file in the layout of RetinaFace's annotations of WIDER FACE.
 
-    A face is ``x y w h``, then ``x y flag`` of each point, then a score, which is counted and not read; or ``x y w h``
-    alone. A flag of 0 is a visible point, 1 a hidden one, -1 an absent one. Images without faces are kept.
+    A face is ``x y w h``, optionally followed by ``x y flag`` of each point and a score. Scores are only counted in the
+    report. Flag 0 means a visible point, 1 a hidden one, -1 an absent one. Images without faces are kept.
 
     Args:
-        image_dir: The folder that paths are relative to, relative to the root.
+        image_dir: Folder that paths are relative to, itself relative to the root.
         class_name: Class of every face.
-        schema: The points, as in ``keypoint_schema``.
+        schema: Keypoint schema, as `keypoint_schema` takes it.
 
     Source:
         Deng et al. 2020, RetinaFace: Single-Shot Multi-Level Face Localisation in the Wild; the data preparation of
@@ -53,13 +53,13 @@ class RetinafaceReader(Reader):
         for line, text in self.lines(rows, unit):
             text = text.strip()
             if text.startswith(_MARK):
-                image = None  # faces below a line without a path belong to no image
+                image = None  # faces after a line without a path belong to no image
                 if path := text.removeprefix(_MARK).strip():
                     image = rows.image(path, folder=self.image_dir, line=line)
                 else:
                     rows.malformed("the path of the image is empty", line=line)
             elif image is None and text:
-                rows.malformed("a face comes before any line '# image'", line=line)
+                rows.malformed("a face without a line '# image' before it", line=line)
             elif image is not None and text:
                 try:
                     (x, y, width, height), points, has_score = _face(text, num_points=len(schema.names))
@@ -67,15 +67,15 @@ class RetinafaceReader(Reader):
                     rows.malformed(error.message, line=line)
                     continue
                 rows.not_read("score of a face", has_score)
-                found: dict[str, Any] = {"box": (x, y, x + width, y + height)}
+                arguments: dict[str, Any] = {"box": (x, y, x + width, y + height)}
                 if len(points):
-                    found["points"] = points[:, :2]
-                    found["visibility"] = [_VISIBILITY[flag] for flag in points[:, 2].tolist()]
-                rows.object(image, class_name=self.class_name, line=line, **found)
+                    arguments["points"] = points[:, :2]
+                    arguments["visibility"] = [_VISIBILITY[flag] for flag in points[:, 2].tolist()]
+                rows.object(image, class_name=self.class_name, line=line, **arguments)
 
 
 def _face(text: str, *, num_points: int) -> tuple[list[float], npt.NDArray[np.float64], bool]:
-    """Return a face's box, its points with flags, and whether it has a score."""
+    """Return the box of a face, its points with flags, and True if it has a score."""
     lengths = (4, 4 + 3 * num_points, 5 + 3 * num_points)
     values = numbers(text.split())
     if len(values) not in lengths:

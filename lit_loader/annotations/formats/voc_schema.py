@@ -87,17 +87,17 @@ def xml_text(text: str, subject: str) -> str:
 
 
 def _read_keypoints(element: Element) -> KeypointSchema:
-    known = element.get("schema")
-    if known is not None:
-        if known not in KEYPOINT_SCHEMAS:
+    schema_name = element.get("schema")
+    if schema_name is not None:
+        if schema_name not in KEYPOINT_SCHEMAS:
             listed = ", ".join(sorted(KEYPOINT_SCHEMAS))
             raise ValueError(
-                f"<keypoints schema={known[:100]!r}> must be one of {listed}; or list its points"
+                f"<keypoints schema={schema_name[:100]!r}> must be one of {listed}; or list its points"
             )
-        return KEYPOINT_SCHEMAS[known]
+        return KEYPOINT_SCHEMAS[schema_name]
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _distinct(points, "<point>")
-    index_by_name = {name: index for index, name in enumerate(names)}
+    index_by_name = {name: i for i, name in enumerate(names)}
     for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
         raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
     normalization_pairs = [_pair(child, index_by_name) for child in element.findall("normalization_pair")]
@@ -112,9 +112,9 @@ def _read_keypoints(element: Element) -> KeypointSchema:
 
 def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
     element = SubElement(root, "keypoints")
-    known = [name for name, other in KEYPOINT_SCHEMAS.items() if other == schema]
-    if known:
-        element.set("schema", known[0])
+    registered_name = next((name for name, other in KEYPOINT_SCHEMAS.items() if other == schema), None)
+    if registered_name is not None:
+        element.set("schema", registered_name)
         return
     for name in schema.names:
         SubElement(element, "point", name=xml_text(written_name(name, "point"), "point"))

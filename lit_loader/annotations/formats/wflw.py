@@ -1,4 +1,4 @@
-"""WFLW's text files: 98 points, box, six attributes, and path of a face on every line."""
+"""WFLW's text files: each line has the 98 points, the box, six attributes and the path of a face."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ _ANSWERS: Final = {"0": "no", "1": "yes"}
 class WflwReader(Reader):
     """Reads a file such as ``list_98pt_rect_attr_train.txt``.
 
-    A line holds x and y of every point, x_min y_min x_max y_max, six attributes that are 0 or 1, and the image's path.
-    The attributes come as ``WFLW_ATTRIBUTES`` with the values ``no`` and ``yes``. Points are visible: the file does
-    not say which are hidden.
+    A line contains x and y of every point, x_min y_min x_max y_max, six attributes that are 0 or 1, and the path of the
+    image. The attributes are named ``WFLW_ATTRIBUTES`` and have the values ``no`` and ``yes``. All points are visible,
+    since the file does not tell which are hidden.
 
     Args:
-        image_dir: The folder that paths are relative to (``WFLW_images``), relative to the root.
+        image_dir: Folder that paths are relative to (``WFLW_images``), itself relative to the root.
         class_name: Class of every face.
-        rect_attr: Whether lines have boxes and attributes, as in the files named ``rect_attr``; the others have
-            points and path, and boxes are put around the points.
-        schema: The points, as in ``keypoint_schema``.
+        rect_attr: Whether lines have boxes and attributes, as in the files named ``rect_attr``. Lines of other files
+            have only points and path; a face then gets the tight box of its points.
+        schema: Keypoint schema, as `keypoint_schema` takes it.
 
     Source:
         Wu et al. 2018, Look at Boundary: A Boundary-Aware Face Alignment Algorithm; the README of the annotations.

@@ -1,4 +1,4 @@
-"""WIDER FACE's ``wider_face_train_bbx_gt.txt``: an image's path, the number of its faces, then a line for each face."""
+"""WIDER FACE's ``wider_face_train_bbx_gt.txt``: the path of an image, the number of its faces, a line for each face."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ _FLAGS: Final = {
     "occlusion": ("none", "partial", "heavy"),
     "pose": ("typical", "atypical"),
 }
-"""What 0, 1, 2 mean, as the readme of the data set has it, in the order of a line."""
+"""Meaning of 0, 1, 2 for each flag, from the readme of the data set, in the order of a line."""
 
 _NO_FACE: Final = ["0"] * 10
-_END: Final = ".jpg"  # in the place of another path
+_END: Final = ".jpg"  # looks like another path, so that it completes the last image
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,12 +34,12 @@ class WiderFaceReader(Reader):
     """Reads WIDER FACE's own list of faces.
 
     A face is ``x y w h blur expression illumination invalid occlusion pose``. ``invalid`` is the difficult flag: such
-    faces cannot be made out, and a detector should neither learn nor miss them. The other five are attributes. Below a
-    count of 0 stands one line of zeros, or none. The event in a path (``0--Parade``) says nothing of a face and is part
-    of the path alone.
+    faces are not recognizable, and a detector should neither learn them nor be punished for missing them. The other
+    five are attributes. After a count of 0 there may be one line of zeros. The event in a path (``0--Parade``) does
+    not become an attribute.
 
     Args:
-        image_dir: The folder that paths are relative to (``WIDER_train/images``), relative to the root.
+        image_dir: Folder that paths are relative to (``WIDER_train/images``), itself relative to the root.
         class_name: Class of every face.
 
     Source:
@@ -53,7 +53,7 @@ class WiderFaceReader(Reader):
     class_name: str = "face"
 
     def read(self, rows: Rows, unit: str) -> None:
-        """Add what a list says."""
+        """Add the images and faces of a list."""
         rows.declare(attributes={name: _FLAGS[name] for name in _FLAGS if name != "invalid"})
         block: list[tuple[int, str]] = []
         for line, text in chain(self.lines(rows, unit), [(0, _END)]):
@@ -65,10 +65,10 @@ class WiderFaceReader(Reader):
                 block.append((line, text))
 
     def _add(self, rows: Rows, block: Sequence[tuple[int, str]]) -> None:
-        """Add an image from its path, its count and its faces; one with a malformed line is dropped as a whole."""
-        (first, path), *rest = block
-        line, count = rest[0] if rest else (first, "")
-        lines = rest[1:]
+        """Add an image from its path, its count and its faces; a malformed line makes the whole image malformed."""
+        path_line, path = block[0]
+        line, count = block[1] if len(block) > 1 else (path_line, "")
+        lines = block[2:]
         if count == "0" and [text.split() for _, text in lines] == [_NO_FACE]:
             lines = []
         faces = []
@@ -83,14 +83,20 @@ class WiderFaceReader(Reader):
         except AnnotationError as error:
             rows.malformed(error.message, line=line)
             return
-        image = rows.image(path, folder=self.image_dir, line=first)
+        image = rows.image(path, folder=self.image_dir, line=path_line)
         for line, box, flags in faces:
-            difficult, name = flags.pop("invalid") == "yes", self.class_name
-            rows.object(image, class_name=name, box=box, attributes=flags, difficult=difficult, line=line)
+            rows.object(
+                image,
+                class_name=self.class_name,
+                box=box,
+                difficult=flags.pop("invalid") == "yes",
+                attributes=flags,
+                line=line,
+            )
 
 
 def _face(fields: list[str]) -> tuple[list[float], dict[str, str]]:
-    """Return the corners of a face, and what its flags mean."""
+    """Return the corners of a face, and its flags by name."""
     if len(fields) != 10:
         raise AnnotationError(f"{len(fields)} numbers; a face has 10: x y w h {' '.join(_FLAGS)}")
     flags = {}
