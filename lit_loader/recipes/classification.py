@@ -33,18 +33,18 @@ class ClassificationTask(Task):
         model: Name of a classifier, such as ``classifier_small``, ``resnet50`` or ``timm/resnet50``, or a builder that
             is called with ``num_classes=``. See `model_builder`.
         class_names: Names of the classes; label ``i`` is ``class_names[i]``.
-        multi_label: An image has any number of the classes: one sigmoid each in the place of a softmax.
+        multi_label: Whether an image has any number of classes, with a sigmoid per class instead of a softmax.
         weights: Name of weights, such as ``DEFAULT``, or a file, or None for random ones. See `build_model`. The last
-            layer is replaced where it is for other classes, see `replace_classifier`.
+            layer is replaced if it is for another number of classes, see `replace_classifier`.
         loss: Called with logits ``(B, num_classes)`` and labels; returns the loss of each image, float ``(B,)``, or of
-            each class ``(B, num_classes)``, in training, validation and tests. Such as `ClassificationLoss` with label
-            smoothing, class weights or the focal factor, or ``torch.nn.CrossEntropyLoss(reduction="none")``. None for
-            cross-entropy.
+            each class ``(B, num_classes)``, in training, validation and tests. Examples are `ClassificationLoss` with
+            label smoothing, class weights or the focal factor, and ``torch.nn.CrossEntropyLoss(reduction="none")``.
+            None means cross-entropy.
         **training: Arguments of `Task`.
 
     Attributes:
         test_scores: Accuracy, macro-F1, F1 and recall by class of the last test, or None before a test.
-        val_scores: The same of the last validation.
+        val_scores: Those of the last validation.
 
     Raises:
         ValueError: If an argument is out of range, or the model has auxiliary outputs.
@@ -66,7 +66,8 @@ class ClassificationTask(Task):
     ) -> None:
         super().__init__(**training)
         self.keep_arguments()
-        self.class_names, self.multi_label = tuple(check_names("class_names", class_names)), multi_label
+        self.class_names = tuple(check_names("class_names", class_names))
+        self.multi_label = multi_label
         self.loss = ClassificationLoss() if loss is None else loss
         if isinstance(self.loss, ClassificationLoss):
             self.loss.set_class_names(self.class_names)
@@ -99,11 +100,11 @@ class ClassificationTask(Task):
             ValueError: If the model returns something else.
         """
         logits = self.model(self.normalize(images))
-        wanted = (len(images), len(self.class_names))
-        if not isinstance(logits, Tensor) or logits.shape != wanted:
-            found = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
+        expected = (len(images), len(self.class_names))
+        if not isinstance(logits, Tensor) or logits.shape != expected:
+            output = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
             raise ValueError(
-                f"expected logits {wanted} of a {type(self.model).__name__}, got {found}; give a model that returns "
+                f"expected logits {expected} of a {type(self.model).__name__}, got {output}; give a model that returns "
                 "one logit a class"
             )
         return logits
@@ -116,10 +117,11 @@ class ClassificationTask(Task):
         return loss
 
     def collect(self, batch: ClassificationBatch, metric: Metric) -> None:
-        """Update a metric with the answers and losses of a batch."""
-        logits, labels = self.forward(batch.images), self._labels(batch)
-        answers = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
-        metric.update(answers, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
+        """Update a metric with the predictions and losses of a batch."""
+        logits = self.forward(batch.images)
+        labels = self._labels(batch)
+        predicted = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
+        metric.update(predicted, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
 
     def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Return the probabilities of a batch, float32 ``(B, num_classes)``."""
@@ -127,28 +129,32 @@ class ClassificationTask(Task):
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
     def _labels(self, batch: ClassificationBatch) -> Tensor:
-        labels, count = batch.labels, len(self.class_names)
-        wanted = f"float labels (B, {count}) of 0 and 1" if self.multi_label else "int64 labels (B,)"
-        is_vectors = labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] == count
-        is_ids = not labels.is_floating_point() and labels.ndim == 1
-        if not (is_vectors if self.multi_label else is_ids):
+        labels = batch.labels
+        num_classes = len(self.class_names)
+        if self.multi_label:
+            expected = f"float labels (B, {num_classes}) of 0 and 1"
+            is_valid = labels.is_floating_point() and labels.ndim == 2 and labels.shape[1] == num_classes
+        else:
+            expected = "int64 labels (B,)"
+            is_valid = not labels.is_floating_point() and labels.ndim == 1
+        if not is_valid:
             raise ValueError(
-                f"multi_label={self.multi_label} needs {wanted}, got {labels.dtype} {tuple(labels.shape)}; give "
-                "multi_label=True to the task and to ClassificationDataModule, or to none of them"
+                f"multi_label={self.multi_label} needs {expected}, got {labels.dtype} {tuple(labels.shape)}; give "
+                "multi_label=True to both the task and ClassificationDataModule, or to neither"
             )
         if self.must_check(labels):
             self.check_batch(batch)
         return labels
 
     def check_batch(self, batch: Any) -> None:
-        """Refuse labels that have no name."""
+        """Raise ValueError for labels without a name."""
         if isinstance(batch, ClassificationBatch) and not batch.labels.is_floating_point():
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""
         losses = self.loss(logits.float(), labels)
-        if losses.shape == logits.shape:  # one for each class of several labels, as torch's have them
+        if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
             losses = losses.mean(dim=1)
         if losses.shape != logits.shape[:1]:
             raise ValueError(
@@ -159,14 +165,14 @@ class ClassificationTask(Task):
 
 
 def replace_classifier(model: nn.Module, num_classes: int) -> None:
-    """Put a layer for a number of classes in the place of the one that a classifier ends with.
+    """Replace the last layer of a classifier by one for another number of classes.
 
-    The layer is the last linear one, of SqueezeNet the last convolution; the new one starts as torch's do. timm's
-    models do it by themselves.
+    This is the last linear layer, or the last convolution of SqueezeNet; the new layer has torch's default
+    initialization. timm's models replace their own layer.
 
     Args:
-        model: The model, which is changed.
-        num_classes: Classes.
+        model: The model, modified in place.
+        num_classes: Number of classes.
 
     Raises:
         ValueError: If the model does not end with such a layer.
@@ -174,7 +180,9 @@ def replace_classifier(model: nn.Module, num_classes: int) -> None:
     if callable(getattr(model, "reset_classifier", None)):  # timm's
         cast(Any, model).reset_classifier(num_classes)
         return
-    layers = [(name, each) for name, each in model.named_modules() if isinstance(each, nn.Linear | nn.Conv2d)]
+    layers = [
+        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
+    ]
     name, last = layers[-1] if layers else ("", model)
     has_bias = getattr(last, "bias", None) is not None
     new: nn.Module

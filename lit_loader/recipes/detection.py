@@ -60,13 +60,13 @@ class DetectionTask(Task):
         weights: Name of weights, such as ``DEFAULT``, or a file, or None for random ones. See `build_model`. Heads for
             other classes are replaced, see `replace_detection_heads`.
         masks: Train on the masks of objects, and score them.
-        max_detections: Detections of an image that the metric counts, the surest; 100 is COCO's number. More need a
-            model that gives more, such as one with ``detections_per_img=300``.
+        max_detections: Number of detections per image that the metric counts, those with the highest scores; COCO
+            counts 100. For more, the model must also return more, such as one with ``detections_per_img=300``.
         **training: Arguments of `Task`.
 
     Attributes:
         test_scores: `DetectionScores` of the last test, or None before a test.
-        val_scores: The same of the last validation.
+        val_scores: Those of the last validation.
 
     Raises:
         ValueError: If an argument is out of range, or the model needs targets that it would not get.
@@ -89,14 +89,15 @@ class DetectionTask(Task):
         super().__init__(**training)
         self.keep_arguments()
         self.class_names = tuple(check_names("class_names", class_names))
-        self.masks, self.max_detections = masks, max_detections
+        self.masks = masks
+        self.max_detections = max_detections
         detector = build_model(
             model_builder(model, DETECTORS),
             num_classes=len(self.class_names) + FIRST_LABEL,
             weights=weights,
             replace_heads=replace_detection_heads,
         )
-        _check_targets_of(detector, masks=masks)
+        _check_model_targets(detector, masks=masks)
         self.set_model(detector)
         self.set_metric(self.make_metric)
 
@@ -116,7 +117,10 @@ class DetectionTask(Task):
         """Refuse labels without a name, in batches with one target for each image."""
         try:
             targets = batch_targets(batch)
-        except (TypeError, LookupError):  # a batch transform may make a batch of it that the task reads
+        except (
+            TypeError,
+            LookupError,
+        ):  # a batch transform may still turn it into a batch that the task reads
             return
         labels = [
             plain(target["labels"])
@@ -131,7 +135,8 @@ class DetectionTask(Task):
 
         Of a model with masks also ``masks``, bool ``(n, H, W)``, where their probability is above one half.
         """
-        return [_as_detections(found) for found in self.model([unit_range(image) for image in images])]
+        outputs = self.model([unit_range(image) for image in images])
+        return [_as_detections(output) for output in outputs]
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the losses."""
@@ -146,25 +151,26 @@ class DetectionTask(Task):
         return self.log_sum(self.model(images, targets), batch_size=len(targets))
 
     def collect(self, batch: Batch, metric: Metric) -> None:
-        """Update a metric with all that is found in a batch."""
-        found, wanted = self.forward(batch_images(batch)), self.read_targets(batch)
-        if self.masks and any("masks" not in one for one in found):
+        """Update a metric with the detections in a batch."""
+        detections = self.forward(batch_images(batch))
+        targets = self.read_targets(batch)
+        if self.masks and any("masks" not in output for output in detections):
             name = type(self.model).__name__
             raise ValueError(
                 f"masks=True, and {name} gives no masks; give a model that does, such as maskrcnn_resnet50_fpn_v2"
             )
-        metric.update(found, wanted, is_duplicate=batch_duplicates(batch))
+        metric.update(detections, targets, is_duplicate=batch_duplicates(batch))
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""
-        found, targets = self.forward(batch_images(batch)), batch_targets(batch)
-        return [
-            each | {name: torch.tensor(target[name]) for name in ("image_id",) if name in target}
-            for each, target in zip(found, targets, strict=True)
-        ]
+        predictions = self.forward(batch_images(batch))
+        for prediction, target in zip(predictions, batch_targets(batch), strict=True):
+            if "image_id" in target:
+                prediction["image_id"] = torch.tensor(target["image_id"])
+        return predictions
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        """Freeze batch normalisation that was frozen when the checkpoint was written."""
+        """Freeze the batch normalisation layers that were frozen when the checkpoint was written."""
         freeze_batch_norm(self, checkpoint["state_dict"])
 
 
@@ -173,15 +179,15 @@ def plain_targets(targets: Sequence[Mapping[str, Any]], *, masks: bool = False) 
 
     Args:
         targets: One dict an image.
-        masks: Take the masks of objects too.
+        masks: Also return the masks of objects.
 
     Raises:
-        ValueError: If masks are wanted and a target has none.
+        ValueError: If ``masks`` is True and a target has none.
     """
     if masks and any("masks" not in target for target in targets):
         raise ValueError("masks=True, and the targets have no masks; give the data module masks=True as well")
-    kept = ("boxes", "labels", "iscrowd", *(["masks"] if masks else []))
-    return [{key: plain(target[key]) for key in kept if key in target} for target in targets]
+    fields = ("boxes", "labels", "iscrowd", *(["masks"] if masks else []))
+    return [{key: plain(target[key]) for key in fields if key in target} for target in targets]
 
 
 def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
@@ -190,26 +196,26 @@ def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, 
     Args:
         targets: One dict an image, whose tensors have a row for each object; ``iscrowd`` may be absent.
     """
-    found = []
+    filtered = []
     for target in targets:
-        single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
-        found.append({name: values[single] for name, values in target.items()})
-    return found
+        is_single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
+        filtered.append({name: values[is_single] for name, values in target.items()})
+    return filtered
 
 
 def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
-    """Put layers for a number of classes in the place of those of a detector of torchvision that depend on it.
+    """Replace the layers of a torchvision detector that depend on the number of classes.
 
-    New layers start as torchvision's do; all others keep their weights. Of Faster R-CNN the box predictor is new, of
-    Mask R-CNN also the last layer of the mask predictor, of RetinaNet, FCOS, SSD and SSDlite the last layers of the
-    classification head.
+    New layers are initialized as in torchvision; all others keep their weights. New are the box predictor of Faster
+    R-CNN, in Mask R-CNN also the last layer of the mask predictor, and in RetinaNet, FCOS, SSD and SSDlite the last
+    layers of the classification head.
 
     Args:
-        model: The detector, which is changed.
-        num_classes: Classes and background.
+        model: The detector, modified in place.
+        num_classes: Number of classes, including the background.
 
     Raises:
-        ValueError: If it is of another architecture.
+        ValueError: If the detector has another architecture.
     """
     if isinstance(model, FasterRCNN):
         heads = model.roi_heads
@@ -231,7 +237,9 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
     elif isinstance(model, SSD):
         head = model.head.classification_head
         for level, block in enumerate(head.module_list):
-            is_lite = isinstance(block, nn.Sequential)  # a depthwise convolution, then the one of the classes
+            is_lite = isinstance(
+                block, nn.Sequential
+            )  # SSDlite: a depthwise convolution, then the classification
             new = _with_classes(block[-1] if is_lite else block, head.num_columns, num_classes)
             nn.init.normal_(new.weight, std=0.03) if is_lite else nn.init.xavier_uniform_(new.weight)
             nn.init.zeros_(cast(Tensor, new.bias))
@@ -239,37 +247,40 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
         head.num_columns = num_classes
         return
     raise ValueError(
-        f"the heads of a {type(model).__name__} can't be replaced for {num_classes} classes: only those of "
-        "torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD and SSDlite are known; give a builder that takes "
-        "num_classes and loads the weights itself, with weights=null"
+        f"the heads of a {type(model).__name__} can't be replaced for {num_classes} classes: expected torchvision's "
+        "Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite; give a builder that takes num_classes and loads "
+        "the weights itself, with weights=null"
     )
 
 
-def _with_classes(conv: nn.Conv2d, before: int, num_classes: int) -> nn.Conv2d:
-    """Return a new convolution like one that has ``before`` outputs an anchor."""
-    outputs = conv.out_channels // before * num_classes
+def _with_classes(conv: nn.Conv2d, old_num_classes: int, num_classes: int) -> nn.Conv2d:
+    """Return a new convolution of the same shape for another number of classes per anchor."""
+    outputs = conv.out_channels // old_num_classes * num_classes
     shape: dict[str, Any] = {"kernel_size": conv.kernel_size, "padding": conv.padding}
     return nn.Conv2d(conv.in_channels, outputs, **shape)
 
 
-def _as_detections(found: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    # FCOS and RetinaNet have an output for the background, which is never trained to be right.
-    kept = found["labels"] >= FIRST_LABEL
-    rows = {name: values[kept] for name, values in found.items()}
-    if "masks" in rows:
-        masks = rows["masks"][:, 0] if rows["masks"].ndim == 4 else rows["masks"]
-        rows["masks"] = masks > 0.5 if masks.is_floating_point() else masks.bool()
-    # Lower precision is that of the model's layers; scores are compared, and boxes measured, in single precision.
-    return {name: each.float() if each.is_floating_point() else each for name, each in rows.items()}
+def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    # FCOS and RetinaNet have an output for the background, which no loss trains.
+    is_object = output["labels"] >= FIRST_LABEL
+    detections = {name: values[is_object] for name, values in output.items()}
+    if "masks" in detections:
+        masks = detections["masks"]
+        masks = masks[:, 0] if masks.ndim == 4 else masks
+        detections["masks"] = masks > 0.5 if masks.is_floating_point() else masks.bool()
+    # The layers may compute in lower precision; scores are compared, and boxes measured, in single precision.
+    return {
+        name: values.float() if values.is_floating_point() else values for name, values in detections.items()
+    }
 
 
-def _check_targets_of(model: nn.Module, *, masks: bool) -> None:
-    """Refuse a model that trains on fields of targets that it would not get."""
+def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
+    """Raise ValueError for a model that trains on fields of targets that it would not get."""
     heads = getattr(model, "roi_heads", None) if isinstance(model, FasterRCNN) else None
     if heads is not None and heads.has_keypoint():
         raise ValueError(
-            f"{type(model).__name__} trains on keypoints, which DetectionTask does not give; take MultiTask, whose "
-            "model is a detector of boxes"
+            f"{type(model).__name__} trains on keypoints, which DetectionTask does not pass on; use MultiTask with a "
+            "detector of boxes"
         )
     if heads is not None and heads.has_mask() != masks:
         name = type(model).__name__

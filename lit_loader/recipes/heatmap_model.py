@@ -51,8 +51,10 @@ class HeatmapModel(nn.Module):
         num_classes: int,
     ) -> None:
         super().__init__()
-        self.backbone, self.backbone_stride = backbone, backbone_stride
-        self.refine, self.stride = refine, stride
+        self.backbone = backbone
+        self.backbone_stride = backbone_stride
+        self.refine = refine
+        self.stride = stride
         self.heatmaps = nn.Conv2d(head_channels, num_keypoints, 1)
         self.classify = nn.Linear(backbone_channels, num_classes) if num_classes else None
         self.pretrained_cfg: dict[str, Sequence[float]] = {}
@@ -69,10 +71,10 @@ class HeatmapModel(nn.Module):
         """
         features = feature_map(self.backbone, images, stride=self.backbone_stride)
         height, width = (-(-side // self.stride) for side in images.shape[-2:])
-        found = {"heatmaps": self.heatmaps(self.refine(features))[..., :height, :width]}
+        outputs = {"heatmaps": self.heatmaps(self.refine(features))[..., :height, :width]}
         if self.classify is not None:
-            found["class_logits"] = self.classify(features.mean(dim=(-2, -1)))
-        return found
+            outputs["class_logits"] = self.classify(features.mean(dim=(-2, -1)))
+        return outputs
 
 
 def heatmaps_small(
@@ -165,32 +167,35 @@ def _without_classifier(model: nn.Module) -> nn.Module:
 
 
 def _map_of(trunk: nn.Module, name: str) -> tuple[int, int]:
-    """Return channels and stride of a backbone's map; parameters that it does not need are not trained.
+    """Return channels and stride of a backbone's map, and freeze the parameters that it does not need.
 
     Raises:
-        ValueError: If there is no map whose cells are squares of 4, 8, 16 or 32 pixels.
+        ValueError: If the output is not a map whose cells are squares of 4, 8, 16 or 32 pixels.
     """
-    height, width = 64, 96
+    height = 64
+    width = 96  # another than the height, so that swapped axes are noticed
     trunk.eval()
     try:
-        found = getattr(trunk, "forward_features", trunk)(torch.zeros(1, 3, height, width))
-        shape: tuple[int, ...] = tuple(found.shape)
-    except Exception as error:  # whatever a layer raises that expects another input
+        features = getattr(trunk, "forward_features", trunk)(torch.zeros(1, 3, height, width))
+        shape: tuple[int, ...] = tuple(features.shape)
+    except Exception as error:  # a layer that expects another input may raise anything
         raise ValueError(_no_map(name, f"{type(error).__name__}: {error}")) from error
     strides = [s for s in (4, 8, 16, 32) if shape[2:] == (height // s, width // s)]
     if not strides:
         raise ValueError(_no_map(name, f"{shape} for images of {height} x {width}"))
-    found.sum().backward()  # random numbers are not drawn, and gradients are dropped again
+    # Parameters without a gradient do not contribute to the map. This draws no random numbers.
+    features.sum().backward()
     for parameter in trunk.parameters():
-        parameter.requires_grad_(parameter.grad is not None)  # a rest of timm's heads; DDP would wait for it
+        # What remains of timm's heads has no gradient, and DDP would wait for it.
+        parameter.requires_grad_(parameter.grad is not None)
         parameter.grad = None
     trunk.train()
     return shape[1], strides[0]
 
 
-def _no_map(name: str, found: str) -> str:
+def _no_map(name: str, output: str) -> str:
     return (
-        f"backbone={name!r} has no map before its classifier, (1, C, 64 / s, 96 / s) for a stride s: {found}; give a "
+        f"backbone={name!r} has no map before its classifier, (1, C, 64 / s, 96 / s) for a stride s: {output}; give a "
         "convolutional one, such as resnet50, convnext_tiny, mobilenet_v3_large or timm/resnet50"
     )
 

@@ -50,10 +50,10 @@ class LandmarkMetric(JointMetric):
         self.classes = None if settings["class_names"] is None else ClassMetric(settings["class_names"])
 
     def update(
-        self, points: Tensor, wanted: Tensor, mask: Tensor, boxes: Tensor, ids: Tensor | None, labels: Tensor
+        self, points: Tensor, target: Tensor, mask: Tensor, boxes: Tensor, ids: Tensor | None, labels: Tensor
     ) -> None:
-        """Collect crops: points as `NormalizedMeanError` takes them, ids of classes found, and the true ones."""
-        self.points.update(points, wanted, mask, boxes)
+        """Collect crops: points as `NormalizedMeanError` takes them, predicted and true ids of classes."""
+        self.points.update(points, target, mask, boxes)
         if self.classes is not None and ids is not None:
             self.classes.update(ids, labels)
 
@@ -86,12 +86,12 @@ class LandmarkTask(Task):
         model: ``heatmaps_small``; the name of a classifier, such as ``resnet18`` or ``timm/resnet50``, for
             `heatmap_model` on it; or a builder that is called with ``num_keypoints=`` and ``num_classes=``, 0 for none.
         keypoint_names: Names of the K points.
-        class_names: Names for a head that tells the crop's class, id ``i`` being ``class_names[i]``, or None
-            for no such head.
-        normalize_by: What the error is divided by, see `NormalizedMeanError`, or None for ``"pair"``
-            where ``normalization_pair`` is given and ``"box"`` where it is not.
-        normalization_pair: Positions of the two points whose distance may normalise the error, where the data has
-            such points.
+        class_names: Names for a head that classifies the crop, where id ``i`` is ``class_names[i]``, or None for no
+            such head.
+        normalize_by: Normaliser of the error, see `NormalizedMeanError`. None means ``"pair"`` if
+            ``normalization_pair`` is given and ``"box"`` otherwise.
+        normalization_pair: Positions of the two points whose distance may normalise the error, if the data has such
+            points.
         failure_threshold: Error above which a face counts as failed.
         weights: Given to a builder that takes ``weights``, as `heatmap_model` does for its backbone: a name, such as
             ``DEFAULT``, or a file. Of other builders, and those that have their weights already, a file of the whole
@@ -149,18 +149,18 @@ class LandmarkTask(Task):
             images: float in [0, 1] or uint8, shape ``(B, 3, H, W)``.
 
         Returns:
-            ``keypoints`` float32 ``(B, K, 2)``, x and y in pixels of the crop; ``scores`` float32 ``(B, K)``, how
-            sure each is, in [0, 1]; with a class head ``class_logits`` float32 ``(B, num_classes)``.
+            ``keypoints`` float32 ``(B, K, 2)``, x and y in pixels of the crop; ``scores`` float32 ``(B, K)``, the
+            confidence in each, in [0, 1]; with a class head ``class_logits`` float32 ``(B, num_classes)``.
 
         Raises:
-            ValueError: If the model returns something else than heatmaps of the points.
+            ValueError: If the model does not return heatmaps of the points.
         """
         outputs = self._outputs(images)
         points, scores = soft_argmax(outputs["heatmaps"])
-        found = {"keypoints": points * self._map_size(outputs["heatmaps"], images), "scores": scores}
+        predictions = {"keypoints": points * self._map_size(outputs["heatmaps"], images), "scores": scores}
         if self.class_names is not None:
-            found["class_logits"] = outputs["class_logits"].float()
-        return found
+            predictions["class_logits"] = outputs["class_logits"].float()
+        return predictions
 
     def training_step(self, batch: LandmarkBatch, batch_idx: int) -> Tensor:
         """Return the sum of the losses."""
@@ -179,11 +179,16 @@ class LandmarkTask(Task):
     def collect(self, batch: LandmarkBatch, metric: Metric) -> None:
         """Update a metric with the points and classes of a batch."""
         batch = self._checked(batch)
-        found = self.forward(batch.images)
-        ids = found["class_logits"].argmax(dim=1) if "class_logits" in found else None
-        points, boxes = plain(batch.keypoints), plain(batch.boxes)
+        predictions = self.forward(batch.images)
+        has_classes = "class_logits" in predictions
         metric.update(
-            found["keypoints"], points, batch.mask, boxes, ids, batch.labels, is_duplicate=batch.is_duplicate
+            predictions["keypoints"],
+            plain(batch.keypoints),
+            batch.mask,
+            plain(batch.boxes),
+            predictions["class_logits"].argmax(dim=1) if has_classes else None,
+            batch.labels,
+            is_duplicate=batch.is_duplicate,
         )
 
     def predict_step(
@@ -195,12 +200,12 @@ class LandmarkTask(Task):
     def _outputs(self, images: Tensor) -> Mapping[str, Tensor]:
         outputs = self.model(self.normalize(images))
         maps = outputs.get("heatmaps") if isinstance(outputs, Mapping) else None
-        wanted = (len(images), len(self.keypoint_names))
-        if maps is None or maps.ndim != 4 or maps.shape[:2] != wanted:
-            found = type(outputs).__name__ if maps is None else f"heatmaps {tuple(maps.shape)}"
+        expected = (len(images), len(self.keypoint_names))
+        if maps is None or maps.ndim != 4 or maps.shape[:2] != expected:
+            output = type(outputs).__name__ if maps is None else f"heatmaps {tuple(maps.shape)}"
             raise ValueError(
-                f"expected a dict with heatmaps {(*wanted, 'h', 'w')} of a {type(self.model).__name__}, got {found}; "
-                "give a model of heatmaps, such as heatmap_model"
+                f"expected a dict with heatmaps {(*expected, 'h', 'w')} of a {type(self.model).__name__}, "
+                f"got {output}; give a model of heatmaps, such as heatmap_model"
             )
         return cast(Mapping[str, Tensor], outputs)
 
@@ -213,7 +218,7 @@ class LandmarkTask(Task):
         return filled_pair(width, height, like=heatmaps)
 
     def check_batch(self, batch: Any) -> None:
-        """Refuse classes that have no name."""
+        """Raise ValueError for classes without a name."""
         if isinstance(batch, LandmarkBatch) and self.class_names is not None:
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
 
@@ -230,10 +235,8 @@ class LandmarkTask(Task):
 
 
 def _heatmap_builder(model: str | ModelBuilder) -> ModelBuilder:
-    """Return the builder of a model of heatmaps; the name of another model is that of a backbone."""
-    builder = model_builder(model, HEATMAP_MODELS)
-    return (
-        partial(heatmap_model, backbone=model)
-        if isinstance(model, str) and model not in HEATMAP_MODELS
-        else builder
-    )
+    """Return the builder of a heatmap model; any other name selects a backbone for `heatmap_model`."""
+    builder = model_builder(model, HEATMAP_MODELS)  # also checks the name
+    if isinstance(model, str) and model not in HEATMAP_MODELS:
+        return partial(heatmap_model, backbone=model)
+    return builder

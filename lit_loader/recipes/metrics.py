@@ -30,15 +30,15 @@ __all__ = [
 
 NormalizeBy: TypeAlias = Literal["pair", "box", "diagonal"]
 Report: TypeAlias = list[tuple[str, dict[str, float]]]
-"""Titled sections of named numbers. The first holds those of the whole set, the others one number by class, attribute
-value and so on. A number is NaN where there was nothing to measure it on."""
+"""Titled sections of named numbers. The first holds those of the whole set, the others one number per class, attribute
+value and so on. A number is NaN if there was nothing to measure."""
 
 
 class JointMetric(nn.Module):
     """Metrics that are fed together."""
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Clear the collected data."""
         for metric in self.modules():
             if isinstance(metric, Metric):
                 metric.reset()
@@ -52,17 +52,17 @@ class DetectionScores:
     """Scores of boxes or of masks.
 
     Args:
-        map: Mean over classes and IoU thresholds 0.50 to 0.95; 0 where no object was to be found.
-        map_50: Mean over classes at IoU 0.5; 0 where no object was to be found.
-        ap_50: AP at IoU 0.5 of every class by name; NaN for a class without objects to be found.
-        masks: The scores of masks, beside those of boxes, or None of a model without them.
-        map_75: Mean over classes at IoU 0.75; 0 where no object was to be found.
+        map: Mean over classes and IoU thresholds 0.50 to 0.95; 0 without annotated objects.
+        map_50: Mean over classes at IoU 0.5; 0 without annotated objects.
+        ap_50: AP at IoU 0.5 of every class by name; NaN for a class without annotated objects.
+        masks: The scores of masks, or None if the model predicts no masks.
+        map_75: Mean over classes at IoU 0.75; 0 without annotated objects.
         ap: AP of every class by name, mean over IoU thresholds 0.50 to 0.95; NaN as ``ap_50``.
         map_by_size: mAP of small, medium and large objects; NaN for a size without objects. The limits are COCO's
             areas, ``32**2`` and ``96**2`` pixels.
-        recall: Average recall by the number of detections of an image that count, such as ``"1"``, ``"10"`` and
-            ``"100"``: mean over classes and IoU thresholds of the largest recall.
-        recall_by_size: The same of the largest number, of small, medium and large objects.
+        recall: Average recall by the number of detections counted per image, such as ``"1"``, ``"10"`` and ``"100"``:
+            mean over classes and IoU thresholds of the largest recall.
+        recall_by_size: Average recall of small, medium and large objects, for the largest number of detections.
     """
 
     map: float
@@ -86,9 +86,9 @@ class DetectionScores:
         figures = {"mAP@50": self.map_50, "mAP": self.map}
         if self.masks is None:
             return [("test", figures), ("AP@50", dict(self.ap_50))]
-        of_masks = {"mask mAP@50": self.masks.map_50, "mask mAP": self.masks.map}
+        mask_figures = {"mask mAP@50": self.masks.map_50, "mask mAP": self.masks.map}
         return [
-            ("test", figures | of_masks),
+            ("test", figures | mask_figures),
             ("AP@50", dict(self.ap_50)),
             ("mask AP@50", dict(self.masks.ap_50)),
         ]
@@ -110,8 +110,8 @@ class AveragePrecision(MeanAveragePrecision):
 
     Args:
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
-        masks: Score masks too.
-        max_detections: Detections of an image that count, those of the highest scores; COCO counts 100.
+        masks: Also score masks.
+        max_detections: Number of detections counted per image, those with the highest scores; COCO counts 100.
 
     Raises:
         ImportError: If faster-coco-eval is not installed.
@@ -128,28 +128,29 @@ class AveragePrecision(MeanAveragePrecision):
             extended_summary=True,
             max_detection_thresholds=[1, min(10, max_detections), max_detections],
         )
-        self.warn_on_many_detections = False  # a detector of COCO may give more than count
-        self.class_names, self.masks = tuple(class_names), masks
+        self.warn_on_many_detections = False  # a detector may return more detections than COCO counts
+        self.class_names = tuple(class_names)
+        self.masks = masks
 
     def update(self, preds: list[dict[str, Tensor]], target: list[dict[str, Tensor]]) -> None:
         """Collect the detections and the targets of images."""
         if self.masks:  # the encoder of masks takes uint8 only
-            preds, target = (
-                [{**one, "masks": one["masks"].to(torch.uint8)} for one in each] for each in (preds, target)
-            )
+            preds = [{**image, "masks": image["masks"].to(torch.uint8)} for image in preds]
+            target = [{**image, "masks": image["masks"].to(torch.uint8)} for image in target]
         super().update(preds, target)
 
     def compute_scores(self) -> DetectionScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
-        found: dict[str, Any] = self.compute()
+        result: dict[str, Any] = self.compute()
+        classes = result["classes"]
         if not self.masks:
-            return self._scores(found["precision"], found["recall"], found["classes"])
-        masks = self._scores(found["segm_precision"], found["segm_recall"], found["classes"])
-        boxes = self._scores(found["bbox_precision"], found["bbox_recall"], found["classes"])
+            return self._scores(result["precision"], result["recall"], classes)
+        masks = self._scores(result["segm_precision"], result["segm_recall"], classes)
+        boxes = self._scores(result["bbox_precision"], result["bbox_recall"], classes)
         return replace(boxes, masks=masks)
 
     def _scores(self, precision: Tensor, recall: Tensor, classes: Tensor) -> DetectionScores:
-        # torchmetrics' own means are those of 100 detections only.
+        # torchmetrics' own means always use 100 detections, whatever the thresholds are.
         # Axes: IoU threshold, recall threshold (of precision alone), class, area, number of detections.
         table = precision[:, :, :, 0, -1]
         nan = float("nan")
@@ -181,7 +182,7 @@ class AveragePrecision(MeanAveragePrecision):
 
 
 def _mean_of_defined(values: Tensor, *, default: float) -> float:
-    """Return the mean of the values that are defined, which -1 is not, or a default without any."""
+    """Return the mean of the values other than -1, COCO's mark for undefined ones, or a default without any."""
     defined = values[values > -1]
     return float(defined.mean()) if len(defined) else default
 
@@ -194,11 +195,12 @@ class ClassificationScores:
     """Scores of class labels.
 
     Args:
-        accuracy: Share of right answers; of several labels an image: of right yes-or-no answers. NaN without any.
-        macro_f1: Mean of F1 over the classes that occur; NaN where none does.
+        accuracy: Fraction of correct answers; with several labels per image, of correct yes-or-no answers. NaN without
+            answers.
+        macro_f1: Mean of F1 over the classes that occur; NaN if none does.
         f1: F1 of every class by name; NaN for a class that does not occur.
         recall: Recall of every class by name; NaN for a class that does not occur.
-        support: How often every class occurs.
+        support: Number of occurrences of every class.
         loss: Mean loss of the samples, or None if no losses were collected.
     """
 
@@ -211,7 +213,7 @@ class ClassificationScores:
 
     @property
     def logged(self) -> dict[str, float]:
-        """Accuracy and macro-F1, and the loss where there is one."""
+        """Accuracy and macro-F1, and the loss if losses were collected."""
         loss = {} if self.loss is None else {"loss": self.loss}
         return {**loss, "accuracy": self.accuracy, "macro_f1": self.macro_f1}
 
@@ -224,14 +226,14 @@ class ClassificationScores:
 class ClassMetric(Metric):
     """Accuracy, F1 and recall, by the classes' names.
 
-    NOTE macro-F1. The mean goes over the classes that occur among the true labels. torchmetrics' own
-    ``average="macro"`` also counts, with 0, a class that does not occur but was answered once: one stray
-    answer of the rare class in a small set then costs as much as missing a whole class. Here it costs the
-    class that it was taken for. Where every class occurs the two are equal.
+    NOTE macro-F1. The mean is over the classes that occur among the true labels. torchmetrics' own
+    ``average="macro"`` also includes, as 0, a class that does not occur but was predicted: a single wrong prediction
+    of a rare class in a small set then costs as much as missing a whole class. Here it only lowers the score of the
+    true class. If every class occurs, both definitions agree.
 
     Args:
         class_names: Names of the classes; id ``i`` is ``class_names[i]``.
-        multi_label: An image has any number of classes.
+        multi_label: Whether an image has any number of classes.
     """
 
     full_state_update = False
@@ -240,25 +242,26 @@ class ClassMetric(Metric):
 
     def __init__(self, class_names: Sequence[str], *, multi_label: bool = False) -> None:
         super().__init__()
-        self.class_names, self.multi_label = tuple(class_names), multi_label
+        self.class_names = tuple(class_names)
+        self.multi_label = multi_label
         # By class: true positives, false positives, true negatives, false negatives, support.
         self.add_state("counts", torch.zeros(len(class_names), 5, dtype=torch.int64), dist_reduce_fx="sum")
-        self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # their sum and number
+        self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # sum and number
         self._has_losses = False
 
-    def update(self, predicted: Tensor, wanted: Tensor, losses: Tensor | None = None) -> None:
-        """Collect answers.
+    def update(self, predicted: Tensor, target: Tensor, losses: Tensor | None = None) -> None:
+        """Collect predictions.
 
         Args:
-            predicted: int64 ``(N,)``, ids; with ``multi_label`` int64 ``(N, num_classes)`` of 0 and 1.
-            wanted: The same shape; an answer where it is -1 is not counted. N may be 0.
-            losses: float ``(N,)``, or None if none are scored.
+            predicted: Class ids, int64 ``(N,)``; with ``multi_label`` int64 ``(N, num_classes)`` of 0 and 1.
+            target: True classes in the same shape; where it is -1, the prediction is not counted. N may be 0.
+            losses: float ``(N,)``, or None if losses are not scored.
         """
-        if len(wanted):
+        if len(target):
             stat_scores: Any = multilabel_stat_scores if self.multi_label else multiclass_stat_scores
             settings: dict[str, Any] = {"average": None, "ignore_index": -1, "validate_args": False}
-            found = stat_scores(predicted, wanted, len(self.class_names), **settings)
-            self.counts += found.reshape(-1, 5)  # of one class torchmetrics returns a row, not a table
+            counts = stat_scores(predicted, target, len(self.class_names), **settings)
+            self.counts += counts.reshape(-1, 5)  # for a single class torchmetrics returns a row, not a table
         if losses is not None:
             self._has_losses = True
             self.losses += torch.stack([losses.detach().sum(), losses.new_full((), len(losses))])
@@ -269,20 +272,22 @@ class ClassMetric(Metric):
 
     def compute_scores(self) -> ClassificationScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
-        found = self.compute()
-        right, wrong, right_no, missed, support = found["counts"].cpu().double().unbind(1)
-        hits = right + right_no if self.multi_label else right
-        asked = support + (wrong + right_no if self.multi_label else 0)
-        occurs, nan = support > 0, torch.full_like(support, float("nan"))
-        f1 = torch.where(occurs, 2 * right / (2 * right + wrong + missed), nan)
-        recall = torch.where(occurs, right / support, nan)
+        result = self.compute()
+        tp, fp, tn, fn, support = result["counts"].cpu().double().unbind(1)
+        # With one label per image, a true negative is not an answer of its own.
+        num_correct = tp + tn if self.multi_label else tp
+        num_answers = support + (fp + tn if self.multi_label else 0)
+        occurs = support > 0
+        nan = torch.full_like(support, float("nan"))
+        f1 = torch.where(occurs, 2 * tp / (2 * tp + fp + fn), nan)
+        recall = torch.where(occurs, tp / support, nan)
         return ClassificationScores(
-            accuracy=float(hits.sum() / asked.sum()),
+            accuracy=float(num_correct.sum() / num_answers.sum()),
             macro_f1=float(f1[occurs].mean()),
             f1=dict(zip(self.class_names, f1.tolist(), strict=True)),
             recall=dict(zip(self.class_names, recall.tolist(), strict=True)),
-            support=dict(zip(self.class_names, found["counts"][:, 4].tolist(), strict=True)),
-            loss=float(found["loss"]) if self._has_losses else None,
+            support=dict(zip(self.class_names, result["counts"][:, 4].tolist(), strict=True)),
+            loss=float(result["loss"]) if self._has_losses else None,
         )
 
 
@@ -305,11 +310,11 @@ class LandmarkScores:
         failure_rate: Share of faces whose error is above the threshold; NaN without faces.
         auc: Area under the cumulative distribution of errors up to the threshold, over the threshold: 1 where all
             errors are 0, 0 where all faces fail. NaN without faces.
-        num_faces: Faces (or other objects) that were measured.
-        num_excluded: Faces that could not be: no point present, or nothing to divide by.
+        num_faces: Number of measured faces (or other objects).
+        num_excluded: Number of faces that could not be measured: no point is present, or the normaliser is undefined.
         failure_threshold: Error above which a face fails.
-        normalize_by: What the errors are divided by, see `NormalizedMeanError`; `report` names it.
-        classes: Scores of the faces' classes, or None if a model tells none.
+        normalize_by: Normaliser of the errors, see `NormalizedMeanError`; `report` names it.
+        classes: Scores of the faces' classes, or None if the model predicts none.
     """
 
     nme: float
@@ -336,25 +341,27 @@ class LandmarkScores:
             "objects measured": self.num_faces,
             "objects not measured": self.num_excluded,
         }
-        (_, of_classes), *by_class = [("", {})] if self.classes is None else self.classes.report()
-        return [("test", figures | of_classes), *by_class]
+        if self.classes is None:
+            return [("test", figures)]
+        (_, class_figures), *sections = self.classes.report()
+        return [("test", figures | class_figures), *sections]
 
 
 class NormalizedMeanError(Metric):
-    """Mean over faces of the mean distance of points from where they belong, divided by the face's size.
+    """Mean over faces of the mean distance between predicted and annotated points, divided by the size of the face.
 
     ``error(face) = mean over present points k of |p_k - g_k| / d(face)``, and NME is its mean over faces.
-    A face fails where its error is above ``failure_threshold`` or is NaN. A face without a present point, or
-    whose d is 0 or not computable (an eye's point is absent), is left out and counted in ``num_excluded``.
+    A face fails if its error is above ``failure_threshold`` or is NaN. A face without a present point, or whose d is 0
+    or undefined (the point of an eye is absent), is excluded and counted in ``num_excluded``.
 
-    AUC is the area under the share of faces whose error is at most e, for e from 0 to t = ``failure_threshold``, over
-    t: ``mean over faces of max(0, 1 - error(face) / t)``, without a histogram.
+    AUC is the area under the fraction of faces whose error is at most e, for e from 0 to t = ``failure_threshold``,
+    divided by t. It equals the mean over faces of ``max(0, 1 - error(face) / t)``, so no histogram is needed.
 
     Args:
-        normalize_by: What d is: ``"pair"``, the distance of two points (of outer eye corners in 300-W
-            and WFLW); ``"box"``, the square root of the box's area; ``"diagonal"``, of the box.
-        normalization_pair: Positions of those two points; needed for ``"pair"`` and refused otherwise.
-        failure_threshold: Error above which a face fails, and that AUC goes up to: 0.10 is WFLW's, 0.08 is 300-W's.
+        normalize_by: Definition of d: ``"pair"``, the distance of two points (the outer eye corners in 300-W and WFLW);
+            ``"box"``, the square root of the box's area; ``"diagonal"``, the diagonal of the box.
+        normalization_pair: Positions of the two points; required for ``"pair"`` and refused otherwise.
+        failure_threshold: Error above which a face fails, and upper limit of AUC: 0.10 is WFLW's, 0.08 is 300-W's.
 
     Raises:
         ValueError: If an argument is out of range, missing, or without effect.
@@ -390,44 +397,47 @@ class NormalizedMeanError(Metric):
             raise ValueError(f"normalization_pair={pair} must be the positions of two different points")
         if not failure_threshold > 0:
             raise ValueError(f"failure_threshold={failure_threshold} must be above 0; WFLW's is 0.10")
-        self.normalize_by, self.normalization_pair = normalize_by, pair
+        self.normalize_by = normalize_by
+        self.normalization_pair = pair
         self.failure_threshold = failure_threshold
-        # Of the errors; numbers of failures, of faces measured, of faces left out; of their areas.
+        # Sum of errors, number of failures, of measured faces, of excluded faces, sum of areas.
         self.add_state("sums", torch.zeros(5), dist_reduce_fx="sum")
 
-    def update(self, predicted: Tensor, wanted: Tensor, mask: Tensor, boxes: Tensor) -> None:
+    def update(self, predicted: Tensor, target: Tensor, mask: Tensor, boxes: Tensor) -> None:
         """Collect faces.
 
         Args:
-            predicted: Points found, float, shape ``(N, K, 2)``, pixels.
-            wanted: Points as annotated, the same shape and pixels; what is masked may be anything.
-            mask: bool ``(N, K)``, True on points that are present.
-            boxes: The faces' annotated boxes, float, shape ``(N, 4)``, xyxy in the same pixels; read where
-                the error is normalised by them.
+            predicted: Predicted points, float, shape ``(N, K, 2)``, pixels.
+            target: Annotated points, same shape and pixels; masked ones may have any value.
+            mask: bool ``(N, K)``, True for points that are present.
+            boxes: Annotated boxes of the faces, float, shape ``(N, 4)``, xyxy in the same pixels; only used if the
+                error is normalised by them.
 
         Raises:
-            ValueError: If shapes do not go together.
+            ValueError: If the shapes do not match.
         """
-        if predicted.shape != wanted.shape or mask.shape != wanted.shape[:2] or len(boxes) != len(wanted):
+        if predicted.shape != target.shape or mask.shape != target.shape[:2] or len(boxes) != len(target):
             raise ValueError(
                 f"expected points (N, K, 2) twice, a mask (N, K) and boxes (N, 4), got {tuple(predicted.shape)}, "
-                f"{tuple(wanted.shape)}, {tuple(mask.shape)} and {tuple(boxes.shape)}"
+                f"{tuple(target.shape)}, {tuple(mask.shape)} and {tuple(boxes.shape)}"
             )
         mask = mask.bool()
         if self.normalization_pair is not None:
-            left, right = self.normalization_pair
-            scale = (wanted[:, left].float() - wanted[:, right].float()).norm(dim=-1)
-            counted = mask[:, left] & mask[:, right]
+            first, second = self.normalization_pair
+            scale = (target[:, first].float() - target[:, second].float()).norm(dim=-1)
+            is_measured = mask[:, first] & mask[:, second]
         else:
             sides = (boxes[:, 2:] - boxes[:, :2]).float().clamp(min=0)
             scale = sides.prod(dim=1).sqrt() if self.normalize_by == "box" else sides.norm(dim=1)
-            counted = mask.any(dim=1)
-        counted = counted & scale.isfinite() & (scale > 0)
-        distances = (predicted.float() - wanted.float()).norm(dim=-1).masked_fill(~mask, 0.0)
-        errors = (distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale)[counted]
+            is_measured = mask.any(dim=1)
+        is_measured = is_measured & scale.isfinite() & (scale > 0)
+        distances = (predicted.float() - target.float()).norm(dim=-1).masked_fill(~mask, 0.0)
+        errors = (distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale)[is_measured]
         failed = ~(errors <= self.failure_threshold)  # NaN fails
         areas = (1 - errors / self.failure_threshold).masked_fill(failed, 0.0)
-        self.sums += torch.stack([errors.sum(), failed.sum(), counted.sum(), (~counted).sum(), areas.sum()])
+        num_measured = is_measured.sum()
+        num_excluded = (~is_measured).sum()
+        self.sums += torch.stack([errors.sum(), failed.sum(), num_measured, num_excluded, areas.sum()])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the numbers of `LandmarkScores` for everything collected since the last reset, over all ranks."""
@@ -450,22 +460,22 @@ class NormalizedMeanError(Metric):
 
 
 def landmark_metric(settings: Mapping[str, Any]) -> NormalizedMeanError:
-    """Return the metric that a recipe's hyperparameters name.
+    """Build the metric that a recipe's hyperparameters describe.
 
     Args:
-        settings: ``keypoint_names``; ``normalize_by``, or None for ``"pair"`` where there is a pair and ``"box"``
-            where there is none; ``normalization_pair``, or None if the data has none, not used by other normalisers;
-            ``failure_threshold``.
+        settings: ``keypoint_names``; ``normalize_by``, or None for ``"pair"`` with a pair and ``"box"`` without one;
+            ``normalization_pair``, or None if the data has none, ignored by other normalisers; ``failure_threshold``.
 
     Raises:
-        ValueError: If a setting is out of range, or the pair names a point that there is not.
+        ValueError: If a setting is out of range, or the pair refers to a point that does not exist.
     """
-    pair, count = settings["normalization_pair"], len(settings["keypoint_names"])
-    by: NormalizeBy = settings["normalize_by"] or ("box" if pair is None else "pair")
-    if pair is not None and (len(set(pair)) != 2 or max(pair) >= count):
-        raise ValueError(f"normalization_pair={tuple(pair)} must be two different points among {count}")
+    pair = settings["normalization_pair"]
+    num_points = len(settings["keypoint_names"])
+    normalize_by: NormalizeBy = settings["normalize_by"] or ("box" if pair is None else "pair")
+    if pair is not None and (len(set(pair)) != 2 or max(pair) >= num_points):
+        raise ValueError(f"normalization_pair={tuple(pair)} must be two different points among {num_points}")
     return NormalizedMeanError(
-        normalize_by=by,
-        normalization_pair=pair if by == "pair" else None,
+        normalize_by=normalize_by,
+        normalization_pair=pair if normalize_by == "pair" else None,
         failure_threshold=settings["failure_threshold"],
     )

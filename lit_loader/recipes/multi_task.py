@@ -17,7 +17,7 @@ from lit_loader.recipes.weights import ModelBuilder
 
 __all__ = ["MultiTask"]
 
-_TAKEN: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "keypoint_mask", "iscrowd")
+_RESERVED: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "keypoint_mask", "iscrowd")
 
 
 class MultiTask(DetectionTask):
@@ -38,14 +38,14 @@ class MultiTask(DetectionTask):
     Args:
         model: The detector, as `DetectionTask` takes it: Faster R-CNN, RetinaNet, FCOS or `fcos_small`.
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
-        keypoint_names: Names of the K points of an object; may be none.
-        attributes: Names of the values of every attribute by its name; may be none.
-        normalize_by: What the error of points is divided by, see `NormalizedMeanError`, or None for
-            ``"pair"`` where ``normalization_pair`` is given and ``"box"`` where it is not.
+        keypoint_names: Names of the K points of an object; may be empty.
+        attributes: Names of the values of every attribute by its name; may be empty.
+        normalize_by: Normaliser of the points' error, see `NormalizedMeanError`. None means ``"pair"`` if
+            ``normalization_pair`` is given and ``"box"`` otherwise.
         normalization_pair: Positions of the two points whose distance normalises the error.
         failure_threshold: Error above which an object's points count as failed.
-        weights: Of the detector, see `DetectionTask`; the heads begin at random.
-        **training: The arguments of `Task`.
+        weights: Weights of the detector, see `DetectionTask`; the heads are initialized randomly.
+        **training: Arguments of `Task`.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -81,9 +81,10 @@ class MultiTask(DetectionTask):
         self.attributes = {name: tuple(values) for name, values in attributes.items()}
 
     def set_model(self, model: nn.Module) -> None:
-        """Take the detector, with heads on it."""
-        names, attributes = self.hparams["keypoint_names"], self.hparams["attributes"]
-        super().set_model(MultiTaskModel(model, num_keypoints=len(names), attributes=attributes))
+        """Set the detector, with heads added to it."""
+        num_keypoints = len(self.hparams["keypoint_names"])
+        attributes = self.hparams["attributes"]
+        super().set_model(MultiTaskModel(model, num_keypoints=num_keypoints, attributes=attributes))
 
     def make_metric(self) -> nn.Module:
         """Return the metric of validation and tests."""
@@ -110,13 +111,13 @@ class MultiTask(DetectionTask):
         if self.must_check(batch.labels):
             self._check_attribute_values(batch)
         targets = super().read_targets(batch)
-        for target, given in zip(targets, batch.target_list(), strict=True):
-            target |= {name: plain(given[name]) for name in ("keypoints", *self.attributes)}
-            target["keypoint_mask"] = given["visibility"] > 0
+        for target, fields in zip(targets, batch.target_list(), strict=True):
+            target |= {name: plain(fields[name]) for name in ("keypoints", *self.attributes)}
+            target["keypoint_mask"] = fields["visibility"] > 0
         return targets
 
     def check_batch(self, batch: Any) -> None:
-        """Refuse labels and attribute values without a name."""
+        """Raise ValueError for labels and attribute values without a name."""
         if isinstance(batch, MultiTaskBatch):
             self._check_attribute_values(batch)
             super().check_batch(batch)
@@ -129,7 +130,7 @@ class MultiTask(DetectionTask):
 
 
 def _check_attributes(attributes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    taken = sorted(set(attributes) & {*_TAKEN, *(f"{name}_probabilities" for name in attributes)})
-    if taken:
-        raise ValueError(f"attributes has {taken}, names of other fields; rename them in the data")
+    reserved = sorted(set(attributes) & {*_RESERVED, *(f"{name}_probabilities" for name in attributes)})
+    if reserved:
+        raise ValueError(f"attributes has {reserved}, names of other fields; rename them in the data")
     return {str(name): check_names(f"attributes[{name!r}]", values) for name, values in attributes.items()}

@@ -35,8 +35,8 @@ class MultiTaskScores:
         detection: mAP, mAP@50 and AP@50 by class, over all objects.
         landmarks: Error and failure rate of points, over matched objects, or None for a model without points.
         attributes: Accuracy, macro-F1, F1 and recall of each attribute by name, over matched objects.
-        num_matched: Annotated objects that a detection was matched with.
-        num_missed: Annotated objects without one, on which points and attributes were not measured.
+        num_matched: Number of annotated objects with a matching detection.
+        num_missed: Number of annotated objects without one, whose points and attributes were not measured.
     """
 
     detection: DetectionScores
@@ -51,16 +51,16 @@ class MultiTaskScores:
         parts = [self.detection.map_50, *(scores.macro_f1 for scores in self.attributes.values())]
         if self.landmarks is not None:
             parts.append(1 - self.landmarks.failure_rate)
-        known = [part for part in parts if not math.isnan(part)]
-        return sum(known) / len(known)
+        defined = [part for part in parts if not math.isnan(part)]
+        return sum(defined) / len(defined)
 
     @property
     def logged(self) -> dict[str, float]:
-        """The mean and its parts, and the share of objects that were matched."""
+        """The mean and its parts, and the fraction of matched objects."""
         values = {"mean": self.mean, **self.detection.logged}
         if self.landmarks is not None:
             values |= self.landmarks.logged
-        values |= {f"{name}/macro_f1": one.macro_f1 for name, one in self.attributes.items()}
+        values |= {f"{name}/macro_f1": scores.macro_f1 for name, scores in self.attributes.items()}
         return values | {"matched": self.num_matched / max(1, self.num_matched + self.num_missed)}
 
     def report(self) -> Report:
@@ -68,21 +68,21 @@ class MultiTaskScores:
         (_, figures), ap_50 = self.detection.report()
         if self.landmarks is not None:
             figures |= self.landmarks.report()[0][1]
-        figures |= {f"{name} macro-F1": one.macro_f1 for name, one in self.attributes.items()}
+        figures |= {f"{name} macro-F1": scores.macro_f1 for name, scores in self.attributes.items()}
         figures |= {"objects matched": self.num_matched, "objects missed": self.num_missed}
-        recalls = [(f"{name}: recall", dict(one.recall)) for name, one in self.attributes.items()]
+        recalls = [(f"{name}: recall", dict(scores.recall)) for name, scores in self.attributes.items()]
         return [("test", figures), ap_50, *recalls]
 
 
 class MultiTaskMetric(JointMetric):
     """The metrics of detection, points and attributes, fed together.
 
-    Points and attributes are measured on objects that `match_detections` finds a detection for, whatever its class.
-    Crowds are left out.
+    Points and attributes are measured on objects that `match_detections` matches with a detection of any class. Crowds
+    are excluded.
 
     Args:
-        boxes: Of the detections.
-        points: Of an object's points, or None if there are none.
+        boxes: Metric of the detections.
+        points: Metric of the points, or None without points.
         attributes: Values of every attribute by its name.
     """
 
@@ -94,10 +94,12 @@ class MultiTaskMetric(JointMetric):
         attributes: Mapping[str, Sequence[str]],
     ) -> None:
         super().__init__()
-        self.precision, self.points = boxes, points
+        self.precision = boxes
+        self.points = points
         self.attribute_names = tuple(attributes)
         self.values = nn.ModuleList(ClassMetric(names) for names in attributes.values())
-        self.matched, self.missed = SumMetric(), SumMetric()
+        self.matched = SumMetric()
+        self.missed = SumMetric()
 
     def update(
         self, detections: Sequence[Mapping[str, Tensor]], targets: Sequence[Mapping[str, Tensor]]
@@ -109,40 +111,42 @@ class MultiTaskMetric(JointMetric):
             targets: One dict an image: ``boxes``, ``labels``, ``keypoints``, ``keypoint_mask``, attributes (-1
                 for none) and ``iscrowd``.
         """
-        self.precision.update([dict(one) for one in detections], plain_targets(targets))
-        for found, target in zip(detections, targets, strict=True):
-            single = target["iscrowd"] == 0
-            wanted = {name: rows[single] for name, rows in target.items()}
-            rows, columns = match_detections(found["boxes"], found["scores"], wanted["boxes"])
+        self.precision.update([dict(detection) for detection in detections], plain_targets(targets))
+        for detection, target in zip(detections, targets, strict=True):
+            is_single = target["iscrowd"] == 0
+            objects = {name: values[is_single] for name, values in target.items()}
+            rows, columns = match_detections(detection["boxes"], detection["scores"], objects["boxes"])
             self.matched.update(float(len(rows)))
-            self.missed.update(float(len(wanted["boxes"]) - len(rows)))
+            self.missed.update(float(len(objects["boxes"]) - len(rows)))
             if self.points is not None:
-                points = [wanted[name][columns] for name in ("keypoints", "keypoint_mask", "boxes")]
-                self.points.update(found["keypoints"][rows], *points)
-            for name, metric in self._by_attribute().items():
-                metric.update(found[name][rows], wanted[name][columns])
+                points = [objects[name][columns] for name in ("keypoints", "keypoint_mask", "boxes")]
+                self.points.update(detection["keypoints"][rows], *points)
+            for name, metric in self._metric_by_attribute().items():
+                metric.update(detection[name][rows], objects[name][columns])
 
     def compute_scores(self) -> MultiTaskScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
         return MultiTaskScores(
             detection=self.precision.compute_scores(),
             landmarks=None if self.points is None else self.points.compute_scores(),
-            attributes={name: metric.compute_scores() for name, metric in self._by_attribute().items()},
+            attributes={
+                name: metric.compute_scores() for name, metric in self._metric_by_attribute().items()
+            },
             num_matched=int(self.matched.compute()),
             num_missed=int(self.missed.compute()),
         )
 
-    def _by_attribute(self) -> dict[str, ClassMetric]:
+    def _metric_by_attribute(self) -> dict[str, ClassMetric]:
         return dict(zip(self.attribute_names, cast(list[ClassMetric], list(self.values)), strict=True))
 
 
 def match_detections(
     boxes: Tensor, scores: Tensor, objects: Tensor, *, min_iou: float = 0.5
 ) -> tuple[Tensor, Tensor]:
-    """Return which detection stands for which object.
+    """Match detections with annotated objects.
 
-    Detections choose in the order of their scores, each the object that it overlaps most among those that
-    are free; it stands for it where their IoU is at least ``min_iou``.
+    In the order of their scores, each detection takes the unmatched object that it overlaps most, if their IoU is at
+    least ``min_iou``.
 
     Args:
         boxes: float ``(N, 4)``, detected, xyxy.
@@ -151,7 +155,7 @@ def match_detections(
         min_iou: Smallest IoU of a pair.
 
     Returns:
-        Positions of detections and of objects, int64 ``(P,)`` each; a position stands in one pair at most.
+        Positions of detections and of objects, int64 ``(P,)`` each; each position is in at most one pair.
 
     Source:
         The matching of PASCAL VOC and COCO, without classes: Lin et al. 2014, "Microsoft COCO".

@@ -23,18 +23,19 @@ _BOX_JITTER: Final = 0.1
 """Largest move of an annotated box's edge in training, as a share of the box's side."""
 
 _EXTRA_MAPS: Final = ("pool", "p6", "p7")
-"""Maps that torchvision's pyramids add for large anchors; they are too coarse to look at an object."""
+"""Maps that torchvision's pyramids add for large anchors; they are too coarse for the heads."""
 
 ObjectOutputs: TypeAlias = tuple[Tensor, Tensor | None, dict[str, Tensor]]
-"""Of R objects: the regions that were looked at, float ``(R, 4)``, xyxy in pixels of the network's input; the heatmaps'
-logits over them, float ``(R, K, h, w)``, or None without points; logits float ``(R, num_values)`` by attribute."""
+"""For R objects: their regions, float ``(R, 4)``, xyxy in pixels of the network's input; the heatmaps' logits over
+them, float ``(R, K, h, w)``, or None without points; logits float ``(R, num_values)`` by attribute."""
 
 
 class MultiTaskModel(nn.Module):
     """A detector, and `ObjectHeads` over the maps of its backbone.
 
-    In training it takes images and targets and returns the losses of both; the heads look at annotated boxes, moved a
-    little. In evaluation it takes images and returns the detections with the heads' answers, in pixels of the images.
+    In training it takes images and targets and returns the losses of both; the heads use annotated boxes with a small
+    random shift. In evaluation it takes images and returns the detections with the outputs of the heads, in pixels of
+    the images.
 
     Args:
         detector: One with torchvision's ``transform`` and ``backbone``, such as Faster R-CNN, RetinaNet or FCOS.
@@ -65,47 +66,51 @@ class MultiTaskModel(nn.Module):
 
         Args:
             images: float in [0, 1], ``(3, H, W)`` each.
-            targets: In training; what the detector takes, and what `ObjectHeads.losses` does.
+            targets: In training, the targets of the detector and of `ObjectHeads.losses`.
         """
-        seen: dict[str, Any] = {}
+        # Hooks, since the detector does not return its inputs and maps.
+        intermediate: dict[str, Any] = {}
         hooks = [
-            getattr(self.detector, name).register_forward_hook(partial(_keep, seen, name))
+            getattr(self.detector, name).register_forward_hook(partial(_store_output, intermediate, name))
             for name in ("transform", "backbone")
         ]
         try:
-            found = self.detector(images, targets)
+            outputs = self.detector(images, targets)
         finally:
             for hook in hooks:
                 hook.remove()
-        (inputs, resized), maps = seen["transform"], seen["backbone"]
+        inputs, resized_targets = intermediate["transform"]
+        maps = intermediate["backbone"]
         maps = {"0": maps} if isinstance(maps, Tensor) else maps
-        look = partial(self.heads, maps, inputs.tensors.shape[-2:])
+        run_heads = partial(self.heads, maps, inputs.tensors.shape[-2:])
         if self.training:
-            outputs = look([jitter_boxes(one["boxes"], _BOX_JITTER) for one in resized])
-            return found | self.heads.losses(outputs, resized)
-        scales = [  # of the input over the image, x and y
-            filled_pair(width / image.shape[-1], height / image.shape[-2], like=one["boxes"])
-            for one, (height, width), image in zip(found, inputs.image_sizes, images, strict=True)
+            # The heads learn from boxes that are as imprecise as detected ones.
+            boxes = [jitter_boxes(target["boxes"], _BOX_JITTER) for target in resized_targets]
+            return outputs | self.heads.losses(run_heads(boxes), resized_targets)
+        # Factors from the image to the network's input, x and y.
+        scales = [
+            filled_pair(width / image.shape[-1], height / image.shape[-2], like=output["boxes"])
+            for output, (height, width), image in zip(outputs, inputs.image_sizes, images, strict=True)
         ]
-        boxes = [one["boxes"] * scale.repeat(2) for one, scale in zip(found, scales, strict=True)]
-        for name, values in self.heads.predictions(look(boxes)).items():
-            rows = torch.split(values, list(map(len, boxes)))
-            for one, mine, scale in zip(found, rows, scales, strict=True):
-                one[name] = mine / scale if name == "keypoints" else mine
-        return found
+        boxes = [output["boxes"] * scale.repeat(2) for output, scale in zip(outputs, scales, strict=True)]
+        for name, values in self.heads.predictions(run_heads(boxes)).items():
+            parts = torch.split(values, list(map(len, boxes)))
+            for output, part, scale in zip(outputs, parts, scales, strict=True):
+                output[name] = part / scale if name == "keypoints" else part
+        return outputs
 
 
 class ObjectHeads(nn.Module):
     """Points by heatmaps over an object's region, and one linear classifier an attribute.
 
-    An object's region is its box made larger by ``box_scale``, so that points on the box's edge lie inside. It is
-    sampled from the map on which it has about as many cells as are sampled. Two convolutions serve both heads.
+    An object's region is its box enlarged by ``box_scale``, so that it contains points on the edge of the box. It is
+    sampled from the map on which it has about as many cells as are sampled. Both heads share two convolutions.
 
     Args:
         in_channels: Channels of the maps.
         num_keypoints: Points K of an object; 0 for no such head.
         attributes: Values of every attribute by its name.
-        box_scale: Sides of the region over those of the box.
+        box_scale: Ratio of the region's sides to the box's.
     """
 
     def __init__(
@@ -117,7 +122,8 @@ class ObjectHeads(nn.Module):
         box_scale: float = 1.3,
     ) -> None:
         super().__init__()
-        self.box_scale, self.attribute_names = box_scale, tuple(attributes)
+        self.box_scale = box_scale
+        self.attribute_names = tuple(attributes)
         norm = partial(nn.GroupNorm, math.gcd(8, in_channels))
         block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=norm)
         self.trunk = nn.Sequential(block(), block())
@@ -129,7 +135,7 @@ class ObjectHeads(nn.Module):
     def forward(
         self, maps: Mapping[str, Tensor], size: Sequence[int], boxes: Sequence[Tensor]
     ) -> ObjectOutputs:
-        """Return what is seen in all boxes of a batch, see `ObjectOutputs`.
+        """Return the outputs for all boxes of a batch, see `ObjectOutputs`.
 
         Args:
             maps: The backbone's maps by name, finest first; strides are powers of 2.
@@ -146,61 +152,63 @@ class ObjectHeads(nn.Module):
         return torch.cat(rois), None if self.points is None else self.points(pooled), logits
 
     def losses(self, outputs: ObjectOutputs, targets: Sequence[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-        """Return one loss a head, ``keypoints`` and ``attributes/<name>``; what is masked teaches nothing.
+        """Return one loss per head, ``keypoints`` and ``attributes/<name>``; masked values do not contribute.
 
-        That of the points is ten times their mean absolute error as shares of the region, plus the heatmaps'
-        divergence from a Gaussian.
+        The loss of the points is ten times their mean absolute error as fractions of the region, plus the divergence of
+        the heatmaps from a Gaussian.
 
         Args:
-            outputs: Of the R boxes.
+            outputs: Outputs for the R boxes.
             targets: One dict an image, R objects in all: ``keypoints`` float ``(N, K, 2)``, pixels of the network's
-                input; ``keypoint_mask`` bool ``(N, K)``, points outside of the region being left out as well; every
+                input; ``keypoint_mask`` bool ``(N, K)``, where points outside of the region are masked as well; every
                 attribute int64 ``(N,)``, -1 where an object has none.
         """
         rois, heatmaps, logits = outputs
-        found: dict[str, Tensor] = {}
+        losses: dict[str, Tensor] = {}
         if heatmaps is not None:
-            corner, sides = rois[:, None, :2], rois[:, None, 2:] - rois[:, None, :2]
-            wanted = (torch.cat([target["keypoints"] for target in targets]) - corner) / sides
-            inside = ((wanted >= 0) & (wanted <= 1)).all(dim=-1)
-            mask = torch.cat([target["keypoint_mask"] for target in targets]) & inside
+            corners = rois[:, None, :2]
+            sides = rois[:, None, 2:] - corners
+            truth = (torch.cat([target["keypoints"] for target in targets]) - corners) / sides
+            is_inside = ((truth >= 0) & (truth <= 1)).all(dim=-1)
+            mask = torch.cat([target["keypoint_mask"] for target in targets]) & is_inside
             points, _ = soft_argmax(heatmaps)
-            found["keypoints"] = 10 * point_loss(points, wanted, mask) + heatmap_loss(heatmaps, wanted, mask)
-        for name, each in logits.items():
+            losses["keypoints"] = 10 * point_loss(points, truth, mask) + heatmap_loss(heatmaps, truth, mask)
+        for name, attribute_logits in logits.items():
             ids = torch.cat([target[name] for target in targets])
-            losses = functional.cross_entropy(each.float(), ids.clamp(min=0), reduction="none")
-            found[f"attributes/{name}"] = masked_mean(losses, ids >= 0)
-        return found
+            entropies = functional.cross_entropy(attribute_logits.float(), ids.clamp(min=0), reduction="none")
+            losses[f"attributes/{name}"] = masked_mean(entropies, ids >= 0)
+        return losses
 
     def predictions(self, outputs: ObjectOutputs) -> dict[str, Tensor]:
         """Return points in pixels of the network's input, and attributes by name with their probabilities."""
         rois, heatmaps, logits = outputs
-        found: dict[str, Tensor] = {}
+        predictions: dict[str, Tensor] = {}
         if heatmaps is not None:
-            points, found["keypoint_scores"] = soft_argmax(heatmaps)
-            found["keypoints"] = rois[:, None, :2] + points * (rois[:, None, 2:] - rois[:, None, :2])
-        for name, each in logits.items():
-            found[f"{name}_probabilities"] = each.float().softmax(dim=1)
-            found[name] = each.argmax(dim=1)
-        return found
+            points, predictions["keypoint_scores"] = soft_argmax(heatmaps)
+            predictions["keypoints"] = rois[:, None, :2] + points * (rois[:, None, 2:] - rois[:, None, :2])
+        for name, attribute_logits in logits.items():
+            predictions[f"{name}_probabilities"] = attribute_logits.float().softmax(dim=1)
+            predictions[name] = attribute_logits.argmax(dim=1)
+        return predictions
 
 
 def scale_boxes(boxes: Tensor, scale: float) -> Tensor:
-    """Return boxes made larger around their middles; xyxy, shape ``(N, 4)``."""
-    middles, halves = (boxes[:, :2] + boxes[:, 2:]) / 2, (boxes[:, 2:] - boxes[:, :2]) * (scale / 2)
-    return torch.cat([middles - halves, middles + halves], dim=1)
+    """Scale boxes around their centres; xyxy, shape ``(N, 4)``."""
+    centres = (boxes[:, :2] + boxes[:, 2:]) / 2
+    halves = (boxes[:, 2:] - boxes[:, :2]) * (scale / 2)
+    return torch.cat([centres - halves, centres + halves], dim=1)
 
 
 def jitter_boxes(boxes: Tensor, amount: float) -> Tensor:
-    """Return boxes whose edges are moved by up to a share of the box's sides, as a detector's are.
+    """Move the edges of boxes by up to a fraction of their sides, to imitate detected boxes.
 
     Args:
         boxes: float ``(N, 4)``, xyxy.
-        amount: Largest share, below 0.5, so that no box turns inside out.
+        amount: Largest fraction; below 0.5, so that no box turns inside out.
     """
     sides = (boxes[:, 2:] - boxes[:, :2]).repeat(1, 2)
     return boxes + (torch.rand_like(boxes) * 2 - 1) * amount * sides
 
 
-def _keep(seen: dict[str, Any], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
-    seen[name] = output
+def _store_output(outputs: dict[str, Any], name: str, module: nn.Module, inputs: Any, output: Any) -> None:
+    outputs[name] = output

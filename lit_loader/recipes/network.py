@@ -49,26 +49,26 @@ def unit_range(image: Tensor) -> Tensor:
     Images may come as uint8, a quarter of the bytes to move, and are made float where the model is.
 
     Args:
-        image: float in [0, 1], returned as it is, or uint8 in [0, 255]; any shape.
+        image: float in [0, 1], returned unchanged, or uint8 in [0, 255]; any shape.
     """
     image = plain(image)
     return image if image.is_floating_point() else image.float() / 255
 
 
 def check_unit_range(images: Sequence[Tensor]) -> None:
-    """Refuse float images that were normalised already, or are in [0, 255].
+    """Raise ValueError for float images that are already normalised, or in [0, 255].
 
-    A little outside of [0, 1] is let pass: interpolation and noise overshoot.
+    Values slightly outside of [0, 1] are accepted, since interpolation and noise overshoot.
 
     Args:
-        images: Of any shapes and dtypes; integers are not looked at.
+        images: Images of any shapes and dtypes; integers are not checked.
 
     Raises:
         ValueError: If a value is outside of [-0.25, 1.25].
     """
     for image in images:
         if image.is_floating_point() and image.numel():
-            low, high = (float(each) for each in plain(image).aminmax())
+            low, high = (float(value) for value in plain(image).aminmax())
             if not (low >= -0.25 and high <= 1.25):
                 raise ValueError(
                     f"images have values from {low:.3g} to {high:.3g}, and the model expects [0, 1], or uint8, and "
@@ -77,7 +77,7 @@ def check_unit_range(images: Sequence[Tensor]) -> None:
 
 
 class NormalizeImages(nn.Module):
-    """Images as a model takes them: floats, normalised by channel.
+    """Converts images to floats and normalises them by channel.
 
     Args:
         mean: Of the channels red, green and blue, of values in [0, 1].
@@ -89,7 +89,7 @@ class NormalizeImages(nn.Module):
 
     def __init__(self, mean: Sequence[float], std: Sequence[float]) -> None:
         super().__init__()
-        # Kept in the checkpoint: a task is restored without the weights that it began with.
+        # Part of the checkpoint, because a task is restored without its initial weights, which define them.
         self.register_buffer("mean", torch.tensor(mean).reshape(3, 1, 1))
         self.register_buffer("std", torch.tensor(std).reshape(3, 1, 1))
 
@@ -112,11 +112,11 @@ class NormalizeImages(nn.Module):
 
 
 def feature_map(backbone: nn.Module, images: Tensor, *, stride: int) -> Tensor:
-    """Return a backbone's map of images of any size: they are padded, and what shows padding alone is cut off.
+    """Return a backbone's map of images of any size: they are padded, and cells of padding alone are cut off.
 
     Args:
-        backbone: Returns a map ``(B, C, H / stride, W / stride)`` of images whose sides 32 divides, or several by
-            name, of which the first is taken. Of timm's models ``forward_features`` is called.
+        backbone: Returns a map ``(B, C, H / stride, W / stride)`` of images whose sides are multiples of 32, or a dict
+            whose first map is used. For timm's models, ``forward_features`` is called.
         images: Normalised images, float, shape ``(B, 3, H, W)``; padding is 0, the mean colour.
         stride: Pixels between the map's cells.
 
@@ -126,8 +126,8 @@ def feature_map(backbone: nn.Module, images: Tensor, *, stride: int) -> Tensor:
     height, width = images.shape[-2:]
     side = max(32, stride)
     padded = functional.pad(images, (0, -width % side, 0, -height % side))
-    found = getattr(backbone, "forward_features", backbone)(padded)
-    features: Tensor = next(iter(found.values())) if isinstance(found, Mapping) else found
+    output = getattr(backbone, "forward_features", backbone)(padded)
+    features: Tensor = next(iter(output.values())) if isinstance(output, Mapping) else output
     return features[..., : -(-height // stride), : -(-width // stride)]
 
 
@@ -150,9 +150,11 @@ class PyramidBackbone(nn.Module):
         self, *, channels: int = 64, out_channels: int = 64, strides: tuple[int, ...] = (8,)
     ) -> None:
         super().__init__()
-        known = (4, 8, 16, 32)
-        if tuple(strides) not in {known[i:j] for i in range(4) for j in range(i + 1, 5)}:
-            raise ValueError(f"strides={strides!r} must be a run of neighbours from {known}; give e.g. (8,)")
+        all_strides = (4, 8, 16, 32)
+        if tuple(strides) not in {all_strides[i:j] for i in range(4) for j in range(i + 1, 5)}:
+            raise ValueError(
+                f"strides={strides!r} must be a run of neighbours from {all_strides}; give e.g. (8,)"
+            )
         if channels <= 0 or channels % 8:
             raise ValueError(f"channels={channels} must be a positive multiple of 8; give 32, 48, 64, ...")
         widths = (channels // 2, channels, channels * 3 // 2, channels * 3 // 2)
@@ -164,7 +166,7 @@ class PyramidBackbone(nn.Module):
             nn.Sequential(Conv2dNormActivation(i, o, stride=2), BasicBlock(o, o))
             for i, o in zip(inputs, widths, strict=True)
         )
-        self.first = known.index(strides[0])
+        self.first = all_strides.index(strides[0])
         self.laterals = nn.ModuleList(nn.Conv2d(width, out_channels, 1) for width in widths[self.first :])
         self.outputs = nn.ModuleList(Conv2dNormActivation(out_channels, out_channels) for _ in strides)
 
@@ -272,21 +274,21 @@ def fcos_small(
     )
 
 
-# -- heatmaps; absent points teach nothing ----------------------------------------------------------------
+# -- heatmaps; absent points do not contribute ------------------------------------------------------------
 
 
 def soft_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the expected place of each heatmap's softmax, and how sure it is.
+    """Return the expected position of each heatmap's softmax, and a confidence score.
 
-    The heat of cell (row i, column j) stands at its middle, ``((j + 0.5) / w, (i + 0.5) / h)``: 0 and 1 are
-    the outer edges of the map, and a point nearer to them than half a cell cannot be given.
+    The heat of cell (row i, column j) is at its centre, ``((j + 0.5) / w, (i + 0.5) / h)``. 0 and 1 are the outer edges
+    of the map; points closer to them than half a cell cannot be represented.
 
     Args:
         logits: float, shape ``(..., h, w)``.
 
     Returns:
-        Points float32 ``(..., 2)``, x and y as shares of the map's width and height; scores float32 ``(...,)``
-        in [0, 1], the share of the heat within two cells of the point.
+        Points float32 ``(..., 2)``, x and y as fractions of the map's width and height; scores float32 ``(...,)``
+        in [0, 1], the fraction of the heat within two cells of the point.
 
     Source:
         Sun et al. 2018, "Integral Human Pose Regression"; Nibali et al. 2018, "Numerical Coordinate
@@ -294,7 +296,8 @@ def soft_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
     """
     height, width = logits.shape[-2:]
     heat = logits.float().flatten(-2).softmax(dim=-1).reshape(logits.shape)
-    columns, rows = _middles(width, logits.device), _middles(height, logits.device)
+    columns = _centres(width, logits.device)
+    rows = _centres(height, logits.device)
     x = (heat.sum(dim=-2) * columns).sum(dim=-1)
     y = (heat.sum(dim=-1) * rows).sum(dim=-1)
     with torch.no_grad():
@@ -305,34 +308,33 @@ def soft_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def filled_pair(first: float, second: float, *, like: Tensor) -> Tensor:
-    """Return two numbers as a tensor on the device of another one, float32 ``(2,)``.
-
-    They are filled in there: a copy from the CPU, as of ``new_tensor``, would wait for the device.
-    """
+    """Return two numbers as a tensor on the device of ``like``, float32 ``(2,)``."""
+    # new_full() fills on the device; a copy from the CPU, as by new_tensor(), would wait for the device.
     return torch.stack([like.new_full((), value, dtype=torch.float32) for value in (first, second)])
 
 
-def point_loss(points: Tensor, wanted: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean absolute error of present coordinates; 0 where no point is present.
+def point_loss(points: Tensor, target: Tensor, mask: Tensor) -> Tensor:
+    """Return the mean absolute error of present coordinates, or 0 if no point is present.
 
     Args:
         points: float, shape ``(..., 2)``.
-        wanted: The same shape; what is masked may be anything, NaN too.
+        target: Same shape; masked values may be anything, including NaN.
         mask: bool, shape ``(...,)``.
     """
-    wanted = torch.where(mask[..., None], wanted, torch.zeros_like(wanted))
-    return masked_mean((points - wanted).abs().mean(dim=-1), mask)
+    # Replaced before the difference: the gradient of a masked NaN would be NaN.
+    target = torch.where(mask[..., None], target, torch.zeros_like(target))
+    return masked_mean((points - target).abs().mean(dim=-1), mask)
 
 
-def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float = 1.0) -> Tensor:
-    """Return how far heatmaps are from a Gaussian around each present point; 0 where no point is present.
+def heatmap_loss(logits: Tensor, target: Tensor, mask: Tensor, *, sigma: float = 1.0) -> Tensor:
+    """Return the divergence of heatmaps from a Gaussian around each present point, or 0 if no point is present.
 
-    The divergence ``KL(G || softmax(logits))``, the mean over present points; G is a Gaussian of ``sigma``
-    cells, normalised over the map.
+    It is ``KL(G || softmax(logits))``, averaged over present points. G is a Gaussian of ``sigma`` cells, normalised
+    over the map.
 
     Args:
         logits: float, shape ``(..., h, w)``.
-        wanted: float, shape ``(..., 2)``, shares of the map's width and height; what is masked may be anything.
+        target: float, shape ``(..., 2)``, fractions of the map's width and height; masked values may be anything.
         mask: bool, shape ``(...,)``.
         sigma: Width of the Gaussian in cells.
 
@@ -340,21 +342,21 @@ def heatmap_loss(logits: Tensor, wanted: Tensor, mask: Tensor, *, sigma: float =
         Nibali et al. 2018 (DSNT), section 3.4, which regularises towards a Gaussian by a divergence.
     """
     height, width = logits.shape[-2:]
-    wanted = torch.where(mask[..., None], wanted, torch.full_like(wanted, 0.5)).float()
-    across = (_middles(width, logits.device) - wanted[..., 0, None]) * (width / sigma)
-    down = (_middles(height, logits.device) - wanted[..., 1, None]) * (height / sigma)
-    target_logits = -0.5 * (across.square()[..., None, :] + down.square()[..., :, None]).flatten(-2)
-    target = target_logits.log_softmax(dim=-1)
-    found = logits.float().flatten(-2).log_softmax(dim=-1)
-    return masked_mean((target.exp() * (target - found)).sum(dim=-1), mask)
+    target = torch.where(mask[..., None], target, torch.full_like(target, 0.5)).float()
+    dx = (_centres(width, logits.device) - target[..., 0, None]) * (width / sigma)
+    dy = (_centres(height, logits.device) - target[..., 1, None]) * (height / sigma)
+    gaussian_logits = -0.5 * (dx.square()[..., None, :] + dy.square()[..., :, None]).flatten(-2)
+    gaussian = gaussian_logits.log_softmax(dim=-1)
+    predicted = logits.float().flatten(-2).log_softmax(dim=-1)
+    return masked_mean((gaussian.exp() * (gaussian - predicted)).sum(dim=-1), mask)
 
 
 def masked_mean(values: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean of the values under a mask of the same shape; 0, with a gradient, where there is none."""
+    """Return the mean of the values under a mask of the same shape; 0, with a gradient, if there are none."""
     return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp(min=1)
 
 
-def _middles(count: int, device: torch.device) -> Tensor:
+def _centres(count: int, device: torch.device) -> Tensor:
     return (torch.arange(count, device=device, dtype=torch.float32) + 0.5) / count
 
 
@@ -369,8 +371,8 @@ def check_names(argument: str, names: Sequence[Any]) -> list[str]:
         names: At least one, all different.
 
     Raises:
-        ValueError: If there is none, or two are the same.
-        TypeError: If ``names`` is one string, whose letters would be taken for names.
+        ValueError: If there is no name, or two are the same.
+        TypeError: If ``names`` is a single string, whose letters would be read as names.
     """
     if isinstance(names, str):
         raise TypeError(f"{argument}={names!r} is one string; give a list of names")
@@ -380,14 +382,14 @@ def check_names(argument: str, names: Sequence[Any]) -> list[str]:
 
 
 def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: int, note: str = "") -> None:
-    """Refuse labels that stand for none of the names.
+    """Raise ValueError for labels without a name.
 
     Args:
         labels: int64, any shape.
         names: Label ``first + i`` is ``names[i]``.
-        argument: The recipe's argument that holds the names, for the message.
+        argument: Name of the recipe's argument with the names, for the message.
         first: Label of the first name.
-        note: A remark on the range, for the message; by default, of labels from 1, that 0 is the background.
+        note: Remark on the range, for the message. By default, for labels from 1, that 0 is the background.
 
     Raises:
         ValueError: If a label is out of range.
@@ -395,18 +397,18 @@ def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: 
     if not labels.numel():
         return
     background = " (0 is background)" if first else ""
-    # both in one copy: each waits for the device
+    # One copy for both values, since each copy waits for the device.
     low, high = torch.stack(labels.aminmax()).tolist()
     last = first + len(names) - 1
     if low < first or high > last:
         raise ValueError(
-            f"labels {low} to {high} must lie in {first} to {last}{note or background} "
+            f"labels {low} to {high} must be in {first} to {last}{note or background} "
             f"for {argument}={list(names)}; give the data set's own {argument.replace('_', ' ')}"
         )
 
 
 def check_keypoints(points: Tensor, names: Sequence[str]) -> None:
-    """Refuse points ``(..., K, 2)`` of another number than there are names."""
+    """Raise ValueError if points ``(..., K, 2)`` are not as many as the names."""
     if points.shape[-2] != len(names):
         raise ValueError(
             f"objects have {points.shape[-2]} points, keypoint_names has {len(names)}; "

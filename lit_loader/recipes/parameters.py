@@ -1,4 +1,4 @@
-"""A model's parameters by patterns of their names: which are frozen, and which learn at another rate."""
+"""Select a model's parameters by patterns of their names, to freeze them or to scale their learning rate."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ __all__ = ["freeze_parameters", "parameter_groups"]
 
 
 def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
-    """Switch the gradients off of parameters whose name fits a pattern, such as ``backbone.body.layer1.*``.
+    """Disable the gradients of parameters whose name matches a pattern, such as ``backbone.body.layer1.*``.
 
     Raises:
-        ValueError: If a pattern fits no parameter, or nothing is left to train.
-        TypeError: If ``patterns`` is one text, whose letters would be taken for patterns.
+        ValueError: If a pattern matches no parameter, or no trainable parameter remains.
+        TypeError: If ``patterns`` is a single string, whose letters would be read as patterns.
     """
     if isinstance(patterns, str):
         raise TypeError(f"freeze={patterns!r} is one text; give a list of patterns")
@@ -35,41 +35,42 @@ def parameter_groups(model: nn.Module, lr_scales: Mapping[str, float]) -> list[d
 
     Args:
         model: The model.
-        lr_scales: Factors of the learning rate by patterns of names; the first that fits counts.
+        lr_scales: Factors of the learning rate by patterns of names; the first match applies.
 
     Returns:
-        One group for each factor and kind: ``params``; ``lr_scale``, which the caller takes out; and ``weight_decay`` 0
+        One group for each factor and kind: ``params``; ``lr_scale``, which the caller removes; and ``weight_decay`` 0
         for biases and normalisation, whose tensors have one dimension.
 
     Raises:
-        ValueError: If a pattern fits no parameter, or a factor is not positive.
+        ValueError: If a pattern matches no parameter, or a factor is not positive.
     """
-    names = [(name, each) for name, each in model.named_parameters() if each.requires_grad]
     _check(lr_scales, [name for name, _ in model.named_parameters()], "lr_scales")
     for pattern, scale in lr_scales.items():
         if not scale > 0:
             raise ValueError(
-                f"lr_scales={{{pattern!r}: {scale}}} must be above 0; use freeze for what stays as it is"
+                f"lr_scales={{{pattern!r}: {scale}}} must be above 0; use freeze for parameters that stay unchanged"
             )
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
-    for name, each in names:
-        fitting = (scale for pattern, scale in lr_scales.items() if fnmatchcase(name, pattern))
-        scale, decays = next(fitting, 1.0), each.ndim > 1
+    for name, parameter in model.named_parameters():
+        if not parameter.requires_grad:
+            continue
+        scale = next((scale for pattern, scale in lr_scales.items() if fnmatchcase(name, pattern)), 1.0)
+        decays = parameter.ndim > 1
         no_decay = {} if decays else {"weight_decay": 0.0}
         group = groups.setdefault((scale, decays), {"params": [], "lr_scale": scale, **no_decay})
-        group["params"].append(each)
+        group["params"].append(parameter)
     return list(groups.values())
 
 
-def _check(patterns: Iterable[str], names: Iterable[str], argument: str) -> None:
-    known = list(names)
+def _check(patterns: Iterable[str], parameter_names: Iterable[str], argument: str) -> None:
+    names = list(parameter_names)
     for pattern in patterns:
-        if not any(fnmatchcase(name, pattern) for name in known):
-            parts = [name.split(".") for name in known]
-            modules = {".".join(each[:depth]) + ".*" for each in parts for depth in range(1, len(each))}
-            close = difflib.get_close_matches(pattern, sorted({*known, *modules}), n=1)
-            meant = f"did you mean {close[0]}? " if close else ""
-            tops = ", ".join(dict.fromkeys(each[0] for each in parts))
+        if not any(fnmatchcase(name, pattern) for name in names):
+            paths = [name.split(".") for name in names]
+            modules = {".".join(path[:depth]) + ".*" for path in paths for depth in range(1, len(path))}
+            matches = difflib.get_close_matches(pattern, sorted({*names, *modules}), n=1)
+            suggestion = f"did you mean {matches[0]}? " if matches else ""
+            tops = ", ".join(dict.fromkeys(path[0] for path in paths))
             raise ValueError(
-                f"{argument}: no parameter is called {pattern!r}; {meant}names begin with {tops}"
+                f"{argument}: no parameter is called {pattern!r}; {suggestion}names begin with {tops}"
             )

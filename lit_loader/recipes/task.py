@@ -1,4 +1,4 @@
-"""What all tasks share: the model's parameters and optimizer, metrics and their report."""
+"""Base class of all tasks: the model's parameters and optimizer, metrics and their report."""
 
 from __future__ import annotations
 
@@ -39,9 +39,9 @@ class WarmupCosineLR(LambdaLR):
     ``0.5 * (1 + cos(pi * (s - warmup_steps) / (total_steps - warmup_steps)))``; 1 while the total is not known.
 
     Args:
-        optimizer: Whose learning rates are multiplied.
+        optimizer: Optimizer whose learning rates are multiplied.
         warmup_steps: Steps of the warm-up, 0 for none.
-        total_steps: Steps of the whole fit, or None for those of the trainer of the task that it is given to.
+        total_steps: Steps of the whole fit, or None to take them from the trainer of the task.
 
     Raises:
         ValueError: If ``warmup_steps`` is negative, or ``total_steps`` not above it.
@@ -65,19 +65,19 @@ class WarmupCosineLR(LambdaLR):
         super().__init__(optimizer, self.factor)
 
     def factor(self, step: int) -> float:
-        """Return the learning rate of a step as a share of its peak."""
+        """Return the learning rate of a step as a fraction of its peak."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
         total = self.find_total() if step else math.inf
         if not self.warmup_steps < total < math.inf:
             return 1.0
-        done = min(1.0, (step - self.warmup_steps) / (total - self.warmup_steps))
-        return 0.5 * (1.0 + math.cos(math.pi * done))
+        progress = min(1.0, (step - self.warmup_steps) / (total - self.warmup_steps))
+        return 0.5 * (1.0 + math.cos(math.pi * progress))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule, without functions: it loads under ``weights_only=True``."""
-        left_out = ("optimizer", "lr_lambdas", "find_total", "is_open")
-        return {name: value for name, value in vars(self).items() if name not in left_out}
+        excluded = ("optimizer", "lr_lambdas", "find_total", "is_open")
+        return {name: value for name, value in vars(self).items() if name not in excluded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Continue from a position."""
@@ -85,7 +85,7 @@ class WarmupCosineLR(LambdaLR):
 
 
 class Task(LightningModule):
-    """A LightningModule around a model, that an app can fit, test and report on without knowing its task.
+    """A LightningModule around a model that an app can fit, test and report on without knowing its task.
 
     A subclass gives ``monitor`` and ``monitor_mode``, calls `set_model` and `set_metric` in its constructor, and has
     ``training_step``, ``predict_step`` and `collect`. Several validation or test sets are scored as one.
@@ -97,11 +97,10 @@ class Task(LightningModule):
         scheduler_interval: When the scheduler steps, or None for its own: ``"step"`` of `WarmupCosineLR`, ``"epoch"``
             of all others. `ReduceLROnPlateau` watches ``monitor``.
         lr_scales: Factors of the learning rate by patterns of parameter names, as ``fnmatch`` has them, such as
-            ``{"backbone.*": 0.1}``; the first that fits counts. Names are those of ``model.named_parameters()``.
-        freeze: Patterns of the names of parameters that are not trained; the layers of
-            a module of which nothing is trained stay in evaluation mode, so that batch normalisation keeps its
-            statistics.
-        compile: Compile the model by ``torch.compile``; a mapping holds its arguments.
+            ``{"backbone.*": 0.1}``; the first match applies. Names are those of ``model.named_parameters()``.
+        freeze: Patterns of the names of parameters that are not trained. Layers in a module that is frozen as a whole
+            stay in evaluation mode, so that batch normalisation keeps its statistics.
+        compile: Whether to compile the model with ``torch.compile``, or a mapping of its arguments.
 
     Attributes:
         model: The model.
@@ -130,19 +129,21 @@ class Task(LightningModule):
     ) -> None:
         super().__init__()
         self.make_optimizer: OptimizerCallable = optimizer or torch.optim.AdamW
-        self.make_scheduler, self.scheduler_interval = scheduler, scheduler_interval
-        self.lr_scales, self.freeze_patterns = dict(lr_scales or {}), freeze
+        self.make_scheduler = scheduler
+        self.scheduler_interval = scheduler_interval
+        self.lr_scales = dict(lr_scales or {})
+        self.freeze_patterns = freeze
         self.compile_settings = compile
         self._loaders_check = False
         self.val_scores: Any = None
         self.test_scores: Any = None
 
     def keep_arguments(self) -> None:
-        """Keep the arguments of the constructor that calls this as hyperparameters, in plain values.
+        """Save the arguments of the calling constructor as hyperparameters, in plain values.
 
-        Left out are callables, which no checkpoint could hold, ``weights``, which a checkpoint has, and ``compile``,
-        which is of a machine: so ``load_from_checkpoint(path)`` needs no weights, and
-        ``load_from_checkpoint(path, model=builder)`` where the model is a callable.
+        Excluded are callables, which a checkpoint cannot store; ``weights``, because the checkpoint has the trained
+        ones; and ``compile``, which depends on the machine. So ``load_from_checkpoint(path)`` needs no weights; if the
+        model is a callable, pass it: ``load_from_checkpoint(path, model=builder)``.
         """
         frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
         self.save_hyperparameters(
@@ -154,26 +155,27 @@ class Task(LightningModule):
             self.hparams[name] = _plain(value)
 
     def set_model(self, model: nn.Module) -> None:
-        """Take the model, freeze what is to be frozen, and check the patterns of names.
+        """Set the model, freeze its parameters by ``freeze``, and check the patterns of ``lr_scales``.
 
         Raises:
-            ValueError: If a pattern fits no parameter.
+            ValueError: If a pattern matches no parameter.
         """
         self.model = model
         freeze_parameters(model, self.freeze_patterns)
         parameter_groups(model, self.lr_scales)
 
     def set_metric(self, make: Callable[[], nn.Module]) -> None:
-        """Give validation and tests a metric each.
+        """Set the metrics of validation and tests.
 
         Args:
-            make: Makes a metric whose ``compute_scores`` returns an object with ``logged``, the scores to log by name,
-                and ``report()``, see `Report`.
+            make: Returns a new metric. Its ``compute_scores`` returns an object with ``logged``, the scores to log by
+                name, and ``report()``, see `Report`.
         """
-        self.val_metric, self.test_metric = WithoutDuplicates(make()), WithoutDuplicates(make())
+        self.val_metric = WithoutDuplicates(make())
+        self.test_metric = WithoutDuplicates(make())
 
     def setup(self, stage: str) -> None:
-        """Compile the model if asked to; state dicts keep their names."""
+        """Compile the model if ``compile`` is set; state dicts keep their names."""
         if self.compile_settings is not False and self.model._compiled_call_impl is None:
             self.model.compile(
                 **(self.compile_settings if isinstance(self.compile_settings, Mapping) else {})
@@ -217,30 +219,29 @@ class Task(LightningModule):
         self._loaders_check = bool(loaders)
 
     def _keep_frozen(self) -> None:
-        """Set layers of modules that are frozen as a whole, such as normalisation and dropout, to evaluation mode.
-
-        Layers only: the mode of larger modules may decide what they compute, as the losses of torchvision's detectors.
-        """
+        """Set layers such as normalisation and dropout to evaluation mode in modules that are frozen as a whole."""
+        # Only layers: larger modules may compute other outputs in evaluation mode, such as torchvision's detectors,
+        # which return losses in training.
         for module in self.model.modules() if self.freeze_patterns else ():
             parameters = list(module.parameters())
-            if parameters and not any(each.requires_grad for each in parameters):
+            if parameters and not any(parameter.requires_grad for parameter in parameters):
                 for layer in module.modules():
                     layer.training = layer.training and any(True for _ in layer.children())
 
     def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
-        """Refuse images that were normalised already, in the first batch."""
+        """Raise ValueError for images that are already normalised, in the first batch."""
         self._check_images(batch, batch_idx)
 
     def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuse images that were normalised already, in the first batch."""
+        """Raise ValueError for images that are already normalised, in the first batch."""
         self._check_images(batch, batch_idx)
 
     def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuse images that were normalised already, in the first batch."""
+        """Raise ValueError for images that are already normalised, in the first batch."""
         self._check_images(batch, batch_idx)
 
     def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Refuse images that were normalised already, in the first batch."""
+        """Raise ValueError for images that are already normalised, in the first batch."""
         self._check_images(batch, batch_idx)
 
     def _check_images(self, batch: Any, batch_idx: int) -> None:
@@ -310,7 +311,8 @@ class Task(LightningModule):
         scheduler = self.make_scheduler(optimizer)
         if isinstance(scheduler, WarmupCosineLR) and scheduler.is_open:
             scheduler.find_total = self._total_steps
-        name, own_interval = type(scheduler).__name__, getattr(scheduler, "interval", None)
+        name = type(scheduler).__name__
+        own_interval = getattr(scheduler, "interval", None)
         if isinstance(scheduler, ReduceLROnPlateau) and scheduler.mode != self.monitor_mode:
             raise ValueError(
                 f"{name}(mode={scheduler.mode!r}) watches {self.monitor}, whose best value is its "
@@ -326,19 +328,17 @@ class Task(LightningModule):
             for base, scale in zip(bases, scales, strict=True)
         ):
             raise ValueError(
-                f"{name} sets learning rates of its own, {bases}, against lr_scales={self.lr_scales}; take a scheduler "
-                "that multiplies those of the optimizer, such as WarmupCosineLR"
+                f"{name} sets its own learning rates, {bases}, which ignore lr_scales={self.lr_scales}; use a "
+                "scheduler that multiplies the optimizer's, such as WarmupCosineLR"
             )
         interval = self.scheduler_interval or own_interval or "epoch"
         schedule = {"scheduler": scheduler, "interval": interval, "monitor": self.monitor}
         return {"optimizer": optimizer, "lr_scheduler": schedule}  # type: ignore[return-value] # a TypedDict's dict
 
     def _total_steps(self) -> float:
-        """Return the optimizer steps of the fit, infinite where it has no end.
-
-        NOTE Asked for at a step, never in ``configure_optimizers``: there the trainer would set the loaders up before a
-        checkpoint is loaded, and their state would then never be loaded.
-        """
+        """Return the number of optimizer steps of the fit, infinite if it is not limited."""
+        # Only called at a step, never in configure_optimizers: there the trainer would set up the loaders before a
+        # checkpoint is loaded, and their state would then never be loaded.
         total = self.trainer.estimated_stepping_batches
         return total if total > 0 else math.inf
 
@@ -346,7 +346,7 @@ class Task(LightningModule):
 def _check_while_running(
     task_reference: weakref.ref[Task], trainer_reference: weakref.ref[Trainer], batch: Any
 ) -> None:
-    """Have a task check a batch, unless its trainer has ended: the loader may be used again without it."""
+    """Let a task check a batch, unless its trainer has ended, since the loader may be reused without it."""
     task = task_reference()
     trainer = trainer_reference()
     # After an error Lightning calls no hook that could reset the loader.
@@ -355,9 +355,9 @@ def _check_while_running(
 
 
 def _plain(value: Any) -> Any:
-    """Return containers, such as Hydra's, as dicts and lists."""
+    """Convert containers, such as Hydra's, to dicts and lists."""
     if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
+        return {name: _plain(item) for name, item in value.items()}
     if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(each) for each in value]
+        return [_plain(item) for item in value]
     return value

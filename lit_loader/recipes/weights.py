@@ -40,32 +40,32 @@ ModelBuilder: TypeAlias = Callable[..., nn.Module]
 """Called with ``num_classes=`` and, where it has them, ``weights=`` and ``weights_backbone=``, as torchvision's are."""
 
 
-def model_builder(model: str | ModelBuilder, own: Mapping[str, ModelBuilder]) -> ModelBuilder:
+def model_builder(model: str | ModelBuilder, builders: Mapping[str, ModelBuilder]) -> ModelBuilder:
     """Return the builder of a model.
 
     Args:
-        model: A builder, which is returned as it is; a name of torchvision's, as ``torchvision.models.list_models()``
-            has it; ``timm/NAME``; or a name among ``own``.
-        own: This package's builders by name.
+        model: A builder, which is returned unchanged; a name in ``torchvision.models.list_models()``; ``timm/NAME``;
+            or a name among ``builders``.
+        builders: This package's builders by name.
 
     Raises:
-        ValueError: If there is no model of that name.
+        ValueError: If the name is unknown.
         ImportError: If timm is not installed.
     """
     if not isinstance(model, str):
         return model
-    if model in own:
-        return own[model]
+    if model in builders:
+        return builders[model]
     if model.startswith("timm/"):
         require("timm", "timm")
         return partial(_timm_model, model.removeprefix("timm/"))
-    known = [*own, *models.list_models()]
-    if model not in known:
-        close = difflib.get_close_matches(model, known, n=3)
-        meant = f"did you mean {' or '.join(close)}? " if close else ""
+    names = [*builders, *models.list_models()]
+    if model not in names:
+        matches = difflib.get_close_matches(model, names, n=3)
+        suggestion = f"did you mean {' or '.join(matches)}? " if matches else ""
         raise ValueError(
-            f"model={model!r} is not known; {meant}give a name of torchvision.models.list_models(), timm/NAME, or one "
-            f"of {', '.join(own)}"
+            f"model={model!r} is not known; {suggestion}give a name of torchvision.models.list_models(), timm/NAME, "
+            f"or one of {', '.join(builders)}"
         )
     builder: ModelBuilder = models.get_model_builder(model)
     return builder
@@ -78,23 +78,24 @@ def build_model(
     weights: str | None,
     replace_heads: Callable[[nn.Module, int], None],
 ) -> nn.Module:
-    """Return a model for a number of classes.
+    """Build a model for a number of classes.
 
     Args:
         builder: See `ModelBuilder`.
-        num_classes: Classes, with the background where the builder counts it.
-        weights: A name of the builder's weights, such as ``DEFAULT`` or ``COCO_V1``, which may have another number of
-            classes; a file, see `load_weights`; or None for random ones, when nothing is downloaded unless the builder
-            was given weights of its own.
-        replace_heads: Puts heads for a number of classes in the place of a model's own.
+        num_classes: Number of classes, including the background if the builder counts it.
+        weights: Name of the builder's weights, such as ``DEFAULT`` or ``COCO_V1``, which may have another number of
+            classes; a file, see `load_weights`; or None for random weights. With None nothing is downloaded, unless
+            weights are already bound to the builder.
+        replace_heads: Replaces the heads of a model by heads for a number of classes.
 
     Raises:
-        ValueError: If the builder has no such weights, or the file's do not fit.
-        OSError: If the weights cannot be downloaded, or the file not be read.
+        ValueError: If the builder has no such weights, or those of the file do not fit.
+        OSError: If the weights cannot be downloaded, or the file cannot be read.
     """
     if weights is None or _is_path(weights):
-        absent = {name: None for name in ("weights", "weights_backbone") if takes_argument(builder, name)}
-        model = _call(builder, num_classes=num_classes, **absent)
+        # torchvision's detectors download a backbone by default, so both arguments are passed as None.
+        no_weights = {name: None for name in ("weights", "weights_backbone") if takes_argument(builder, name)}
+        model = _call(builder, num_classes=num_classes, **no_weights)
         if weights is not None:
             load_weights(model, weights)
         return model
@@ -115,22 +116,20 @@ def image_mean_std(
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Return mean and standard deviation of the colours that a model expects.
 
-    They are those of the model's ``pretrained_cfg``, as timm's models have it, or of the transforms of torchvision's
-    weights, else ImageNet's.
+    They come from the model's ``pretrained_cfg`` (timm), or the transforms of torchvision's weights, or ImageNet.
 
     Args:
-        model: What the builder returned.
+        model: Model from the builder.
         builder: See `ModelBuilder`.
-        weights: As `build_model` took them.
+        weights: As passed to `build_model`.
     """
     config = getattr(model, "pretrained_cfg", None) or {}
     if "mean" in config and "std" in config:
         return config["mean"], config["std"]
-    given = builder.keywords.get("weights", weights) if isinstance(builder, partial) else weights
+    weights = _bound_weights(builder, weights)
     preset: Any = None
-    if given is not None and not _is_path(str(given)) and _weight_names(builder) is not None:
-        function: Any = builder.func if isinstance(builder, partial) else builder
-        preset = models.get_model_weights(function).verify(given).transforms()
+    if weights is not None and not _is_path(str(weights)) and _weight_names(builder) is not None:
+        preset = models.get_model_weights(_function(builder)).verify(weights).transforms()
     if hasattr(preset, "mean") and hasattr(preset, "std"):
         return preset.mean, preset.std
     return IMAGENET_MEAN, IMAGENET_STD
@@ -139,48 +138,52 @@ def image_mean_std(
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a state dict from a file into a model.
 
-    A tensor that differs in its first size alone, the number of outputs, is a head for other classes: it is left out
-    and named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
+    A tensor that differs only in its first size, the number of outputs, belongs to a head for other classes: it is
+    skipped and named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
 
     Args:
         model: The model.
-        path: A file of ``torch.save`` or ``.safetensors``; a Lightning checkpoint of a `Task`, of which the model is
-            taken; or a checkpoint of torchvision's training scripts. Nothing in it is executed.
+        path: A file of ``torch.save`` or ``.safetensors``, a Lightning checkpoint of a `Task`, or a checkpoint of
+            torchvision's training scripts. Nothing in it is executed.
 
     Raises:
-        ValueError: If the file holds no state dict, or one of another model.
+        ValueError: If the file contains no state dict, or the state dict of another model.
         OSError: If it cannot be read.
     """
     state = _read_state(Path(path))
     freeze_batch_norm(model, state)
-    own = model.state_dict()
-    counts = {
-        name for name in own.keys() - state.keys() if name.endswith(_COUNT)
-    }  # not counted before torch 0.4.1
-    state = {**state, **{name: own[name] for name in counts}}
-    missing, unknown = sorted(own.keys() - state.keys()), sorted(state.keys() - own.keys())
-    other = [name for name in own.keys() & state.keys() if own[name].shape != state[name].shape]
-    wrong = [name for name in other if own[name].shape[1:] != state[name].shape[1:] or not own[name].ndim]
-    if missing or unknown or wrong:
-        found = {"missing": missing, "unknown": unknown, "of another shape": sorted(wrong)}
-        parts = "; ".join(
-            f"{len(names)} {kind}, such as {names[0]}" for kind, names in found.items() if names
+    model_state = model.state_dict()
+    # Files from before torch 0.4.1 have no counts of batches.
+    counts = {name for name in model_state.keys() - state.keys() if name.endswith(_COUNT)}
+    state = {**state, **{name: model_state[name] for name in counts}}
+    shapes = {name: tensor.shape for name, tensor in model_state.items()}
+    resized = [name for name in shapes.keys() & state.keys() if shapes[name] != state[name].shape]
+    mismatches = {
+        "missing": sorted(shapes.keys() - state.keys()),
+        "unknown": sorted(state.keys() - shapes.keys()),
+        "of another shape": sorted(
+            name for name in resized if not shapes[name] or shapes[name][1:] != state[name].shape[1:]
+        ),
+    }
+    parts = [f"{len(names)} {kind}, such as {names[0]}" for kind, names in mismatches.items() if names]
+    if parts:
+        raise ValueError(f"weights={str(path)!r} do not fit a {type(model).__name__}: {'; '.join(parts)}")
+    model.load_state_dict({name: model_state[name] if name in resized else state[name] for name in state})
+    if resized:
+        _log.warning(
+            "weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(resized))
         )
-        raise ValueError(f"weights={str(path)!r} are not those of a {type(model).__name__}: {parts}")
-    model.load_state_dict({name: own[name] if name in other else value for name, value in state.items()})
-    if other:
-        _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(other)))
 
 
 def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
-    """Freeze batch normalisation in a torchvision detector's backbone where a state dict has it frozen.
+    """Freeze those batch normalisations of a torchvision detector's backbone that are frozen in a state dict.
 
     torchvision builds some detectors, such as ``fasterrcnn_resnet50_fpn``, with frozen batch normalisation if it loads
-    weights, and with a trained one if not. The state of a frozen one has no count of batches.
+    weights, and with trainable batch normalisation otherwise. The state of a frozen one has no count of batches.
 
     Args:
-        model: The model, which is changed.
-        state: A state dict of it.
+        model: The model, modified in place.
+        state: State dict of the model.
     """
     for detector, module in list(model.named_modules()):
         if not isinstance(module, FasterRCNN | FCOS | RetinaNet):
@@ -201,37 +204,37 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
     try:
         return builder(**arguments)
     except (OSError, RuntimeError) as error:
-        # torch.hub has a RuntimeError for a damaged download, the loading of a state dict another one.
+        # torch.hub raises a RuntimeError about a hash for a damaged download; others come from the model.
         if isinstance(error, RuntimeError) and "hash" not in str(error):
             raise
-        given, url = arguments.get("weights") or "the builder's own", _url(builder, arguments.get("weights"))
+        weights = arguments.get("weights")
         raise OSError(
-            f"weights={given!r} could not be downloaded: {error}; copy {url} from a "
-            f"machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (those of timm: Hugging Face's "
-            "cache), or give the path of their file, or none for random ones"
+            f"weights={weights or 'those bound to the builder'!r} could not be downloaded: {error}; copy "
+            f"{_url(builder, weights)} from a machine with a network into "
+            f"{Path(torch.hub.get_dir()) / 'checkpoints'} (for timm: Hugging Face's cache), or give the path of their "
+            "file, or none for random ones"
         ) from error
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     try:
-        found: Any = _read_file(path)
+        state: Any = _read_file(path)
     except (OSError, ImportError):
         raise
-    except (
-        Exception
-    ) as error:  # pickle, zip, safetensors and torch have a dozen types for a damaged or hostile file
+    # pickle, zip, safetensors and torch raise a dozen types for a damaged or hostile file.
+    except Exception as error:
         raise ValueError(f"weights={str(path)!r} is not a file of tensors: {error}") from error
-    if isinstance(found, Mapping) and isinstance(found.get("state_dict"), Mapping):  # a checkpoint of a Task
-        found = {
-            k.removeprefix("model."): v for k, v in found["state_dict"].items() if k.startswith("model.")
-        }
-    elif isinstance(found, Mapping) and isinstance(
-        found.get("model"), Mapping
-    ):  # of torchvision's training scripts
-        found = found["model"]
-    if not isinstance(found, Mapping) or not found or not all(isinstance(v, Tensor) for v in found.values()):
+    if isinstance(state, Mapping):
+        if isinstance(state.get("state_dict"), Mapping):  # a checkpoint of a Task
+            tensors = state["state_dict"].items()
+            state = {
+                name.removeprefix("model."): value for name, value in tensors if name.startswith("model.")
+            }
+        elif isinstance(state.get("model"), Mapping):  # a checkpoint of torchvision's training scripts
+            state = state["model"]
+    if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
         raise ValueError(f"weights={str(path)!r} holds no state dict: expected tensors by name")
-    return dict(found)
+    return dict(state)
 
 
 def _read_file(path: Path) -> Any:
@@ -241,7 +244,7 @@ def _read_file(path: Path) -> Any:
         )
     if path.suffix == ".safetensors":
         return require("safetensors.torch", "timm").load_file(path)
-    # torchvision's training scripts keep their arguments beside the model; a Namespace holds values only.
+    # torchvision's training scripts also save their arguments; a Namespace can only contain values.
     with torch.serialization.safe_globals([argparse.Namespace]):
         return torch.load(path, map_location="cpu", weights_only=True)
 
@@ -249,7 +252,7 @@ def _read_file(path: Path) -> Any:
 def _timm_model(
     name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any
 ) -> nn.Module:
-    """Return a model of timm's; ``weights`` DEFAULT are those of its name."""
+    """Build a timm model; ``weights="DEFAULT"`` loads the weights that its name stands for."""
     if weights not in (None, "DEFAULT"):
         raise ValueError(
             f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT"
@@ -269,25 +272,32 @@ def _is_path(weights: str) -> bool:
 
 
 def takes_argument(builder: ModelBuilder, name: str) -> bool:
-    """Return whether a builder takes an argument that it was not given yet."""
-    given = builder.keywords if isinstance(builder, partial) else {}
-    return name in inspect.signature(builder).parameters and name not in given
+    """Return True if a builder has a parameter of that name to which no argument is bound yet."""
+    bound = builder.keywords if isinstance(builder, partial) else {}
+    return name in inspect.signature(builder).parameters and name not in bound
+
+
+def _function(builder: ModelBuilder) -> Any:
+    return builder.func if isinstance(builder, partial) else builder
+
+
+def _bound_weights(builder: ModelBuilder, weights: Any) -> Any:
+    """Return the weights bound to the builder, or ``weights`` without any."""
+    return builder.keywords.get("weights", weights) if isinstance(builder, partial) else weights
 
 
 def _url(builder: ModelBuilder, weights: Any) -> str:
-    """Return where torchvision has the weights of one of its models."""
-    given = builder.keywords.get("weights", weights) if isinstance(builder, partial) else weights
-    if given is None or _weight_names(builder) is None:
+    """Return the URL of a torchvision model's weights, or "them" for other models."""
+    weights = _bound_weights(builder, weights)
+    if weights is None or _weight_names(builder) is None:
         return "them"
-    function: Any = builder.func if isinstance(builder, partial) else builder
-    return str(models.get_model_weights(function).verify(given).url)
+    return str(models.get_model_weights(_function(builder)).verify(weights).url)
 
 
 def _weight_names(builder: ModelBuilder) -> list[str] | None:
-    """Return the names of a builder's weights, None if torchvision does not know them."""
-    function: Any = builder.func if isinstance(builder, partial) else builder
+    """Return the names of a builder's weights, or None if torchvision does not know them."""
     try:
-        enum = models.get_model_weights(function)
+        enum = models.get_model_weights(_function(builder))
     except ValueError:
         return None
     return list(enum.__members__)

@@ -52,21 +52,22 @@ def task_of(datamodule: object) -> type[Task]:
 def check_model_fits(datamodule: object, model: object, options: Mapping[str, object] | None = None) -> None:
     """Check that a data module and a model are for one task, before either is built.
 
-    A data module or a model that does not derive from one of this package's fits everything.
+    A data module or a model that does not derive from one of this package's classes is accepted with any other.
 
     Args:
-        datamodule: The class of the data module, or whatever else builds it.
-        model: The class of the task, or whatever else builds it.
-        options: What ``model=`` may be by name, for the message.
+        datamodule: The class of the data module, or another callable that builds it.
+        model: The class of the task, or another callable that builds it.
+        options: Models that ``model=`` can select, by name, for the message.
 
     Raises:
         ValueError: If they are for different tasks.
     """
-    expected, given = task_of(datamodule), _known_task(model)
-    if expected is Task or given in (expected, None):
+    expected = task_of(datamodule)
+    actual = _known_task(model)
+    if expected is Task or actual in (expected, None):
         return
     names = [f"model={name}" for name, kind in (options or {}).items() if _known_task(kind) is expected]
-    (other,) = (kind.__name__ for kind, task in _TASKS.items() if task is given)
+    (other,) = (kind.__name__ for kind, task in _TASKS.items() if task is actual)
     raise ValueError(
         f"a {getattr(datamodule, '__name__', datamodule)} gives batches for a {expected.__name__}, and the model is a "
         f"{getattr(model, '__name__', model)}; choose {' or '.join(names) or f'a {expected.__name__}'}, or a {other}"
@@ -84,12 +85,12 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     A landmark task gets a head for the class where the data has more than one.
 
     Args:
-        datamodule: One whose data is prepared.
+        datamodule: A data module whose data is prepared.
 
     Returns:
-        For `DetectionTask` ``class_names``, and ``masks`` where the data module gives some; for `ClassificationTask`
-        ``multi_label`` too; for `LandmarkTask` and `MultiTask` also ``keypoint_names`` and ``normalization_pair``, for
-        the latter ``attributes``. Plain lists, so that a checkpoint can keep them.
+        Always ``class_names``. For `DetectionTask` also ``masks`` if the data module reads them; for
+        `ClassificationTask` ``multi_label``; for `LandmarkTask` and `MultiTask` ``keypoint_names`` and
+        ``normalization_pair``; for `MultiTask` ``attributes``. All are plain lists, which a checkpoint can store.
 
     Raises:
         ValueError: If the data has no classes, or a landmark set no points.
@@ -140,5 +141,5 @@ def draw_predictions(
         ImportError: If matplotlib is not installed.
     """
     with torch.inference_mode():
-        found = model.eval().predict_step(batch, 0)
-    return draw_found(datamodule, batch, found, min_score=min_score, max_images=max_images)
+        predictions = model.eval().predict_step(batch, 0)
+    return draw_found(datamodule, batch, predictions, min_score=min_score, max_images=max_images)

@@ -1,11 +1,11 @@
-"""Metrics without duplicates: exact on any number of ranks, whatever the length of the set.
+"""Metrics without duplicates: exact on any number of ranks and for any length of the set.
 
 NOTE [Neutral, not missing]
-    torchmetrics gathers a state that is a list element by element, so ranks whose lists differ in length wait for each
-    other for ever. A list of dicts, as detection metrics take and keep it, therefore stays as long as it was: a
-    duplicate becomes an image in which there is nothing and nothing was found, which no score of boxes counts. Of
-    tensors the rows are dropped; where none is left, the metric sees the batch and forgets it, so that its lists are as
-    long as on other ranks and of the same dtypes, without a row.
+    torchmetrics gathers a list state element by element, so ranks whose lists differ in length deadlock. Therefore a
+    list of dicts, as in detection metrics, keeps its length: a duplicate becomes an image without objects and without
+    detections, which no score of boxes counts. Rows of tensors are dropped. If no row remains, the metric is updated
+    with the batch and the update is undone, so that its lists have the same length and dtypes as on other ranks, but no
+    rows.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=nn.Module)
 
 
 class WithoutDuplicates(WrapperMetric, Generic[M]):
-    """A metric that samples do not count twice in, which only fill up the last batches of several ranks.
+    """Wrap a metric so that padding duplicates in the last distributed batch are ignored.
 
     >>> import torch
     >>> from torchmetrics.classification import MulticlassAccuracy
@@ -34,17 +34,17 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
     >>> metric.compute()
     tensor(1.)
 
-    It is a metric itself, so that ``self.log("val/accuracy", metric)`` works. A mean over samples is one too: give
-    ``WithoutDuplicates(MeanMetric())`` the losses of the samples, one each.
+    It is a metric itself, so that ``self.log("val/accuracy", metric)`` works. For a mean over samples, update
+    ``WithoutDuplicates(MeanMetric())`` with one loss per sample.
 
     Args:
-        metric: Any metric or collection of torchmetrics, or a module with ``update`` and ``reset`` alike.
+        metric: A metric or collection of torchmetrics, or a module with ``update`` and ``reset``.
 
     Attributes:
-        metric: That metric.
+        metric: The wrapped metric.
 
     Raises:
-        TypeError: If it is none.
+        TypeError: If ``metric`` is not a metric.
     """
 
     def __init__(self, metric: M) -> None:
@@ -56,37 +56,39 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
         self.metric: M = metric
 
     def update(self, *args: Any, is_duplicate: Tensor | Sequence[bool], **kwargs: Any) -> None:
-        """Collect the samples of a batch that are no duplicates.
+        """Update the metric with the samples of a batch that are not duplicates.
 
         Args:
-            *args: What the metric's own ``update`` takes: tensors with one row a sample and lists with one entry a
-                sample. Numbers, strings and None are passed on as they are.
-            is_duplicate: bool ``(B,)``, as ``batch_duplicates(batch)`` gives it.
-            **kwargs: The same by name.
+            *args: Arguments of the metric's own ``update``: tensors with one row per sample, or lists with one entry
+                per sample. Numbers, strings and None are passed on unchanged.
+            is_duplicate: bool ``(B,)``, such as ``batch_duplicates(batch)``.
+            **kwargs: Keyword arguments of the metric's own ``update``.
 
         Raises:
-            TypeError: If a value is of another type, or dicts and rows come together.
+            TypeError: If a value is of another type, or lists of dicts are mixed with tensors.
             ValueError: If a value has another number of samples.
         """
         marks = torch.as_tensor(is_duplicate).tolist()
         values = (*args, *kwargs.values())
         for value in values:
             _check(value, marks)
-        of_dicts = any(map(_is_of_dicts, values))
-        if any(marks) and (of_dicts or not all(marks)):
-            change = _emptied if of_dicts else _without_rows
-            args = tuple(change(value, marks) for value in args)
-            kwargs = {name: change(value, marks) for name, value in kwargs.items()}
-        before = [] if of_dicts or not all(marks) else _states(self.metric)
+        has_dicts = any(map(_is_dict_list, values))
+        # See NOTE [Neutral, not missing]: an update with duplicates alone is undone instead of changed.
+        only_duplicates = all(marks) and not has_dicts
+        if any(marks) and not only_duplicates:
+            neutralize = _empty_duplicates if has_dicts else _drop_rows
+            args = tuple(neutralize(value, marks) for value in args)
+            kwargs = {name: neutralize(value, marks) for name, value in kwargs.items()}
+        saved_states = _copy_states(self.metric) if only_duplicates else []
         cast(Any, self.metric).update(*args, **kwargs)
-        _forget(before)
+        _undo_update(saved_states)
 
     def compute(self) -> Any:
         """Return the value of everything collected since the last reset, over all ranks."""
         return cast(Any, self.metric).compute()
 
     def reset(self) -> None:
-        """Forget what was collected."""
+        """Clear the collected data."""
         super().reset()
         cast(Any, self.metric).reset()
 
@@ -95,17 +97,17 @@ def _is_per_sample(value: Any) -> bool:
     return isinstance(value, Tensor | list | tuple)
 
 
-def _is_of_dicts(value: Any) -> bool:
-    return isinstance(value, list | tuple) and any(isinstance(one, Mapping) for one in value)
+def _is_dict_list(value: Any) -> bool:
+    return isinstance(value, list | tuple) and any(isinstance(entry, Mapping) for entry in value)
 
 
 def _check(value: Any, marks: Sequence[bool]) -> None:
     if value is None or isinstance(value, bool | int | float | str):
         return
     if not _is_per_sample(value) or (isinstance(value, Tensor) and value.ndim == 0):
-        found = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
+        kind = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(
-            f"expected a tensor with one row a sample, or a list with one entry a sample, got a {found}; give the "
+            f"expected a tensor with one row a sample, or a list with one entry a sample, got a {kind}; give the "
             'values of the samples, such as a loss with reduction="none"'
         )
     if len(value) != len(marks):
@@ -114,41 +116,45 @@ def _check(value: Any, marks: Sequence[bool]) -> None:
         )
 
 
-def _without_rows(value: Any, marks: Sequence[bool]) -> Any:
+def _drop_rows(value: Any, marks: Sequence[bool]) -> Any:
     rows = [row for row, mark in enumerate(marks) if not mark]
     if isinstance(value, Tensor):
         return value[rows]
     return [value[row] for row in rows] if _is_per_sample(value) else value
 
 
-def _emptied(value: Any, marks: Sequence[bool]) -> Any:
-    """Return a list of dicts, each of a duplicate without objects."""
+def _empty_duplicates(value: Any, marks: Sequence[bool]) -> Any:
+    """Return a list of dicts in which duplicates have no objects."""
     if not _is_per_sample(value):
         return value
-    if not _is_of_dicts(value):
+    if not _is_dict_list(value):
         raise TypeError(
-            f"a {type(value).__name__} without dicts comes with a list of dicts; the rule is one dict a sample in all."
+            f"got a {type(value).__name__} without dicts next to a list of dicts; give one dict per sample in every "
+            "argument"
         )
     return [
-        {name: held[:0] if isinstance(held, Tensor) and held.ndim else held for name, held in one.items()}
+        {
+            name: field[:0] if isinstance(field, Tensor) and field.ndim else field
+            for name, field in entry.items()
+        }
         if mark
-        else one
-        for one, mark in zip(value, marks, strict=True)
+        else entry
+        for entry, mark in zip(value, marks, strict=True)
     ]
 
 
-def _states(metric: nn.Module) -> list[tuple[Metric, dict[str, Any]]]:
-    """Return the states of a metric and of those inside of it, for `_forget`."""
+def _copy_states(metric: nn.Module) -> list[tuple[Metric, dict[str, Any]]]:
+    """Copy the states of a metric and of the metrics inside it, for `_undo_update`."""
     return [
-        (one, {name: list(s) if isinstance(s, list) else s.clone() for name, s in one.metric_state.items()})
-        for one in metric.modules()
-        if isinstance(one, Metric)
+        (part, {name: list(s) if isinstance(s, list) else s.clone() for name, s in part.metric_state.items()})
+        for part in metric.modules()
+        if isinstance(part, Metric)
     ]
 
 
-def _forget(before: list[tuple[Metric, dict[str, Any]]]) -> None:
-    """Take an update back, but for an entry without rows wherever it added one to a list."""
-    for metric, states in before:
+def _undo_update(saved_states: list[tuple[Metric, dict[str, Any]]]) -> None:
+    """Restore states, except that an entry which was added to a list stays there without rows."""
+    for metric, states in saved_states:
         for name, state in states.items():
             if isinstance(state, list):
                 state += [_no_rows(entry) for entry in getattr(metric, name)[len(state) :]]

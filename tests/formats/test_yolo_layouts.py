@@ -154,7 +154,7 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         ("names: [cat, '']\n", "none empty"),
         ("nc: 3\nnames: [cat, dog]\n", "it has 2 names of classes, and another number of them"),
         ("train: nowhere\nnames: [cat]\n", "train names 'nowhere', which is neither a folder nor a file here"),
-        ("train: {a: b}\nnames: [cat]\n", "train names .*, which is no folder"),
+        ("train: {a: b}\nnames: [cat]\n", "train names .*, which is neither a folder"),
         (f"{NAMES}kpt_shape: [2, 4]\n", r"kpt_shape=\[2, 4\] with 2 names; \[points, 2 or 3\] expected"),
         (f"{NAMES}kpt_shape: [999999999, 3]\n", r"kpt_shape=\[999999999, 3\]"),
         (f"{NAMES}kpt_shape: [-1, 3]\n", r"kpt_shape=\[-1, 3\]"),

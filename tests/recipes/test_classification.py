@@ -100,7 +100,7 @@ def test_sizes_are_free_and_uint8_images_are_scaled_to_the_unit_range() -> None:
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     batch = classification_batch(1, labels=torch.tensor([label]))
-    with pytest.raises(ValueError, match="must lie in 0 to 1"):
+    with pytest.raises(ValueError, match="must be in 0 to 1"):
         task().training_step(batch, 0)
 
 

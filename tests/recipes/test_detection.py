@@ -194,7 +194,7 @@ def test_crowd_regions_reach_neither_the_loss_nor_the_scores() -> None:
 @pytest.mark.parametrize("label", [0, 3])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     images, targets = batch(1)
-    with pytest.raises(ValueError, match=r"must lie in 1 to 2"):
+    with pytest.raises(ValueError, match=r"must be in 1 to 2"):
         module().training_step((images, [{**targets[0], "labels": torch.tensor([label])}]), 0)
 
 
@@ -266,7 +266,7 @@ def test_labels_without_a_name_are_refused_before_the_transfer() -> None:
     task = module()
     task.check_batch((images, targets))
     wrong = [target | {"labels": torch.full_like(target["labels"], 99)} for target in targets]
-    with pytest.raises(ValueError, match="labels 99 to 99 must lie in 1 to"):
+    with pytest.raises(ValueError, match="labels 99 to 99 must be in 1 to"):
         task.check_batch((images, wrong))
     task.check_batch({"images": images})  # a batch transform may read it
 

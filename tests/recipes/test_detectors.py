@@ -209,7 +209,7 @@ def test_a_model_of_keypoints_is_refused() -> None:
         return model
 
     with pytest.raises(
-        ValueError, match="trains on keypoints, which DetectionTask does not give; take MultiTask"
+        ValueError, match="trains on keypoints, which DetectionTask does not pass on; use MultiTask"
     ):
         DetectionTask(build, class_names=NAMES)
 

@@ -16,7 +16,7 @@ def face(**changes: Any) -> dict[str, Tensor]:
     """Eyes 10 pixels apart in a box of 8 x 18; errors of 1, 2 and 5 pixels, the last point absent."""
     values = {
         "predicted": torch.tensor([[[1.0, 0.0], [10.0, 2.0], [8.0, 9.0], [77.0, 77.0]]]),
-        "wanted": torch.tensor([[[0.0, 0.0], [10.0, 0.0], [5.0, 5.0], [0.0, 0.0]]]),
+        "target": torch.tensor([[[0.0, 0.0], [10.0, 0.0], [5.0, 5.0], [0.0, 0.0]]]),
         "mask": torch.tensor([[True, True, True, False]]),
         "boxes": torch.tensor([[0.0, 0.0, 8.0, 18.0]]),
     }
@@ -71,12 +71,12 @@ def test_auc_is_the_area_under_the_cumulative_errors(threshold: float, share: fl
 
 
 def test_points_without_error_have_the_whole_area() -> None:
-    assert scores(face(predicted=face()["wanted"])).auc == 1.0
+    assert scores(face(predicted=face()["target"])).auc == 1.0
 
 
 def test_what_is_masked_changes_nothing() -> None:
     other = face()
-    other["wanted"][0, 3] = float("nan")
+    other["target"][0, 3] = float("nan")
     other["predicted"][0, 3] = float("inf")
     assert scores(other) == scores(face())
 
@@ -94,7 +94,7 @@ def test_a_face_that_cannot_be_measured_is_counted_apart() -> None:
 
 
 def test_eyes_at_one_place_give_no_size() -> None:
-    together = face(wanted=torch.zeros(1, 4, 2))
+    together = face(target=torch.zeros(1, 4, 2))
     assert scores(together, normalize_by="pair", normalization_pair=(0, 1)).num_excluded == 1
 
 

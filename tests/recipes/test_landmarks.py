@@ -137,7 +137,7 @@ def test_the_error_is_normalised_as_asked_or_by_what_is_known(
 @pytest.mark.parametrize("label", [-1, 2])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     batch = landmark_batch(1)._replace(labels=torch.tensor([label]))
-    with pytest.raises(ValueError, match="must lie in 0 to 1"):
+    with pytest.raises(ValueError, match="must be in 0 to 1"):
         task(class_names=CLASSES).training_step(batch, 0)
     overfit(task(), batch, steps=1)  # without a class head nobody asks
 

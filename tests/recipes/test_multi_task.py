@@ -218,16 +218,16 @@ def test_uint8_images_are_scaled_to_the_unit_range() -> None:
 @pytest.mark.parametrize("label", [0, 3])
 def test_a_label_outside_the_class_names_is_refused(label: int) -> None:
     batch = multi_task_batch(1)
-    with pytest.raises(ValueError, match=r"must lie in 1 to 2 \(0 is background\)"):
+    with pytest.raises(ValueError, match=r"must be in 1 to 2 \(0 is background\)"):
         task().training_step(batch._replace(labels=torch.full_like(batch.labels, label)), 0)
 
 
 def test_batches_that_do_not_fit_the_names_are_refused_with_the_remedy() -> None:
     batch = multi_task_batch(1)
     wrong = batch._replace(attributes={"finish": torch.full_like(batch.labels, 2)})
-    with pytest.raises(ValueError, match="must lie in 0 to 1 for 'finish'"):
+    with pytest.raises(ValueError, match="must be in 0 to 1 for 'finish'"):
         task().training_step(wrong, 0)
-    with pytest.raises(ValueError, match="must lie in 0 to 1 for 'finish'"):
+    with pytest.raises(ValueError, match="must be in 0 to 1 for 'finish'"):
         task().check_batch(wrong)  # before the transfer
     with pytest.raises(ValueError, match=r"no attributes \['colour'\]"):
         task(attributes={"colour": ("red", "blue")}).training_step(batch, 0)

@@ -137,7 +137,7 @@ def test_a_plateau_is_one_of_the_monitored_score(tmp_path: Any) -> None:
         ({"scheduler_interval": "epoch"}, "WarmupCosineLR steps by step"),
         (
             {"scheduler": partial(OneCycleLR, max_lr=0.1, total_steps=8), "lr_scales": {"body.*": 0.1}},
-            "OneCycleLR sets learning rates of its own",
+            "OneCycleLR sets its own learning rates",
         ),
     ],
 )

@@ -241,7 +241,7 @@ def test_an_absent_file_is_refused_with_what_else_to_give(tmp_path: Path) -> Non
 def test_weights_of_another_architecture_are_refused_with_the_names_that_differ(tmp_path: Path) -> None:
     path = write_pth(nn.Sequential(nn.Linear(3, 8)), tmp_path / "other")
     with pytest.raises(
-        ValueError, match=r"are not those of a Net: 8 missing, such as .*; 2 unknown, such as 0\.bias"
+        ValueError, match=r"do not fit a Net: 8 missing, such as .*; 2 unknown, such as 0\.bias"
     ):
         load_weights(Net(), path)
     wide = Net()
