@@ -149,7 +149,7 @@ def test_strings_are_samples_and_options_are_passed_on() -> None:
         (([1, 2], torch.zeros(3)), ValueError, "2 samples and is_duplicate 3"),
         ((torch.tensor(0.5),), TypeError, 'reduction="none"'),
         (({"boxes": torch.zeros(3)},), TypeError, "got a dict"),
-        (([{}, {}, {}], torch.zeros(3)), TypeError, "one dict a sample in all"),
+        (([{}, {}, {}], torch.zeros(3)), TypeError, "one dict per sample in every argument"),
     ],
 )
 def test_what_is_not_of_samples_is_refused(values: Any, error: Any, message: str) -> None:
