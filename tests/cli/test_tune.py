@@ -1,4 +1,4 @@
-"""``lit-loader tune``: a real run on a small set, the words to paste, and errors with their remedy."""
+"""``lit-loader tune``: a real run on a small set, the printed overrides, and errors with their remedy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SMALL = [
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
-    """The current folder, with a cache of its own below it."""
+    """The current folder, which contains the cache."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     return tmp_path
@@ -39,37 +39,41 @@ def folder(tmp_path, monkeypatch):
 
 @pytest.fixture
 def by_formula(monkeypatch):
-    """Replaces measuring: 100 samples/s for each worker up to two, threads a quarter more; no time passes."""
-    asked = []
+    """Replace measurements by a formula: 100 samples/s per worker up to two, threads a quarter more; no time passes."""
+    calls = []
 
     def measure(self, candidate, seconds):
-        asked.append((candidate, torch.get_num_threads(), self._step_s))
+        calls.append((candidate, torch.get_num_threads(), self._step_s))
         rate = 100 * min(2, candidate.num_workers) * (1.25 if candidate.is_threaded else 1) or 90
         return figures(candidate, rate=rate, memory_bytes=1 << 28)
 
     monkeypatch.setattr(LoaderMeter, "__call__", measure)
-    return asked
+    return calls
 
 
-def test_a_real_run_measures_both_methods_and_its_words_compose(command, folder):
+def test_real_run_measures_both_methods_and_its_overrides_compose(command, folder):
     words = ["--budget", "3", "--max-workers", "1"]
     command("tune", *SMALL, *words, "--json", "--no-progress")
     assert command.err == ""
-    told = json.loads(command.out)
-    assert {each["candidate"]["method"] for each in told["medians"]} == {"inline", "thread", METHODS[1]}
-    assert told["refused"] == []
-    for each in told["medians"]:
-        assert each["samples_per_s"] > 0
-        assert each["cpu_s_per_sample"] > 0
-        assert each["memory_bytes"] > 1 << 20
-    best = Candidate(**told["best"])
-    datamodule = build_datamodule(compose_config(overrides=[*SMALL, *shlex.split(told["overrides"])]))
-    wanted = {**best.settings(), "multiprocessing_context": None}  # fork is what this platform does unasked
-    assert {name: getattr(datamodule.workers, name) for name in wanted} == wanted
-    assert told["verdicts"]
+    report = json.loads(command.out)
+    assert {medians["candidate"]["method"] for medians in report["medians"]} == {
+        "inline",
+        "thread",
+        METHODS[1],
+    }
+    assert report["refused"] == []
+    for medians in report["medians"]:
+        assert medians["samples_per_s"] > 0
+        assert medians["cpu_s_per_sample"] > 0
+        assert medians["memory_bytes"] > 1 << 20
+    best = Candidate(**report["best"])
+    datamodule = build_datamodule(compose_config(overrides=[*SMALL, *shlex.split(report["overrides"])]))
+    settings = {**best.settings(), "multiprocessing_context": None}  # fork is this platform's default
+    assert {name: getattr(datamodule.workers, name) for name in settings} == settings
+    assert report["verdicts"]
 
 
-def test_what_is_told_to_a_person(command, folder, by_formula):
+def test_text_output_has_table_reasons_and_overrides(command, folder, by_formula):
     command("tune", *SMALL)
     assert "training batches, medians" in command.out
     assert "* 2 thread, prefetch 2" in command.out
@@ -79,7 +83,7 @@ def test_what_is_told_to_a_person(command, folder, by_formula):
     assert "measuring inline" in command.err  # the progress
 
 
-def test_a_choice_of_slower_settings_is_explained(command, folder, by_formula, monkeypatch):
+def test_choice_of_slower_settings_is_explained(command, folder, by_formula, monkeypatch):
     monkeypatch.setattr(
         "lit_loader.app.commands.tune.explain_choice", lambda result: f"{len(result.measured)} settings"
     )
@@ -88,24 +92,24 @@ def test_a_choice_of_slower_settings_is_explained(command, folder, by_formula, m
     assert "settings" in json.loads(command("tune", *SMALL, "--no-progress", "--json"))["choice"]
 
 
-def test_the_progress_can_be_left_out(command, folder, by_formula):
+def test_no_progress_leaves_stderr_empty(command, folder, by_formula):
     command("tune", *SMALL, "--no-progress")
     assert command.err == ""
 
 
-def test_the_method_and_the_number_of_workers_can_be_limited(command, folder, by_formula):
+def test_method_and_number_of_workers_can_be_limited(command, folder, by_formula):
     words = ["--method", "spawn", "--method", "fork", "--max-workers", "1", "--json"]
-    told = json.loads(command("tune", *SMALL, *words))
+    report = json.loads(command("tune", *SMALL, *words))
     assert {candidate.method for candidate, *_ in by_formula} == {"inline", "spawn", "fork"}
     assert max(candidate.num_workers for candidate, *_ in by_formula) == 1
-    assert told["best"]["method"] in ("spawn", "fork")
+    assert report["best"]["method"] in ("spawn", "fork")
 
 
-def test_the_threads_and_the_step_of_the_run_are_used_and_put_back(command, folder, by_formula):
-    before = torch.get_num_threads()
+def test_torch_threads_and_step_of_the_run_are_used_and_restored(command, folder, by_formula):
+    num_threads = torch.get_num_threads()
     command("tune", *SMALL, "num_threads=2", "--simulate-step", "40")
     assert {(threads, step_s) for _, threads, step_s in by_formula} == {(2, 0.04)}
-    assert torch.get_num_threads() == before
+    assert torch.get_num_threads() == num_threads
 
 
 @pytest.mark.parametrize(
@@ -124,40 +128,40 @@ def test_the_threads_and_the_step_of_the_run_are_used_and_put_back(command, fold
         ),
     ],
 )
-def test_the_words_fit_the_config(command, folder, by_formula, overrides, words):
-    told = json.loads(command("tune", *SMALL, *overrides, "--method", METHODS[1], "--json"))
-    assert told["overrides"] == words
+def test_overrides_fit_the_config(command, folder, by_formula, overrides, words):
+    report = json.loads(command("tune", *SMALL, *overrides, "--method", METHODS[1], "--json"))
+    assert report["overrides"] == words
 
 
-def test_threads_take_a_start_method_back(command, folder, by_formula):
-    told = json.loads(command("tune", *SMALL, "workers.multiprocessing_context=spawn", "--json"))
-    assert "workers.multiprocessing_context=null" in told["overrides"]
-    given = [*SMALL, "workers.multiprocessing_context=spawn", *shlex.split(told["overrides"])]
-    assert build_datamodule(compose_config(overrides=given)).workers.worker_method == "thread"
+def test_threads_reset_the_start_method(command, folder, by_formula):
+    report = json.loads(command("tune", *SMALL, "workers.multiprocessing_context=spawn", "--json"))
+    assert "workers.multiprocessing_context=null" in report["overrides"]
+    overrides = [*SMALL, "workers.multiprocessing_context=spawn", *shlex.split(report["overrides"])]
+    assert build_datamodule(compose_config(overrides=overrides)).workers.worker_method == "thread"
 
 
 @pytest.mark.parametrize("step", [[], ["--simulate-step", "40"]])
-def test_what_auto_would_take_is_told_with_the_reason(command, folder, by_formula, monkeypatch, step):
+def test_choice_of_auto_is_printed_with_its_reason(command, folder, by_formula, monkeypatch, step):
     host = Resources(num_cores=2)
     monkeypatch.setattr("lit_loader.app.commands.tune.read_resources", lambda **_: host)
     words = [*SMALL, "--method", "fork", *step]
-    found = json.loads(command("tune", *words, "--json"))
-    assert (found["best"]["num_workers"], found["auto"]["num_workers"]) == (2, 1)
+    report = json.loads(command("tune", *words, "--json"))
+    assert (report["best"]["num_workers"], report["auto"]["num_workers"]) == (2, 1)
     out = command("tune", *words)
     assert "num_workers='auto' is 1: 2 cores, of which the training step keeps one; 100 samples/s were" in out
     assert ("workers had every core: pass --simulate-step MS" in out) is (not step)
 
 
-def test_inline_needs_one_word(command, folder, monkeypatch):
+def test_inline_needs_one_override(command, folder, monkeypatch):
     monkeypatch.setattr(
         LoaderMeter, "__call__", lambda self, c, s: figures(c, rate=100 if c == INLINE else 50)
     )
-    told = json.loads(command("tune", *SMALL, "--json"))
-    assert told["overrides"] == "workers.num_workers=0"
-    assert "nothing_to_gain" in {verdict["name"] for verdict in told["verdicts"]}
+    report = json.loads(command("tune", *SMALL, "--json"))
+    assert report["overrides"] == "workers.num_workers=0"
+    assert "nothing_to_gain" in {verdict["name"] for verdict in report["verdicts"]}
 
 
-def test_settings_that_cannot_be_used_are_told_with_the_reason(command, folder, monkeypatch):
+def test_unusable_settings_are_printed_with_their_reason(command, folder, monkeypatch):
     def measure(self, candidate, seconds):
         if candidate.is_threaded:
             raise RuntimeError("draws from numpy.random")
@@ -177,25 +181,25 @@ datamodule: {_target_: own_module_of_a_test.Own, source: '${dataset}', batch_siz
 OWN_MODULE = "from lit_loader import DetectionDataModule\nclass Own(DetectionDataModule): pass\n"
 
 
-def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formula):
+def test_own_config_and_its_module_are_found(command, folder, by_formula):
     (folder / "app").mkdir()
     (folder / "app" / "mine.yaml").write_text(OWN)
     (folder / "own_module_of_a_test.py").write_text(OWN_MODULE)
-    before = list(sys.path)
+    original_path = list(sys.path)
     try:
-        told = json.loads(command("tune", "--config-dir", "app", "--config-name", "mine", "--json"))
+        report = json.loads(command("tune", "--config-dir", "app", "--config-name", "mine", "--json"))
     finally:
         sys.modules.pop("own_module_of_a_test", None)
     words = (
         "+datamodule.workers.num_workers=2 +datamodule.workers.worker_method=thread "
         "+datamodule.workers.prefetch_factor=2"
     )
-    assert told["overrides"] == words
-    assert sys.path == before
+    assert report["overrides"] == words
+    assert sys.path == original_path
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--budget", "soon"], "--budget: invalid float value: 'soon'"),
         (["--budget", "0"], "--budget 0 must be a time above 0 seconds"),
@@ -215,18 +219,18 @@ def test_a_config_of_ones_own_and_its_module_are_found(command, folder, by_formu
     ],
     ids=str,
 )
-def test_a_wrong_command_or_config_ends_with_two_and_the_remedy(command, folder, words, told):
+def test_wrong_command_or_config_exits_with_2_and_a_remedy(command, folder, words, message):
     command("tune", "dataset=shapes", *words, code=2)
-    assert told in command.err
+    assert message in command.err
     assert list(folder.iterdir()) == []
 
 
-def test_data_that_cannot_be_used_ends_with_one(command, folder):
+def test_unusable_data_exits_with_1(command, folder):
     command("tune", *SMALL, "datamodule.batch_size=64", "datamodule.drop_last=true", "--no-progress", code=1)
     assert "training has no batch: 40 samples" in command.err
 
 
-def test_ctrl_c_ends_it_without_a_traceback(command, folder, monkeypatch):
+def test_ctrl_c_ends_tune_without_a_traceback(command, folder, monkeypatch):
     def stop(self, candidate, seconds):
         raise KeyboardInterrupt
 
@@ -235,30 +239,30 @@ def test_ctrl_c_ends_it_without_a_traceback(command, folder, monkeypatch):
     assert "stopped" in command.err
 
 
-def test_the_documented_commands_compose(folder, monkeypatch):
+def test_documented_commands_compose(folder, monkeypatch):
     root = Path(__file__).parents[2]
     written = commands(PAGES["workers"], "lit-loader tune")
     assert len(written) >= 3
-    asked: list[Namespace] = []
-    monkeypatch.setattr("lit_loader.app.commands.tune.tune", asked.append)
+    parsed: list[Namespace] = []
+    monkeypatch.setattr("lit_loader.app.commands.tune.tune", parsed.append)
     for words in written:
         assert main(["tune", *words]) == 0
-        arguments = asked[-1]
+        arguments = parsed[-1]
         directory = arguments.config_dir and root / arguments.config_dir
         cfg = compose_config(directory, arguments.config_name, arguments.overrides)
         assert cfg.datamodule.workers.num_workers == 2
 
 
-def test_the_examples_of_the_help_are_complete(command, folder, monkeypatch):
+def test_examples_of_the_help_are_complete(command, folder, monkeypatch):
     help_text = command("tune", "--help")
     assert "formats to read" not in help_text
     assert "exit codes: 0 done" in help_text
-    asked: list[Namespace] = []
-    monkeypatch.setattr("lit_loader.app.commands.tune.tune", asked.append)
+    parsed: list[Namespace] = []
+    monkeypatch.setattr("lit_loader.app.commands.tune.tune", parsed.append)
     examples = help_text[help_text.index("Examples:") :].splitlines()
     words = [shlex.split(line) for line in examples if line.startswith("  lit-loader tune")]
     assert len(words) == 3
-    assert [main(each[1:]) for each in words] == [0, 0, 0]
-    for arguments in asked:
+    assert [main(line[1:]) for line in words] == [0, 0, 0]
+    for arguments in parsed:
         assert arguments.budget > 0
-    compose_config(overrides=asked[1].overrides)
+    compose_config(overrides=parsed[1].overrides)

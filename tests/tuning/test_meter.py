@@ -1,4 +1,4 @@
-"""The meter measures what really arrives, leaves nothing behind, and gives the settings back."""
+"""The meter counts samples and CPU time, leaves nothing behind, and restores the settings."""
 
 from __future__ import annotations
 
@@ -13,10 +13,12 @@ from lit_loader.samplers import RandomSampler
 
 
 class Timed(Dataset):
-    """Samples that take a known time: of the core, or asleep."""
+    """Dataset whose samples need a known time, computing or asleep."""
 
     def __init__(self, *, busy_s=0.0, sleep_s=0.0, length=64):
-        self.busy_s, self.sleep_s, self.length = busy_s, sleep_s, length
+        self.busy_s = busy_s
+        self.sleep_s = sleep_s
+        self.length = length
 
     def __len__(self):
         return self.length
@@ -32,7 +34,8 @@ class Timed(Dataset):
 class Module(LoaderDataModule):
     def __init__(self, dataset, **settings):
         super().__init__(seed=0, **settings)
-        self.dataset, self.made = dataset, []
+        self.dataset = dataset
+        self.loaders = []
 
     def stage_data(self, stage):
         return [(self.dataset, RandomSampler(self.dataset))]
@@ -41,47 +44,47 @@ class Module(LoaderDataModule):
         return None
 
     def train_dataloader(self):
-        self.made.append(super().train_dataloader())
-        return self.made[-1]
+        self.loaders.append(super().train_dataloader())
+        return self.loaders[-1]
 
 
 @pytest.mark.parametrize("candidate", [INLINE, Candidate(2, "thread", 2), Candidate(2, "fork", 2)], ids=str)
 def test_cpu_time_is_counted_wherever_it_is_spent(candidate):
-    found = LoaderMeter(Module(Timed(busy_s=0.004), batch_size=4))(candidate, 0.6)
-    assert found.candidate == candidate
-    assert found.samples_per_s > 0
-    assert 0.75 * 0.004 < found.cpu_s_per_sample < 3 * 0.004  # and what the loader itself takes
-    in_main = found.main_cpu_s_per_sample > 0.5 * found.cpu_s_per_sample
+    measurement = LoaderMeter(Module(Timed(busy_s=0.004), batch_size=4))(candidate, 0.6)
+    assert measurement.candidate == candidate
+    assert measurement.samples_per_s > 0
+    assert 0.75 * 0.004 < measurement.cpu_s_per_sample < 3 * 0.004  # the loader needs some CPU time, too
+    in_main = measurement.main_cpu_s_per_sample > 0.5 * measurement.cpu_s_per_sample
     assert in_main is (candidate.method != "fork")
-    assert found.memory_bytes > 1 << 20
-    assert found.wall_s >= 0.6
-    assert found.start_s > 0
+    assert measurement.memory_bytes > 1 << 20
+    assert measurement.wall_s >= 0.6
+    assert measurement.start_s > 0
 
 
 @pytest.mark.parametrize("drop_last", [True, False])
-def test_the_rate_counts_samples_not_batches(drop_last):
+def test_rate_counts_samples_not_batches(drop_last):
     # one sample takes 4 ms, the last batch of six has two samples
-    found = LoaderMeter(Module(Timed(sleep_s=0.004, length=22), batch_size=4, drop_last=drop_last))(
+    measurement = LoaderMeter(Module(Timed(sleep_s=0.004, length=22), batch_size=4, drop_last=drop_last))(
         INLINE, 0.4
     )
-    assert found.samples_per_s <= 250
-    assert found.cpu_s_per_sample < 0.004
+    assert measurement.samples_per_s <= 250
+    assert measurement.cpu_s_per_sample < 0.004
 
 
-def test_a_turn_is_counted_even_if_it_takes_longer_than_asked_for():
-    found = LoaderMeter(Module(Timed(sleep_s=0.05), batch_size=2))(Candidate(2, "thread", 1), 0.01)
-    assert found.wall_s >= 0.05
-    assert found.samples_per_s > 0
+def test_one_turn_is_counted_even_if_it_is_slow():
+    measurement = LoaderMeter(Module(Timed(sleep_s=0.05), batch_size=2))(Candidate(2, "thread", 1), 0.01)
+    assert measurement.wall_s >= 0.05
+    assert measurement.samples_per_s > 0
 
 
-def test_a_step_of_the_consumer_lowers_the_rate_of_inline_by_its_time():
-    found = LoaderMeter(Module(Timed(sleep_s=0.01), batch_size=2), step_s=0.05)(INLINE, 0.3)
-    assert found.samples_per_s <= 2 / 0.07
-    assert found.main_cpu_s_per_sample > 0.003  # of 0.025, were the core its own
+def test_simulated_step_lowers_the_rate_of_inline():
+    measurement = LoaderMeter(Module(Timed(sleep_s=0.01), batch_size=2), step_s=0.05)(INLINE, 0.3)
+    assert measurement.samples_per_s <= 2 / 0.07
+    assert measurement.main_cpu_s_per_sample > 0.003  # of 0.025, were the core its own
 
 
 @pytest.mark.parametrize("candidate", [Candidate(2, "thread", 4), Candidate(3, "fork", 2), INLINE], ids=str)
-def test_the_loader_has_the_settings_and_the_module_gets_its_own_back(candidate):
+def test_loader_has_the_settings_and_the_module_is_restored(candidate):
     module = Module(
         Timed(),
         batch_size=4,
@@ -89,7 +92,7 @@ def test_the_loader_has_the_settings_and_the_module_gets_its_own_back(candidate)
     )
     meter = LoaderMeter(module)
     meter(candidate, 0.05)
-    (loader,) = module.made
+    (loader,) = module.loaders
     for name, value in candidate.settings().items():
         assert getattr(loader, name) == value or name == "multiprocessing_context"
     assert loader.worker_method == ("thread" if candidate.is_threaded else "multiprocessing")
@@ -108,6 +111,6 @@ class Failing(Timed):
 
 
 @pytest.mark.parametrize("candidate", [INLINE, Candidate(1, "fork", 2), Candidate(1, "thread", 2)], ids=str)
-def test_an_error_of_a_sample_comes_out_and_nothing_stays(candidate):
+def test_error_of_a_sample_is_raised_and_nothing_is_left(candidate):
     with pytest.raises(OSError, match="cannot read sample"):
         LoaderMeter(Module(Failing(), batch_size=4))(candidate, 0.1)

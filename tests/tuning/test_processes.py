@@ -1,4 +1,4 @@
-"""What the kernel tells of processes, from made-up trees and from a real child."""
+"""Counters of processes from /proc, with fake trees and a real child process."""
 
 from __future__ import annotations
 
@@ -24,34 +24,34 @@ def add(proc, pid, parent, *, name="python", user=0, system=0, read=0, rollup=No
         (folder / "smaps_rollup").write_text(f"0-f ---p 0 0:0 0 [rollup]\nRss: 999 kB\nPss: {rollup} kB\n")
 
 
-def test_used_adds_user_and_kernel_time_of_all(tmp_path):
+def test_used_by_sums_user_and_kernel_time(tmp_path):
     add(tmp_path, 7, 1, name="a (b) c", user=2, system=1, read=100)
     add(tmp_path, 8, 7, user=1, read=1)
     assert used_by([7, 8], proc=tmp_path) == (4.0, 101)
     assert used_by([7, 99], proc=tmp_path) == (3.0, 100)
 
 
-def test_descendants_are_those_of_children_too(tmp_path):
+def test_descendants_include_children_of_children(tmp_path):
     for pid, parent in ((2, 1), (3, 2), (4, 3), (5, 1), (6, 4)):
         add(tmp_path, pid, parent)
     assert descendants(2, proc=tmp_path) == {3, 4, 6}
     assert descendants(5, proc=tmp_path) == set()
 
 
-def test_memory_is_the_proportional_share(tmp_path):
+def test_memory_is_the_proportional_set_size(tmp_path):
     add(tmp_path, 7, 1, rollup=1000)
     add(tmp_path, 8, 1, rollup=24)
     assert memory_bytes([7, 8], proc=tmp_path) == 1 << 20
     assert memory_bytes([99], proc=tmp_path) is None
 
 
-def test_busy_time_leaves_idling_and_waiting_for_disks_out(tmp_path):
+def test_busy_time_excludes_idle_and_iowait(tmp_path):
     (tmp_path / "stat").write_text(f"cpu  {3 * TICKS} 0 {TICKS} 500 70 0 0 {TICKS} 900 0\ncpu0 1 1 1 1\n")
     assert busy_cores_s(proc=tmp_path) == pytest.approx(5.0)
     assert busy_cores_s(proc=tmp_path / "none") is None
 
 
-def test_a_real_child_is_seen_working():
+def test_busy_child_process_is_measured():
     code = "import sys, time; end = time.process_time() + 0.3\nwhile time.process_time() < end: pass\nsys.stdin.read()"
     child = subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE)
     try:

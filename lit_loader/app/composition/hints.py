@@ -110,7 +110,8 @@ def _allow_lazy_help() -> Iterator[None]:
         return
 
     def check_text(parser: argparse.ArgumentParser, action: argparse.Action) -> None:
-        if isinstance(action.help, str | None):
+        lazy_help: Any = action.help
+        if isinstance(lazy_help, str | None):
             check_help(parser, action)
         else:
             restore()  # Hydra has only one such argument, and no job has started yet
