@@ -438,10 +438,24 @@ class Rows:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
         objects = self.objects
         index = -1 if index is None else index
-        source = (self._file_number, line or 0, index)
-        objects.packed += _PACK.pack(*box, image, label, layout, *source, kind, flags)
-        # The remaining values are optional, so they are stored apart from the records and refer to their row.
-        row = len(objects.packed) // _PACK.size - 1
+        file = self._file_number
+        objects.packed += _PACK.pack(*box, image, label, layout, file, line or 0, index, kind, flags)
+        # Most objects have none of the optional values, and then this check is faster than a call.
+        has_number = object_id is not None or area is not None
+        if polygons or attributes or has_number or run_lengths is not None:
+            self._add_optional(polygons, run_lengths, object_id, area, attributes)
+
+    def _add_optional(
+        self,
+        polygons: Sequence[Sequence[float]],
+        run_lengths: RunLengths | None,
+        object_id: int | None,
+        area: float | None,
+        attributes: Mapping[str, str],
+    ) -> None:
+        """Add the optional values of the latest object, which are stored apart from the records by row."""
+        objects = self.objects
+        row = len(objects) - 1
         for polygon in polygons:
             objects.polygon_rows.append(row)
             objects.polygon_lengths.append(len(polygon))
