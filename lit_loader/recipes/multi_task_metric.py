@@ -162,11 +162,12 @@ def match_detections(
     """
     pairs: list[tuple[int, int]] = []
     if len(boxes) and len(objects):
+        # Copied once; the loop would otherwise wait for the device at every step.
         overlaps = box_iou(boxes, objects).cpu()
         for row in scores.argsort(descending=True, stable=True).tolist():
             best = int(overlaps[row].argmax())
             if overlaps[row, best] >= min_iou:
                 pairs.append((row, best))
-                overlaps[:, best] = -1.0
+                overlaps[:, best] = -1.0  # no other detection may take this object
     rows = torch.tensor(pairs, dtype=torch.int64, device=boxes.device).reshape(-1, 2)
     return rows[:, 0], rows[:, 1]

@@ -185,6 +185,7 @@ class _File:
         """
         rows = self._rows
         ids = sorted(self._categories, key=lambda category_id: (isinstance(category_id, str), category_id))
+        # The order of the classes must not depend on the order of the entries.
         self._categories = {category_id: self._categories[category_id] for category_id in ids}
         schema = (self._options.given_keypoints() or self._keypoints()) if self._options.keypoints else None
         names = tuple(dict.fromkeys(name for name, _ in self._categories.values()))
@@ -243,7 +244,7 @@ class _File:
                 if type(record) is not dict:
                     raise ValueError(_not_object_message(record))
                 add(position, record)
-            except AnnotationError:
+            except AnnotationError:  # also a ValueError, but the policy asked for it
                 raise
             except (TypeError, ValueError) as error:
                 self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
@@ -331,7 +332,7 @@ class _File:
         """Add annotations; if one of them is malformed, find it by bisection."""
         try:
             self._add_columns(start, records)
-        except AnnotationError:
+        except AnnotationError:  # also a ValueError, but the policy asked for it
             raise
         except ValueError as error:
             if len(records) == 1:

@@ -167,10 +167,11 @@ class _Parser:
                     self._expat.Parse(data, not data)
                 except ExpatError as error:
                     self._fail(f"not well-formed XML ({str(error).partition(':')[0]}); correct or remove it")
-                except AnnotationError:
+                except AnnotationError:  # from a handler; it is also a ValueError
                     raise
                 except (LookupError, ValueError) as error:  # an encoding that expat does not know
                     self._fail(f"cannot be parsed as XML ({shorten(str(error))})")
+                # expat buffers an incomplete tag, so one that never ends would fill the memory.
                 if num_bytes - max(self._expat.CurrentByteIndex, 0) > _MAX_TAG_BYTES + _CHUNK_BYTES:
                     self._fail(f"a tag of more than {_MAX_TAG_BYTES} bytes; it describes no box")
                 yield from self._complete_images

@@ -90,6 +90,7 @@ def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.fl
         AnnotationError: If the file holds anything else; names file and line.
     """
     path = root / name
+    # An invalid byte is replaced, so that the error below names its line.
     content = read_bytes(root, name, max_bytes=MAX_PTS_BYTES).decode("utf-8-sig", "replace")
     stripped = (line.strip() for line in content.split("\n"))
     lines = [(number, text) for number, text in enumerate(stripped, 1) if text]

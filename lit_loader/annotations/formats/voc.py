@@ -272,7 +272,7 @@ def _parse_head(text: bytes) -> _Head:
         ValueError: If the text is not such a file, or is too long to be cached.
     """
     if len(text) > _MAX_TEXT_BYTES:
-        raise ValueError("too long")
+        raise ValueError("too long")  # lru_cache does not keep a call that raises
     root = parse_xml(text, path="")
     for tag in ("filename", "object"):
         if root.find(tag) is None or sum(1 for _ in root.iter(tag)) != 1:
