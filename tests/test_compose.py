@@ -14,11 +14,11 @@ SHAPES = ["dataset=shapes"]
 OVERRIDES = ["experiment=shapes_landmarks", "workers=threads", "datamodule.batch_size=3"]
 
 
-def test_it_is_what_hydra_composes():
+def test_config_equals_the_one_that_hydra_composes():
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
-        wanted = compose("train", overrides=OVERRIDES)
-    assert compose_config(overrides=OVERRIDES) == wanted
-    assert compose_config(CONF, "train", OVERRIDES) == wanted
+        expected = compose("train", overrides=OVERRIDES)
+    assert compose_config(overrides=OVERRIDES) == expected
+    assert compose_config(CONF, "train", OVERRIDES) == expected
     assert compose_config(str(CONF), overrides=OVERRIDES).datamodule.batch_size == 3
 
 
@@ -30,7 +30,7 @@ def test_a_folder_relative_to_the_current_one(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("given", "told"),
+    ("overrides", "message"),
     [
         ([], "You must specify 'dataset', e.g, dataset=<OPTION>"),
         ([*SHAPES, "sampler=no"], "class_balanced"),
@@ -40,14 +40,14 @@ def test_a_folder_relative_to_the_current_one(tmp_path, monkeypatch):
         ([*SHAPES, "seed=${nope:"], "mismatched input"),
     ],
 )
-def test_what_does_not_compose_or_fit_is_one_kind_of_error(given, told):
+def test_config_that_does_not_compose_or_fit_is_a_config_error(overrides, message):
     with pytest.raises(ConfigError, match=r".") as caught:
-        compose_config(overrides=given)
-    assert told in str(caught.value)
-    compose_config(overrides=SHAPES)  # nothing of the failed one is left
+        compose_config(overrides=overrides)
+    assert message in str(caught.value)
+    compose_config(overrides=SHAPES)  # the failed one left no state behind
 
 
-def test_what_a_constructor_refuses_is_told_with_its_node():
+def test_refusal_of_a_constructor_names_its_node():
     with pytest.raises(ConfigError, match=r"datamodule: batch_size=0"):
         build_datamodule(compose_config(overrides=[*SHAPES, "datamodule.batch_size=0"]))
 

@@ -16,7 +16,7 @@ from lit_loader.app.composition import compose_config, run_with_hints
 from tests.shipped_configs import composed
 
 
-def told_of(main, capsys):
+def message_of(main, capsys):
     with pytest.raises(SystemExit) as ended:
         run_with_hints(main)
     assert ended.value.code == 1
@@ -24,7 +24,7 @@ def told_of(main, capsys):
 
 
 @pytest.mark.parametrize(
-    ("override", "told"),
+    ("override", "message"),
     [
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
         ("workers.num_worker=8", "did you mean workers.num_workers?"),
@@ -68,18 +68,18 @@ def told_of(main, capsys):
         ("datamodule.train_transforms={hflipp: 1}", "did you mean datamodule.train_transforms.hflip?"),
     ],
 )
-def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, told, capsys):
-    assert told in told_of(lambda: composed(override), capsys)
+def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, message, capsys):
+    assert message in message_of(lambda: composed(override), capsys)
 
 
 @pytest.mark.parametrize("model", ["classifier_small", "heatmaps_small", "fcos_small"])
-def test_a_key_that_is_not_there_lists_the_same_keys_with_and_without_a_plus(model, capsys, monkeypatch):
+def test_unknown_key_lists_the_same_keys_with_and_without_a_plus(model, capsys, monkeypatch):
     task = {"classifier_small": "classification", "heatmaps_small": "landmarks"}.get(model, "detection")
     words = ["dataset=shapes", f"datamodule={task}", f"model={model}"]
     messages = []
     for word in ("model.lss=1", "+model.lss=1"):
         monkeypatch.setattr(sys, "argv", ["lit-loader", *words, word])
-        messages.append(told_of(lambda word=word: compose_config(overrides=[*words, word]), capsys))
+        messages.append(message_of(lambda word=word: compose_config(overrides=[*words, word]), capsys))
     assert messages[0] == messages[1]
     assert "model has no key 'lss'" in messages[0]
     assert ("did you mean model.loss?" in messages[0]) == (task != "detection")
@@ -100,8 +100,8 @@ def test_no_hint_is_the_very_key_that_was_refused(capsys):
         def refuse(key=key):
             raise ConfigCompositionException(f"Could not override '{key}'.")
 
-        meant = re.findall(r"did you mean (.*?)\?", told_of(refuse, capsys))
-        assert key not in [each for found in meant for each in found.split(" or ")]
+        meant = re.findall(r"did you mean (.*?)\?", message_of(refuse, capsys))
+        assert key not in [suggestion for text in meant for suggestion in text.split(" or ")]
 
 
 COCO = ["dataset=files", "dataset.format=coco", "dataset.root=/x", "dataset.train=a.json"]
@@ -127,14 +127,14 @@ def test_policy_and_options_are_set_as_users_write_them(override, key, value, mo
 
 def test_a_model_of_another_task_is_refused_with_those_that_fit(capsys):
     cfg = composed("datamodule=landmarks")
-    told = told_of(
+    message = message_of(
         lambda: instantiate(cfg.model, class_names=["a"], keypoint_names=["p"], weights=None), capsys
     )
     landmarks, several = (
         ("heatmaps_resnet18", "heatmaps_small"),
         ("multi_task_fasterrcnn", "multi_task_small"),
     )
-    assert " or ".join(f"model={name}" for name in (*landmarks, *several)) + " takes it" in told
+    assert " or ".join(f"model={name}" for name in (*landmarks, *several)) + " takes it" in message
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_shipped_keys_are_set_without_a_plus(override):
 
 
 @pytest.mark.parametrize(
-    ("node", "override", "told"),
+    ("node", "override", "refusal"),
     [
         ("datamodule", "datamodule.batch_size=0", "datamodule: batch_size=0"),
         ("datamodule", "datamodule.train_transforms.hflip=2", "datamodule: hflip=2"),
@@ -158,15 +158,15 @@ def test_shipped_keys_are_set_without_a_plus(override):
         ("trainer", "+trainer.nope=5", "trainer: "),
     ],
 )
-def test_what_a_constructor_refuses_is_told_with_its_node(node, override, told, capsys, monkeypatch):
+def test_refusal_of_a_constructor_names_its_node(node, override, refusal, capsys, monkeypatch):
     monkeypatch.delenv("HYDRA_FULL_ERROR", raising=False)
     cfg = composed("sampler=class_balanced", "trainer.default_root_dir=.", override)
-    message = told_of(lambda: instantiate(cfg[node], _convert_="all"), capsys)
-    assert message.startswith(f"error in the config: {told}".replace("5.0", "5"))
+    message = message_of(lambda: instantiate(cfg[node], _convert_="all"), capsys)
+    assert message.startswith(f"error in the config: {refusal}".replace("5.0", "5"))
     assert len(message.splitlines()) == 1
 
 
-def test_the_traceback_is_there_for_who_asks(monkeypatch):
+def test_traceback_is_shown_on_request(monkeypatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(MissingConfigException):
         run_with_hints(lambda: composed("sampler=nope"))

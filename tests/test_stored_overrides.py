@@ -31,7 +31,7 @@ def run(tmp_path, monkeypatch):
     return lambda text: write_run(tmp_path, text)
 
 
-def test_they_come_before_those_of_the_command(run, capsys, tmp_path):
+def test_stored_overrides_precede_those_of_the_command(run, capsys, tmp_path):
     word = run("[experiment=shapes, trainer.max_epochs=3]")
     assert replay_overrides(["--cfg", "job", word, "seed=1"]) == [
         *("--cfg", "job", "experiment=shapes", "trainer.max_epochs=3", word, "seed=1")
@@ -58,7 +58,7 @@ def test_keys_of_one_command_are_not_replayed(run):
     assert replay_overrides([word]) == [word]
 
 
-def test_once_they_are_there_none_is_added(run):
+def test_replay_is_idempotent(run):
     words = replay_overrides([run("[experiment=shapes, +model.b=1]")])
     assert replay_overrides(words) == words
 
@@ -71,7 +71,7 @@ def test_other_checkpoints_change_nothing(tmp_path):
     assert replay_overrides(["seed=1"]) == ["seed=1"]
 
 
-def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
+def test_missing_checkpoint_is_named(run, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     with pytest.raises(
         ConfigError, match=rf"ckpt_path='best.ckpt' does not exist in {tmp_path}; a run has its"
@@ -82,7 +82,7 @@ def test_a_checkpoint_that_is_not_there_is_named(run, tmp_path, monkeypatch):
         replay_overrides([word])
 
 
-def test_a_folder_or_a_pipe_is_no_checkpoint(run, tmp_path):
+def test_folder_or_pipe_is_refused_as_checkpoint(run, tmp_path):
     run("[]")
     with pytest.raises(ConfigError, match=r"is a folder; name a file in it, such as checkpoints/best\.ckpt"):
         replay_overrides([f"ckpt_path={tmp_path}"])
@@ -92,7 +92,7 @@ def test_a_folder_or_a_pipe_is_no_checkpoint(run, tmp_path):
 
 
 @pytest.mark.parametrize("name", ["it's a run", "a=b", 'say "x"', "a,b", "{x}", "50%", "tail\\"])
-def test_a_path_may_hold_any_character(tmp_path, monkeypatch, name):
+def test_path_may_contain_any_character(tmp_path, monkeypatch, name):
     monkeypatch.chdir(tmp_path)
     word = write_run(tmp_path / name, "[seed=3]")
     replayed, checkpoint = replay_overrides([word])
@@ -152,7 +152,7 @@ def test_a_file_without_overrides_is_refused(run, text, message):
         ("+model.compile={backend: inductor, options: {cpp.cxx: [evil]}}", "chooses a compiler"),
     ],
 )
-def test_overrides_that_run_code_or_name_a_place_are_refused(run, word, reason):
+def test_overrides_that_run_code_or_name_a_location_are_refused(run, word, reason):
     checkpoint = run(f"[seed=1, {quote_yaml(word)}]")
     with pytest.raises(ConfigError, match=reason) as error:
         replay_overrides([checkpoint])
@@ -186,7 +186,7 @@ def test_shipped_keys_with_plain_values_are_replayed(run):
 @pytest.mark.parametrize(
     "word", ["paths.log_dir=/elsewhere", "callbacks.pictures.folder=/x", "dataset.cache_dir=/x"]
 )
-def test_places_that_a_run_wrote_to_are_listed_and_not_replayed(run, capsys, word):
+def test_outputs_of_a_run_are_listed_and_not_replayed(run, capsys, word):
     checkpoint = run(f"[seed=1, {word}]")
     assert replay_overrides([checkpoint]) == ["seed=1", checkpoint]
     assert f"since these name outputs: {word}" in capsys.readouterr().err
@@ -233,7 +233,7 @@ def test_terminal_escapes_of_a_run_are_not_printed(run, capsys):
     assert "\x1b" not in capsys.readouterr().err
 
 
-def test_bytes_that_are_no_text_are_refused(run, tmp_path):
+def test_file_that_is_not_text_is_refused(run, tmp_path):
     word = run("[]")
     (tmp_path / ".hydra" / "overrides.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="cannot be read"):
@@ -248,7 +248,7 @@ FRAGMENTS = [
 
 
 @given(st.lists(st.sampled_from(FRAGMENTS), min_size=2, max_size=14).map("".join))
-def test_no_mixture_of_fragments_brings_code_or_a_lookup(tmp_path_factory, word):
+def test_no_combination_of_fragments_brings_code_or_a_lookup(tmp_path_factory, word):
     folder = tmp_path_factory.getbasetemp() / "fuzz_run"
     checkpoint = write_run(folder, f"[{quote_yaml(word)}]")
     try:

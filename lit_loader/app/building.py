@@ -90,25 +90,17 @@ def build_run(
     if needs_names:
         _check_boxes(cfg)
         _check_masks(cfg)
+    # The checks above come first, since their messages say more than a mismatch of signatures.
     validate(cfg)
     accelerator = cfg.trainer.get("accelerator")
     if accelerator in ("gpu", "cuda") and not torch.accelerator.is_available():
         raise ConfigError(
             f"trainer.accelerator={accelerator}: torch finds none here; choose trainer=cpu, or install torch for it"
         )
-    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
-    extras = cfg.get("extras") or {}
-    if extras.get("ignore_warnings"):
-        warnings.simplefilter("ignore")
-    if extras.get("print_config"):
-        text = OmegaConf.to_yaml(cfg, resolve=True)
-        console().print(Syntax(text, "yaml", background_color="default"))
-    if cfg.get("seed") is not None:
-        seed_everything(cfg.seed, verbose=False)
-    if cfg.get("num_threads"):
-        torch.set_num_threads(cfg.num_threads)
+    _set_process(cfg)
     with config_errors(cfg):
         datamodule: LightningDataModule = instantiate(cfg.datamodule, _convert_="all")
+        # The model needs the names of classes, so the data is prepared before it is built.
         datamodule.prepare_data()
         stored_names = {} if checkpoint is None else _hyperparameters(read_checkpoint(checkpoint))
         # Trainer.test and Trainer.predict load the checkpoint's weights; others would be downloaded for nothing.
@@ -125,6 +117,21 @@ def build_run(
     run = Run(cfg=cfg, folder=Path(cfg.paths.output_dir), datamodule=datamodule, model=model, trainer=trainer)
     _log_hyperparameters(run)
     return run
+
+
+def _set_process(cfg: DictConfig) -> None:
+    """Apply the settings of a config to this process: warnings, seed and threads; print the config if asked for."""
+    logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
+    extras = cfg.get("extras") or {}
+    if extras.get("ignore_warnings"):
+        warnings.simplefilter("ignore")
+    if extras.get("print_config"):
+        text = OmegaConf.to_yaml(cfg, resolve=True)
+        console().print(Syntax(text, "yaml", background_color="default"))
+    if cfg.get("seed") is not None:
+        seed_everything(cfg.seed, verbose=False)
+    if cfg.get("num_threads"):
+        torch.set_num_threads(cfg.num_threads)
 
 
 def checkpoint_path(cfg: DictConfig, *, is_needed: bool = False) -> str | None:

@@ -47,6 +47,7 @@ def predict(cfg: DictConfig) -> None:
             raise ConfigError(
                 "the data has no split to predict on; name one with dataset.predict=NAME, or pass source=FOLDER"
             )
+        # Refuse a format that cannot hold the predictions before the first batch, not after the last.
         with config_errors(cfg, node="predict"):
             if isinstance(writer, PredictionWriter) and isinstance(run.datamodule, TableDataModule):
                 writer.check_task(run.datamodule, run.model)

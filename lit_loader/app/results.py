@@ -38,6 +38,7 @@ class BestValidation(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Record this validation if it is the best so far."""
+        # Lightning also calls this hook for `trainer.validate` and for its sanity check before the fit.
         if trainer.state.fn != "fit" or trainer.sanity_checking:
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
@@ -86,6 +87,7 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
     Raises:
         OSError: If the file cannot be written.
     """
+    # The umask applies, so that other users can read the results as they read the logs.
     with new_file(path, mode=0o666) as file:
         file.write(json.dumps(_without_nan(results), indent=1).encode())
 

@@ -51,6 +51,7 @@ def train(cfg: DictConfig) -> float | None:
     """
     start = time.monotonic()
     with one_job():
+        # Refuse a wrong checkpoint before the data is read.
         path = checkpoint_path(cfg)
         fits = cfg.get("train", True)
         if path is not None and fits:

@@ -28,9 +28,9 @@ def app(tmp_path):
         folder = next(folders)
         sweeps = any(word == "-m" or word.startswith("hparams_search") for word in words)
         place = f"hydra.{'sweep' if sweeps else 'run'}.dir={folder}"
-        done = run_app(tmp_path, command, *(SMALL if small else []), place, *words)
-        assert done.code == code, done.out + done.err
-        done.folder = folder
-        return done
+        result = run_app(tmp_path, command, *(SMALL if small else []), place, *words)
+        assert result.code == code, result.out + result.err
+        result.folder = folder
+        return result
 
     return run

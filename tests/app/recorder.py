@@ -12,7 +12,7 @@ seen = []
 
 
 class Recorder(Callback):
-    """Keeps the trainer, the words of the process and each training batch's images."""
+    """Callback that records the trainer, the command line and the images of each training batch."""
 
     def __init__(self) -> None:
         self.batches, self.words, self.start = [], None, None

@@ -1,4 +1,4 @@
-"""``lit-loader eval`` and ``predict``: what a checkpoint of a run gives."""
+"""``lit-loader eval`` and ``predict`` with the checkpoint of a run."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from tests.voc_set import VocSet
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run, its folder and what it printed."""
+    """A run, with its folder and its output."""
     folder = tmp_path_factory.mktemp("run")
-    done = run_app(folder, "train", *SMALL, f"hydra.run.dir={folder}", "logger=none")
-    assert done.code == 0, done.err
-    return folder, done.out
+    result = run_app(folder, "train", *SMALL, f"hydra.run.dir={folder}", "logger=none")
+    assert result.code == 0, result.err
+    return folder, result.out
 
 
 def scores(out):
@@ -36,16 +36,16 @@ def scores(out):
 
 def test_eval_repeats_the_test_of_the_run(app, run):
     folder, printed = run
-    done = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt")
-    assert scores(done.out) == scores(printed)
+    result = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt")
+    assert scores(result.out) == scores(printed)
     assert len(scores(printed)) == 5
-    assert not (done.folder / "checkpoints").exists()
+    assert not (result.folder / "checkpoints").exists()
 
 
 def test_training_can_be_left_out(app, run):
-    done = app("train", "train=false", "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
-    assert scores(done.out) == scores(run[1])
-    assert "waited" not in done.out
+    result = app("train", "train=false", "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
+    assert scores(result.out) == scores(run[1])
+    assert "waited" not in result.out
 
 
 @pytest.mark.filterwarnings("ignore:Total length of `list`")
@@ -61,7 +61,7 @@ def test_data_with_other_classes_is_refused(app, run, tmp_path):
         "model=fcos_small",
     ]
     model = [word for word in SMALL if word.startswith(("model", "trainer", "~"))]
-    done = app(
+    result = app(
         "eval",
         *words,
         *model,
@@ -70,14 +70,16 @@ def test_data_with_other_classes_is_refused(app, run, tmp_path):
         code=1,
         small=False,
     )
-    assert "class_names of the checkpoint are ['disc', 'square', 'star'], and of the data ['cat']" in done.err
+    assert (
+        "class_names of the checkpoint are ['disc', 'square', 'star'], and of the data ['cat']" in result.err
+    )
 
 
 def test_predictions_are_written(app, run):
-    done = app("predict", "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
-    (file,) = (done.folder / "predictions").rglob("*.json")
-    found = json.loads(file.read_text())
-    assert isinstance(found, list)
+    result = app("predict", "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt")
+    (file,) = (result.folder / "predictions").rglob("*.json")
+    predictions = json.loads(file.read_text())
+    assert isinstance(predictions, list)
 
 
 def results_by_name(folder):
@@ -175,28 +177,28 @@ def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_pat
         assert (row[0], *row[-4:]) == ("a.png", 0, 0, *image.size)
 
 
-def test_the_run_of_the_checkpoint_says_what_model_and_data_it_is_of(app, run):
+def test_overrides_of_the_checkpoints_run_choose_model_and_data(app, run):
     folder, printed = run
-    done = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt", small=False)
-    assert scores(done.out) == scores(printed)
-    assert f"as in {folder}: experiment=shapes" in done.err
+    result = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt", small=False)
+    assert scores(result.out) == scores(printed)
+    assert f"as in {folder}: experiment=shapes" in result.err
 
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
-def test_words_given_anew_replace_those_of_the_run(app, run):
+def test_overrides_of_the_command_replace_those_of_the_run(app, run):
     words = [
         "trainer.max_epochs=2",
         "trainer.limit_train_batches=1",
         "trust_run=true",
         f"ckpt_path={run[0]}/checkpoints/last.ckpt",
     ]
-    done = app("train", *words, small=False)
-    assert (done.folder / "checkpoints" / "last.ckpt").exists()
-    assert "trainer.max_epochs=1" not in done.err
+    result = app("train", *words, small=False)
+    assert (result.folder / "checkpoints" / "last.ckpt").exists()
+    assert "trainer.max_epochs=1" not in result.err
 
 
 def test_a_run_that_is_killed_in_its_first_epoch_leaves_a_checkpoint(app):
     words = ["callbacks.last_checkpoint_in_epoch.every_n_train_steps=1", "trainer.max_steps=2"]
-    done = app("train", *words, "callbacks.last_checkpoint=null", "callbacks.model_checkpoint=null")
-    checkpoint = torch.load(done.folder / "checkpoints" / "last.ckpt", weights_only=True)
+    result = app("train", *words, "callbacks.last_checkpoint=null", "callbacks.model_checkpoint=null")
+    checkpoint = torch.load(result.folder / "checkpoints" / "last.ckpt", weights_only=True)
     assert (checkpoint["epoch"], checkpoint["global_step"]) == (0, 2)

@@ -1,4 +1,4 @@
-"""The documented ways from the demo to one's own data, model, logger, sweep and checkpoint run as they are written."""
+"""The documented commands from the demo to your own data, model, logger, sweep and checkpoint run unchanged."""
 
 from __future__ import annotations
 
@@ -39,12 +39,12 @@ BIG = ["dataset.progress=false", "model.weights=null", "model.model.min_size=64"
 
 
 def way(title):
-    (found,) = (each for each in WAYS if each.startswith(f"**{title}"))
-    return found
+    (text,) = (section for section in WAYS if section.startswith(f"**{title}"))
+    return text
 
 
 def commands(title):
-    """Return the words of each command below a title, without its program."""
+    """Return the words of each command under a title, without the program."""
     return documents.commands(way(title), "lit-loader")
 
 
@@ -55,16 +55,16 @@ def run(tmp_path, monkeypatch):
     monkeypatch.setenv("WANDB_DIR", str(tmp_path))
 
     def run(words, *more):
-        done = run_app(tmp_path, *words, *QUICK, *more)
-        assert done.code == 0, done.out + done.err
-        return done.out
+        result = run_app(tmp_path, *words, *QUICK, *more)
+        assert result.code == 0, result.out + result.err
+        return result.out
 
     return run
 
 
 @pytest.fixture
 def coco(tmp_path):
-    """A set in COCO's layout at the place that the page names."""
+    """A set in COCO's layout at the path in the documentation."""
     root = tmp_path / "path" / "to" / "coco"
     root.mkdir(parents=True)
     make_coco(root, split_in_two(tmp_path))
@@ -72,11 +72,11 @@ def coco(tmp_path):
 
 
 def run_folder(tmp_path):
-    (found,) = (tmp_path / "logs" / "train" / "runs").iterdir()
-    return found
+    (folder,) = (tmp_path / "logs" / "train" / "runs").iterdir()
+    return folder
 
 
-@pytest.mark.parametrize("title", [each.split("**")[1] for each in WAYS])
+@pytest.mark.parametrize("title", [text.split("**")[1] for text in WAYS])
 def test_every_way_is_short(title):
     written = [block for language in ("bash", "python", "yaml") for block in blocks(way(title), language)]
     assert written
@@ -139,7 +139,7 @@ def test_a_sweep_of_two_learning_rates(run, tmp_path):
     words, _ = commands("A sweep")
     run(words, *SHAPES)
     (folder,) = (tmp_path / "logs" / "train" / "multiruns").iterdir()
-    assert {each.name for each in folder.iterdir() if each.is_dir()} == {"0", "1"}
+    assert {path.name for path in folder.iterdir() if path.is_dir()} == {"0", "1"}
 
 
 @pytest.mark.soak
@@ -155,16 +155,16 @@ def test_a_sweep_by_optuna(run, tmp_path):
     "ignore:The dirpath has changed"
 )  # the resumed run writes into a folder of its own
 def test_resume_test_and_predict(run, tmp_path):
-    train, *others = commands("Resume")
+    train, *evaluations = commands("Resume")
     run(["train", "experiment=shapes"], *SHAPES)
     folder = run_folder(tmp_path)
-    given = [
+    lines = [
         [word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in words]
-        for words in (train, *others)
+        for words in (train, *evaluations)
     ]
-    assert "tested: checkpoint" in run(given[0], "trainer.max_epochs=2")
-    assert "tested: checkpoint" in run(given[1])
-    run(given[2])
+    assert "tested: checkpoint" in run(lines[0], "trainer.max_epochs=2")
+    assert "tested: checkpoint" in run(lines[1])
+    run(lines[2])
     (results,) = (tmp_path / "logs" / "predict" / "runs").glob("*/predictions/**/*.json")
     assert isinstance(json.loads(results.read_text()), list)
     (predict,) = commands("Predict on images")

@@ -13,23 +13,23 @@ from tests.formats.text_sets import write_image
 from tests.voc_set import VocSet
 
 
-def one_line(done):
-    assert "Traceback" not in done.err
-    (line,) = done.err.strip().splitlines()
+def one_line(result):
+    assert "Traceback" not in result.err
+    (line,) = result.err.strip().splitlines()
     return line
 
 
 @pytest.fixture
 def voc(tmp_path):
-    found = VocSet(tmp_path / "voc")
-    found.add("a", ("cat", 1, 2, 30, 40))
-    found.add("b", ("dog", 1, 2, 30, 40), image=None)
+    dataset = VocSet(tmp_path / "voc")
+    dataset.add("a", ("cat", 1, 2, 30, 40))
+    dataset.add("b", ("dog", 1, 2, 30, 40), image=None)
     for split in ("train", "val", "test"):
-        found.split(split, "a\nb\n")
-    return found
+        dataset.split(split, "a\nb\n")
+    return dataset
 
 
-def test_an_error_in_the_data_names_the_key_that_settles_it(app, voc):
+def test_error_in_the_data_names_the_key_that_settles_it(app, voc):
     words = ["dataset=voc", f"dataset.root={voc.root}", "workers=inline"]
     line = one_line(app("train", *words, code=1, small=False))
     assert line.startswith("error: ")
@@ -38,7 +38,7 @@ def test_an_error_in_the_data_names_the_key_that_settles_it(app, voc):
     assert "ReadPolicy" not in line
 
 
-def test_a_file_that_is_not_there_names_the_keys_of_all_files(app, tmp_path):
+def test_missing_file_names_the_keys_of_all_files(app, tmp_path):
     line = one_line(app("train", "dataset=coco", f"dataset.root={tmp_path}", code=1, small=False))
     assert "instances_train2017.json: cannot be read" in line
     assert (
@@ -53,19 +53,19 @@ def test_missing_weights_file_names_its_node(app):
     )
 
 
-def test_an_accelerator_that_is_not_there_is_named_with_what_to_choose(app, monkeypatch):
+def test_missing_accelerator_is_reported_with_a_choice(app, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     line = one_line(app("train", "trainer=gpu", code=1))
     assert line.endswith("torch finds none here; choose trainer=cpu, or install torch for it")
 
 
-def test_a_traceback_comes_on_request(app, voc, monkeypatch):
+def test_traceback_is_shown_on_request(app, voc, monkeypatch):
     monkeypatch.setenv("HYDRA_FULL_ERROR", "1")
     with pytest.raises(LitLoaderError, match="missing_image"):
         app("train", "dataset=voc", f"dataset.root={voc.root}", small=False)
 
 
-def test_options_of_a_format_are_named_as_keys_of_the_config(app, tmp_path):
+def test_options_of_a_format_are_written_as_config_keys(app, tmp_path):
     write_image(tmp_path / "a.jpg")
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
     words = [
@@ -86,7 +86,7 @@ CSV = ["dataset=csv", "dataset.root=x"]
 @pytest.mark.parametrize(
     "dataset", [["image_folder"], ["files", "dataset.format=class_list", "dataset.train=train.txt"]]
 )
-def test_a_detector_is_refused_for_a_format_without_boxes(app, tmp_path, dataset):
+def test_detector_is_refused_for_a_format_without_boxes(app, tmp_path, dataset):
     name, *words = dataset
     line = one_line(
         app("train", f"dataset={name}", *words, f"dataset.root={tmp_path / 'none'}", code=1, small=False)
@@ -146,7 +146,7 @@ def test_settings_are_looked_for_in_the_named_node_first():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (
             ["datamodule=landmarks", "dataset=shapes"],
@@ -160,16 +160,16 @@ def test_settings_are_looked_for_in_the_named_node_first():
         (["experiment=shapes", "datamodule.batchsize=4"], "did you mean datamodule.batch_size?"),
     ],
 )
-def test_other_mistakes_are_one_line_too(app, words, told):
-    assert told in one_line(app("train", *words, code=1, small=False))
+def test_other_mistakes_are_one_line(app, words, message):
+    assert message in one_line(app("train", *words, code=1, small=False))
 
 
 @pytest.mark.parametrize("command", ["eval", "predict"])
-def test_a_command_without_a_checkpoint_asks_for_one(app, command):
+def test_command_without_a_checkpoint_asks_for_one(app, command):
     assert "ckpt_path is missing; pass ckpt_path=FILE" in one_line(app(command, code=1))
 
 
-def test_a_file_that_is_no_checkpoint_is_never_unpickled(app, tmp_path):
+def test_file_that_is_not_a_checkpoint_is_never_unpickled(app, tmp_path):
     (tmp_path / "a.ckpt").write_bytes(
         b"cos\nsystem\n(S'touch " + str(tmp_path / "hacked").encode() + b"'\ntR."
     )
@@ -177,7 +177,7 @@ def test_a_file_that_is_no_checkpoint_is_never_unpickled(app, tmp_path):
     assert not (tmp_path / "hacked").exists()
 
 
-def test_a_group_that_must_be_chosen_lists_its_options(app):
+def test_group_without_a_default_lists_its_options(app):
     assert "dataset=<OPTION>" in app("train", code=1, small=False).err
 
 
@@ -188,7 +188,7 @@ def test_a_group_that_must_be_chosen_lists_its_options(app):
         ("logger=tensorboard", "tensorboard", "lightning.fabric.loggers.tensorboard._TENSORBOARD_AVAILABLE"),
     ],
 )
-def test_an_absent_extra_of_a_logger_is_named(app, monkeypatch, word, extra, place):
+def test_missing_extra_of_a_logger_is_named(app, monkeypatch, word, extra, place):
     class Absent:
         def __bool__(self):
             return False
@@ -203,7 +203,7 @@ def test_an_absent_extra_of_a_logger_is_named(app, monkeypatch, word, extra, pla
     assert ":;" not in line
 
 
-def test_an_absent_sweeper_is_named(app, monkeypatch):
+def test_missing_sweeper_is_named(app, monkeypatch):
     app("train", "--help", small=False)  # Hydra has found its plugins
     monkeypatch.delitem(ConfigStore.instance().repo["hydra"]["sweeper"], "optuna.yaml")
     assert "pip install 'lit-loader[optuna]'" in one_line(app("train", "hparams_search=optuna", code=1))
@@ -211,12 +211,12 @@ def test_an_absent_sweeper_is_named(app, monkeypatch):
 
 @pytest.mark.parametrize("command", ["train", "eval", "predict"])
 def test_help_lists_groups_experiments_and_examples(app, command):
-    done = app(command, "--help", small=False)
+    result = app(command, "--help", small=False)
     for part in (
         "class_balanced",
         "coco_fasterrcnn",
         "hparams_search: grid, optuna",
         f"  lit-loader {command} {'experiment' if command == 'train' else 'ckpt_path'}=",
     ):
-        assert part in done.out
-    assert "num_images" not in done.out
+        assert part in result.out
+    assert "num_images" not in result.out

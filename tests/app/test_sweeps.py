@@ -21,8 +21,8 @@ NO_VALIDATION = pytest.mark.filterwarnings("ignore:.*could not find the monitore
 def test_a_grid_finds_the_better_of_two_learning_rates(app):
     recorder.seen.clear()
     words = ["+callbacks.recorder._target_=tests.app.recorder.Recorder", "trainer.max_epochs=2"]
-    done = app("train", "-m", *QUICK, *words, "model.optimizer.lr=1e-7,0.01")
-    rows = re.findall(r"model\.optimizer\.lr=(\S+) +│ (\S+)", done.out)
+    result = app("train", "-m", *QUICK, *words, "model.optimizer.lr=1e-7,0.01")
+    rows = re.findall(r"model\.optimizer\.lr=(\S+) +│ (\S+)", result.out)
     losses = {float(rate): float(loss) for rate, loss in rows}
     assert losses[0.01] < losses[1e-7]
     for number, seen in enumerate(recorder.seen):  # what Lightning starts further ranks with
@@ -30,7 +30,7 @@ def test_a_grid_finds_the_better_of_two_learning_rates(app):
         assert seen.words[0].endswith("lit_loader/app/training.py")
         assert "hydra.mode=RUN" in seen.words
         assert f"model.optimizer.lr={(1e-07, 0.01)[number]}" in seen.words
-    assert {path.name for path in done.folder.iterdir()} >= {"0", "1"}
+    assert {path.name for path in result.folder.iterdir()} >= {"0", "1"}
 
 
 @NO_VALIDATION
@@ -38,9 +38,9 @@ def test_a_grid_finds_the_better_of_two_learning_rates(app):
 @pytest.mark.soak
 def test_a_seeded_search_runs_four_trials_and_returns_its_best(app):
     words = ["hparams_search=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.direction=minimize"]
-    done = app("train", *words, *QUICK)
-    result = yaml.safe_load((done.folder / "optimization_results.yaml").read_text())
-    values = [float(value) for value in re.findall(r"model\.optimizer\.lr=\S+ +│ (\S+)", done.out)]
+    result = app("train", *words, *QUICK)
+    result = yaml.safe_load((result.folder / "optimization_results.yaml").read_text())
+    values = [float(value) for value in re.findall(r"model\.optimizer\.lr=\S+ +│ (\S+)", result.out)]
     assert len(values) == 4
     assert result["best_value"] == pytest.approx(min(values), rel=1e-3)
     assert 1e-4 <= result["best_params"]["model.optimizer.lr"] <= 0.1
@@ -79,13 +79,13 @@ def test_an_experiment_of_every_task_fits_and_tests_on_two_ranks(tmp_path, exper
 def on_two_ranks(folder, words, *, jobs):
     """Train by two processes, as a user starts it; return what it printed, once for each job."""
     program = [sys.executable, "-c", "import sys; from lit_loader.app.commands import main; sys.exit(main())"]
-    done = subprocess.run(
+    result = subprocess.run(
         [*program, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stderr
-    assert (done.stdout + done.stderr).count("GLOBAL_RANK: 1, MEMBER: 2/2") == jobs
-    assert done.stdout.count("finished in") == jobs
+    assert result.returncode == 0, result.stderr
+    assert (result.stdout + result.stderr).count("GLOBAL_RANK: 1, MEMBER: 2/2") == jobs
+    assert result.stdout.count("finished in") == jobs
     assert (
         len(list(folder.glob("logs/train/**/checkpoints"))) == jobs == len(list(folder.rglob("checkpoints")))
     )
-    return done.stdout
+    return result.stdout

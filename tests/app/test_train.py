@@ -1,4 +1,4 @@
-"""``lit-loader train``: what a run does, keeps and returns."""
+"""``lit-loader train``: fit, test, files and returned metric of a run."""
 
 from __future__ import annotations
 
@@ -28,51 +28,51 @@ def recorded(app):
     def run(*words):
         recorder.seen.clear()
         app("train", *words, "test=false", RECORDED)
-        (found,) = recorder.seen
-        return found
+        (record,) = recorder.seen
+        return record
 
     return run
 
 
-def test_a_run_fits_tests_reports_and_logs(app):
+def test_run_fits_tests_reports_and_logs(app):
     pictures = "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"
-    done = app("train", "sampler=class_balanced", "tags=[a,b]", pictures)
+    result = app("train", "sampler=class_balanced", "tags=[a,b]", pictures)
     for part in ("disc", "AP@50", "arrived", "expected", "ClassBalancedSampler", "waited", "finished in"):
-        assert part in done.out
-    assert "tested: checkpoint" in done.out
-    folder = done.folder
+        assert part in result.out
+    assert "tested: checkpoint" in result.out
+    folder = result.folder
     for picture in ("train_batch", "predictions", "class_report"):
         assert (folder / f"pictures/{picture}.png").stat().st_size > 5000
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     with (folder / "csv/version_0/metrics.csv").open() as file:
         logged = {name for row in csv.DictReader(file) for name, value in row.items() if value}
     assert {"train/loss", "val/map_50", "test/map", "data/wait_fraction"} <= logged
-    kept = yaml.safe_load((folder / "csv/version_0/hparams.yaml").read_text())
-    assert kept["tags"] == ["a", "b"]
-    assert kept["sampler"]["_target_"].endswith("ClassBalancedSamplerConfig")
-    assert kept["class_names"] == ["disc", "square", "star"]
-    assert kept["num_parameters"]["total"] == kept["num_parameters"]["trainable"] > 1000
-    assert kept["paths"]["output_dir"] == str(folder)
+    hparams = yaml.safe_load((folder / "csv/version_0/hparams.yaml").read_text())
+    assert hparams["tags"] == ["a", "b"]
+    assert hparams["sampler"]["_target_"].endswith("ClassBalancedSamplerConfig")
+    assert hparams["class_names"] == ["disc", "square", "star"]
+    assert hparams["num_parameters"]["total"] == hparams["num_parameters"]["trainable"] > 1000
+    assert hparams["paths"]["output_dir"] == str(folder)
 
 
 @pytest.mark.filterwarnings(
     "ignore:The dirpath has changed"
 )  # the resumed run writes into a folder of its own
-def test_a_checkpoint_is_resumed_with_the_same_data_and_ends_in_the_same_weights(recorded):
-    whole = recorded("trainer.max_epochs=2")
+def test_resumed_run_loads_the_same_data_and_ends_with_the_same_weights(recorded):
+    uninterrupted = recorded("trainer.max_epochs=2")
     checkpoint = recorded().trainer.checkpoint_callbacks[1].best_model_path
     assert checkpoint.endswith("last.ckpt")
     resumed = recorded(
         "trainer.max_epochs=2", f"+ckpt_path={checkpoint}"
     )  # without + too, as other tests write it
-    assert whole.start == (0, 0)
+    assert uninterrupted.start == (0, 0)
     assert resumed.start == (1, 4)
-    assert resumed.batches == whole.batches[4:]
-    for a, b in zip(whole.model.parameters(), resumed.model.parameters(), strict=True):
+    assert resumed.batches == uninterrupted.batches[4:]
+    for a, b in zip(uninterrupted.model.parameters(), resumed.model.parameters(), strict=True):
         assert torch.equal(a, b)
 
 
-def test_callbacks_and_loggers_are_those_of_their_groups(recorded):
+def test_callbacks_and_loggers_come_from_their_groups(recorded):
     default = recorded()
     assert [type(logger) for logger in default.trainer.loggers] == [CSVLogger]
     kinds = {type(callback) for callback in default.trainer.callbacks}
@@ -81,27 +81,27 @@ def test_callbacks_and_loggers_are_those_of_their_groups(recorded):
     words = ["callbacks=[default,early_stopping]", "logger=null"]
     other = recorded(*words, "+trainer.enable_checkpointing=false")
     assert other.trainer.loggers == []
-    (stopping,) = (each for each in other.trainer.callbacks if isinstance(each, EarlyStopping))
+    (stopping,) = (callback for callback in other.trainer.callbacks if isinstance(callback, EarlyStopping))
     assert (stopping.monitor, stopping.mode) == ("val/map_50", "max")
     assert not {ModelCheckpoint, LearningRateMonitor} & {
         type(callback) for callback in other.trainer.callbacks
     }
 
 
-def test_a_logger_that_the_trainer_is_given_wins(recorded):
-    found = recorded("+trainer.logger=false")
-    assert found.trainer.loggers == []
+def test_logger_of_the_trainer_wins_over_the_group(recorded):
+    record = recorded("+trainer.logger=false")
+    assert record.trainer.loggers == []
 
 
 def test_without_a_test_split_a_run_ends_after_its_fit(app):
-    done = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1")
-    assert "tested: nothing, the data has no test split" in done.out
+    result = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1")
+    assert "tested: nothing, the data has no test split" in result.out
 
 
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key", "ignore:Total length of `list`")
 def test_without_validation_the_last_checkpoint_is_tested(app):
-    done = app("train", "~dataset.num_images.val", "trainer.limit_train_batches=1")
-    assert f"tested: checkpoint {done.folder}/checkpoints/last.ckpt" in done.out
+    result = app("train", "~dataset.num_images.val", "trainer.limit_train_batches=1")
+    assert f"tested: checkpoint {result.folder}/checkpoints/last.ckpt" in result.out
 
 
 def returned(folder, *words):
@@ -112,11 +112,11 @@ def returned(folder, *words):
         return train(cfg)
 
 
-def test_a_run_returns_the_metric_to_optimise(tmp_path):
+def test_run_returns_the_metric_to_optimise(tmp_path):
     best = returned(tmp_path / "a", "test=false")
     checkpoint = torch.load(tmp_path / "a/checkpoints/best.ckpt", weights_only=True)
-    states = [each for name, each in checkpoint["callbacks"].items() if name.startswith("ModelCheckpoint")]
-    (score,) = (each["best_model_score"] for each in states if each["monitor"] is not None)
+    states = [state for name, state in checkpoint["callbacks"].items() if name.startswith("ModelCheckpoint")]
+    (score,) = (state["best_model_score"] for state in states if state["monitor"] is not None)
     assert best == pytest.approx(float(score))
     assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
     assert returned(tmp_path / "c", "train=false", "test=false") is None
@@ -129,8 +129,8 @@ def test_a_run_returns_the_metric_to_optimise(tmp_path):
 
 def test_warnings_are_ignored_and_the_config_printed_on_request(app):
     words = ["extras.ignore_warnings=true", "extras.print_config=true", "train=false", "test=false"]
-    done = app("train", *words)
-    assert "num_images:" in done.out
+    result = app("train", *words)
+    assert "num_images:" in result.out
 
 
 @pytest.mark.filterwarnings("ignore:Total length of `list`", "ignore:.*could not find the monitored key")
@@ -151,8 +151,8 @@ def test_the_bare_experiment_of_classification_trains_on_any_folders(app, tmp_pa
         "logger=none",
     ]
     words += ["datamodule.train_transforms.size=32", "callbacks=[class_mix]", "trainer.max_epochs=1"]
-    done = app(
+    result = app(
         "train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False
     )
-    assert "mix" in done.out
-    assert "cat" in done.out
+    assert "mix" in result.out
+    assert "cat" in result.out

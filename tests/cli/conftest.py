@@ -12,15 +12,17 @@ READ = ["--option", f"columns={COLUMNS}", "--option", "schema=face_5"]
 
 
 class Command:
-    """Runs ``lit-loader`` and keeps what it said."""
+    """Run ``lit-loader`` and record its output."""
 
     def __init__(self, capsys) -> None:
-        self.capsys, self.out, self.err = capsys, "", ""
+        self.capsys = capsys
+        self.out = ""
+        self.err = ""
 
     def __call__(self, *words, code=0):
-        found = main([str(word) for word in words])
+        exit_code = main([str(word) for word in words])
         self.out, self.err = self.capsys.readouterr()
-        assert found == code, self.err
+        assert exit_code == code, self.err
         assert "Traceback" not in self.err
         return self.out
 

@@ -1,4 +1,4 @@
-"""``lit-loader convert``: a complete folder that reads as what was converted, or none."""
+"""``lit-loader convert`` writes a complete folder with the same annotations, or none."""
 
 from __future__ import annotations
 
@@ -188,7 +188,7 @@ def test_coco_and_back_gives_the_same_xml(command, faces, read, tmp_path):
         assert (tmp_path / "new" / name).read_text() == (tmp_path / "again" / name).read_text()
 
 
-def test_what_cannot_be_kept_is_refused_or_told(command, faces, read, tmp_path):
+def test_losses_are_refused_or_listed(command, faces, read, tmp_path):
     command("convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read)
     back = ["convert", "voc", "new", "train", "--to", "keypoints_txt", "--out", "lists"]
     command(*back, "--writer-option", "columns=path points", code=1)
@@ -282,7 +282,7 @@ def test_a_folder_that_cannot_be_replaced_stays_as_it_was(command, faces, read, 
 
 
 @pytest.mark.parametrize("out", [".", "faces", "faces/images"])
-def test_what_is_being_read_is_never_replaced(command, faces, read, tmp_path, out):
+def test_source_of_a_conversion_is_never_replaced(command, faces, read, tmp_path, out):
     for folder in (tmp_path, faces, faces / "images"):
         (folder / RECORD).touch()
     before = files(faces)
@@ -303,7 +303,7 @@ def test_a_conversion_that_fails_leaves_nothing(command, faces, read, tmp_path, 
     assert sorted(p.name for p in tmp_path.iterdir()) == ["cache", "faces"]
 
 
-def test_an_image_that_is_not_there_is_counted(command, faces, read):
+def test_missing_images_are_counted(command, faces, read):
     (faces / "images" / "person0_0.png").unlink()
     words = ["convert", "keypoints_txt", "faces", "train.txt", *TO_VOC, *read]
     command(*words, code=1)
@@ -332,6 +332,6 @@ def test_an_image_behind_a_link_is_taken_itself(command, faces, read, tmp_path, 
         (["--to", "voc", "--split", "a/b"], "split 'a/b' must be"),
     ],
 )
-def test_a_wrong_command_is_told_before_anything_is_read(command, faces, read, words, told):
+def test_wrong_command_is_refused_before_anything_is_read(command, faces, read, words, told):
     command("convert", "keypoints_txt", "faces", "any.txt", "--out", "new", *read, *words, code=2)
     assert told in command.err

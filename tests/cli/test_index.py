@@ -11,7 +11,7 @@ from lit_loader.foundation.escaping import printable
 from tests.face_lists import write_faces
 
 
-def test_it_prints_what_the_sets_hold(command, faces, read):
+def test_figures_of_the_sets_are_printed(command, faces, read):
     out = command("index", "keypoints_txt", "faces", "train.txt", "val.txt", "all.txt", *read)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "train.txt 20 0 20 4 : 1 40 30 0" in lines
@@ -26,7 +26,7 @@ def test_it_prints_what_the_sets_hold(command, faces, read):
     assert len(list(faces.parent.glob("cache/**/*.arrow"))) == 3
 
 
-def test_copies_of_images_in_two_sets_are_told(command, faces, read):
+def test_copies_of_images_in_two_sets_are_reported(command, faces, read):
     images = faces / "images"
     first, second, *_ = (line.split()[0] for line in (faces / "train.txt").read_text().splitlines())
     copy = (faces / "val.txt").read_text().split()[0]
@@ -39,20 +39,20 @@ def test_copies_of_images_in_two_sets_are_told(command, faces, read):
     assert len(json.loads(command(*words, "--json"))["copies"]) == 1
 
 
-def test_it_prints_json_for_machines(command, faces, read):
-    told = json.loads(command("index", "keypoints_txt", "faces", "a=train.txt", "all.txt", "--json", *read))
-    assert told["sets"]["a"]["images"] == 20
-    assert told["sets"]["a"]["classes"] == {
+def test_json_has_the_figures_of_the_sets(command, faces, read):
+    report = json.loads(command("index", "keypoints_txt", "faces", "a=train.txt", "all.txt", "--json", *read))
+    assert report["sets"]["a"]["images"] == 20
+    assert report["sets"]["a"]["classes"] == {
         "angry": {"objects": 4, "images": 4},
         "calm": {"objects": 16, "images": 16},
     }
-    assert told["sets"]["a"]["imbalance"] == 4
-    assert told["sets"]["a"]["image_size"] == {"width": [40, 40], "height": [30, 30], "unknown": 0}
-    assert told["sets"]["a"]["keypoints"]["nose"] == {"visible": 20, "hidden": 0, "absent": 0}
-    assert told["shared_images"] == [["a", "all.txt", 20]]
+    assert report["sets"]["a"]["imbalance"] == 4
+    assert report["sets"]["a"]["image_size"] == {"width": [40, 40], "height": [30, 30], "unknown": 0}
+    assert report["sets"]["a"]["keypoints"]["nose"] == {"visible": 20, "hidden": 0, "absent": 0}
+    assert report["shared_images"] == [["a", "all.txt", 20]]
 
 
-def test_attributes_flags_and_what_was_wrong_are_told(command, voc, tmp_path):
+def test_attributes_flags_and_problems_are_printed(command, voc, tmp_path):
     pose = "<truncated>1</truncated><attributes><attribute><name>pose</name><value>{}</value></attribute></attributes>"
     voc.add("a", ("dog", 1, 2, 30, 40, pose.format("up")), ("dog", 5, 5, 5, 9), ("cat", 1, 1, 4, 4))
     voc.add("b", ("dog", 1, 2, 30, 40, pose.format("down")), size=(50, 200))
@@ -69,11 +69,11 @@ def test_attributes_flags_and_what_was_wrong_are_told(command, voc, tmp_path):
     assert "truncated 2 1" in lines
     assert "degenerate drop 1" in lines
     assert any("Annotations/a.xml" in line and "has no area" in line for line in lines)
-    told = json.loads(command("index", "voc", voc.root, "train", "--json", *cache))["sets"]["train"]
-    assert told["attributes"]["pose"] == {"values": {"down": 1, "up": 1}, "objects_without": 1}
-    assert told["flags"] == {"truncated": 2}
-    assert told["problems"]["counts"] == [["degenerate", "drop", 1]]
-    assert told["empty_images"] == 1
+    report = json.loads(command("index", "voc", voc.root, "train", "--json", *cache))["sets"]["train"]
+    assert report["attributes"]["pose"] == {"values": {"down": 1, "up": 1}, "objects_without": 1}
+    assert report["flags"] == {"truncated": 2}
+    assert report["problems"]["counts"] == [["degenerate", "drop", 1]]
+    assert report["empty_images"] == 1
     kept = command("index", "voc", voc.root, "train", "--policy", "degenerate=keep", *cache)
     assert "degenerate keep 1" in " ".join(kept.split())
     order = json.loads(
@@ -82,7 +82,7 @@ def test_attributes_flags_and_what_was_wrong_are_told(command, voc, tmp_path):
     assert list(order["sets"]["train"]["classes"]) == ["dog", "bird", "cat"]
 
 
-def test_many_points_are_told_in_three_lines(command, tmp_path):
+def test_many_points_are_summarised_in_three_lines(command, tmp_path):
     (tmp_path / "list.txt").write_text("a.png " + " ".join(f"{i} {i + 1}" for i in range(68)) + "\n")
     write_faces(tmp_path, "other.txt", 1, size=(90, 90))
     (tmp_path / "images" / "person0_0.png").rename(tmp_path / "a.png")
@@ -93,7 +93,7 @@ def test_many_points_are_told_in_three_lines(command, tmp_path):
     assert lines[start + 2 : start + 6] == ["objects with points 1", "visible 1", "hidden 0", "absent 0"]
 
 
-def test_a_set_without_objects_is_told(command, faces):
+def test_set_without_objects_is_printed(command, faces):
     (faces / "none.txt").write_text("# nothing\n")
     out = command("index", "keypoints_txt", faces, "none.txt", "--option", "columns=path class")
     assert "none.txt" in out
@@ -136,7 +136,7 @@ def test_a_mistake_ends_with_a_message_and_its_code(command, faces, words, code,
     assert command.out == ""
 
 
-def test_an_error_names_the_option_that_settles_it(command, tmp_path):
+def test_error_names_the_option_that_settles_it(command, tmp_path):
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
     command("index", "class_list", tmp_path, "train.csv", "--option", "separator=,", code=1)
     assert "label_columns must name the labels; pass --option header=true" in command.err

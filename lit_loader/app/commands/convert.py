@@ -66,6 +66,7 @@ def convert(arguments: argparse.Namespace) -> None:
         *(root / name for name in splits.values()),
         *((root / path).parent for path in places),
     }
+    # Images go last, since placing them is slow and a writer may still refuse a table.
     lost: list[str] = []
     with new_folder(arguments.out, overwrite=arguments.overwrite, keep=source_paths) as folder:
         for split, table in tables.items():
@@ -125,6 +126,7 @@ def _print_next_steps(
 
 
 def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    # Build the writer once before the annotations are read, so that a wrong option is reported at once.
     with usage_errors():
         writer = find_writer(arguments.to)
         options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]

@@ -50,6 +50,7 @@ def index(arguments: argparse.Namespace) -> None:
     tables = read_sets(arguments, splits)
     figures = {name: figures_of(table) for name, table in tables.items()}
     shared = list(shared_names({name: table.image_paths for name, table in tables.items()}))
+    # Copies of training images in another split make its results look too good.
     copies = copies_across(tables)
     if arguments.json:
         result = {"format": arguments.format, "root": arguments.root, "sets": figures}
@@ -63,6 +64,7 @@ def index(arguments: argparse.Namespace) -> None:
         *copies,
     )
     print_reports(tables)
+    # Files such as annotations/train.txt are sets of this name, but the stages of a run are called train, val and test.
     keys = _unique_stems(splits)
     stages = splits_by_stage(keys)
     options = _options(arguments, splits)
@@ -120,6 +122,7 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
             num_workers=arguments.num_workers,
             progress=not arguments.no_progress,
         )
+        # A set lacks classes that occur only in another one, so equal names need a merge after reading.
         tables = [read(name, **options[split]) for split, name in splits.items()]
     return dict(zip(splits, with_same_names(tables), strict=True))
 

@@ -49,6 +49,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         and 143 after SIGTERM, both of which remove unfinished output.
     """
     words = list(sys.argv[1:] if argv is None else argv)
+    # Hydra parses the arguments of the app; argparse would refuse them.
     if words and words[0] in _APP:
         return _run_app(words[0], words[1:])
     try:
@@ -56,6 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except SystemExit as stop:
         return int(stop.code or 0)
     try:
+        # Warnings become one line each, without the file and line of this package.
         with _raise_on_sigterm(), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _report("warning", str(message))
             arguments.run(arguments)
@@ -76,12 +78,14 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_app(name: str, words: Sequence[str]) -> int:
     """Run ``train``, ``eval`` or ``predict``, with arguments for Hydra."""
+    # Showing a config must not import torch, which takes seconds.
     shows = any(word.partition("=")[0] in _SHOWING for word in words)
     try:
         require("hydra", "hydra")  # before the modules of the app, which import it
         app = import_module("lit_loader.app.running" if shows else "lit_loader.app")
         main = None if shows else import_module(_APP[name][0]).main
     except ImportError as error:
+        # Only an error that names an extra is the user's to solve; others are bugs with a traceback.
         if "lit-loader[" not in str(error):
             raise
         _report("error", str(error))

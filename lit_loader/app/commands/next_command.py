@@ -92,6 +92,7 @@ def training_command(
         config = _read_config(name)
         # A config without the key `format` is of one format, and has its options as keys of its own.
         values = nested if "format" in config else flat
+        # The command cannot remove an option of the config, so it must set every one.
         if config.get("format", name) == format or name == "files":
             has_keys = {key.partition(".")[0] for key in values} <= config.keys() | {"format"}
             if has_keys and all(_is_set(key, value, values) for key, value in _flatten(config).items()):
@@ -133,6 +134,7 @@ def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
 
 def _task(table: AnnotationTable) -> list[str]:
     """Return the overrides that choose the experiment for a set, and a sampler without balancing."""
+    # A set with points trains landmarks. Boxes that all equal their image carry no position, so only the class counts.
     sizes = np.stack([table.widths, table.heights], axis=1)[table.image_of_object()]
     if table.keypoint_schema is not None:
         name = "unified" if table.attributes else "landmarks"
@@ -154,6 +156,7 @@ def hydra_value(value: Any) -> str:
         return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):
         return json.dumps(value)
+    # Hydra parses other text as numbers, lists, functions or interpolations.
     if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
         return value
     return quote_for_hydra(value)

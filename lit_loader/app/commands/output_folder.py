@@ -61,11 +61,13 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
     target = Path(out).absolute()
     if target.is_symlink() or target.exists():
         _check_replaceable(target, overwrite=overwrite)
+    # Replacing the source would delete the images before they are linked.
     for path in keep:
         if path.resolve().is_relative_to(target.resolve()):
             raise UsageError(f"--out {out} contains {path}, which is being read; give another folder")
     earlier_files = _recorded_files(target)
     target.parent.mkdir(parents=True, exist_ok=True)
+    # In the same folder as the target, since a rename works only within one file system.
     draft = Path(mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     new = draft / "complete"
     old = draft / "old"
@@ -73,7 +75,8 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
         new.mkdir()
         yield new
         _keep_user_files(target, new, written=earlier_files)
-        # A rename cannot replace a folder that has files, so the old folder moves away first.
+        # Until here the target is unchanged. A rename cannot replace a folder that has files, so the old one moves away
+        # first.
         try:
             if target.exists():
                 target.replace(old)
@@ -115,6 +118,7 @@ def _recorded_files(folder: Path) -> set[str]:
     """
     if not (folder / RECORD).exists():
         return set()
+    # A damaged record must not make the user's files look like files of a conversion.
     with suppress(OSError, ValueError, KeyError, TypeError):
         return {RECORD, *json.loads((folder / RECORD).read_bytes())["files"]}
     raise UsageError(
@@ -168,12 +172,14 @@ def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[s
     """
     places: dict[str, str] = {}
     ids: dict[str, str] = {}
+    # An image in several sets gets one place.
     roots = {path: table.root for table in tables for path in table.image_paths}
     shared = posixpath.commonpath([posixpath.dirname(path) for path in roots] or [""])
     for path, root in roots.items():
         place = PurePosixPath(path).relative_to(shared)
         if path.endswith(LABELME_ENDING):
             place = place.with_suffix(_embedded_ending(root / path))
+        # Formats such as VOC name the annotation file by the id, without the image's extension.
         first_path = ids.setdefault(str(place.with_suffix("")), path)
         if first_path != path:
             raise AnnotationError(

@@ -117,6 +117,7 @@ def parse_options(
         key, value = _pair(word)
         split, colon, name = key.rpartition(":")
         parsed = parse_value(value)
+        # YAML 1.1 reads `no` as false and `2007` as a number, but a class or folder may have this name.
         if not takes(name, parsed) and takes(name, value):
             parsed = value
         if not colon:
@@ -150,6 +151,7 @@ def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, f
             raise UsageError(f"--hold-out {word}: {value!r} is not a number; give e.g. {split}=0.1") from None
     if shares and "train" not in splits:
         raise UsageError(f"--hold-out takes images of the split train; the splits are {', '.join(splits)}")
+    # The split `train` keeps the images that are not held out.
     train_share = 1 - sum(shares.values())
     if not all(share > 0 for share in (train_share, *shares.values())):
         raise UsageError(f"--hold-out {shares}: each share must be above 0, and their sum below 1")
@@ -165,6 +167,7 @@ def parse_value(text: str) -> Any:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):
         return text
+    # YAML also reads an empty text as null, and `|` and `>` as the start of a block.
     is_none = value is None and text.strip().lower() in ("null", "~")
     is_nested = isinstance(value, dict | list) and text.lstrip().startswith(("[", "{"))
     is_scalar = isinstance(value, int | float | str) and not text.startswith(("|", ">"))

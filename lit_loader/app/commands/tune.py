@@ -147,6 +147,7 @@ def _changed_settings(best: Candidate, context: str | None) -> dict[str, Any]:
     if best.num_workers == 0:
         return {"num_workers": 0}
     settings = best.settings()
+    # Another start method in the config would be used for processes, and is refused for threads.
     if (best.is_threaded and context is None) or best.method == (context or METHODS[1]):
         del settings["multiprocessing_context"]
     return settings

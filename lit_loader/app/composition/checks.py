@@ -48,6 +48,7 @@ def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> S
     """
     if "_target_" in node:
         return signature_of(str(node["_target_"]))
+    # The transforms of a shipped data module are keywords of a preset, without a _target_ of their own.
     package, _, preset = str(parent.get("_target_", "")).rpartition(".")
     if path.endswith("_transforms") and package == "lit_loader.datamodules" and preset in _PRESETS:
         whole_images = preset == "LandmarkDataModule" and parent.get("sample_unit") == "image"
@@ -86,6 +87,7 @@ def _key_misfits(path: str, node: DictConfig, signature: Signature | None) -> It
         elif name not in hints:
             if not is_open and not (name.startswith("_") and name.endswith("_")):
                 yield unknown_key(path, name, list(hints))
+        # The value of an interpolation may need a resolver of Hydra that does not work yet.
         elif not OmegaConf.is_interpolation(node, key):
             value = node[key]
             if isinstance(value, DictConfig | ListConfig):

@@ -69,6 +69,7 @@ def run_with_hints(main: Callable[[], Any]) -> None:
             _run_with_missing_choices(main)
             sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
+        # An ImportError without a known extra is a bug or a broken installation, which needs the traceback.
         is_config_error = not isinstance(error, LitLoaderError | ImportError)
         if user_setting == "1" or (isinstance(error, ImportError) and missing_extra(error) is None):
             sys.stderr.writelines(banners)
@@ -281,6 +282,7 @@ def _explain_unknown_key(key: str) -> str | None:
     nodes = options
     parents: _Nodes = {}
     path = group
+    # Walk down the key in all options of the group at once, until no option has the next part.
     for depth, name in enumerate(parts):
         pointers = [re.match(r"\$\{(?:oc\.select:)?(\w+)[,}]", str(node)) for node in nodes.values()]
         if pointers and pointers[0]:
@@ -326,6 +328,7 @@ def _keys_of(path: str, group: str, nodes: _Nodes, parents: _Nodes) -> list[str]
 
 def _chosen_option(group: str) -> str | None:
     """Return the shipped option of a group that the command, its experiment or the default chooses."""
+    # Hydra has not composed a config at this point, so the choice is read from the command line.
     words = {key: value for key, _, value in (word.partition("=") for word in sys.argv[1:])}
     choices: dict[str, Any] = {}
     for path in (SHIPPED / "train.yaml", SHIPPED / "experiment" / f"{words.get('experiment')}.yaml"):

@@ -27,8 +27,10 @@ from lit_loader.foundation.escaping import printable, quote_for_hydra
 
 __all__ = ["check_checkpoint", "checkpoint_of", "override_value", "replay_overrides", "overrides_to_repeat"]
 
+# Overrides of a real run need a few hundred bytes.
 _MAX_BYTES: Final = 1 << 16
 _LIGHTNING_WORDS: Final = ("last", "best", "hpc", "null")
+# Keys that belong to one command, and mean nothing for a later one.
 _ONE_COMMAND: Final = frozenset(
     {
         "ckpt_path",
@@ -41,6 +43,7 @@ _ONE_COMMAND: Final = frozenset(
         "trust_run",
     }
 )
+# Groups of the shipped configs that a stored override may choose, without `hydra`, `paths` and `hparams_search`.
 _GROUPS: Final = frozenset(
     {
         "batching",
@@ -107,6 +110,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
         ConfigError: If the checkpoint does not exist, the run's overrides cannot be read, one of them is refused, or
             the run is outside of the current folder and ``trust_run=true`` is missing.
     """
+    # Lightning's default file names contain `=`, which Hydra refuses without quotes.
     words = [_with_quoted_path(word) for word in words]
     checkpoint = checkpoint_of(words)
     if checkpoint is None:
@@ -116,8 +120,10 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
     file = run_folder / ".hydra" / "overrides.yaml"
     if not file.is_file():
         return words
+    # An override of `model` also replaces the run's overrides of its keys, which may not exist in the new option.
     command_keys = {*map(_key, words), *_ONE_COMMAND}
     stored = [word for word in _read(file) if not {_key(word), *_parents(_key(word))} & command_keys]
+    # Refuse the whole file rather than skip single overrides: a run with half of them would be another run.
     refusals = [f"{word!r} {reason}" for word in stored if (reason := _refusal(word)) is not None]
     if refusals:
         raise ConfigError(
@@ -126,6 +132,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
         )
     replayed = [word for word in stored if not _is_output_key(_key(word))]
     outputs = [word for word in stored if _is_output_key(_key(word))]
+    # Allowed overrides can still choose data and weights, so a run from elsewhere needs a decision of the user.
     if replayed and not _is_trusted(run_folder, words):
         raise ConfigError(
             f"the run {run_folder} is outside of {Path.cwd()} and would bring these overrides: {shlex.join(replayed)}; "
@@ -233,6 +240,7 @@ def _refusal(word: str) -> str | None:
     # Hydra's escapes can produce an interpolation that the raw word does not contain.
     if any("${" in text for text in texts):
         return "is looked up"
+    # Keys such as _target_, _partial_ and _recursive_ steer `instantiate`.
     settings = list(_settings(parts[-1] if parts else "", value))
     names = {*parts, *(name for name, _ in settings)}
     if any(name.startswith("_") for name in names):
@@ -253,6 +261,7 @@ def _setting_refusal(name: str, value: object) -> str | None:
         return "names an output"
     if not isinstance(value, str):
         return None
+    # A name of weights is fine, but a file could be a hostile pickle, and an address would be opened.
     if _may_be_location(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
         return "names a file or an address"
     return None

@@ -103,6 +103,7 @@ def _cpu_bound(measured: _Measured, best: Measurement, host: Resources) -> str |
 
 
 def _throttled(measured: _Measured, best: Measurement, host: Resources) -> str | None:
+    # A quota may stop only the settings with many workers, so every measurement counts.
     worst = max(measured, key=lambda figures: figures.throttled_s / figures.wall_s)
     if worst.throttled_s <= 0.05 * worst.wall_s:
         return None
@@ -116,6 +117,7 @@ def _throttled(measured: _Measured, best: Measurement, host: Resources) -> str |
 
 def _native_threads(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     worst = max(measured, key=lambda figures: figures.cores_per_worker * bool(figures.candidate.num_workers))
+    # One worker is one thread of Python, so more than one busy core means threads in native code.
     if worst.candidate == INLINE or worst.cores_per_worker <= 1.2:
         return None
     return (
