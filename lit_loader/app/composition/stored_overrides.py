@@ -25,7 +25,7 @@ from lit_loader.app.composition.checks import ConfigError
 from lit_loader.app.composition.hints import is_override
 from lit_loader.foundation.escaping import printable, quote_for_hydra
 
-__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "replay_overrides", "overrides_to_repeat"]
+__all__ = ["check_checkpoint", "checkpoint_of", "override_value", "overrides_to_repeat", "replay_overrides"]
 
 # Overrides of a real run need a few hundred bytes.
 _MAX_BYTES: Final = 1 << 16
