@@ -17,9 +17,10 @@ def press_ctrl_c():
 
 @pytest.fixture(autouse=True)
 def handler_restored():
-    handler = signal.getsignal(signal.SIGINT)
+    """Python's own handler, which a shell's background jobs do not have, before and after the test."""
+    original_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
-    assert signal.getsignal(signal.SIGINT) is handler
+    assert signal.signal(signal.SIGINT, original_handler) is signal.default_int_handler
 
 
 def test_interrupt_is_raised_at_end_of_block():

@@ -192,8 +192,8 @@ def test_the_classic_function_serves_a_dataloader_with_workers():
     [
         ({"images": "crop"}, "images='crop'"),
         ({"images": "pad", "size_divisor": 0}, "size_divisor=0"),
-        ({"images": "stack", "size_divisor": 32}, "no effect"),
-        ({"images": "list", "pad_value": 1}, "no effect"),
+        ({"images": "stack", "size_divisor": 32}, "without effect"),
+        ({"images": "list", "pad_value": 1}, "without effect"),
     ],
 )
 def test_wrong_arguments_are_refused(arguments, message):

@@ -124,7 +124,7 @@ def test_converted_sets_have_them_as_files(convert, tmp_path, format, ending, is
     [
         (b"P6\n90000 90000\n255\n", "the embedded image cannot be read (DecompressionBombError: "),
         (b"no image", "the embedded image cannot be read (UnidentifiedImageError: "),
-        (encoded("ICO"), "the embedded image would get the ending '.ico', by which no format finds it"),
+        (encoded("ICO"), "the embedded image would have the extension '.ico', which no format reads"),
     ],
 )
 def test_an_image_that_cannot_become_a_file_is_an_error_that_names_it(convert, tmp_path, data, words):

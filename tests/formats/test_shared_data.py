@@ -103,7 +103,10 @@ REFUSED = {
     f"{OPEN_IMAGES}/train-annotations-object-segmentation.csv": ("keypoints_csv", "Open Images CSV"),
     f"{OPEN_IMAGES}/oidv6-class-descriptions.csv": ("class_list", "Open Images CSV"),
     f"{OPEN_IMAGES}/image_ids_and_rotation.csv": ("class_list", "Open Images CSV"),
-    "cls_tree_mmpretrain/ann.json": ("coco", "a COCO file has images, annotations, categories"),
+    "cls_tree_mmpretrain/ann.json": (
+        "coco",
+        "expected a COCO file with the keys images, annotations, categories",
+    ),
 }
 
 ELSEWHERE = {

@@ -257,4 +257,5 @@ def test_a_data_module(task, tmp_path):
     inline = epochs()
     assert len({str(batch) for batch in inline}) == len(inline) >= 8
     for num_workers in (2, 3):
-        assert epochs(num_workers=num_workers, worker_method="thread") == inline
+        workers = {"num_workers": num_workers, "worker_method": "thread"}
+        assert epochs(workers=workers) == inline
