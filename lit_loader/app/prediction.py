@@ -51,7 +51,7 @@ def predict(cfg: DictConfig) -> None:
         with config_errors(cfg, node="predict"):
             if isinstance(writer, PredictionWriter) and isinstance(run.datamodule, TableDataModule):
                 writer.check_task(run.datamodule, run.model)
-        with config_errors(cfg), loading(cfg), _name_bad_sample_policy():
+        with config_errors(cfg, node="predict"), loading(cfg), _name_bad_sample_policy():
             run.trainer.predict(
                 run.model,
                 datamodule=run.datamodule,

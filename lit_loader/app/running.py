@@ -209,7 +209,9 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None 
     except LitLoaderError as error:
         raise LitLoaderError(error.text(write) + _names_of_files(error, cfg)) from error
     except HydraException as error:
-        raise ConfigError(explain(error, write)) from error
+        raise ConfigError(
+            explain(error, write, write_in=lambda path: partial(write, first_node=path))
+        ) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise
@@ -260,8 +262,6 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
     from lit_loader.annotations.formats import readers
     from lit_loader.annotations.formats.registry import format_options
 
-    if name in cfg:
-        return name
     dataset = cfg.get("dataset") or {}
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}
@@ -282,9 +282,10 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
             if OmegaConf.is_interpolation(node, name):
                 continue  # the setting belongs to the node that the interpolation points to
             return f"{path}.{name}"
-        if path == "dataset" and name in options:
-            return f"dataset.options.{name}"
         signature = accepted(path, node, parent) if isinstance(node, DictConfig) else None
         if signature is not None and name in signature.types:
             return f"+{path}.{name}"
-    return None
+    # Last, because formats have options named like settings of the data module, and the root names stages, too.
+    if name in options:
+        return f"dataset.options.{name}"
+    return name if name in cfg else None

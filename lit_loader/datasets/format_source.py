@@ -223,9 +223,10 @@ class VocSource(FormatSource):
             stage = next(stage for stage in get_args(Stage) if name in listed(getattr(self, stage)))
             splits = ", ".join(sorted(file.stem for file in path.parent.glob("*.txt"))[:20]) or "none"
             raise AnnotationError(
-                f"the split file of {stage}={name!r} does not exist; give {stage}=None if the dataset has no such "
-                f"split, or one of the existing splits: {splits}",
+                f"the split file of {stage}={name!r} does not exist",
                 path=path,
+                remedy=f"give one of the existing splits: {splits}",
+                settings={stage: None},
             ) from None
 
 

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
 
 from numpy import random as numpy_random
@@ -105,6 +106,7 @@ class MapFetcher:
             task: The task.
             move: Moves each sample as soon as it is made, or None to leave samples where they are.
         """
+        self._unchecked = None  # of a batch that failed before it was collated
         if task.key is None:
             return self._make(task, move)
         start = time.perf_counter()
@@ -356,6 +358,8 @@ class IterableFetcher:
         self._with_state = spec.stream_state
         # The place where a resumed epoch begins, until its first sample is made.
         self._beginning: StreamPlace | None = None
+        # The digests of the states before and after the epoch's first sample, for `_starts_over`.
+        self._first: str | None = None
         self._notice: str | None = None
 
     def start(self, key: BatchKey | None) -> None:
@@ -424,6 +428,7 @@ class IterableFetcher:
 
     def _begin_at(self, place: StreamPlace, key: BatchKey | None) -> None:
         self._num_batches = place.batches
+        self._first = place.first
         try:
             has_state = self._load(place, key)
         except Exception as error:
@@ -483,6 +488,7 @@ class IterableFetcher:
 
     def _next_sample(self) -> Any:
         place = self._beginning
+        digest_before = _digest(self._states()) if self._count == 0 else None
         try:
             sample = self._make_sample()
         except StopIteration:
@@ -492,7 +498,35 @@ class IterableFetcher:
             self.start(self._key)
             sample = self._make_sample()
         self._beginning = None
+        if place is not None and self._starts_over(place):
+            # Treat the dataset as one without a state.
+            self._notice = (
+                "its __iter__ resets what its load_state_dict loaded; let it continue from the loaded state, or give "
+                "the iterator a state_dict and a load_state_dict"
+            )
+            self._count = 0
+            self.start(self._key)
+            self._drop(place.samples)
+            if self._ended:
+                raise StopIteration
+            sample = self._make_sample()
+        elif self._count == 1 and digest_before is not None:
+            self._first = f"{digest_before} {_digest(self._states())}"
         return sample
+
+    def _starts_over(self, place: StreamPlace) -> bool:
+        """Return True if the dataset has just yielded the epoch's first sample again.
+
+        If ``__iter__`` is a generator function that resets the dataset, the reset happens at the first sample, after
+        ``load_state_dict``, and the dataset would silently begin at 0.
+        """
+        if place.first is None or place.state is None:
+            return False
+        digest_before, _, digest_after = place.first.partition(" ")
+        changes_state = digest_before != digest_after
+        # In a stream that repeats itself, the loaded state may be the one at the beginning of an epoch.
+        at_beginning = changes_state and _digest(pickle.loads(place.state)) == digest_before
+        return _digest(self._states()) == digest_after and not at_beginning
 
     def _make_sample(self) -> Any:
         if self._keys is not None:
@@ -507,7 +541,7 @@ class IterableFetcher:
     def _with_place(self, batch: Any) -> StreamBatch:
         states = self._states()
         state = None if states is None else pickle.dumps(states)
-        place = StreamPlace(self._count, self._num_batches, self._ended, state)
+        place = StreamPlace(self._count, self._num_batches, self._ended, state, self._first)
         notice, self._notice = self._notice, None
         return StreamBatch(batch, self._worker, place, notice)
 
@@ -529,6 +563,12 @@ class IterableFetcher:
 
 Fetcher: TypeAlias = MapFetcher | IterableFetcher
 """Makes batches: ``samples(task)``, then ``collate(samples, key)``. StopIteration is the end of a stream."""
+
+
+def _digest(states: Any) -> str | None:
+    if states is None:
+        return None
+    return blake2b(repr(_values(states)).encode("utf-8", "surrogatepass"), digest_size=8).hexdigest()
 
 
 def _values(state: Any) -> Any:

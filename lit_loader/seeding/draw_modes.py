@@ -94,10 +94,18 @@ class _OperatorDraws(TorchDispatchMode):  # type: ignore[no-untyped-call] # torc
         return _pass_generator(operator, args, kwargs or {})
 
 
+# Functions that are called with the generator as their last positional argument, which may be None.
+_LAST_IS_GENERATOR = frozenset(
+    {torch.poisson, torch.binomial, torch._standard_gamma, torch._sample_dirichlet}
+)
+
+
 def _pass_generator(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Call a function that takes a generator with the thread's, unless the caller gave another one."""
     if _draws_on_cpu(args, kwargs):
         position = next((n for n, value in enumerate(args) if isinstance(value, torch.Generator)), None)
+        if position is None and func in _LAST_IS_GENERATOR and args[-1] is None:
+            args = args[:-1]
         generator = kwargs.get("generator") if position is None else args[position]
         if _is_default(generator):
             # `present_generator` seeds the thread's generator, so it is only called for a draw.

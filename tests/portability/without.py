@@ -135,7 +135,7 @@ def check(parts, folder, *, spawn):
     reader, writer = os.pipe()
     os.dup2(writer, sys.stdout.fileno())
     os.close(reader)
-    assert hints._reader_left(), "hints"
+    assert hints._stdout_reader_left(), "hints"
 
 
 def check_ends(folder, loader, expected):

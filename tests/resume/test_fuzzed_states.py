@@ -109,12 +109,13 @@ def test_a_state_of_another_pickle_is_not_run(tmp_path):
 @pytest.mark.parametrize(
     "fields",
     [
-        {"workers": [[8, 2, False, None]] * 2},
+        {"workers": [[8, 2, False, None, None]] * 2},
         {"turn": 1},
         {"num_workers": 2},
         {"workers": [[8, 2]]},
-        {"workers": [[8, 2, 7, None]]},
-        {"workers": [[8, 2, False, 7]]},
+        {"workers": [[8, 2, 7, None, None]]},
+        {"workers": [[8, 2, False, 7, None]]},
+        {"workers": [[8, 2, False, None, 7]]},
     ],
 )
 def test_workers_that_contradict_each_other(fields):

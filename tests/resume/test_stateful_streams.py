@@ -172,6 +172,38 @@ class Cycling(IterableDataset):
         self.at = state["at"]
 
 
+class Coarse(IterableDataset):
+    """Has a state that does not hold its position."""
+
+    def __iter__(self):
+        yield from (torch.tensor([100 * worker() + n, int(torch.randint(1000, ()))]) for n in range(SIZE))
+
+    def state_dict(self):
+        return {"version": 1}
+
+    def load_state_dict(self, state):
+        pass
+
+
+class Resetting(IterableDataset):
+    """A generator that resets the loaded state at its first sample."""
+
+    def __init__(self):
+        self.at = 0
+
+    def __iter__(self):
+        self.at = 0
+        while self.at < SIZE:
+            self.at += 1
+            yield torch.tensor([100 * worker() + self.at, int(torch.randint(1000, ()))])
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
 def loader_of(dataset, seed, **arguments):
     return DataLoader(dataset(), batch_size=4, seed=seed, **arguments)
 
@@ -224,6 +256,26 @@ def test_between_epochs_is_after_the_end_was_found(backend, seed):
         state = saving.state_dict()
     with loader() as going_on:
         assert_same(resumed(going_on, state, 1), full[2:])
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("backend", ["inline", "processes", "one thread"])
+@pytest.mark.parametrize("dataset", [Resetting, Coarse])
+def test_dataset_that_resets_itself_is_resumed_by_count_with_a_warning(dataset, backend, seed):
+    def loader():
+        return loader_of(dataset, seed, **BACKENDS[backend])
+
+    with loader() as whole:
+        full = epochs(whole, 1)[0]
+    with loader() as saving:
+        state = stopped(saving, 0, 3)
+    with loader() as resuming:
+        resuming.load_state_dict(state)
+        with pytest.warns(ResumeWarning, match="__iter__ resets what its load_state_dict loaded"):
+            batches = list(resuming)
+    if seed is None:  # what is drawn is not promised
+        batches, full = [batch[:, 0] for batch in batches], [batch[:, 0] for batch in full]
+    assert_same([batches], [full[3:]])
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -123,7 +123,7 @@ def test_memory_stays_flat_over_many_forks(link):
     assert len({used[n] for n in range(5, 25)}) == 1
 
 
-def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link, monkeypatch):
+def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link, monkeypatch, request):
     """In the hook of a fork Python would lose it, and leave the batches that come after it shared."""
     batches = [link.send(large(1)), link.send(large(2))]
     make_private = mapping.Mapping.make_private
@@ -134,6 +134,9 @@ def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link
 
     monkeypatch.setattr(mapping.Mapping, "make_private", interrupted)
     monkeypatch.setattr(interrupts, "_DELAY_S", 0.5)  # the fork has ended by then
+    # A shell's background jobs ignore SIGINT.
+    original_handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    request.addfinalizer(lambda: signal.signal(signal.SIGINT, original_handler))
     with pytest.raises(KeyboardInterrupt):  # it comes some time after the fork
         assert in_a_fork(lambda: bytes(int(batch.max()) for batch in batches))() == bytes([1, 2])
         assert link.slots.kept_bytes == 0

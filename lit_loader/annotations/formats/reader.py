@@ -381,8 +381,8 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
         # A remedy that names this very format does not help.
         for pattern, remedy in _OTHER_FORMATS.items():
             if f"'{format}'" not in remedy and re.search(pattern, start):
-                message = f"this is {remedy} (as {format!r}: {error.message})"
-                raise type(error)(message, path=error.path, line=error.line) from None
+                message = f"this is {remedy} (as {format!r}: {error.problem})"
+                raise _with_message(error, message) from None
         # Without the expected file, the folder may have another format.
         if not path.is_file() and not isinstance(error, UnsafePathError):
             parents = (".", name, posixpath.relpath(path, folder.root))
@@ -391,9 +391,16 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
                 # One typical name is enough.
                 entry = next(iter(fnmatch.filter(entries, name_pattern)), None)
                 if entry is not None and f"'{format}'" not in remedy:
-                    message = f"{error.message}; {entry!r} is there: {remedy}"
-                    raise type(error)(message, path=error.path, line=error.line) from None
+                    message = f"{error.problem}; {entry!r} is there: {remedy}"
+                    raise _with_message(error, message) from None
         raise
+
+
+def _with_message(error: AnnotationError, message: str) -> AnnotationError:
+    """Return an error with another message, and the same place, remedy and settings."""
+    return type(error)(
+        message, path=error.path, line=error.line, remedy=error.remedy, settings=error.settings
+    )
 
 
 def _entries(folder: Folder, parents: Iterable[str]) -> list[str]:

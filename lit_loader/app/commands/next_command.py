@@ -155,7 +155,7 @@ def hydra_value(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):
-        return json.dumps(value)
+        return json.dumps(value, default=str)
     # Hydra parses other text as numbers, lists, functions or interpolations.
     if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
         return value

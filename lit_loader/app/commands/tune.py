@@ -16,6 +16,7 @@ import torch
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.settings import UsageError, usage_errors
 from lit_loader.app.composition import build_datamodule, compose_config, worker_override
+from lit_loader.app.running import config_errors
 from lit_loader.app.tuning import (
     METHODS,
     Candidate,
@@ -59,7 +60,7 @@ def tune(arguments: argparse.Namespace) -> None:
         config_context = datamodule.workers.multiprocessing_context
         host = read_resources(has_accelerator=torch.accelerator.is_available())
         # A dataset may print, and stdout may be JSON.
-        with redirect_stdout(sys.stderr):
+        with redirect_stdout(sys.stderr), config_errors(cfg):
             datamodule.prepare_data()
             tuned = _search(datamodule, host, arguments)
     finally:

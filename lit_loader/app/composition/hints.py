@@ -205,12 +205,18 @@ def normalize_words(words: Sequence[str]) -> list[str]:
     return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in words]
 
 
-def explain(error: Exception, write: SettingText = as_argument) -> str:
+def explain(
+    error: Exception,
+    write: SettingText = as_argument,
+    *,
+    write_in: Callable[[str], SettingText] | None = None,
+) -> str:
     """Return the message of an error of Hydra, OmegaConf or the checks, with the remedy where one is known.
 
     Args:
         error: The error.
         write: How the message writes settings.
+        write_in: Returns how it writes settings of the node that raised the error, or None for ``write``.
     """
     if (extra := missing_extra(error)) is not None:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
@@ -224,7 +230,8 @@ def explain(error: Exception, write: SettingText = as_argument) -> str:
         return _explain_unknown_key(key) or str(error)
     if isinstance(error, InstantiationException) and full_key and error.__cause__ is not None:
         node = full_key[1]
-        refusal = message_of(error.__cause__, write).removeprefix("+")
+        node_write = write if write_in is None else write_in(node)
+        refusal = message_of(error.__cause__, node_write).removeprefix("+")
         place = "" if refusal.startswith(f"{node}.") else f"{node}: "
         return f"{place}{refusal}{_accepting_options(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
     return message_of(error, write)

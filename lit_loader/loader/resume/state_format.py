@@ -84,7 +84,7 @@ _LIST = "a list"
 _NONE = "None"
 _ANY = "made of plain values"  # every field is
 _PAIR = "a pair"
-_PLACES = "a list with [samples, batches, ended, pair of states] of each worker"
+_PLACES = "a list with [samples, batches, ended, pair of states, digest] of each worker"
 
 _RULES: dict[str, Callable[[Any], bool]] = {
     _COUNT: lambda value: type(value) is int and 0 <= value <= 2**62,
@@ -98,7 +98,7 @@ _RULES: dict[str, Callable[[Any], bool]] = {
     _PAIR: lambda value: type(value) in (list, tuple) and len(value) == 2,
     _PLACES: lambda value: _fits(value, (_LIST,)) and all(map(_is_place, value)),
 }
-_PLACE = ((_COUNT,), (_COUNT,), (_BOOL,), (_PAIR, _NONE))
+_PLACE = ((_COUNT,), (_COUNT,), (_BOOL,), (_PAIR, _NONE), (_TEXT, _NONE))
 
 _Fields = dict[str, tuple[str, ...]]
 _COMMON: _Fields = {

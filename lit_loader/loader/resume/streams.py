@@ -44,21 +44,22 @@ class StreamPosition(NamedTuple):
 def stream_fields(detail: StreamPosition) -> dict[str, Any]:
     """Return the fields of a state: ``workers`` and ``turn``."""
     workers = []
-    for samples, batches, ended, pickled in detail.places:
+    for samples, batches, ended, pickled, first in detail.places:
         state = None if pickled is None else pickle.loads(pickled)
         if not is_plain(state):
             # Then the samples before are made again and dropped.
             state = None
-        workers.append([samples, batches, ended, state])
+        workers.append([samples, batches, ended, state, None if state is None else first])
     return {"workers": workers, "turn": detail.turn}
 
 
 def stream_position(fields: dict[str, Any], *, with_state: bool) -> StreamPosition:
     """Return the position in these fields, which were checked; without the datasets' states if not ``with_state``."""
     places = []
-    for samples, batches, ended, state in fields["workers"]:
-        pickled = pickle.dumps(state) if with_state and state is not None else None
-        places.append(StreamPlace(samples, batches, ended, pickled))
+    for samples, batches, ended, state, first in fields["workers"]:
+        has_state = with_state and state is not None
+        pickled = pickle.dumps(state) if has_state else None
+        places.append(StreamPlace(samples, batches, ended, pickled, first if has_state else None))
     return StreamPosition(tuple(places), fields["turn"])
 
 
@@ -76,20 +77,20 @@ def next_epoch_state(state: dict[str, Any], *, persistent_workers: bool) -> tupl
     Returns:
         The state, and True if the next epoch is sure to be the same as in a run that was not stopped.
     """
-    place_states = [place_state for *_, place_state in state["workers"]]
+    place_states = [place_state for _, _, _, place_state, _ in state["workers"]]
     dataset_states = [None if place_state is None else place_state[0] for place_state in place_states]
     next_state = {
         **state,
         "epoch": state["epoch"] + 1,
         "position": 0,
-        "workers": [[0, 0, False, None] for _ in place_states],
+        "workers": [[0, 0, False, None, None] for _ in place_states],
         "turn": 0,
     }
     if state["num_workers"] == 0:
         if dataset_states[0] is not None:
             next_state["dataset_state"] = dataset_states[0]
     elif persistent_workers:
-        next_state["workers"] = [[0, 0, False, place_state] for place_state in place_states]
+        next_state["workers"] = [[0, 0, False, place_state, None] for place_state in place_states]
         return next_state, all(dataset_state is None for dataset_state in dataset_states)
     return next_state, True
 

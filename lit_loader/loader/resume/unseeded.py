@@ -99,6 +99,10 @@ class TorchEpochs(EpochState[LoaderSpec]):
             )
             self.unclaim(progress, None)
             return super().claim(spec)
+        except BaseException:
+            # After Ctrl-C the next iterator resumes from this point.
+            self.unclaim(progress, point)
+            raise
         return progress, point
 
     def plan(
@@ -253,6 +257,10 @@ class TorchIndices(Iterator[Any]):
         if self._has_begun:
             return self._take()
         self._has_begun = True
+        if self._position.sampler_state is not None:
+            # Many samplers apply a loaded state only at their first index, so their state is not asked for here.
+            self._progress.first = self._position
+            return self._take_first()
         generator = self._generator
         saved_text = self._position.generator
         if generator is None or saved_text is None:
