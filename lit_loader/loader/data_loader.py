@@ -299,6 +299,10 @@ class DataLoader(TorchDataLoader[T_co]):
             "default_dtype": torch.get_default_dtype(),
             "page_lock": find_page_lock(self.pin_memory and self._has_processes, self.device),
         }
+        if (self.seed is None) is not self._epochs.begins_at_iter:
+            raise ValueError(
+                f"seed was changed to {self.seed!r}, and a loader keeps or lacks a seed for life; make a new loader"
+            )
         if self.seed is None:
             return LoaderSpec(**settings)
         slicing = self._slicing

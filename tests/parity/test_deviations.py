@@ -274,3 +274,11 @@ def test_an_array_keeps_its_byte_order():
         actual = list(kind(Samples(samples), batch_size=None, collate_fn=as_is, **ONE))
         assert [array.dtype.byteorder for array in actual] == [order, order]
         assert all((array == sample).all() for array, sample in zip(actual, samples, strict=True))
+
+
+@pytest.mark.parametrize(("seed", "changed_seed"), [(None, 1), (1, None)])
+def test_a_loader_cannot_get_or_lose_its_seed(seed, changed_seed):
+    loader = DataLoader(range(4), seed=seed)
+    loader.seed = changed_seed
+    with pytest.raises(ValueError, match="make a new loader"):
+        list(loader)

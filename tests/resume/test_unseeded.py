@@ -356,3 +356,67 @@ def test_state_of_torchs_samplers_is_small_and_epoch_has_no_notes():
     ours = DataLoader(Indices(), batch_size=BATCH, sampler=samplers.RandomSampler(SIZE))
     next(iter(ours))
     assert len(json.dumps(ours.state_dict())) < 10_000
+
+
+class LazySampler(Sampler):
+    """Applies a loaded state only at its first index, as torchdata's samplers do."""
+
+    def __init__(self):
+        self.num_yielded = 0
+        self.next_yielded = None
+
+    def __len__(self):
+        return SIZE
+
+    def __iter__(self):
+        self.num_yielded = 0
+        if self.next_yielded is not None:
+            self.num_yielded = self.next_yielded
+            self.next_yielded = None
+        for index in range(self.num_yielded, SIZE):
+            self.num_yielded += 1
+            yield index
+
+    def state_dict(self):
+        return {"num_yielded": self.num_yielded}
+
+    def load_state_dict(self, state):
+        self.next_yielded = state["num_yielded"]
+
+
+def load_lazy(state):
+    loader = DataLoader(Indices(), batch_size=1, sampler=LazySampler())
+    loader.load_state_dict(state)
+    return loader
+
+
+def test_state_saved_before_the_first_resumed_batch_holds_the_loaded_position():
+    loader = DataLoader(Indices(), batch_size=1, sampler=LazySampler())
+    for index, _ in enumerate(loader):
+        if index == 4:
+            break
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResumeWarning)
+        resumed = load_lazy(loader.state_dict())
+        assert int(next(iter(resumed))) == 5
+        assert [int(batch) for batch in load_lazy(resumed.state_dict(num_held=1))] == list(range(5, SIZE))
+
+
+def test_interrupt_while_a_sampler_loads_its_state_keeps_the_position(monkeypatch):
+    loader = DataLoader(Indices(), batch_size=1, sampler=LazySampler())
+    for index, _ in enumerate(loader):
+        if index == 4:
+            break
+    state = loader.state_dict()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResumeWarning)
+        resumed = load_lazy(state)
+
+        def interrupt(self, state):
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LazySampler, "load_state_dict", interrupt)
+            with pytest.raises(KeyboardInterrupt):
+                next(iter(resumed))
+        assert [int(batch) for batch in resumed] == list(range(5, SIZE))
