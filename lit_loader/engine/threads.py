@@ -130,15 +130,17 @@ class ThreadLink:
         state: Shared by all threads of the backend.
         spec: The same for all workers.
         worker_id: Number of this worker.
-        scope: Makes torch draw from this thread's generator.
+        scope: Context around a task's samples, in which torch draws from this thread's generator.
     """
 
     # Send every exception of user code to the consumer: one that only ends a thread would be lost.
     caught: type[BaseException] = BaseException
 
-    def __init__(self, state: ThreadPoolState, spec: WorkerSpec, worker_id: int, scope: ThreadScope) -> None:
+    def __init__(
+        self, state: ThreadPoolState, spec: WorkerSpec, worker_id: int, scope: AbstractContextManager[Any]
+    ) -> None:
         self.where = f"in DataLoader worker thread {worker_id}"
-        self.seed: SeedFn = scope.seed_for
+        self.seed: SeedFn = ThreadScope.seed_for
         self._state = state
         self._id = worker_id
         self._scope = scope
@@ -157,7 +159,7 @@ class ThreadLink:
         return epoch not in self._state.results
 
     def user_code(self) -> AbstractContextManager[Any]:
-        """Return the thread's scope."""
+        """Return the context around a task's samples."""
         return self._scope
 
     def ready(self) -> None:
@@ -207,10 +209,17 @@ def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:
             torch.get_num_threads()
             torch.set_num_threads(1)
             set_worker_info(worker_id, spec.num_workers, base_seed=spec.base_seed, dataset=spec.fetch.dataset)
-            link = ThreadLink(state, spec, worker_id, ThreadScope(spec.base_seed + worker_id))
+            scope = ThreadScope(spec.base_seed + worker_id)
+            is_map = not isinstance(spec.fetch.dataset, IterableDataset)
         finally:
             state.started.release()
-        Worker(spec, worker_id, link).run()
+        if is_map:
+            Worker(spec, worker_id, ThreadLink(state, spec, worker_id, scope)).run()
+            return
+        # A stream may hold a mode of torch's across its samples. The scope stays below it, because leaving the scope
+        # after a sample would end the stream's mode instead.
+        with scope:
+            Worker(spec, worker_id, ThreadLink(state, spec, worker_id, contextlib.nullcontext())).run()
     except BaseException as error:
         # The consumers raise this; otherwise they would never stop waiting.
         state.failure = error

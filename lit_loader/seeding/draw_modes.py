@@ -95,9 +95,7 @@ class _OperatorDraws(TorchDispatchMode):  # type: ignore[no-untyped-call] # torc
 
 
 # Functions that are called with the generator as their last positional argument, which may be None.
-_LAST_IS_GENERATOR = frozenset(
-    {torch.poisson, torch.binomial, torch._standard_gamma, torch._sample_dirichlet}
-)
+_LAST_IS_GENERATOR = frozenset({torch.poisson, torch.binomial})
 
 
 def _pass_generator(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

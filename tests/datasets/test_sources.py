@@ -214,7 +214,8 @@ def test_renumbered_tables_are_those_read_with_the_names(root):
 
 def test_a_missing_split_is_told_with_its_stage(root):
     with pytest.raises(
-        AnnotationError, match=r"test='exam' does not exist; give test=None .* test, train, val, val2"
+        AnnotationError,
+        match=r"test='exam' does not exist; give one of the existing splits: test, train, val, val2, or pass test=None",
     ):
         voc(root, test="exam").tables("train")
 

@@ -182,3 +182,16 @@ def test_threads_that_start_threads_leave_the_setting_of_the_process_alone():
     assert [sample for (sample,) in threads(Calls(nested, 4))] == [1] * 4
     assert in_a_new_thread() == 3
     assert torch.get_num_threads() == 3
+
+
+class OnMeta(IterableDataset):
+    """Holds a mode of torch's across its samples."""
+
+    def __iter__(self):
+        with torch.device("meta"):
+            for _ in range(3):
+                yield torch.empty(1).device.type
+
+
+def test_a_stream_keeps_its_torch_mode_between_samples():
+    assert list(threads(OnMeta(), num_workers=1, batch_size=None)) == ["meta"] * 3

@@ -44,7 +44,9 @@ CALLS = {
     "binomial": lambda: torch.binomial(torch.full((5,), 9.0), torch.full((5,), 0.4)),
     "poisson": lambda: torch.poisson(torch.full((5,), 4.0)),
     "poisson with a positional None": lambda: torch.poisson(torch.full((5,), 4.0), None),
-    "binomial with a positional None": lambda: torch.binomial(torch.full((5,), 9.0), torch.full((5,), 0.4), None),
+    "binomial with a positional None": lambda: torch.binomial(
+        torch.full((5,), 9.0), torch.full((5,), 0.4), None
+    ),
     "multinomial": lambda: torch.multinomial(probabilities(), 2),
     "Tensor.multinomial": lambda: probabilities().multinomial(7, replacement=True),
     "multinomial, replacement by place": lambda: torch.multinomial(probabilities(), 7, True),
