@@ -265,6 +265,7 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
     dataset = cfg.get("dataset") or {}
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}
+    interpolated = None
     for path in (
         *([first_node] if first_node else []),
         "dataset",
@@ -280,7 +281,11 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
         parent = OmegaConf.select(cfg, path.rpartition(".")[0] or path)
         if isinstance(node, DictConfig) and name in node:
             if OmegaConf.is_interpolation(node, name):
-                continue  # the setting belongs to the node that the interpolation points to
+                # The setting belongs to the node that the interpolation points to, if that has the same name.
+                raw_values: Any = OmegaConf.to_container(node, resolve=False)
+                if interpolated is None and raw_values[name] != f"${{{name}}}":
+                    interpolated = f"{path}.{name}"
+                continue
             return f"{path}.{name}"
         signature = accepted(path, node, parent) if isinstance(node, DictConfig) else None
         if signature is not None and name in signature.types:
@@ -288,4 +293,4 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
     # Last, because formats have options named like settings of the data module, and the root names stages, too.
     if name in options:
         return f"dataset.options.{name}"
-    return name if name in cfg else None
+    return interpolated or (name if name in cfg else None)

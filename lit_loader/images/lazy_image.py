@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, NamedTuple, TypeAlias
@@ -45,7 +46,7 @@ class ImageRegion(NamedTuple):
     zoom: float
 
 
-class LazyImage:
+class LazyImage(ABC):
     """An image that is read when its pixels are needed; a subclass defines `read` and `read_region`.
 
     Attributes:
@@ -54,10 +55,11 @@ class LazyImage:
 
     size: tuple[int, int]
 
+    @abstractmethod
     def read(self) -> Tensor:
         """Return all pixels, uint8 ``(3, H, W)``; the caller may write to them."""
-        raise NotImplementedError
 
+    @abstractmethod
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         """Return pixels that contain a region, shrunk no further than ``zoom`` and never enlarged.
 
@@ -65,7 +67,6 @@ class LazyImage:
             region: In whole pixels of the image; not empty, inside the image.
             zoom: Smallest sufficient size of the result, as a fraction of the image's size, along both axes.
         """
-        raise NotImplementedError
 
     def image(self) -> tv_tensors.Image:
         """Return all pixels as an image for torchvision's transforms."""

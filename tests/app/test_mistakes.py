@@ -134,6 +134,21 @@ def test_refused_setting_is_written_as_its_config_key():
     )
 
 
+@pytest.mark.parametrize(
+    ("settings", "advice"),
+    [
+        ({"masks": False}, "pass datamodule.masks=false"),  # an option of the format, too
+        ({"test": None}, "pass dataset.test=null"),  # a key of the root, too
+        ({"aligned": True}, "pass aligned=True"),  # an option of another format
+    ],
+)
+def test_a_setting_is_named_where_it_is_set(settings, advice):
+    cfg = compose_config(overrides=["dataset=coco", "dataset.root=x"])
+    with pytest.raises(LitLoaderError) as caught, config_errors(cfg):
+        raise AnnotationError("no", settings=settings)
+    assert str(caught.value) == f"no; {advice}"
+
+
 def test_messages_that_look_like_settings_stay_as_they_are():
     message = advice_in_app(ValueError("give cache=False"), "datamodule=classification")
     assert message == "give cache=False"
