@@ -7,15 +7,15 @@ READY := $(VENV)/.installed
 TEST := $(PY) -m pytest -m 'not soak'
 # `make test` runs five parts at once, these and the rest: tests of workers wait more than they compute. They fork from
 # processes without torchvision and lightning, which would double the time of each fork; what imports these is apart.
-IMPORTS := $(addprefix tests/,device/test_nesting.py device/test_pinning.py faults/test_bad_sample_report.py \
+IMPORTS := $(addprefix tests/,loader/device/test_nesting.py loader/device/test_pinning.py faults/test_bad_sample_report.py \
 	loader/test_iterator_as_torchs.py loader/test_thread_transforms.py parity/test_collation.py \
 	parity/test_deviations.py parity/test_spawn.py seeding/test_draws.py seeding/test_thread_scope.py \
-	shared_memory/test_random_batches.py shared_memory/test_serialization.py)
-LOADER := $(addprefix tests/,device engine faults loader) $(addprefix --ignore=,$(IMPORTS))
-STATE := $(addprefix tests/,parity portability resume samplers seeding shared_memory test_distributions.py test_exports.py \
-	test_extras.py test_forkserver.py test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
-TRAINING := $(addprefix tests/,datamodules lightning transforms) $(IMPORTS)
-FILES := $(addprefix tests/,annotations callbacks cli examples formats recipes)
+	memory/test_random_batches.py memory/test_serialization.py)
+LOADER := $(addprefix tests/,engine faults loader) $(addprefix --ignore=,$(IMPORTS) tests/loader/lightning tests/loader/resume)
+STATE := $(addprefix tests/,parity portability loader/resume samplers seeding memory test_distributions.py test_exports.py \
+	foundation/test_extras.py app/test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
+TRAINING := $(addprefix tests/,datamodules loader/lightning transforms) $(IMPORTS)
+FILES := $(addprefix tests/,annotations callbacks app/commands examples recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test parts soak lint bench clean

@@ -19,9 +19,7 @@ EXTRAS = PROJECT["optional-dependencies"]
 PYTHONS = ["3.11", "3.12", "3.13", "3.14"]
 PYTHON = "3.13"
 TEST_TOOLS = {"build", "hatchling", "hypothesis", "pip", "psutil", "pytest", "pytest-timeout"}
-LIGHTNING = [
-    f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "lightning", "recipes")
-]
+LIGHTNING = [f"tests/{part}" for part in ("app", "callbacks", "datamodules", "examples", "loader/lightning", "recipes")]
 
 
 @nox.session(python=PYTHONS)
@@ -121,9 +119,7 @@ def lower_bounds() -> list[str]:
     pins = []
     for text in {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)}:
         requirement = Requirement(text)
-        pins += [
-            f"{requirement.name}=={each.version}" for each in requirement.specifier if each.operator == ">="
-        ]
+        pins += [f"{requirement.name}=={each.version}" for each in requirement.specifier if each.operator == ">="]
     return sorted(pins)
 
 

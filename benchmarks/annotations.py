@@ -127,13 +127,7 @@ def read_once(format: str, root: str, name: str, cache: str) -> dict[str, float]
     table = read_annotations(format, root, name, cache_dir=cache, progress=False)
     seconds = time.perf_counter() - start
     cpu = cpu_seconds() - cpu_start
-    return {
-        "seconds": seconds,
-        "cpu": cpu,
-        "peak": _peak(),
-        "before": start_peak,
-        "objects": table.num_objects,
-    }
+    return {"seconds": seconds, "cpu": cpu, "peak": _peak(), "before": start_peak, "objects": table.num_objects}
 
 
 def _peak() -> int:
@@ -154,9 +148,7 @@ def coco(num_images: int, rounds: int) -> None:
         root.mkdir()
         write_coco(root, num_images)
         size = (root / "all.json").stat().st_size
-        print(
-            f"\nCOCO, {num_images:,} images, {num_images * OBJECTS_AN_IMAGE:,} objects, {size / 2**20:.0f} MiB"
-        )
+        print(f"\nCOCO, {num_images:,} images, {num_images * OBJECTS_AN_IMAGE:,} objects, {size / 2**20:.0f} MiB")
         cold = []
         warm = []
         bytes_an_object = 0.0
@@ -246,13 +238,7 @@ class FromTable(Dataset[dict[str, Any]]):
     def __getitem__(self, index: int) -> dict[str, Any]:
         """Return the target of an image."""
         return object_target(
-            self.table,
-            index,
-            canvas_size=(480, 640),
-            first_label=1,
-            extra_fields=(),
-            keypoints=False,
-            attributes=(),
+            self.table, index, canvas_size=(480, 640), first_label=1, extra_fields=(), keypoints=False, attributes=()
         )
 
 
@@ -310,9 +296,7 @@ def grown(whose: str) -> list[float]:
 
 def copies() -> None:
     """Compare the memory of workers after the first and the last epoch, in fresh processes."""
-    print(
-        f"\n{NUM_IMAGES * OBJECTS_AN_IMAGE:,} objects, two forked workers: PSS in MiB at the end of each epoch"
-    )
+    print(f"\n{NUM_IMAGES * OBJECTS_AN_IMAGE:,} objects, two forked workers: PSS in MiB at the end of each epoch")
     for loader_name in ("torch", "lit_loader"):
         command = [sys.executable, "-m", "benchmarks.annotations", "copies", loader_name]
         process = subprocess.run(command, check=True, capture_output=True, text=True)
@@ -327,9 +311,7 @@ def copies() -> None:
 
 def main() -> None:
     """Run all benchmarks of this file."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--coco-images", type=int, default=100_000, help="0 for none (%(default)s)")
     parser.add_argument("--voc-files", type=int, default=20_000, help="0 for none (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5, help="counted rounds (%(default)s)")

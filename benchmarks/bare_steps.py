@@ -117,8 +117,7 @@ def draw_sizes(size: tuple[int, int], sides: Sequence[int], longest: int) -> lis
     draw = v2.RandomShortestSize(list(sides), max_size=longest).make_params
     drawn: list[Any] = [draw([shape])["size"] for _ in range(_NUM_DRAWS)]
     return [
-        CropParameters((0, 0, *size), tuple(drawn_size), bool(number % 2))
-        for number, drawn_size in enumerate(drawn)
+        CropParameters((0, 0, *size), tuple(drawn_size), bool(number % 2)) for number, drawn_size in enumerate(drawn)
     ]
 
 

@@ -67,9 +67,7 @@ def mix_of(table: AnnotationTable, indices: IndexArray) -> Mix:
     visits = np.bincount(indices, minlength=table.num_images)
     objects = visits @ table.image_class_counts()
     offsets, classes = image_labels(table)
-    images = np.bincount(
-        classes, weights=np.repeat(visits, np.diff(offsets)), minlength=len(table.class_names)
-    )
+    images = np.bincount(classes, weights=np.repeat(visits, np.diff(offsets)), minlength=len(table.class_names))
     return Mix(
         num_samples=len(indices),
         objects=objects / objects.sum(),
@@ -92,17 +90,12 @@ def print_mixes(title: str, mix_by_family: dict[str, Mix], class_names: tuple[st
     print(f"  {'':20s} {'samples':>8s} {'not seen':>9s} {names} {'imbalance':>10s} | {names}")
     for name, mix in mix_by_family.items():
         objects, images = (
-            " ".join(f"{share:>{width}.1%}" for share in class_shares)
-            for class_shares in (mix.objects, mix.images)
+            " ".join(f"{share:>{width}.1%}" for share in class_shares) for class_shares in (mix.objects, mix.images)
         )
-        print(
-            f"  {name:20s} {mix.num_samples:8d} {mix.num_left_out:9d} {objects} {mix.imbalance:8.1f}:1 | {images}"
-        )
+        print(f"  {name:20s} {mix.num_samples:8d} {mix.num_left_out:9d} {objects} {mix.imbalance:8.1f}:1 | {images}")
 
 
-def draw_mixes(
-    panels: dict[str, dict[str, Mix]], class_names: tuple[str, ...], path: Path, *, title: str
-) -> None:
+def draw_mixes(panels: dict[str, dict[str, Mix]], class_names: tuple[str, ...], path: Path, *, title: str) -> None:
     """Save one panel per kind of sample, with a bar per family that shows the shares of the classes."""
     figure = Figure(figsize=(6.5 * len(panels), 4.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -147,9 +140,7 @@ def main(out: Path, voc: Path | None) -> None:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--out", type=Path, default=Path("outputs/class_mix.png"), help="picture (%(default)s)"
-    )
+    parser.add_argument("--out", type=Path, default=Path("outputs/class_mix.png"), help="picture (%(default)s)")
     parser.add_argument("--voc", type=Path, help="a set in VOC layout, or none for the embedded set")
     arguments = parser.parse_args()
     main(arguments.out, arguments.voc)

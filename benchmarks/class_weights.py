@@ -51,9 +51,7 @@ def main(rounds: int) -> None:
             return len(per_image) // len(dataset)
 
         def weights(*, use_cache: bool) -> int:
-            table = read_annotations(
-                "voc", root, "train", cache_dir=cache, use_cache=use_cache, progress=False
-            )
+            table = read_annotations("voc", root, "train", cache_dir=cache, use_cache=use_cache, progress=False)
             image_weights(table, class_weights(table.class_counts()))
             return 1
 

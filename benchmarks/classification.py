@@ -79,9 +79,7 @@ def our_dataset(
     """Return lit_loader's dataset of the same files, with the preset of the same crops and flips."""
     table = read_annotations("image_folder", root, use_cache=False, num_workers=0, progress=False)
     transforms = classification_transforms(True, size=SIDE, to_float=to_float)
-    return ClassificationDataset(
-        table, transforms=transforms, reading=ImageReading(decode=decode), cache=cache
-    )
+    return ClassificationDataset(table, transforms=transforms, reading=ImageReading(decode=decode), cache=cache)
 
 
 def our_loaders(

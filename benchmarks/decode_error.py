@@ -84,11 +84,7 @@ def report(name: str, paths: Sequence[Path]) -> None:
             (
                 "crops",
                 DecodeAwareCompose(
-                    [
-                        CropToObjects(
-                            size=side // 2, around="image", fit="crop", scale=(0.5, 1), shift=0.2, margin=0
-                        )
-                    ]
+                    [CropToObjects(size=side // 2, around="image", fit="crop", scale=(0.5, 1), shift=0.2, margin=0)]
                 ),
             ),
         ):

@@ -78,9 +78,7 @@ def _cached_dataset(root: Path, folder: Path) -> ClassificationDataset:
     dataset = our_dataset(root, decode="fast", to_float=False, cache=CacheSettings(cache_dir=folder))
     assert dataset.cache is not None
     size = dataset.cache.num_bytes / 2**20
-    print(
-        f"  the cache takes {size:.0f} MiB once a host, and was made in {time.perf_counter() - start:.2f} s"
-    )
+    print(f"  the cache takes {size:.0f} MiB once a host, and was made in {time.perf_counter() - start:.2f} s")
     return dataset
 
 

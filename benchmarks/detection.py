@@ -73,16 +73,12 @@ class Recipe(Dataset[tuple[Tensor, dict[str, Any]]]):
         return sample
 
 
-def our_dataset(
-    folder: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False
-) -> DetectionDataset:
+def our_dataset(folder: Path, *, decode: Any, to_float: bool, cache: CacheSettings | bool = False) -> DetectionDataset:
     """Return lit_loader's dataset of the same files, boxes and transforms."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
     boxes = [[x1, y1, x2 - x1, y2 - y1] for x1, y1, x2, y2 in CORNERS]
     written = {
-        "images": [
-            {"id": n, "file_name": name, "width": SIZE[0], "height": SIZE[1]} for n, name in enumerate(names)
-        ],
+        "images": [{"id": n, "file_name": name, "width": SIZE[0], "height": SIZE[1]} for n, name in enumerate(names)],
         "categories": [{"id": number, "name": str(number)} for number in range(len(CORNERS))],
         "annotations": [
             {"id": len(boxes) * image + number, "image_id": image, "category_id": number, "bbox": box}
@@ -122,9 +118,7 @@ def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]
         **{f"ours, *, recipe, {name}": recipe for name, recipe in recipes.items()},
         "our data set, *, exact float32": dataset(decode="exact", to_float=True),
         "our data set, *, fast uint8": dataset(decode="fast", to_float=False),
-        "our data set, *, cached uint8": dataset(
-            decode="fast", to_float=False, cache=CacheSettings(cache_dir=folder)
-        ),
+        "our data set, *, cached uint8": dataset(decode="fast", to_float=False, cache=CacheSettings(cache_dir=folder)),
     }
     arguments: dict[str, Any] = {"batch_size": BATCH_SIZE, "sampler": order, "collate_fn": collate, **WORKERS}
     with bare_passes(work, order) as bare:

@@ -76,16 +76,12 @@ def judge_time(rounds: int) -> None:
 
 def judge_memory(rounds: int) -> None:
     """Compare the memory peaks of fresh processes, and measure the largest supported set."""
-    print(
-        f"\npeak memory of sampler and epoch, {NUM_WEIGHTS:,} weights in a float64 array that both are given"
-    )
+    print(f"\npeak memory of sampler and epoch, {NUM_WEIGHTS:,} weights in a float64 array that both are given")
     shares: Rounds = []
     for _ in range(rounds):
         torchs, ours = (in_fresh_process(who, NUM_WEIGHTS)["grown_bytes"] for who in ("torch", "ours"))
         shares.append(ours / torchs)
-        bytes_per_weight = (
-            f"{name} {grown / NUM_WEIGHTS:.1f}" for name, grown in (("torch", torchs), ("ours", ours))
-        )
+        bytes_per_weight = (f"{name} {grown / NUM_WEIGHTS:.1f}" for name, grown in (("torch", torchs), ("ours", ours)))
         print(f"  bytes a weight: {', '.join(bytes_per_weight)}")
     judge("ours, of torch's", shares, at_most=0.35)
     print(f"\n{MOST_WEIGHTS:,} weights, a memory-mapped .npy column")

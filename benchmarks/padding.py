@@ -62,9 +62,7 @@ def orientation(widths: Sides, heights: Sides, num_buckets: int) -> IndexArray:
     return (widths >= heights).astype(np.int64)
 
 
-def measure(
-    name: str, groups: Groups, sizes: tuple[Sides, Sides], batched: tuple[Sides, Sides], rounds: int
-) -> None:
+def measure(name: str, groups: Groups, sizes: tuple[Sides, Sides], batched: tuple[Sides, Sides], rounds: int) -> None:
     """Print the fraction of padded pixels, and compare k buckets with the better of two ways to use two groups.
 
     Args:
@@ -89,9 +87,7 @@ def measure(
     }
     two = min(("2, upright or not", "2 buckets"), key=lambda label: statistics.median(shares[label]))
     # Padded pixels per image pixel, because the number of image pixels is constant.
-    padded = {
-        label: [share / (1 - share) for share in epoch_values] for label, epoch_values in shares.items()
-    }
+    padded = {label: [share / (1 - share) for share in epoch_values] for label, epoch_values in shares.items()}
     saved = {
         label: [1 - a / b for a, b in zip(epoch_values, padded[two], strict=True)]
         for label, epoch_values in padded.items()

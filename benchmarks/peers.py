@@ -44,11 +44,7 @@ def _has(name: str, modules: Iterable[str], to_install: str) -> bool:
 
 
 def spdl_pass(
-    make: Callable[[int], Any],
-    order: Sequence[int],
-    *,
-    batch_size: int,
-    collate: Callable[[list[Any]], Any],
+    make: Callable[[int], Any], order: Sequence[int], *, batch_size: int, collate: Callable[[list[Any]], Any]
 ) -> Pass:
     """Return an epoch of SPDL's pipeline: ``make(index)`` in threads, then batches."""
     from spdl.pipeline import PipelineBuilder
@@ -93,13 +89,7 @@ def scaled_decode(
 
 
 def ffcv_pass(
-    images: Sequence[NDArray[np.uint8]],
-    to: Path,
-    *,
-    side: int,
-    order: Sequence[int],
-    batch_size: int,
-    mode: str,
+    images: Sequence[NDArray[np.uint8]], to: Path, *, side: int, order: Sequence[int], batch_size: int, mode: str
 ) -> Pass:
     """Write FFCV's file and return an epoch of its loader: RandomResizedCrop, flip, uint8 ``(B, 3, side, side)``.
 

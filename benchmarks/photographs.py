@@ -16,14 +16,7 @@ from PIL import Image
 __all__ = ["find_photographs", "write_photographs"]
 
 _DATA = Path(__file__).parents[2] / "shared" / "data"
-_FOLDERS = (
-    "coco_small",
-    "dlib_faces",
-    "labelme_json/bbox_detection",
-    "via_json",
-    "widerface_mmdet",
-    "yolo_mark",
-)
+_FOLDERS = ("coco_small", "dlib_faces", "labelme_json/bbox_detection", "via_json", "widerface_mmdet", "yolo_mark")
 # Only photographs: the wheels also contain drawings, textures and microscopy.
 _IN_WHEELS = {
     "skimage": ("data/astronaut.png", "data/chelsea.png", "data/coffee.png", "data/rocket.jpg"),

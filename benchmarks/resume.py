@@ -120,12 +120,8 @@ def main(rounds: int) -> None:
     if StatefulDataLoader is None:
         print("  torchdata is not installed, so it is not compared")
         return
-    their_times = [
-        every_step(StatefulDataLoader(Indices(10**6), 4, shuffle=True)) * 1e6 for _ in range(rounds)
-    ]
-    print(
-        f"  torchdata's: {statistics.median(their_times):.1f} us ({min(their_times):.1f} to {max(their_times):.1f})"
-    )
+    their_times = [every_step(StatefulDataLoader(Indices(10**6), 4, shuffle=True)) * 1e6 for _ in range(rounds)]
+    print(f"  torchdata's: {statistics.median(their_times):.1f} us ({min(their_times):.1f} to {max(their_times):.1f})")
 
 
 if __name__ == "__main__":

@@ -74,12 +74,7 @@ def _passing(loader: TorchDataLoader[Any], epochs: int, size: int) -> Pass:
 
 
 def compare(
-    question: str,
-    contenders: Mapping[str, Pass],
-    *,
-    rounds: int = 7,
-    unit: str = "unit",
-    as_rates: bool = False,
+    question: str, contenders: Mapping[str, Pass], *, rounds: int = 7, unit: str = "unit", as_rates: bool = False
 ) -> Figures:
     """Time each contender once per round; print time and CPU time per unit, and the ratio to the first one.
 
@@ -113,12 +108,7 @@ def compare(
 
 
 def judge(
-    name: str,
-    values: Sequence[float],
-    *,
-    at_most: float | None = None,
-    at_least: float | None = None,
-    unit: str = "",
+    name: str, values: Sequence[float], *, at_most: float | None = None, at_least: float | None = None, unit: str = ""
 ) -> bool:
     """Print the median of the rounds, the bar, and whether it is met.
 

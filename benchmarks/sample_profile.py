@@ -47,9 +47,7 @@ def main(rounds: int) -> None:
     """Print a table for classification on small and large files, and for detection."""
     for size in classification.SIZES:
         crops = draw_crops(size, classification.SIDE)
-        _profile(
-            Work("classification", size, crops, classification.our_dataset, ClassificationCollate()), rounds
-        )
+        _profile(Work("classification", size, crops, classification.our_dataset, ClassificationCollate()), rounds)
     sizes = draw_sizes(detection.SIZE, detection.SIDES, detection.LONGEST)
     _profile(Work("detection", detection.SIZE, sizes, detection.our_dataset, detection.collate), rounds)
 

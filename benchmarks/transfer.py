@@ -216,9 +216,7 @@ def main(rounds: int) -> None:
     figures = compare("copies to the GPU", contenders, rounds=rounds, unit="GB")
     bus, *_ = contenders
     judge(
-        "page-locked slots, of the bus's rate",
-        figures.rate_ratio("a batch in a page-locked slot", bus),
-        at_least=0.9,
+        "page-locked slots, of the bus's rate", figures.rate_ratio("a batch in a page-locked slot", bus), at_least=0.9
     )
     figures = compare(f"steps of {STEP_S * 1e3:.0f} ms", feeding(), rounds=rounds, unit="step")
     judge("a step fed by the loader", figures.ratio("ours, device", "cached batch"), at_most=1.03)

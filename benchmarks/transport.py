@@ -44,16 +44,12 @@ def main(rounds: int) -> None:
     figures = compare("batch 4 of small samples", contenders(Stored(8192), 4), rounds=rounds, unit="batch")
     judge("a batch, of torch's", figures.ratio("ours", "torch"), at_most=0.10)
     judge("the same with a seed", figures.ratio("ours, seed=0", "torch"), at_most=0.10)
-    figures = compare(
-        "batch 256 of small samples", contenders(Stored(65536), 256), rounds=rounds, unit="batch"
-    )
+    figures = compare("batch 256 of small samples", contenders(Stored(65536), 256), rounds=rounds, unit="batch")
     judge("a sample, of torch's", figures.ratio("ours", "torch"), at_most=0.22)
     judge("the same with a seed", figures.ratio("ours, seed=0", "torch"), at_most=0.22)
     for shape, batch_size, length, bar in (((3, 224, 224), 64, 1024, 2.2), ((3, 800, 1333), 4, 64, 2.5)):
         question = f"float32 {'x'.join(map(str, shape))}, batch {batch_size}"
-        figures = compare(
-            question, contenders(Fresh(length, *shape), batch_size), rounds=rounds, unit="batch"
-        )
+        figures = compare(question, contenders(Fresh(length, *shape), batch_size), rounds=rounds, unit="batch")
         for ours in ("ours", "ours, seed=0"):
             judge(f"{ours}, bytes a second, of torch's", figures.rate_ratio(ours, "torch"), at_least=bar)
 

@@ -18,15 +18,7 @@ from collections.abc import Sequence
 import torch
 
 from lit_loader.app.composition import build_datamodule, compose_config
-from lit_loader.app.tuning import (
-    INLINE,
-    METHODS,
-    Candidate,
-    LoaderMeter,
-    Measurement,
-    median,
-    search_settings,
-)
+from lit_loader.app.tuning import INLINE, METHODS, Candidate, LoaderMeter, Measurement, median, search_settings
 from lit_loader.foundation.host import count_cores
 
 ROUNDS = 5
@@ -51,9 +43,7 @@ def main(words: list[str] | None = None) -> None:
     tuned = search_settings(meter, num_cores=cores, methods=methods, max_workers=most, budget_s=budget_s)
     print(f"tuned in {time.perf_counter() - start:.0f} s: {tuned.best!s}")
 
-    grid = full_grid(
-        num_workers=sorted({1, 2, 3, 4, cores, 2 * cores}), methods=methods, prefetch_factors=[2, 4]
-    )
+    grid = full_grid(num_workers=sorted({1, 2, 3, 4, cores, 2 * cores}), methods=methods, prefetch_factors=[2, 4])
     grid += [] if tuned.best in grid else [tuned.best]
     measured: dict[Candidate, list[Measurement]] = {candidate: [] for candidate in grid}
     for number in range(ROUNDS):

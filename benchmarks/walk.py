@@ -189,12 +189,7 @@ def walk() -> tuple[Walk, Walk]:
 
 def _loader(dataset: Batches, **workers: Any) -> DataLoader[Any]:
     return DataLoader(
-        dataset,
-        batch_size=BATCH_SIZE,
-        shuffle=True,
-        seed=0,
-        worker_init_fn=dataset.begin_worker,
-        **workers,
+        dataset, batch_size=BATCH_SIZE, shuffle=True, seed=0, worker_init_fn=dataset.begin_worker, **workers
     )
 
 
@@ -273,6 +268,4 @@ if __name__ == "__main__":
     print(_sizes(counted))
     if arguments.list:
         for file_name in counted.files:
-            print(
-                f"{file_name}\n    {', '.join(name for file, name in counted.functions if file == file_name)}"
-            )
+            print(f"{file_name}\n    {', '.join(name for file, name in counted.functions if file == file_name)}")

@@ -64,9 +64,7 @@ class SmallDETR(nn.Module):
         for i, (target, scale) in enumerate(zip(targets, scales, strict=True)):
             true_boxes = target["boxes"] / scale
             with torch.no_grad():
-                cost = 5 * torch.cdist(boxes[i], true_boxes, p=1) - 2 * generalized_box_iou(
-                    boxes[i], true_boxes
-                )
+                cost = 5 * torch.cdist(boxes[i], true_boxes, p=1) - 2 * generalized_box_iou(boxes[i], true_boxes)
                 cost -= logits[i].softmax(dim=-1)[:, target["labels"]]
             rows, columns = map(torch.as_tensor, linear_sum_assignment(cost.cpu()))
             classes[i, rows] = target["labels"][columns]

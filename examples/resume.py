@@ -62,9 +62,7 @@ def train(record: Path, *, kill_at: int | None = None, ckpt_path: Path | None = 
     model = Recorded(small, class_names=datamodule.class_names)
     model.record = record
     model.kill_at = kill_at
-    saves = ModelCheckpoint(
-        record.with_suffix(""), every_n_train_steps=SAVED_STEP, save_top_k=-1, filename="{step}"
-    )
+    saves = ModelCheckpoint(record.with_suffix(""), every_n_train_steps=SAVED_STEP, save_top_k=-1, filename="{step}")
     quiet: Any = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
     trainer = Trainer(accelerator="cpu", max_epochs=2, callbacks=[saves], limit_val_batches=0, **quiet)
     trainer.fit(model, datamodule=datamodule, ckpt_path=ckpt_path)
@@ -79,14 +77,10 @@ def main(folder: Path) -> bool:
     child.start()
     child.join()
     ckpt_path = folder / "killed" / f"step={SAVED_STEP}.ckpt"
-    resumed = train(
-        records[1], ckpt_path=ckpt_path, num_workers=1, workers=WorkerSettings(worker_method="thread")
-    )
+    resumed = train(records[1], ckpt_path=ckpt_path, num_workers=1, workers=WorkerSettings(worker_method="thread"))
     unbroken = train(records[2])
     first, second, complete = (record.read_text().splitlines() for record in records)
-    print(
-        f"killed:   exit code {child.exitcode} after {len(first)} steps, last checkpoint at step {SAVED_STEP}"
-    )
+    print(f"killed:   exit code {child.exitcode} after {len(first)} steps, last checkpoint at step {SAVED_STEP}")
     print(f"resumed:  {len(second)} steps, the first one on images {second[0]}")
     print(f"unbroken: {len(complete)} steps, number {SAVED_STEP + 1} on images {complete[SAVED_STEP]}")
     same_batches = first[:SAVED_STEP] + second == complete

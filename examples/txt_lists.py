@@ -30,9 +30,7 @@ def main() -> None:
     (folder / "images").mkdir(parents=True)
     for stage in stages:
         (table,) = source.tables(stage)
-        write_annotations(
-            "keypoints_txt", table, folder, f"{stage}.txt", columns=COLUMNS, image_dir="JPEGImages"
-        )
+        write_annotations("keypoints_txt", table, folder, f"{stage}.txt", columns=COLUMNS, image_dir="JPEGImages")
         for index in range(table.num_images):
             shutil.copy(table.image_path(index), folder / "images")
     names = ", ".join(table.keypoint_names)

@@ -82,14 +82,8 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "TableSource",
         "VocSource",
     ),
-    "lit_loader.engine": (
-        "BadSample",
-        "append_bad_samples",
-    ),
-    "lit_loader.images": (
-        "CacheSettings",
-        "ImageReading",
-    ),
+    "lit_loader.engine": ("BadSample", "append_bad_samples"),
+    "lit_loader.images": ("CacheSettings", "ImageReading"),
     "lit_loader.loader": ("DataLoader",),
     "lit_loader.loader.forkserver": ("start_forkserver",),
     "lit_loader.samplers": (
@@ -104,16 +98,8 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "SubsetRandomSampler",
         "WeightedRandomSampler",
     ),
-    "lit_loader.seeding": (
-        "get_worker_info",
-        "is_duplicate",
-        "sample_rng",
-    ),
-    "lit_loader.transforms": (
-        "classification_transforms",
-        "detection_transforms",
-        "landmark_transforms",
-    ),
+    "lit_loader.seeding": ("get_worker_info", "is_duplicate", "sample_rng"),
+    "lit_loader.transforms": ("classification_transforms", "detection_transforms", "landmark_transforms"),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -65,9 +65,7 @@ class LitLoaderError(Exception):
         settings: Arguments by name, each of which settles the problem with its value; ``...`` leaves the value open.
     """
 
-    def __init__(
-        self, message: str = "", *, remedy: str = "", settings: Mapping[str, Any] | None = None
-    ) -> None:
+    def __init__(self, message: str = "", *, remedy: str = "", settings: Mapping[str, Any] | None = None) -> None:
         self.problem = message
         self.remedy = remedy
         self.settings = dict(settings or {})
@@ -94,13 +92,7 @@ class SettingError(ValueError):
     """
 
     def __init__(
-        self,
-        argument: str,
-        value: Any,
-        rule: str,
-        remedy: str = "",
-        *,
-        settings: Mapping[str, Any] | None = None,
+        self, argument: str, value: Any, rule: str, remedy: str = "", *, settings: Mapping[str, Any] | None = None
     ) -> None:
         self.argument = argument
         self.value = value
@@ -150,19 +142,11 @@ class AnnotationError(LitLoaderError, ValueError):
 
     def text(self, write: SettingText = as_argument) -> str:
         """Return the message after the place, with its settings written as arguments of Python, or by ``write``."""
-        place = (
-            ""
-            if self.path is None
-            else f"{self.path}: "
-            if self.line is None
-            else f"{self.path}:{self.line}: "
-        )
+        place = "" if self.path is None else f"{self.path}: " if self.line is None else f"{self.path}:{self.line}: "
         return f"{place}{super().text(write)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        rebuild = partial(
-            type(self), path=self.path, line=self.line, remedy=self.remedy, settings=self.settings
-        )
+        rebuild = partial(type(self), path=self.path, line=self.line, remedy=self.remedy, settings=self.settings)
         return rebuild, (self.problem,)
 
 

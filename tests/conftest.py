@@ -19,32 +19,25 @@ import pytest
 import torch
 
 from lit_loader.loader.resume import KeyedEpochs
-from tests.extras import absent_extra, is_installed
+from tests.support.extras import absent_extra, is_installed
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
 NEEDED = {  # files and folders whose every test needs an extra
     "hydra": [
-        "app/",
-        "cli/test_next_command.py",
-        "cli/test_tune.py",
+        "app/commands/test_next_command.py",
+        "app/commands/test_tune.py",
+        "app/composition/",
+        "app/test_",
+        "app/tuning/test_search.py",
         "examples/",
         "outside/",
         "portability/",
         "recipes/test_detector_configs.py",
-        "test_compose.py",
-        "test_config_checks.py",
-        "test_config_hints.py",
-        "test_configs.py",
-        "test_dataset_configs.py",
         "test_documents.py",
-        "test_experiments.py",
-        "test_hydra_app.py",
-        "test_stored_overrides.py",
-        "tuning/test_search.py",
     ],
     "plot": ["callbacks/test_picture_logger.py", "datamodules/test_pictures.py", "recipes/test_pictures.py"],
-    "recipes": ["formats/test_coco_results.py"],
+    "recipes": ["annotations/formats/test_coco_results.py"],
     "timm": ["recipes/test_classifiers.py", "recipes/test_heatmap_model.py"],
 }
 
@@ -85,7 +78,7 @@ multiprocessing.set_start_method("fork")
 @pytest.fixture(scope="session", autouse=True)
 def _helpers_of_multiprocessing() -> None:
     """Start the processes that multiprocessing keeps for good, before anything is counted."""
-    multiprocessing.set_forkserver_preload(["lit_loader.loader", "tests.toys"])
+    multiprocessing.set_forkserver_preload(["lit_loader.loader", "tests.support.toys"])
     resource_tracker.ensure_running()
     forkserver.ensure_running()
 
@@ -124,9 +117,7 @@ def _nothing_left_behind() -> Iterator[None]:
 
 def _belongings() -> dict[str, set[str]]:
     return {
-        "processes": {
-            str(pid) for pid in _children()
-        },  # a command line changes when a child has its own program
+        "processes": {str(pid) for pid in _children()},  # a command line changes when a child has its own program
         "threads": {f"{thread.ident} {thread.name}" for thread in threading.enumerate()},
         "descriptors": _descriptors(),
         "shared memory": _shared_memory(),

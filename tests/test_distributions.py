@@ -75,13 +75,10 @@ def test_the_sdist_holds_plain_files_that_only_their_owner_writes(sdist):
 
 
 def test_the_wheel_holds_the_package_with_the_configs_and_nothing_else(wheel):
-    wanted = files_below("lit_loader") | {
-        f"lit_loader/{name}": path for name, path in files_below("conf").items()
-    }
+    wanted = files_below("lit_loader") | {f"lit_loader/{name}": path for name, path in files_below("conf").items()}
     assert {"lit_loader/py.typed", "lit_loader/conf/train.yaml"} < set(wanted)
     about = {
-        f"{NAME}.dist-info/{name}"
-        for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+        f"{NAME}.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
     }
     assert set(wheel.namelist()) == set(wanted) | about
     for name, path in wanted.items():
@@ -100,9 +97,7 @@ def test_the_metadata_says_what_pyproject_says(metadata):
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
     required = {Requirement(each) for each in metadata.get_all("Requires-Dist")}
-    assert {each for each in required if each.marker is None} == set(
-        map(Requirement, PROJECT["dependencies"])
-    )
+    assert {each for each in required if each.marker is None} == set(map(Requirement, PROJECT["dependencies"]))
     for extra, wanted in PROJECT["optional-dependencies"].items():
         own = {each.name for each in required if each.marker and each.marker.evaluate({"extra": extra})}
         assert {Requirement(each).name for each in wanted} - {"lit-loader"} <= own, extra

@@ -12,16 +12,14 @@ from hydra.utils import instantiate
 from lit_loader.annotations.formats import read_annotations, readers
 from lit_loader.app.composition import compose_config, validate
 from lit_loader.datasets import FormatSource, VocSource, draw_shapes
-from tests.documents import ALL, PAGES, README, ROOT, blocks, commands
-from tests.examples.forked_scripts import ForkedScripts
-from tests.formats.text_sets import write_image
-from tests.made_sets import MAKERS, split_in_two
+from tests.support.documents import ALL, PAGES, README, ROOT, blocks, commands
+from tests.support.forked_scripts import ForkedScripts
+from tests.support.made_sets import MAKERS, split_in_two
+from tests.support.text_sets import write_image
 
 # a user's own modules, which begin with a comment of their name, are no scripts
 PYTHON = [code for code in blocks(ALL, "python") if not code.startswith("# my_")]
-TRAIN = [
-    [word for word in given if word not in ("--help", "-m")] for given in commands(ALL, "lit-loader train")
-]
+TRAIN = [[word for word in given if word not in ("--help", "-m")] for given in commands(ALL, "lit-loader train")]
 SMALLER = {
     "draw_shapes()": "draw_shapes(num_images={'train': 8, 'val': 4, 'test': 4}, class_shares=(0.6, 0.3, 0.1))",
     "ShapesSource()": "ShapesSource(num_images={'train': 8}, class_shares=(0.6, 0.3, 0.1))",
@@ -114,9 +112,7 @@ def test_the_life_of_a_batch_names_what_there_is():
     assert len(names) > 80
     for name in names:
         if name.endswith(".py"):
-            assert any(
-                (folder / name).is_file() for folder in (package, package / "engine", package / "memory")
-            )
+            assert any((folder / name).is_file() for folder in (package, package / "engine", package / "memory"))
             continue
         for part in name.split("."):
             assert re.search(rf"\b{part}\b", source), name
@@ -132,9 +128,7 @@ def test_the_documents_show_many_commands():
 def test_the_commands_compose(given):
     sweep = any("," in word and "[" not in word for word in given)
     of_run = any(word.startswith("ckpt_path=") for word in given)  # whose words come first
-    if (
-        given and "--config-dir" not in given and not sweep and not of_run
-    ):  # a user's folder; Hydra splits a sweep
+    if given and "--config-dir" not in given and not sweep and not of_run:  # a user's folder; Hydra splits a sweep
         composed(given)
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import lit_loader
-from tests.extras import needs
+from tests.support.extras import needs
 
 PACKAGE = Path(lit_loader.__file__).parent
 MODULES = sorted(
@@ -121,10 +121,7 @@ def test_type_checkers_see_the_names_that_the_package_exports():
     """The stub repeats the table of `__init__.py`, one ``from MODULE import NAME as NAME`` per name."""
     stub = ast.parse(Path(lit_loader.__file__).with_suffix(".pyi").read_text())
     modules = {
-        alias.asname: node.module
-        for node in stub.body
-        if isinstance(node, ast.ImportFrom)
-        for alias in node.names
+        alias.asname: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
     }
     assert modules == lit_loader._MODULE_BY_NAME
 

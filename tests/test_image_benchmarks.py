@@ -13,7 +13,7 @@ from benchmarks import peers
 from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops, draw_sizes, write_pixels
 from benchmarks.photographs import find_photographs, write_photographs
 from lit_loader.images import decode_image
-from tests.photo_like import photo_like
+from tests.support.photo_like import photo_like
 
 
 @pytest.fixture
@@ -60,9 +60,7 @@ def files(tmp_path):
     return {"paths": paths, "pixels": write_pixels(paths, tmp_path / "pixels.npy")}
 
 
-@pytest.mark.parametrize(
-    "shown", [draw_crops((160, 120), 32)[:8], draw_sizes((160, 120), [150, 200], 300)[:8]]
-)
+@pytest.mark.parametrize("shown", [draw_crops((160, 120), 32)[:8], draw_sizes((160, 120), [150, 200], 300)[:8]])
 def test_the_bare_calls_give_the_bits_of_torchvisions_transforms(files, shown):
     exact, cached = (BareSteps(**files, crops=shown, kind=kind) for kind in ("exact", "cached"))
     for index, view in enumerate(shown):
@@ -80,9 +78,7 @@ def test_the_bare_fast_calls_show_the_same_region(files):
     fast, cached = (BareSteps(**files, crops=shown, kind=kind) for kind in ("fast", "cached"))
     for index in range(len(shown)):
         apart = fast(index).double() - cached(index).double()
-        assert (
-            apart.square().mean().sqrt() < 12
-        )  # levels of 255; those of another region are 24 and more apart
+        assert apart.square().mean().sqrt() < 12  # levels of 255; those of another region are 24 and more apart
 
 
 def test_a_pass_over_the_bare_calls_makes_every_sample(files):

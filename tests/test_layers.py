@@ -27,9 +27,7 @@ LAYERS = [
     ["app"],
 ]
 # Within a layer only these may import each other, from left to right.
-ORDERED_WITHIN = [
-    ["errors", "types"],
-]
+ORDERED_WITHIN = [["errors", "types"]]
 MAY_NAME = {
     "lightning": {"app", "datamodules", "callbacks", "recipes"},
     "hydra": {"app"},
@@ -40,9 +38,7 @@ LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
 
 def files():
-    return [
-        path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__init__.py" or path.parent != PACKAGE
-    ]
+    return [path for path in sorted(PACKAGE.rglob("*.py")) if path.name != "__init__.py" or path.parent != PACKAGE]
 
 
 def layer_of(path: Path) -> str:
@@ -159,9 +155,7 @@ def private_names_of_others(source: str) -> set[str]:
         elif isinstance(node, (ast.Assign, ast.AnnAssign)):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             defined.update(target.id for target in targets if isinstance(target, ast.Name))
-    return {
-        name for name in used - defined - OTHERS_PRIVATE if name.startswith("_") and not name.endswith("__")
-    }
+    return {name for name in used - defined - OTHERS_PRIVATE if name.startswith("_") and not name.endswith("__")}
 
 
 @pytest.mark.parametrize("path", CORE_FILES, ids=lambda path: str(path.relative_to(PACKAGE)))

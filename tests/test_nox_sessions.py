@@ -30,8 +30,7 @@ def test_the_oldest_session_pins_the_lower_bound_of_every_requirement(noxfile):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
     requirements = {
-        Requirement(text)
-        for text in [*project["dependencies"], *(each for extra in extras for each in extra)]
+        Requirement(text) for text in [*project["dependencies"], *(each for extra in extras for each in extra)]
     }
     pins = [Requirement(text) for text in noxfile.lower_bounds()]
     assert {pin.name for pin in pins} == {each.name for each in requirements} - {"lit-loader"}

@@ -16,13 +16,8 @@ PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 
 def test_every_requirement_has_a_lower_bound():
     extras = PROJECT["optional-dependencies"]
-    requirements = [
-        *PROJECT["dependencies"],
-        *(requirement for extra in extras.values() for requirement in extra),
-    ]
-    assert all(
-        ">=" in requirement for requirement in requirements if not requirement.startswith("lit-loader[")
-    )
+    requirements = [*PROJECT["dependencies"], *(requirement for extra in extras.values() for requirement in extra)]
+    assert all(">=" in requirement for requirement in requirements if not requirement.startswith("lit-loader["))
 
 
 def test_the_base_install_has_ten_requirements_at_most_and_all_has_every_extra():

@@ -7,13 +7,7 @@ from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.annotations.merge import concatenate, with_same_names
 from lit_loader.annotations.problems import Problem, ReadReport
 from lit_loader.annotations.table import AnnotationTable, Attribute
-from lit_loader.annotations.weights import (
-    LabelSets,
-    class_weights,
-    image_labels,
-    image_weights,
-    label_counts,
-)
+from lit_loader.annotations.weights import LabelSets, class_weights, image_labels, image_weights, label_counts
 
 __all__ = [
     "AnnotationTable",

@@ -16,16 +16,7 @@ from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import CacheError
 from lit_loader.foundation.files import new_file
 
-__all__ = [
-    "cache_file",
-    "cache_folder",
-    "cache_key",
-    "image_stamp",
-    "keep",
-    "load_last",
-    "load_unchanged",
-    "was_read",
-]
+__all__ = ["cache_file", "cache_folder", "cache_key", "image_stamp", "keep", "load_last", "load_unchanged", "was_read"]
 
 # NOTE [When a cache is stale]
 # The name of a cache file is the hash of everything that the table was made from: the reader, its version, its
@@ -51,9 +42,7 @@ def cache_folder(cache_dir: Path | str | None = None) -> Path:
     try:
         return Path.home() / ".cache" / "lit_loader"
     except RuntimeError:
-        raise CacheError(
-            "no home folder found for the cache; pass `cache_dir` or `use_cache=False`"
-        ) from None
+        raise CacheError("no home folder found for the cache; pass `cache_dir` or `use_cache=False`") from None
 
 
 def cache_key(

@@ -131,9 +131,7 @@ class TextColumn(RaggedColumn, Sequence[str]):
         if not -num_rows <= row < num_rows:
             raise IndexError(f"row {row} is outside a column of {num_rows} rows")
         row %= num_rows
-        return (
-            self.data[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "surrogateescape")
-        )
+        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "surrogateescape")
 
     def __iter__(self) -> Iterator[str]:
         return (self[row] for row in range(len(self)))

@@ -60,9 +60,7 @@ class KeypointSchema:
     def _names(self) -> tuple[str, ...]:
         names: Any = self.names
         if isinstance(names, str) or not isinstance(names, Sequence):
-            raise TypeError(
-                f"expected names as a sequence of strings, got {names!r} ({type(names).__name__})"
-            )
+            raise TypeError(f"expected names as a sequence of strings, got {names!r} ({type(names).__name__})")
         if not names:
             raise ValueError("names is empty; a schema has at least 1 point")
         for position, name in enumerate(names):
@@ -83,9 +81,7 @@ class KeypointSchema:
             if isinstance(position, bool) or not isinstance(position, int):
                 raise TypeError(f"positions in {field_name} must be int, got {position!r}")
             if not 0 <= position < len(self.names):
-                raise ValueError(
-                    f"{field_name} has position {position}, but there are {len(self.names)} points"
-                )
+                raise ValueError(f"{field_name} has position {position}, but there are {len(self.names)} points")
         first, second = pair
         if first == second:
             raise ValueError(f"{field_name} pairs position {first} with itself; leave this point out")

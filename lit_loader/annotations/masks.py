@@ -17,12 +17,7 @@ from typing import Any, Final, NamedTuple, Self, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.columns import (
-    RaggedColumn,
-    check_offsets,
-    frozen_array,
-    offsets_of,
-)
+from lit_loader.annotations.columns import RaggedColumn, check_offsets, frozen_array, offsets_of
 from lit_loader.types import IndexArray
 
 __all__ = [
@@ -112,9 +107,7 @@ class Masks(RaggedColumn):
             raise ValueError("polygons have coordinates that are not finite")
         has_both = (np.diff(self.part_offsets) > 0) & (np.diff(self.run_offsets) > 0)
         if has_both.any():
-            raise ValueError(
-                f"mask {np.flatnonzero(has_both)[0]} has polygons and run lengths; pass one of them"
-            )
+            raise ValueError(f"mask {np.flatnonzero(has_both)[0]} has polygons and run lengths; pass one of them")
         # Sums are taken in int64, because uint32 counts from a file may overflow.
         sums = np.diff(offsets_of(self.runs)[self.run_offsets])
         pixels = self.heights.astype(np.int64) * self.widths
@@ -142,9 +135,7 @@ class Masks(RaggedColumn):
             else:
                 polygons.append(() if row is None else row)
                 encoded.append(RunLengths((), 0, 0))
-        flat = [
-            frozen_array(polygon, np.float32, "a polygon").ravel() for parts in polygons for polygon in parts
-        ]
+        flat = [frozen_array(polygon, np.float32, "a polygon").ravel() for parts in polygons for polygon in parts]
         counts = [frozen_array(mask.counts, np.uint32, "counts") for mask in encoded]
         return cls(
             offsets_of([*map(len, polygons)]),
@@ -166,9 +157,7 @@ class Masks(RaggedColumn):
         counts = self.runs[self.run_offsets[row] : self.run_offsets[row + 1]]
         return RunLengths(counts, int(self.heights[row]), int(self.widths[row])) if len(counts) else None
 
-    def rasterize(
-        self, row: int, height: int, width: int, *, scale: tuple[float, float] = (1.0, 1.0)
-    ) -> Bitmap:
+    def rasterize(self, row: int, height: int, width: int, *, scale: tuple[float, float] = (1.0, 1.0)) -> Bitmap:
         """Return the bitmap of an object, uint8 ``(height, width)``, 1 inside.
 
         The mask is clipped to the canvas; it is empty for an object without one. Memory is bounded by the canvas,
@@ -360,9 +349,7 @@ def decode_counts(text: str | bytes) -> npt.NDArray[np.int64]:
     starts = np.concatenate([[0], ends[:-1] + 1])
     lengths = ends - starts + 1
     if lengths.max() > _MAX_CHARS:
-        raise ValueError(
-            f"counts has a number of {lengths.max()} characters; at most {_MAX_CHARS} are allowed"
-        )
+        raise ValueError(f"counts has a number of {lengths.max()} characters; at most {_MAX_CHARS} are allowed")
     shift = 5 * (np.arange(len(chars)) - np.repeat(starts, lengths))
     counts = np.add.reduceat((chars & 31) << shift, starts)
     is_negative = chars[ends] & 16 != 0

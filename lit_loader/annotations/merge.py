@@ -67,9 +67,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
         aligned[0],
         offsets=joined_offsets(table.offsets for table in aligned),
         attributes={
-            name: Attribute(
-                ids=np.concatenate([table.attributes[name].ids for table in aligned]), names=names
-            )
+            name: Attribute(ids=np.concatenate([table.attributes[name].ids for table in aligned]), names=names)
             for name, names in attributes.items()
         },
         category_ids=_category_ids(tables, aligned[0].class_names),
@@ -162,9 +160,7 @@ def _common_schema(tables: Sequence[AnnotationTable]) -> KeypointSchema | None:
     schemas = [schema for table in tables if (schema := table.keypoint_schema) is not None]
     for schema in schemas[1:]:
         if schema != schemas[0]:
-            raise ValueError(
-                f"keypoint schemas {schemas[0]} and {schema} differ; read both sets with one schema"
-            )
+            raise ValueError(f"keypoint schemas {schemas[0]} and {schema} differ; read both sets with one schema")
     return schemas[0] if schemas else None
 
 

@@ -91,9 +91,7 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
         Per group, the positions of its images in the table, ascending.
     """
     # The key covers the table's sources and its image paths, so other images or annotations are compared anew.
-    key = hashlib.blake2b(
-        f"{table.cache_key} {table.root}".encode("utf-8", "surrogateescape"), digest_size=16
-    )
+    key = hashlib.blake2b(f"{table.cache_key} {table.root}".encode("utf-8", "surrogateescape"), digest_size=16)
     for name in ("image_paths", "image_stamps"):
         for array in COLUMNS[name].to_arrays(name, getattr(table, name)).values():
             key.update(array.tobytes())
@@ -163,11 +161,7 @@ def _equal_files(files: Iterable[str], trait: Callable[[str], object]) -> Iterat
 
 
 def stratified_split(
-    table: AnnotationTable,
-    shares: Mapping[str, float],
-    *,
-    groups: Sequence[str] | None = None,
-    seed: int = 0,
+    table: AnnotationTable, shares: Mapping[str, float], *, groups: Sequence[str] | None = None, seed: int = 0
 ) -> dict[str, IndexArray]:
     """Split the images of a table so that every class is divided in proportion to the parts' shares.
 
@@ -266,9 +260,7 @@ def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str,
             yield a, b, shared
 
 
-def _equal_images(
-    table: AnnotationTable, images: Iterable[int], trait: Callable[[str], object]
-) -> Iterator[list[int]]:
+def _equal_images(table: AnnotationTable, images: Iterable[int], trait: Callable[[str], object]) -> Iterator[list[int]]:
     """Yield groups of at least two images whose files have an equal trait."""
     images_by_value: dict[object, list[int]] = {}
     for image in images:
@@ -353,9 +345,7 @@ def _assign_units(
     return part_of_unit
 
 
-def _part_to_fill(
-    choices: IndexArray, lacking: npt.NDArray[np.float64], capacity: npt.NDArray[np.float64]
-) -> int:
+def _part_to_fill(choices: IndexArray, lacking: npt.NDArray[np.float64], capacity: npt.NDArray[np.float64]) -> int:
     """Return the part that lacks most of a label; ties go to the part that lacks most images, then to the first."""
     # Rounding keeps float errors from deciding ties.
     return min(map(int, choices), key=lambda part: (-lacking[part].round(6), -capacity[part].round(6), part))

@@ -55,10 +55,7 @@ _Visibility: TypeAlias = npt.NDArray[np.uint8]
 
 
 def _column(
-    rows: Literal["images", "objects", "classes"],
-    kind: type[np.generic] | type[RaggedColumn],
-    *shape: int,
-    **spec: Any,
+    rows: Literal["images", "objects", "classes"], kind: type[np.generic] | type[RaggedColumn], *shape: int, **spec: Any
 ) -> Any:
     """Declare a column; see NOTE [Columns are declared once]."""
     required = {} if "default" not in spec else {"default": spec.pop("default")}
@@ -137,9 +134,7 @@ class AnnotationTable:
     areas: npt.NDArray[np.float32] | None = _column("objects", np.float32, default=None, **_AREA)
     masks: Masks | None = _column("objects", Masks, default=None, optional=True)
     keypoints: _Points | None = _column("objects", np.float32, -1, 2, default=None, optional=True)
-    visibility: _Visibility | None = _column(
-        "objects", np.uint8, -1, default=None, optional=True, limits=(0, 2)
-    )
+    visibility: _Visibility | None = _column("objects", np.uint8, -1, default=None, optional=True, limits=(0, 2))
     keypoint_names: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
     normalization_pair: tuple[int, int] | None = None
@@ -171,9 +166,7 @@ class AnnotationTable:
         counts = {"images": len(paths), "objects": len(self.labels), "classes": len(self.class_names)}
         shape = (counts["images"] + 1,)
         if self.offsets.shape != shape:
-            raise ValueError(
-                f"offsets has shape {self.offsets.shape}; expected {shape} to match the other columns"
-            )
+            raise ValueError(f"offsets has shape {self.offsets.shape}; expected {shape} to match the other columns")
         check_offsets(self.offsets, total=counts["objects"], name="offsets")
         num_points = len(self.keypoint_names)
         for name, spec in COLUMNS.items():
@@ -258,9 +251,7 @@ class AnnotationTable:
         if self.keypoints is None:
             return None
         return KeypointSchema(
-            names=self.keypoint_names,
-            flip_pairs=self.flip_pairs,
-            normalization_pair=self.normalization_pair,
+            names=self.keypoint_names, flip_pairs=self.flip_pairs, normalization_pair=self.normalization_pair
         )
 
     def labels_of(self, by: str | None = None) -> tuple[IndexArray, tuple[str, ...]]:
@@ -423,9 +414,7 @@ class AnnotationTable:
     ) -> AnnotationTable:
         rows = {"images": images, "objects": objects}
         columns = {
-            name: spec.take(getattr(self, name), rows[spec.rows])
-            for name, spec in COLUMNS.items()
-            if spec.rows in rows
+            name: spec.take(getattr(self, name), rows[spec.rows]) for name, spec in COLUMNS.items() if spec.rows in rows
         }
         attributes = {
             name: Attribute(ids=_ATTRIBUTE.take(attribute.ids, objects), names=attribute.names)
@@ -507,9 +496,7 @@ def _reopen(
 def _checked_rows(indices: npt.ArrayLike, *, limit: int, unit: str) -> IndexArray:
     rows = np.asarray(indices)
     if rows.size and rows.dtype.kind not in "iu":
-        raise TypeError(
-            f"expected integer indices, got {rows.dtype}; for a mask pass numpy.flatnonzero(mask)"
-        )
+        raise TypeError(f"expected integer indices, got {rows.dtype}; for a mask pass numpy.flatnonzero(mask)")
     if rows.ndim != 1:
         raise TypeError(f"expected indices of shape (n,), got {rows.shape}")
     if rows.size and (rows.min() < 0 or rows.max() >= limit):

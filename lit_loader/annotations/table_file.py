@@ -98,11 +98,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Map
         fields.append(pa.field(name, cells[-1].type))
     metadata = {b"magic": _MAGIC, b"header": encoded, b"checksum": _checksum(encoded, arrays)}
     batch = pa.record_batch(cells, schema=pa.schema(fields, metadata=metadata))
-    with (
-        new_file(path) as file,
-        pa.PythonFile(file, mode="w") as sink,
-        pa.ipc.new_file(sink, batch.schema) as writer,
-    ):
+    with new_file(path) as file, pa.PythonFile(file, mode="w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
 
 
@@ -128,9 +124,7 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
             if not isinstance(header, dict) or (header.get("format"), header.get("key")) != (_FORMAT, key):
                 raise CacheError(f"{path} was made by another version or from other files; delete it")
             if reader.num_record_batches != 1:
-                raise CacheError(
-                    f"{path} has {reader.num_record_batches} record batches instead of 1; delete it"
-                )
+                raise CacheError(f"{path} has {reader.num_record_batches} record batches instead of 1; delete it")
             batch = reader.get_batch(0)
         batch.validate(full=True)
         arrays = {name: _view(path, batch, name) for name in batch.schema.names}

@@ -119,9 +119,7 @@ def image_weights(
     per_label = np.asarray(weights, dtype=np.float64)
     if per_label.shape != (len(names),):
         labels = "classes" if by is None else f"values of {by!r}"
-        raise ValueError(
-            f"expected one weight for each of {len(names)} {labels}, got shape {per_label.shape}"
-        )
+        raise ValueError(f"expected one weight for each of {len(names)} {labels}, got shape {per_label.shape}")
     if not np.isfinite(per_label).all() or (per_label < 0).any():
         raise ValueError(f"weights={per_label.tolist()} must be finite and >= 0")
     if empty_weight is not None and not (np.isfinite(empty_weight) and empty_weight >= 0):

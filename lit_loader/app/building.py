@@ -66,11 +66,7 @@ def console() -> Console:
 
 
 def build_run(
-    cfg: DictConfig,
-    *,
-    checkpoint: str | None = None,
-    callbacks: tuple[Callback, ...] = (),
-    needs_names: bool = True,
+    cfg: DictConfig, *, checkpoint: str | None = None, callbacks: tuple[Callback, ...] = (), needs_names: bool = True
 ) -> Run:
     """Seed, prepare the data, and build the model and the trainer.
 
@@ -192,9 +188,7 @@ def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
             f"ckpt_path={path!r} is not a Lightning checkpoint: it has no state_dict; to start from its weights, pass "
             f"model.weights={path}"
         )
-    missing = [
-        name for name in ("epoch", "global_step", "loops", "optimizer_states") if name not in checkpoint
-    ]
+    missing = [name for name in ("epoch", "global_step", "loops", "optimizer_states") if name not in checkpoint]
     if resumes and missing:
         raise ConfigError(
             f"ckpt_path={path!r} holds only weights, without {', '.join(missing)}: a fit cannot resume from it; to "
@@ -227,9 +221,7 @@ def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
     except Exception as error:
         # The same error as `instantiate` raises, so that it is explained in the same way.
         target = cfg.model["_target_"]
-        raise InstantiationException(
-            f"Error in call to target {target!r}:\n{error!r}\nfull_key: model"
-        ) from error
+        raise InstantiationException(f"Error in call to target {target!r}:\n{error!r}\nfull_key: model") from error
     return model
 
 
@@ -238,9 +230,7 @@ def _check_names(stored_names: Mapping[str, Any], data_names: Mapping[str, Any])
     for key in ("class_names", "keypoint_names", "attributes"):
         stored = stored_names.get(key)
         if stored is not None and key in data_names and data_names[key] != stored:
-            remedy = (
-                "; pass dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
-            )
+            remedy = "; pass dataset.class_names=[...] in the checkpoint's order" if key == "class_names" else ""
             raise ConfigError(
                 f"{key} of the checkpoint are {stored}, and of the data {data_names[key]}: labels would have "
                 f"different meanings{remedy}"
@@ -294,8 +284,7 @@ def _build_trainer(cfg: DictConfig, model: LightningModule, extra_callbacks: tup
     arguments: dict[str, Any] = {} if "logger" in settings else {"logger": loggers or False}
     has_logger = settings.logger not in (None, False) if "logger" in settings else bool(loggers)
     callbacks = [
-        instantiate(node, **_resolve_auto(node, model), _convert_="all")
-        for node in _targets(cfg.get("callbacks"))
+        instantiate(node, **_resolve_auto(node, model), _convert_="all") for node in _targets(cfg.get("callbacks"))
     ]
     # Lightning raises for a callback that writes to a logger or a checkpoint that the trainer does not have.
     unusable: list[type[Callback]] = []

@@ -41,9 +41,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
         self.failures: dict[str, str] = {}
         self._saved_steps: dict[str, int] = {}
 
-    def save_checkpoint(
-        self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None
-    ) -> None:
+    def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Replace a checkpoint file, or log why the previous one remains; leave a URL to Lightning's plugin."""
         if storage_options is not None or "://" in str(path):
             super().save_checkpoint(checkpoint, path, storage_options)
@@ -60,9 +58,7 @@ class DurableCheckpointIO(TorchCheckpointIO):
             if Path(path).exists():
                 saved_step = self._saved_steps.get(key)
                 previous = (
-                    "the previous file remains"
-                    if saved_step is None
-                    else f"the file of step {saved_step} remains"
+                    "the previous file remains" if saved_step is None else f"the file of step {saved_step} remains"
                 )
             self.failures[key] = f"{path} of step {step} could not be written ({error}); {previous}"
             _log.warning("%s. Training continues; free space for the next save.", self.failures[key])

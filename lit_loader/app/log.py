@@ -53,9 +53,7 @@ def logged_run() -> Iterator[None]:
         with warnings.catch_warnings():
             show = warnings.showwarning
 
-            def show_and_log(
-                message: Warning | str, category: type[Warning], *place: Any, **options: Any
-            ) -> None:
+            def show_and_log(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
                 show(message, category, *place, **options)
                 _write(files, f"{category.__name__}: {message}\n")
 

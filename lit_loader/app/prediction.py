@@ -53,17 +53,11 @@ def predict(cfg: DictConfig) -> None:
                 writer.check_task(run.datamodule, run.model)
         with config_errors(cfg, node="predict"), loading(cfg), _name_bad_sample_policy():
             run.trainer.predict(
-                run.model,
-                datamodule=run.datamodule,
-                ckpt_path=path,
-                weights_only=True,
-                return_predictions=False,
+                run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, return_predictions=False
             )
         for report in run.trainer.callbacks:  # type: ignore[attr-defined] # Lightning sets it in a connector
             if isinstance(report, BadSampleReport) and (count := report.num_bad_samples.get("predict")):
-                console().print(
-                    f"{count} images could not be read: {report.path or 'see above'}", soft_wrap=True
-                )
+                console().print(f"{count} images could not be read: {report.path or 'see above'}", soft_wrap=True)
         console().print(f"predictions of checkpoint {path}:", *writer.paths, soft_wrap=True)
 
 

@@ -17,11 +17,7 @@ __all__ = ["print_report"]
 
 
 def print_report(
-    model: LightningModule,
-    trainer: Trainer,
-    metrics: Mapping[str, float],
-    out: Console,
-    validation: Report,
+    model: LightningModule, trainer: Trainer, metrics: Mapping[str, float], out: Console, validation: Report
 ) -> None:
     """Print the scores of a run and the figures of its monitors.
 
@@ -62,9 +58,7 @@ def _print_mix(mix: ClassMix, out: Console) -> None:
     """Print the share of each class in the dataset, its expected share, and its share in the batches."""
     if not mix.counts.any():
         return
-    table = Table(
-        printable(mix.label), "in the set", "expected", "arrived", title="mix", title_justify="left"
-    )
+    table = Table(printable(mix.label), "in the set", "expected", "arrived", title="mix", title_justify="left")
     for i, name in enumerate(mix.class_names):
         shares = ("n/a" if share is None else f"{share[i]:.1%}" for share in (mix.natural, mix.expected))
         table.add_row(printable(name), *shares, f"{mix.arrived[i]:.1%}")

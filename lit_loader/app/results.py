@@ -59,15 +59,11 @@ class BestValidation(Callback):
         return [("best validation" if title == "test" else title, figures) for title, figures in sections]
 
     # The record has its own key. With `state_dict`, Lightning would warn wherever the callback is absent.
-    def on_save_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Put the best validation so far into a checkpoint, in plain values."""
         checkpoint[_KEY] = self.best
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Restore the best validation from the checkpoint that a fit resumes from."""
         if trainer.state.fn == "fit":
             self.best = checkpoint.get(_KEY, {})

@@ -30,15 +30,7 @@ from lit_loader.errors import LitLoaderError, as_argument, message_of
 from lit_loader.foundation.escaping import quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
 
-__all__ = [
-    "FULL_DISK",
-    "NOT_WRITABLE",
-    "config_errors",
-    "in_place",
-    "one_job",
-    "run",
-    "show",
-]
+__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "show"]
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_WRITABLE = {errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EPERM, errno.EROFS}
@@ -111,10 +103,7 @@ def in_place(words: Sequence[str]) -> list[str]:
     Raises:
         ConfigError: If ``ckpt_path`` names no checkpoint of a run, or the command is a sweep.
     """
-    if (
-        override_value(words, "resume_in_place") is not True
-        or override_value(words, "hydra.run.dir") is not None
-    ):
+    if override_value(words, "resume_in_place") is not True or override_value(words, "hydra.run.dir") is not None:
         return list(words)
     checkpoint = checkpoint_of(words)
     folder = Path(checkpoint or "").absolute().parent.parent
@@ -209,9 +198,7 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None 
     except LitLoaderError as error:
         raise LitLoaderError(error.text(write) + _names_of_files(error, cfg)) from error
     except HydraException as error:
-        raise ConfigError(
-            explain(error, write, write_in=lambda path: partial(write, first_node=path))
-        ) from error
+        raise ConfigError(explain(error, write, write_in=lambda path: partial(write, first_node=path))) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise

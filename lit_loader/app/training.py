@@ -185,11 +185,7 @@ def last_checkpoint(run: Run) -> str | None:
 
 
 def finish(
-    run: Run,
-    metrics: Mapping[str, float],
-    tested: str,
-    start: float,
-    validation: BestValidation | None = None,
+    run: Run, metrics: Mapping[str, float], tested: str, start: float, validation: BestValidation | None = None
 ) -> float | None:
     """Print the report of a run and write ``results.json``, on rank 0; return the value that a sweep optimises.
 
@@ -210,8 +206,7 @@ def finish(
         seconds = time.monotonic() - start
         _write_results(run, metrics, tested, seconds, validation)
         out.print(
-            f"finished in {seconds:.0f} s; results.json, pictures, logs and checkpoints in {run.folder}",
-            soft_wrap=True,
+            f"finished in {seconds:.0f} s; results.json, pictures, logs and checkpoints in {run.folder}", soft_wrap=True
         )
     return _optimized(run, metrics)
 
@@ -253,9 +248,7 @@ def test(run: Run, path: str | None) -> str:
         if path is None or ("://" not in path and not Path(path).exists()):
             path = last_checkpoint(run)
     with loading(run.cfg), disk_errors(run):
-        run.trainer.test(
-            run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False
-        )
+        run.trainer.test(run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, verbose=False)
     return f"checkpoint {path}" if path else "the last weights, since the run has no checkpoint"
 
 
@@ -277,9 +270,7 @@ def disk_errors(run: Run) -> Iterator[None]:
         in_folder = str(error.filename or "").startswith(str(run.folder))
         if error.errno not in FULL_DISK and not (in_folder and error.errno in NOT_WRITABLE):
             raise
-        raise LitLoaderError(
-            f"{error}; the run writes to {run.folder}. Its checkpoints there are complete"
-        ) from error
+        raise LitLoaderError(f"{error}; the run writes to {run.folder}. Its checkpoints there are complete") from error
 
 
 def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
@@ -291,11 +282,7 @@ def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
     configured_name: str | None = run.cfg.get("optimized_metric")
     name = configured_name or getattr(run.model, "monitor", None)
     for callback in run.trainer.checkpoint_callbacks:
-        if (
-            isinstance(callback, ModelCheckpoint)
-            and callback.monitor == name
-            and callback.best_model_score is not None
-        ):
+        if isinstance(callback, ModelCheckpoint) and callback.monitor == name and callback.best_model_score is not None:
             return float(callback.best_model_score)
     if name is not None and name in metrics:
         return metrics[name]

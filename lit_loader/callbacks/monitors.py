@@ -161,11 +161,7 @@ class ClassMixMonitor(Callback):
     """
 
     def __init__(
-        self,
-        class_names: Sequence[str] | None = None,
-        *,
-        first_label: int = FIRST_LABEL,
-        label: str | None = None,
+        self, class_names: Sequence[str] | None = None, *, first_label: int = FIRST_LABEL, label: str | None = None
     ) -> None:
         if class_names is None and (label is not None or first_label != FIRST_LABEL):
             raise ValueError(
@@ -221,9 +217,7 @@ class ClassMixMonitor(Callback):
         for mix in self.mixes.values():
             mix.end_epoch(mix.epoch_count.read())
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the labels of a batch on its device.
 
         Raises:

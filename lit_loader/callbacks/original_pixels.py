@@ -109,9 +109,7 @@ class Placements:
             image, original_size = cache.open(row)
             return original_size[::-1], image.size
         reading = getattr(self._dataset, "reading", None)
-        if (
-            reading is not None and not reading.exif_orientation
-        ):  # the transforms get stored pixels, without rotation
+        if reading is not None and not reading.exif_orientation:  # the transforms get stored pixels, without rotation
             size = reading.open(path).size
             return size, size
         sizes, reasons = read_image_sizes(path.parent, [path.name], num_workers=0, progress=False)

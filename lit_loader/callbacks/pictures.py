@@ -49,12 +49,7 @@ class PictureLogger(Callback):
     """
 
     def __init__(
-        self,
-        *,
-        every_n_epochs: int = 1,
-        max_images: int = 16,
-        min_score: float = 0.5,
-        folder: Path | str | None = None,
+        self, *, every_n_epochs: int = 1, max_images: int = 16, min_score: float = 0.5, folder: Path | str | None = None
     ) -> None:
         if every_n_epochs < 1 or max_images < 1 or not 0 <= min_score <= 1:
             raise ValueError(
@@ -86,9 +81,7 @@ class PictureLogger(Callback):
         self._has_batch = False
         self._last_epoch = -self.every_n_epochs
 
-    def on_train_batch_start(
-        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
-    ) -> None:
+    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Draw the first batch."""
         if self._has_batch:
             return
@@ -139,9 +132,7 @@ class PictureLogger(Callback):
         if not trainer.is_global_zero:
             return
         callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
-        monitors = [
-            monitor for monitor in callbacks if isinstance(monitor, ClassMixMonitor) and monitor.mixes
-        ]
+        monitors = [monitor for monitor in callbacks if isinstance(monitor, ClassMixMonitor) and monitor.mixes]
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
         mixes = monitors[0].mixes if monitors else {"class": ClassMix("class", datamodule.class_names)}
         reports = class_reports(mixes, [] if scores is None else scores.report())

@@ -285,9 +285,7 @@ def _as_table(
     sizes = [(0, 0) if part.size is None else part.size for part in parts]
     score_texts = np.array([str(score) for part in parts for score in part.scores], dtype=object)
     score_names, score_ids = np.unique(score_texts, return_inverse=True)
-    columns: dict[str, Any] = {
-        _SCORE: Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))
-    }
+    columns: dict[str, Any] = {_SCORE: Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))}
     for name, values in attributes.items():
         ids = [part.attributes.get(name, np.full(len(part.labels), -1)) for part in parts]
         columns[name] = Attribute(ids=np.concatenate([np.zeros(0, np.int64), *ids]), names=tuple(values))
@@ -307,19 +305,13 @@ def _as_table(
         root=table.root,
         image_paths=images.image_paths,
         image_ids=images.image_ids,
-        widths=[
-            width or table_width
-            for (_, width), table_width in zip(sizes, images.widths.tolist(), strict=True)
-        ],
+        widths=[width or table_width for (_, width), table_width in zip(sizes, images.widths.tolist(), strict=True)],
         heights=[
-            height or table_height
-            for (height, _), table_height in zip(sizes, images.heights.tolist(), strict=True)
+            height or table_height for (height, _), table_height in zip(sizes, images.heights.tolist(), strict=True)
         ],
         class_names=table.class_names,
         offsets=np.cumsum([0, *(len(part.labels) for part in parts)]),
-        boxes=np.concatenate(
-            [np.zeros((0, 4), np.float32), *(part.boxes for part in parts if part.boxes is not None)]
-        ),
+        boxes=np.concatenate([np.zeros((0, 4), np.float32), *(part.boxes for part in parts if part.boxes is not None)]),
         labels=np.concatenate([np.zeros(0, np.int64), *(part.labels for part in parts)]),
         attributes=columns,
         **points,

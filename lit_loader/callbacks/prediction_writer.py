@@ -27,13 +27,7 @@ from lit_loader.callbacks.prediction_files import (
     draw_prediction,
     write_predictions,
 )
-from lit_loader.collate import (
-    ClassificationBatch,
-    LandmarkBatch,
-    batch_duplicates,
-    batch_images,
-    batch_targets,
-)
+from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplicates, batch_images, batch_targets
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
 from lit_loader.errors import SettingError
 from lit_loader.images import ImageReading
@@ -185,9 +179,7 @@ class PredictionWriter(BasePredictionWriter):
             name = self._set_name(index, len(tables))
             check_can_be_written(self.format, self.folder, name, images, **texts)
 
-    def _image_table(
-        self, datamodule: TableDataModule, index: int, samples: AnnotationTable
-    ) -> AnnotationTable:
+    def _image_table(self, datamodule: TableDataModule, index: int, samples: AnnotationTable) -> AnnotationTable:
         """Return the images of a set, with the classes of the model before all others."""
         images = samples
         # The table of the data module has one row per object; that of the source has one per image.
@@ -259,9 +251,7 @@ class PredictionWriter(BasePredictionWriter):
                 raise _cannot_hold_masks(self.format)
             loses_scores = item.keypoint_scores is not None and self.format in ("voc", "keypoints_txt")
             if loses_scores and not self._predictions:  # once, at the first sample
-                rank_zero_info(
-                    f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can"
-                )
+                rank_zero_info(f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can")
             self._predictions.setdefault((dataloader_idx, row), item)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -278,9 +268,7 @@ class PredictionWriter(BasePredictionWriter):
             return
         for index, predict_set in enumerate(self._sets):
             prediction_by_row = {
-                row: predictions[set_index, row]
-                for set_index, row in sorted(predictions)
-                if set_index == index
+                row: predictions[set_index, row] for set_index, row in sorted(predictions) if set_index == index
             }
             results = _merge_objects(prediction_by_row, predict_set)
             path = write_predictions(
@@ -322,9 +310,7 @@ class PredictionWriter(BasePredictionWriter):
 
     # -- conversion of the return values of predict_step ----------------------------------------------------
 
-    def _convert(
-        self, prediction: Any, batch: Any, predict_set: _PredictSet
-    ) -> tuple[list[int], Iterator[Prediction]]:
+    def _convert(self, prediction: Any, batch: Any, predict_set: _PredictSet) -> tuple[list[int], Iterator[Prediction]]:
         """Return the rows of a batch's samples, and an iterator over their predictions."""
         row_by_id = predict_set.row_by_id
         if isinstance(batch, ClassificationBatch):
@@ -361,11 +347,7 @@ class PredictionWriter(BasePredictionWriter):
             yield Prediction(labels=labels, scores=scores[labels], boxes=boxes)
 
     def _convert_crops(
-        self,
-        prediction: Mapping[str, Tensor],
-        batch: LandmarkBatch,
-        rows: Sequence[int],
-        predict_set: _PredictSet,
+        self, prediction: Mapping[str, Tensor], batch: LandmarkBatch, rows: Sequence[int], predict_set: _PredictSet
     ) -> Iterator[Prediction]:
         samples = predict_set.samples
         height, width = batch.images.shape[-2:]
@@ -394,11 +376,7 @@ class PredictionWriter(BasePredictionWriter):
     def _convert_image(
         self, prediction: Mapping[str, Tensor], row: int, size: tuple[int, int], predict_set: _PredictSet
     ) -> Prediction:
-        values = {
-            name: value.detach().cpu().numpy()
-            for name, value in prediction.items()
-            if isinstance(value, Tensor)
-        }
+        values = {name: value.detach().cpu().numpy() for name, value in prediction.items() if isinstance(value, Tensor)}
         is_kept = values["scores"] >= self.min_score
         values = {name: value[is_kept] if value.ndim else value for name, value in values.items()}
         placement = predict_set.placements.find(row, size)

@@ -33,9 +33,7 @@ class _EpochRates:
     def begin(self, trainer: Trainer) -> None:
         """Start an epoch."""
         monitor = _callback(trainer, DataWaitMonitor)
-        self._start = (
-            (0.0, 0.0, 0) if monitor is None else (monitor.wait_s, monitor.step_s, monitor.num_images)
-        )
+        self._start = (0.0, 0.0, 0) if monitor is None else (monitor.wait_s, monitor.step_s, monitor.num_images)
 
     def texts(self, trainer: Trainer) -> dict[str, str]:
         """Return the rates as text by name; empty without a monitor or before the first batch."""
@@ -66,9 +64,7 @@ def _loss(outputs: Any, trainer: Trainer) -> torch.Tensor | None:
 
 def _learning_rate(trainer: Trainer) -> dict[str, str]:
     """Return the learning rate of the first group of parameters, as text by name."""
-    rates = [
-        group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups if "lr" in group
-    ]
+    rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups if "lr" in group]
     return {"lr": f"{float(rates[0]):.3g}"} if rates else {}
 
 

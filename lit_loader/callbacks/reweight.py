@@ -20,9 +20,7 @@ from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
 
 __all__ = ["ClassWeights", "ReweightClasses", "recall_weights"]
 
-ClassWeights: TypeAlias = Callable[
-    [Trainer, LightningModule], Sequence[float] | npt.NDArray[Any] | torch.Tensor | None
-]
+ClassWeights: TypeAlias = Callable[[Trainer, LightningModule], Sequence[float] | npt.NDArray[Any] | torch.Tensor | None]
 """A function that returns new class weights after an epoch, or None to keep the current ones."""
 
 
@@ -172,11 +170,7 @@ class ReweightClasses(Callback):
         weights: torch.Tensor | npt.NDArray[np.float64] = initial_weights
         if self.last_class_weights is not None:
             weights = image_weights(
-                table,
-                self.last_class_weights,
-                by=self.balance_by,
-                reduce=self.reduce,
-                empty_weight=self.empty_weight,
+                table, self.last_class_weights, by=self.balance_by, reduce=self.reduce, empty_weight=self.empty_weight
             )
         sampler.set_weights(weights)
         _initial_weights[sampler] = initial_weights, sampler.revision
@@ -263,9 +257,7 @@ def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.
             "give counts, or shares of the total (a matrix normalised by row has NaN for a class without samples)"
         )
     if not 0 < floor < np.inf:
-        raise ValueError(
-            f"floor={floor} must be above 0 and finite; at 0 a class with a recall of 1 is never drawn"
-        )
+        raise ValueError(f"floor={floor} must be above 0 and finite; at 0 a class with a recall of 1 is never drawn")
     totals = counts.sum(axis=1)
     has_samples = totals > 0
     if not has_samples.any():

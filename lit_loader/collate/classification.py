@@ -12,9 +12,7 @@ from torch.utils._pytree import register_dataclass
 
 from lit_loader.collate.samples import flag_tensor, stack_images, transpose_samples
 
-_ONE_SIZE = (
-    "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
-)
+_ONE_SIZE = "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
 
 
 @dataclass(eq=False)  # not frozen: Lightning moves a dataclass to a device by setting its fields

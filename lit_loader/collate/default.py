@@ -199,11 +199,7 @@ def stack_tensors(tensors: Sequence[Tensor]) -> Tensor:
     first = tensors[0]
     memory = batch_memory.current()
     # Memory of a conjugated tensor holds the values before conjugation, so the view would be wrong.
-    if (
-        memory is not None
-        and all(map(Tensor.is_contiguous, tensors))
-        and not any(map(Tensor.is_conj, tensors))
-    ):
+    if memory is not None and all(map(Tensor.is_contiguous, tensors)) and not any(map(Tensor.is_conj, tensors)):
         rows = memory.rows(list(map(Tensor.data_ptr, tensors)), first.shape, first.dtype)
         if rows is not None:
             return rows
@@ -229,9 +225,7 @@ def empty_batch(shape: Sequence[int], dtype: torch.dtype, device: str | None = N
     if _madvise is not None and batch.nbytes >= HUGE_BYTES and batch.is_cpu:
         start = -(-batch.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (batch.data_ptr() + batch.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
-        _madvise(
-            start, end - start, _MADV_HUGEPAGE
-        )  # only advice: if the kernel refuses, small pages are used
+        _madvise(start, end - start, _MADV_HUGEPAGE)  # only advice: if the kernel refuses, small pages are used
     return batch
 
 

@@ -11,12 +11,7 @@ import torch
 from torch import Tensor
 
 from lit_loader.collate.default import default_collate
-from lit_loader.collate.samples import (
-    pad_images,
-    plain_images,
-    stack_images,
-    transpose_samples,
-)
+from lit_loader.collate.samples import pad_images, plain_images, stack_images, transpose_samples
 from lit_loader.errors import SettingError
 
 _CLASSIC_COLUMNS = 5  # x1, y1, x2, y2, class
@@ -136,8 +131,7 @@ def _convert_targets(targets: Sequence[Any]) -> list[Any]:
     width = widths[0] if widths else _CLASSIC_COLUMNS
     # An empty list has become a tensor of one dimension.
     return [
-        row.reshape(0, width) if isinstance(row, Tensor) and row.ndim == 1 and not len(row) else row
-        for row in rows
+        row.reshape(0, width) if isinstance(row, Tensor) and row.ndim == 1 and not len(row) else row for row in rows
     ]
 
 

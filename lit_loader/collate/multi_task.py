@@ -162,7 +162,5 @@ def _padded(
         )
     shapes = sorted({tuple(row.shape[1:]) for row in rows})
     if len(shapes) > 1:
-        raise ValueError(
-            f"expected rows of field {name!r} to have one shape, got {shapes}; check the transforms."
-        )
+        raise ValueError(f"expected rows of field {name!r} to have one shape, got {shapes}; check the transforms.")
     return pad_rows(rows, value=value, dtype=dtype)

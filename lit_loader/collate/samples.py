@@ -64,9 +64,7 @@ def plain_images(images: Sequence[Any]) -> list[Tensor]:
     plain = [image.as_subclass(Tensor) for image in images]
     for image in plain:
         if image.ndim != 3:
-            raise ValueError(
-                f"expected an image of shape (C, H, W), got {tuple(image.shape)}; check the transforms."
-            )
+            raise ValueError(f"expected an image of shape (C, H, W), got {tuple(image.shape)}; check the transforms.")
     kinds = sorted({(str(image.dtype), image.shape[0]) for image in plain})
     if len(kinds) > 1:
         raise ValueError(
@@ -109,9 +107,7 @@ def _is_channels_last_alone(image: Tensor) -> bool:
     return is_channels_last(image) and not image.is_contiguous()
 
 
-def pad_images(
-    images: Sequence[Any], *, size_divisor: int = 1, pad_value: float = 0
-) -> tuple[Tensor, Tensor, Tensor]:
+def pad_images(images: Sequence[Any], *, size_divisor: int = 1, pad_value: float = 0) -> tuple[Tensor, Tensor, Tensor]:
     """Copy images of any sizes into one tensor, each at the top left, padded right and below.
 
     Args:
@@ -188,9 +184,7 @@ def field_rows(target: Any, name: str) -> Tensor:
     value = target_field(target, name, remedy=remedy)
     if not isinstance(value, Tensor) or value.ndim == 0:
         kind = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"expected field {name!r} of a target to be a tensor with one row per object, got a {kind}."
-        )
+        raise TypeError(f"expected field {name!r} of a target to be a tensor with one row per object, got a {kind}.")
     return value.as_subclass(Tensor)
 
 

@@ -12,12 +12,7 @@ from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datasets import Stage
-from lit_loader.samplers import (
-    GroupedSampler,
-    OrderSampler,
-    aspect_ratio_buckets,
-    size_buckets,
-)
+from lit_loader.samplers import GroupedSampler, OrderSampler, aspect_ratio_buckets, size_buckets
 
 __all__ = ["AspectRatioBatching", "Batching", "PlainBatching", "SizeBatching", "checked_batching"]
 

@@ -10,13 +10,7 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import ClassificationCollate, batch_images
 from lit_loader.datamodules.pictures import draw_labels, label_texts
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import (
-    ClassificationDataset,
-    SampleTable,
-    Stage,
-    TableSource,
-    labelled_samples,
-)
+from lit_loader.datasets import ClassificationDataset, SampleTable, Stage, TableSource, labelled_samples
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.transforms import classification_transforms
 from lit_loader.types import CollateFn
@@ -75,10 +69,7 @@ class ClassificationDataModule(TableDataModule):
     def select_samples(self, table: AnnotationTable) -> SampleTable:
         """Return the samples of a table for every stage except prediction."""
         return labelled_samples(
-            table,
-            label_attribute=self.label_attribute,
-            multi_label=self.multi_label,
-            sample_unit=self.sample_unit,
+            table, label_attribute=self.label_attribute, multi_label=self.multi_label, sample_unit=self.sample_unit
         )
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> ClassificationDataset:

@@ -71,9 +71,7 @@ class DatasetsDataModule(LoaderDataModule):
             batch_size: Samples a batch on each rank.
             **settings: Further arguments of the class.
         """
-        stage_datasets = {
-            f"{stage}_dataset": dataset for stage, dataset in zip(STAGES, datasets, strict=False)
-        }
+        stage_datasets = {f"{stage}_dataset": dataset for stage, dataset in zip(STAGES, datasets, strict=False)}
         return cls(batch_size=batch_size, **stage_datasets, **settings)
 
     def stage_data(self, stage: Stage) -> list[SplitData]:

@@ -13,14 +13,7 @@ from typing import Any, Final, TypeVar, get_args
 
 from lit_loader.foundation.signatures import fits, signature_of, type_text
 
-__all__ = [
-    "arguments_of",
-    "as_settings",
-    "check_at_least",
-    "check_types",
-    "plain_arguments",
-    "unexpected_argument",
-]
+__all__ = ["arguments_of", "as_settings", "check_at_least", "check_types", "plain_arguments", "unexpected_argument"]
 
 _Settings = TypeVar("_Settings")
 
@@ -88,14 +81,8 @@ def unexpected_argument(owner: type, name: str) -> TypeError:
     # Fields of settings such as WorkerSettings are not arguments, although a loader has arguments of these names.
     for argument, hint in signature.types.items():
         for kind in get_args(hint):
-            if (
-                isinstance(kind, type)
-                and is_dataclass(kind)
-                and name in {field.name for field in fields(kind)}
-            ):
-                return TypeError(
-                    f"{problem}; it is a field of {argument}: give {argument}={kind.__name__}({name}=...)"
-                )
+            if isinstance(kind, type) and is_dataclass(kind) and name in {field.name for field in fields(kind)}:
+                return TypeError(f"{problem}; it is a field of {argument}: give {argument}={kind.__name__}({name}=...)")
     matches = difflib.get_close_matches(name, signature.types, 1)
     remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(sorted(signature.types))}"
     return TypeError(f"{problem}; {remedy}")

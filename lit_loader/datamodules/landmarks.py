@@ -6,21 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.collate import (
-    LandmarkBatch,
-    LandmarkCollate,
-    MultiTaskCollate,
-)
+from lit_loader.collate import LandmarkBatch, LandmarkCollate, MultiTaskCollate
 from lit_loader.datamodules.pictures import draw_points, label_texts
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.datasets import (
-    DetectionDataset,
-    LandmarkDataset,
-    SampleTable,
-    Stage,
-    TableSource,
-    landmark_samples,
-)
+from lit_loader.datasets import DetectionDataset, LandmarkDataset, SampleTable, Stage, TableSource, landmark_samples
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.errors import SettingError
 from lit_loader.transforms import detection_transforms, landmark_transforms

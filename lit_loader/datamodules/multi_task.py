@@ -84,9 +84,7 @@ class MultiTaskDataModule(TableDataModule):
 
     def collate_fn(self, stage: Stage) -> CollateFn:
         """Return the collate function of a stage."""
-        return MultiTaskCollate(
-            keypoints=self.has_keypoints(stage), attributes=tuple(self.attributes), **self._padding
-        )
+        return MultiTaskCollate(keypoints=self.has_keypoints(stage), attributes=tuple(self.attributes), **self._padding)
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""

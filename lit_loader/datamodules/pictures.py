@@ -239,9 +239,7 @@ def draw_labels(
     return _figure(canvases, title, texts, truths)
 
 
-def draw_class_report(
-    reports: Sequence[ClassReport], *, max_classes: int = 100, title: str = "classes"
-) -> Figure:
+def draw_class_report(reports: Sequence[ClassReport], *, max_classes: int = 100, title: str = "classes") -> Figure:
     """Return a figure with a row of three charts for each report.
 
     The charts show the share of each class in the set, its expected and arrived shares in training, and its metrics, as
@@ -267,9 +265,7 @@ def draw_class_report(
         0.24 * max(3, len(order)) * max(1.0, len(report.metrics) * 0.75) + 0.9
         for report, order in zip(reports, orders, strict=True)
     ]
-    figure: Figure = require("matplotlib.figure", "plot").Figure(
-        figsize=(12, sum(heights)), layout="constrained"
-    )
+    figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=(12, sum(heights)), layout="constrained")
     axes = figure.subplots(len(reports), 3, squeeze=False, sharey="row", height_ratios=heights)
     for row, report, order in zip(axes, reports, orders, strict=True):
         names = [report.class_names[i] for i in order]
@@ -278,11 +274,7 @@ def draw_class_report(
             axis.set_title(name if len(known_bars) != 1 else next(iter(known_bars)), fontsize=9, loc="left")
             _draw_bars(axis, known_bars, form)
         left_out = len(report.class_names) - len(order)
-        note = (
-            f"\n{left_out} of {len(report.class_names)}, of medium frequency, are left out"
-            if left_out
-            else ""
-        )
+        note = f"\n{left_out} of {len(report.class_names)}, of medium frequency, are left out" if left_out else ""
         row[0].set_yticks(range(len(order)), [short_text(name) for name in names], fontsize=8)
         # The most frequent at the top.
         row[0].set_ylim(len(order) - 0.4, -0.6)
@@ -340,10 +332,7 @@ def _draw_bars(axis: Any, bars: Mapping[str, npt.NDArray[np.float64]], form: str
 
 
 def label_texts(
-    labels: Tensor,
-    class_names: Sequence[str],
-    *,
-    attributes: Mapping[str, tuple[Tensor, Sequence[str]]] | None = None,
+    labels: Tensor, class_names: Sequence[str], *, attributes: Mapping[str, tuple[Tensor, Sequence[str]]] | None = None
 ) -> list[str]:
     """Return a text for each label, followed by the values of the attributes.
 
@@ -386,8 +375,7 @@ def _resized(pixels: Tensor, canvas: Tensor) -> Tensor:
     """Return pixels ``(N, H, W)`` at the size of a canvas, by nearest-neighbour interpolation."""
     # interpolate() takes no bool masks, and this keeps their values.
     rows, columns = (
-        torch.arange(side) * count // side
-        for side, count in zip(canvas.shape[-2:], pixels.shape[-2:], strict=True)
+        torch.arange(side) * count // side for side, count in zip(canvas.shape[-2:], pixels.shape[-2:], strict=True)
     )
     return pixels[:, rows[:, None], columns]
 
@@ -446,9 +434,7 @@ def _figure(
             truth = None if truths is None else truths[i]
             wrong = truth not in (None, texts[i])
             text = f"{texts[i]} (true: {truth})" if wrong else texts[i]
-            axis.set_title(
-                short_text(text, cell_width // 8), fontsize=9, color=_COLOURS[0] if wrong else "black"
-            )
+            axis.set_title(short_text(text, cell_width // 8), fontsize=9, color=_COLOURS[0] if wrong else "black")
         for number, half in enumerate(halves):
             axis.text(number * (canvas.shape[2] + _PAIR_GAP) / 2, -5, half, fontsize=8)
     if title:

@@ -60,9 +60,7 @@ def draw_found(
         return draw_points(batch.images, keypoints, visibility, predicted=predicted, **drawing)
     if isinstance(batch, ClassificationBatch):
         labels = predictions > 0.5 if batch.labels.ndim == 2 else predictions.argmax(dim=1)
-        return draw_labels(
-            batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing
-        )
+        return draw_labels(batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing)
     return draw_boxes(
         batch_images(batch),
         predictions,

@@ -116,11 +116,7 @@ class LoopPosition(NamedTuple):
 
     def fields(self) -> dict[str, Any]:
         """Return the fields that are saved in a checkpoint."""
-        return {
-            "epoch_over": self.epoch_over,
-            "begun_again": self.begun_again,
-            "reloaded_epoch": self.reloaded_epoch,
-        }
+        return {"epoch_over": self.epoch_over, "begun_again": self.begun_again, "reloaded_epoch": self.reloaded_epoch}
 
 
 def loop_position(trainer: Trainer, resumed: Sequence[bool] = ()) -> LoopPosition:
@@ -238,9 +234,7 @@ class ResumeStates(Callback):
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_resumed": None, "_mid_epoch": []}
 
-    def on_load_checkpoint(
-        self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]
-    ) -> None:
+    def on_load_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Undo the end of an epoch in whose middle ``max_steps`` ended training."""
         callback_state = (checkpoint.get("callbacks") or {}).get(self.state_key) or {}
         position = self.position or callback_state.get("position") or {}
@@ -296,9 +290,7 @@ class ResumeStates(Callback):
         is_due = False
         if type(reloaded_epoch) is int and 0 <= reloaded_epoch <= trainer.current_epoch:
             num_epochs = getattr(trainer, "reload_dataloaders_every_n_epochs", 0)
-            is_due = (
-                epoch_over and not ends_epoch and 0 < num_epochs <= trainer.current_epoch - reloaded_epoch
-            )
+            is_due = epoch_over and not ends_epoch and 0 < num_epochs <= trainer.current_epoch - reloaded_epoch
             # The loaders of this run are new, so Lightning need not make them again.
             fit_loop._last_train_dl_reload_epoch = trainer.current_epoch if is_due else reloaded_epoch
         if is_due:
@@ -427,9 +419,7 @@ def _iterate(trainer: Trainer, ended: list[Any], begun_again: Sequence[bool], *,
     return rounds
 
 
-def resume_with(
-    trainer: Trainer, states: list[dict[str, Any]], position: Mapping[str, Any] | None = None
-) -> None:
+def resume_with(trainer: Trainer, states: list[dict[str, Any]], position: Mapping[str, Any] | None = None) -> None:
     """Make a trainer load states when training starts.
 
     Args:

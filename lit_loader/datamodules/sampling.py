@@ -85,9 +85,7 @@ class _BalancedSamplerConfig(SamplerConfig):
         if attribute is not None and table.num_images and not label_counts(table, by=attribute).any():
             # All images would silently get the same weight.
             rule = f"names an attribute that none of the {table.num_objects} objects of {table!r} has"
-            raise SettingError(
-                "balance_by", attribute, rule, "give another attribute", settings={"balance_by": None}
-            )
+            raise SettingError("balance_by", attribute, rule, "give another attribute", settings={"balance_by": None})
         return image_labels(table, by=attribute)
 
 
@@ -142,10 +140,7 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         return ClassBalancedSampler(
-            self._labels(table),
-            exponent=self.exponent,
-            num_samples=self.num_samples,
-            empty_share=self.empty_share,
+            self._labels(table), exponent=self.exponent, num_samples=self.num_samples, empty_share=self.empty_share
         )
 
 

@@ -176,9 +176,7 @@ class TableDataModule(LoaderDataModule):
         self._fingerprint: Any = None  # of the source, see `_close_changed`
         self._is_prepared = False
 
-    def _with_train_keywords(
-        self, transforms: Transforms | None, train_transforms: Transforms | None
-    ) -> Transforms:
+    def _with_train_keywords(self, transforms: Transforms | None, train_transforms: Transforms | None) -> Transforms:
         """Return a stage's transforms; keywords of the preset are added to the training keywords, and checked."""
         if transforms is not None and not isinstance(transforms, Mapping):
             return transforms
@@ -367,9 +365,7 @@ class TableDataModule(LoaderDataModule):
             crowds = [int(table.crowd.sum()) for table in tables]
             tables = [table.without_crowds() for table in tables]
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
-        stage_samples = [
-            _Samples(*samples, num_crowd) for samples, num_crowd in zip(selected, crowds, strict=True)
-        ]
+        stage_samples = [_Samples(*samples, num_crowd) for samples, num_crowd in zip(selected, crowds, strict=True)]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
         for samples in stage_samples:
@@ -537,9 +533,7 @@ class TableDataModule(LoaderDataModule):
         sizes = [table.num_images for table in self.tables(stage)]
         raise ValueError(f"stage={stage!r} gives no batch; its sets have {sizes} images")
 
-    def plot_batch(
-        self, stage: Stage = "train", *, path: Path | str | None = None, max_images: int = 16
-    ) -> Figure:
+    def plot_batch(self, stage: Stage = "train", *, path: Path | str | None = None, max_images: int = 16) -> Figure:
         """Return a picture of the first batch of a stage, as the model gets it.
 
         Args:

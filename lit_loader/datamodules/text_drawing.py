@@ -49,10 +49,7 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
         rectangles.append(place)
         return True
 
-    placed = [
-        add(short_text(text, 40), colour, box)
-        for text, colour, box in zip(texts, colours, corners, strict=True)
-    ]
+    placed = [add(short_text(text, 40), colour, box) for text, colour, box in zip(texts, colours, corners, strict=True)]
     # The note needs a place too, so it comes last, at the bottom of the image.
     if not all(placed):
         bottom = [0.0, image.height, image.width, image.height]

@@ -68,9 +68,7 @@ class WorkerSettings:
         check_at_least(1, prefetch_factor=self.prefetch_factor)
         start_methods = torch.multiprocessing.get_all_start_methods()
         if self.multiprocessing_context not in (None, *start_methods):
-            raise ValueError(
-                f"multiprocessing_context={self.multiprocessing_context!r} is not one of {start_methods}"
-            )
+            raise ValueError(f"multiprocessing_context={self.multiprocessing_context!r} is not one of {start_methods}")
         for name in ("multiprocessing_context", "max_worker_restarts", "hang_timeout_s"):
             # A setting without effect would hide a misunderstanding. max_worker_restarts=0 is true of threads.
             if self.worker_method == "thread" and getattr(self, name) not in (None, 0):

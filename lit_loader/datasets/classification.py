@@ -105,9 +105,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         self.multi_label = multi_label
         if transforms is not None and sample_unit == "image" and _takes_only_image(transforms):
             transforms = _ImageTransform(transforms)
-        self._samples = DetectionDataset(
-            self.table, transforms=transforms, first_label=0, reading=reading, cache=cache
-        )
+        self._samples = DetectionDataset(self.table, transforms=transforms, first_label=0, reading=reading, cache=cache)
         self.cache: CachedReader | None = self._samples.cache
         # With points, flips need the target to check that flip_pairs are declared.
         if self.table.keypoints is None:

@@ -160,9 +160,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         try:
             position = range(self._num_images)[index]
         except IndexError:
-            raise IndexError(
-                f"index {index} is out of range for a dataset of {self._num_images} images."
-            ) from None
+            raise IndexError(f"index {index} is out of range for a dataset of {self._num_images} images.") from None
         image, (width, height) = self._open(position)
         annotated_size = int(self.table.widths[position]), int(self.table.heights[position])
         if annotated_size != (width, height):

@@ -100,9 +100,7 @@ class FormatSource(FileSource):
                     f"{stage}_fraction={fraction} holds images out of train, which is None; give train as well"
                 )
         if sum(self._fractions().values()) >= 1:
-            raise ValueError(
-                f"val_fraction + test_fraction = {sum(self._fractions().values())} must be below 1"
-            )
+            raise ValueError(f"val_fraction + test_fraction = {sum(self._fractions().values())} must be below 1")
         # Without paths, this only checks that the pattern compiles and has a group.
         if self.group_pattern is not None:
             group_names([], self.group_pattern)
@@ -173,9 +171,7 @@ class FormatSource(FileSource):
                     f"there are too few {units}; raise the fraction, or give a list for {stage}",
                     path=self.root,
                 )
-        return {
-            stage: [table.select(rows_by_stage[stage])] for stage in get_args(Stage) if stage in rows_by_stage
-        }
+        return {stage: [table.select(rows_by_stage[stage])] for stage in get_args(Stage) if stage in rows_by_stage}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -210,9 +206,7 @@ class VocSource(FormatSource):
     def _read_list(
         self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
     ) -> AnnotationTable:
-        voc_options = {
-            key: getattr(self, key) for key in ("schema", "one_based", "image_dir", "annotation_dir")
-        }
+        voc_options = {key: getattr(self, key) for key in ("schema", "one_based", "image_dir", "annotation_dir")}
         try:
             return super()._read_list(read, folder, name, {**voc_options, **options})
         except AnnotationError:

@@ -102,15 +102,13 @@ class ImageFilesSource(TableSource):
         if path.is_file():
             if not is_image_name(path.name):
                 raise AnnotationError(
-                    f"expected a folder or an image file, got a file that does not end in {extensions}",
-                    path=path,
+                    f"expected a folder or an image file, got a file that does not end in {extensions}", path=path
                 )
             return path.parent.resolve(), [path.name]
         if not path.is_dir():
             location = "" if path.is_absolute() else f" in {Path.cwd()}"
             raise AnnotationError(
-                f"this file or folder does not exist{location}; give a folder of images, or an image",
-                path=path,
+                f"this file or folder does not exist{location}; give a folder of images, or an image", path=path
             )
         folder = Folder(path)
         files = sorted(folder.below("."))
@@ -119,8 +117,7 @@ class ImageFilesSource(TableSource):
         counts = shorten(", ".join(f"{count} *{suffix}" for suffix, count in other_suffixes.most_common()))
         if not images:
             raise AnnotationError(
-                f"expected image files, which end in {extensions}; got {counts or 'an empty folder'}",
-                path=path,
+                f"expected image files, which end in {extensions}; got {counts or 'an empty folder'}", path=path
             )
         if counts:
             _logger.info("%s: %d files are not images: %s", path, other_suffixes.total(), counts)

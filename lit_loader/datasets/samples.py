@@ -14,14 +14,7 @@ from lit_loader.errors import SettingError
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = [
-    "SampleTable",
-    "SampleUnit",
-    "check_sample_unit",
-    "every_sample",
-    "labelled_samples",
-    "landmark_samples",
-]
+__all__ = ["SampleTable", "SampleUnit", "check_sample_unit", "every_sample", "labelled_samples", "landmark_samples"]
 
 SampleUnit: TypeAlias = Literal["object", "image"]
 """A sample is one object, cut out of its image, or a whole image."""
@@ -55,9 +48,7 @@ def every_sample(table: AnnotationTable, *, sample_unit: SampleUnit = "image") -
     return _select_objects(table, np.ones(table.num_objects, dtype=np.bool_), requirement="any")
 
 
-def landmark_samples(
-    table: AnnotationTable, *, sample_unit: SampleUnit = "object", min_points: int = 1
-) -> SampleTable:
+def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "object", min_points: int = 1) -> SampleTable:
     """Return the samples of landmark training.
 
     Args:
@@ -84,9 +75,7 @@ def landmark_samples(
         return SampleTable(table, 0)
     # minlength: the last images may have no such object.
     selected = np.bincount(table.image_of_object()[has_points], minlength=table.num_images) > 0
-    return _select_images(
-        table, selected, requirement=f"an object with at least min_points={min_points} points"
-    )
+    return _select_images(table, selected, requirement=f"an object with at least min_points={min_points} points")
 
 
 def labelled_samples(
@@ -156,9 +145,7 @@ def _can_be_cropped(table: AnnotationTable) -> npt.NDArray[np.bool_]:
     return np.asarray(fits | fits_turned, dtype=np.bool_)
 
 
-def _select_objects(
-    table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str
-) -> SampleTable:
+def _select_objects(table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str) -> SampleTable:
     _check_any(table, selected, requirement=f"object has {requirement}")
     # The table already has one row per sample.
     if selected.all() and table.num_images == table.num_objects and (np.diff(table.offsets) == 1).all():
@@ -166,9 +153,7 @@ def _select_objects(
     return SampleTable(table.per_object(np.flatnonzero(selected)), int((~selected).sum()))
 
 
-def _select_images(
-    table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str
-) -> SampleTable:
+def _select_images(table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str) -> SampleTable:
     _check_any(table, selected, requirement=f"image has {requirement}")
     # The same table keeps its cache key, and copies nothing.
     if selected.all():

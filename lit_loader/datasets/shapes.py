@@ -142,9 +142,7 @@ def _check_settings(settings: Mapping[str, Any]) -> None:
             "tip of a star is its top"
         )
     if settings["image_size"] < 32:
-        raise ValueError(
-            f"image_size={settings['image_size']} is too small for recognizable shapes; give at least 32"
-        )
+        raise ValueError(f"image_size={settings['image_size']} is too small for recognizable shapes; give at least 32")
     if not settings["num_images"]:
         raise ValueError("num_images={} contains no split; give e.g. {'train': 3000, 'val': 300}")
     for split, count in settings["num_images"].items():
@@ -162,18 +160,12 @@ def _write_splits(folder: Path, settings: Mapping[str, Any], *, progress: bool) 
         for split, num_images in settings["num_images"].items():
             paths = []
             scenes = []
-            for index, (scene_classes, scene_finishes) in enumerate(
-                _class_and_finish_ids(split, num_images, settings)
-            ):
+            for index, (scene_classes, scene_finishes) in enumerate(_class_and_finish_ids(split, num_images, settings)):
                 path = f"JPEGImages/{split}_{index:05d}.jpg"
                 # A generator per image, so that an image does not depend on the number of images before it.
                 rng = np.random.default_rng(key64("scene", settings["seed"], split, index))
                 scene = place_objects(
-                    scene_classes,
-                    scene_finishes,
-                    image_size=size,
-                    max_rotation=settings["max_rotation"],
-                    rng=rng,
+                    scene_classes, scene_finishes, image_size=size, max_rotation=settings["max_rotation"], rng=rng
                 )
                 render_scene(scene, image_size=size, rng=rng).save(folder / path, quality=90)
                 paths.append(path)
@@ -215,9 +207,7 @@ def _class_and_finish_ids(
     rng = np.random.default_rng(key64("finishes", settings["seed"], split))
     finish_ids = _shuffled_quotas(int(counts.sum()), settings["finish_shares"], rng)
     ends = np.cumsum(counts)[:-1]
-    for image_classes, image_finishes in zip(
-        np.split(class_ids, ends), np.split(finish_ids, ends), strict=True
-    ):
+    for image_classes, image_finishes in zip(np.split(class_ids, ends), np.split(finish_ids, ends), strict=True):
         yield image_classes.tolist(), image_finishes.tolist()
 
 

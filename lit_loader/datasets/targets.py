@@ -16,14 +16,7 @@ from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = [
-    "OBJECT_FIELDS",
-    "attribute_names",
-    "check_keypoints",
-    "check_masks",
-    "check_rows",
-    "object_target",
-]
+__all__ = ["OBJECT_FIELDS", "attribute_names", "check_keypoints", "check_masks", "check_rows", "object_target"]
 
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 """Optional columns of the table that can be added to a target."""

@@ -79,9 +79,7 @@ class PartialBatch(NamedTuple):
 # -- naming a sample in its error --------------------------------------------------------------------------
 
 
-def name_sample(
-    error: Exception, dataset: Any, dataset_index: Any, loader_indices: Iterable[Any], row: int
-) -> None:
+def name_sample(error: Exception, dataset: Any, dataset_index: Any, loader_indices: Iterable[Any], row: int) -> None:
     """Add the sample's name to an error as a note.
 
     Args:
@@ -202,14 +200,7 @@ class BadSampleLog(WrappedBatches):
     """
 
     def __init__(
-        self,
-        batches: Batches,
-        *,
-        epoch: int,
-        rank: int,
-        max_bad_samples: int,
-        num_batches: int | None,
-        seen: Seen,
+        self, batches: Batches, *, epoch: int, rank: int, max_bad_samples: int, num_batches: int | None, seen: Seen
     ) -> None:
         super().__init__(batches)
         self.epoch = epoch

@@ -40,12 +40,7 @@ from lit_loader.engine.bad_samples import (
     stop_iteration_as_error,
     text_of,
 )
-from lit_loader.engine.repeatability import (
-    MAX_SAMPLE_S,
-    NUM_CHECKED,
-    describe_difference,
-    find_difference,
-)
+from lit_loader.engine.repeatability import MAX_SAMPLE_S, NUM_CHECKED, describe_difference, find_difference
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
 from lit_loader.memory import batch_memory
@@ -65,11 +60,7 @@ def warn_of_dataset(text: str) -> None:
 
 
 def make_fetcher(
-    spec: FetchSpec,
-    worker: int = 0,
-    *,
-    seed: SeedFn = seed_process,
-    warn: Callable[[str], None] = warn_of_dataset,
+    spec: FetchSpec, worker: int = 0, *, seed: SeedFn = seed_process, warn: Callable[[str], None] = warn_of_dataset
 ) -> Fetcher:
     """Return the fetcher of a worker.
 
@@ -145,9 +136,7 @@ class MapFetcher:
         if states == _shared_states():
             self._warn(describe_difference(self._dataset, indices[row], where))
 
-    def _make_again(
-        self, task: Task, indices: list[Any], key: BatchKey, count: int
-    ) -> Iterator[tuple[int, Any]]:
+    def _make_again(self, task: Task, indices: list[Any], key: BatchKey, count: int) -> Iterator[tuple[int, Any]]:
         """Make the first samples of a task again from the same keys, and yield them with their rows."""
         dataset, _ = unwrap_subset(self._dataset, indices)
         # The whole batch has one key, so it is made again as a whole.
@@ -155,9 +144,7 @@ class MapFetcher:
             yield from enumerate(self._make(task, None))
             return
         for row, index in enumerate(indices[:count]):
-            sample_key = BatchKey(
-                key.seed, key.epoch, key.batch, key.first + row, key.rank, key.num_positions
-            )
+            sample_key = BatchKey(key.seed, key.epoch, key.batch, key.first + row, key.rank, key.num_positions)
             sample_task = Task([index] if self._batched else index, sample_key, task.number)
             sample = self._make(sample_task, None)
             yield row, sample[0] if self._batched else sample
@@ -312,9 +299,7 @@ def _shared_states() -> Any:
 
 def is_stateful(candidate: Any) -> bool:
     """Return True if an object has a state that can be saved and loaded."""
-    return callable(getattr(candidate, "state_dict", None)) and callable(
-        getattr(candidate, "load_state_dict", None)
-    )
+    return callable(getattr(candidate, "state_dict", None)) and callable(getattr(candidate, "load_state_dict", None))
 
 
 class StreamBatch(NamedTuple):
@@ -372,9 +357,7 @@ class IterableFetcher:
         # An iterable dataset has no global order, so the rank is a part of the key.
         self._stream = self._worker + (key.rank << 32)
         self._seed(self._keys, RngPurpose.STREAM_START, self._stream)
-        self._samples = _call_keyed(
-            f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset
-        )
+        self._samples = _call_keyed(f"__iter__ of dataset {type(self._dataset).__name__}", iter, self._dataset)
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""

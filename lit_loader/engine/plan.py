@@ -51,11 +51,7 @@ def plan_order(
         batch = cut(number - num_before, drop_last=slicing.drop_last)
         indices = batch.indices.tolist()
         key = BatchKey(
-            spec.seed,
-            epoch,
-            number * world_size + rank,
-            first=batch.positions.start,
-            num_positions=len(order),
+            spec.seed, epoch, number * world_size + rank, first=batch.positions.start, num_positions=len(order)
         )
         if seen is not None:
             seen.append(indices)

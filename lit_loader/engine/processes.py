@@ -12,13 +12,7 @@ from collections import deque
 from functools import partial
 from typing import Any, NamedTuple
 
-from lit_loader.engine.channels import (
-    MAX_TASK_BYTES,
-    Frame,
-    TaskQueue,
-    pack_frame,
-    unpack_frame,
-)
+from lit_loader.engine.channels import MAX_TASK_BYTES, Frame, TaskQueue, pack_frame, unpack_frame
 from lit_loader.engine.fetch import warn_of_dataset
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
 from lit_loader.engine.scheduler import Backend, check_workers

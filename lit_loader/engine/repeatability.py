@@ -45,9 +45,7 @@ def find_difference(first: Any, second: Any, path: str = "") -> str | None:
         pairs = [(f"{path}.{name}", getattr(first, name), getattr(second, name)) for name in names]
     else:
         return None if _is_same_value(first, second) else path
-    differences = (
-        find_difference(left_value, right_value, place) for place, left_value, right_value in pairs
-    )
+    differences = (find_difference(left_value, right_value, place) for place, left_value, right_value in pairs)
     return next((difference for difference in differences if difference is not None), None)
 
 

@@ -195,10 +195,7 @@ class KeyedSpec(LoaderSpec):
     def count_sliced(self, slicing: BatchSlicing, num_positions: int) -> int:
         """Return the number of batches that this many positions of the order give, on this rank."""
         return num_batches(
-            num_positions,
-            batch_size=slicing.batch_size or 1,
-            world_size=self.world_size,
-            drop_last=slicing.drop_last,
+            num_positions, batch_size=slicing.batch_size or 1, world_size=self.world_size, drop_last=slicing.drop_last
         )
 
 

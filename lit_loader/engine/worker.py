@@ -30,13 +30,7 @@ import torch
 from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
-from lit_loader.engine.channels import (
-    Frame,
-    FrameReader,
-    FrameWriter,
-    take,
-    unpack_frame,
-)
+from lit_loader.engine.channels import Frame, FrameReader, FrameWriter, take, unpack_frame
 from lit_loader.engine.fetch import Fetcher, IterableFetcher, SeedFn, make_fetcher
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
@@ -235,9 +229,7 @@ class WorkerEnds(NamedTuple):
     is_spawned: bool = False
 
 
-def worker_main(
-    spec: WorkerSpec, worker_id: int, main_pid: int, from_main_thread: bool, ends: WorkerEnds
-) -> None:
+def worker_main(spec: WorkerSpec, worker_id: int, main_pid: int, from_main_thread: bool, ends: WorkerEnds) -> None:
     """Run a worker process until it must stop or its main process has ended.
 
     Args:
@@ -339,9 +331,7 @@ class ProcessLink:
         self._main_pid = main_pid
         self._heartbeats = ends.heartbeats
         self._is_map = not isinstance(spec.fetch.dataset, IterableDataset)
-        self._slots = (
-            None if ends.memory is None else SlotWriter(ends.memory, stacks_rows=spec.fetch.builtin_collate)
-        )
+        self._slots = None if ends.memory is None else SlotWriter(ends.memory, stacks_rows=spec.fetch.builtin_collate)
         self.seed: SeedFn = seed_process if ends.heartbeats is None else self._seed_and_beat
         # True if user code keeps a part of a task's slot, which must not be used again then.
         self._slot_is_lost = False

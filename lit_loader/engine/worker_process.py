@@ -40,18 +40,9 @@ from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
 
-from lit_loader.engine.channels import (
-    FrameReader,
-    FrameWriter,
-)
+from lit_loader.engine.channels import FrameReader, FrameWriter
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
-from lit_loader.engine.worker import (
-    NO_THREADS_EXIT_CODE,
-    WorkerEnds,
-    is_thread_shortage,
-    pack_message,
-    worker_main,
-)
+from lit_loader.engine.worker import NO_THREADS_EXIT_CODE, WorkerEnds, is_thread_shortage, pack_message, worker_main
 from lit_loader.foundation.host import read_resources
 from lit_loader.memory import Buffer
 

@@ -57,9 +57,7 @@ def new_folder(path: Path) -> Iterator[Path]:
 
 
 @contextmanager
-def file_lock(
-    path: Path, *, wait: bool = True, on_wait: Callable[[], object] | None = None
-) -> Iterator[bool]:
+def file_lock(path: Path, *, wait: bool = True, on_wait: Callable[[], object] | None = None) -> Iterator[bool]:
     """Hold an exclusive lock on a lock file, which is created if needed and never deleted.
 
     The operating system releases the lock when its holder ends, however it ends.

@@ -184,9 +184,7 @@ def read_throttled_s(root: Path = Path("/")) -> float | None:
     """Return for how many seconds a quota has throttled this process's groups, or None if it is not reported."""
     units = {"throttled_usec": 1e6, "throttled_time": 1e9}  # version 2 and version 1
     stats = [read_counters(folder / "cpu.stat") for folder in _group_folders(root, "cpu")]
-    return max(
-        (stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None
-    )
+    return max((stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None)
 
 
 def _cores_per_rank(resources: Resources) -> tuple[float, str]:
@@ -195,11 +193,7 @@ def _cores_per_rank(resources: Resources) -> tuple[float, str]:
     reserved = resources.cores_per_rank
     quota = resources.quota_cores
     # A reservation that exceeds the affinity or the quota is not one that this process can use.
-    if (
-        reserved is not None
-        and reserved <= resources.num_cores
-        and (quota is None or reserved * ranks <= quota)
-    ):
+    if reserved is not None and reserved <= resources.num_cores and (quota is None or reserved * ranks <= quota):
         return float(reserved), f"{_counted(reserved, 'core')} for each rank on this host"
     why = _counted(resources.num_cores, "core")
     if resources.cores < resources.num_cores:

@@ -69,9 +69,7 @@ def _evaluated(function: Callable[..., Any]) -> inspect.Signature:
     """Return a signature with annotations as types instead of strings."""
     signature = inspect.signature(function)
     try:
-        hints = get_type_hints(
-            function
-        )  # `inspect.signature(eval_str=True)` does not look through decorators
+        hints = get_type_hints(function)  # `inspect.signature(eval_str=True)` does not look through decorators
     except Exception:
         # An annotation may be any text, or a name that is imported only for type checkers.
         return signature

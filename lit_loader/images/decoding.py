@@ -110,12 +110,7 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
 
 
 def decode_bytes(
-    data: bytes,
-    path: Path | str,
-    *,
-    max_pixels: int,
-    exif_orientation: bool,
-    sixteen_bit_max: int = SIXTEEN_BIT_MAX,
+    data: bytes, path: Path | str, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int = SIXTEEN_BIT_MAX
 ) -> Tensor:
     """Decode the bytes of an image file with Pillow; see `lit_loader.images.decode_image`.
 
@@ -127,11 +122,7 @@ def decode_bytes(
         sixteen_bit_max: The 16-bit grayscale value that maps to 255.
     """
     decode = partial(
-        _decode,
-        data,
-        max_pixels=max_pixels,
-        exif_orientation=exif_orientation,
-        sixteen_bit_max=sixteen_bit_max,
+        _decode, data, max_pixels=max_pixels, exif_orientation=exif_orientation, sixteen_bit_max=sixteen_bit_max
     )
     try:
         try:

@@ -200,9 +200,7 @@ class EncodedImage(LazyImage):
         Raises:
             ImageError: The file is damaged; the message names it.
         """
-        shrink = next(
-            (factor for factor in _SHRINK_FACTORS if zoom * factor <= 1 and self._can_shrink(factor)), 1
-        )
+        shrink = next((factor for factor in _SHRINK_FACTORS if zoom * factor <= 1 and self._can_shrink(factor)), 1)
         pixels = self._decode_stored(stored_region(region, self._orientation, self.size), shrink=shrink)
         if pixels is None:
             return ImageRegion(self._decode(), 0, 0, 1.0)

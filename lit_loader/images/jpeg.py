@@ -132,9 +132,7 @@ def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
     if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
         limit = f"{SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
         reason = f"{len(data)} bytes for {num_pixels} pixels exceed the limit of {limit}"
-    elif num_scans > MAX_SCANS or (
-        num_scans > _UNCHECKED_SCANS and num_scans * num_pixels > MAX_SCANNED_PIXELS
-    ):
+    elif num_scans > MAX_SCANS or (num_scans > _UNCHECKED_SCANS and num_scans * num_pixels > MAX_SCANNED_PIXELS):
         reason = (
             f"{num_scans} scans over {num_pixels} pixels exceed the limit of {MAX_SCANS} scans, or of "
             f"{MAX_SCANNED_PIXELS} pixels in more than {_UNCHECKED_SCANS} scans"

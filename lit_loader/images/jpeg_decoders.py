@@ -58,12 +58,7 @@ class TurboDecoder:
         self._lib.tj3Init.restype = c_void_p
 
     def decode(
-        self,
-        data: bytes,
-        size: tuple[int, int],
-        crop: tuple[int, int, int, int],
-        *,
-        shrink: int = 1,
+        self, data: bytes, size: tuple[int, int], crop: tuple[int, int, int, int], *, shrink: int = 1
     ) -> Pixels | None:
         """Decode a region; its outermost columns may differ if colours are subsampled.
 
@@ -123,9 +118,7 @@ def turbo_decoder() -> TurboDecoder | None:
     # The wheel of pylibjxl contains a libjpeg-turbo 3 whose functions can be called from outside. It is the only one on
     # systems such as Debian 12, whose own library is version 2 and lacks some of the functions.
     with contextlib.suppress(PackageNotFoundError):
-        paths += [
-            str(file.locate()) for file in files("pylibjxl") or () if file.name.startswith("_pylibjxl.")
-        ]
+        paths += [str(file.locate()) for file in files("pylibjxl") or () if file.name.startswith("_pylibjxl.")]
     for path in paths:
         with contextlib.suppress(OSError, AttributeError):
             decoder = TurboDecoder(path)

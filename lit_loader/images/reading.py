@@ -60,9 +60,7 @@ class ImageReading:
         if not isinstance(self.exif_orientation, bool):
             raise TypeError(f"exif_orientation={self.exif_orientation!r} is not a bool; give True or False.")
         if type(self.max_pixels) is not int or self.max_pixels < 1:
-            raise ValueError(
-                f"max_pixels={self.max_pixels!r} is not a positive int; give a number of pixels."
-            )
+            raise ValueError(f"max_pixels={self.max_pixels!r} is not a positive int; give a number of pixels.")
 
         max_value = self.sixteen_bit_max
         if max_value is not None and (type(max_value) is not int or not 1 <= max_value <= SIXTEEN_BIT_MAX):

@@ -25,12 +25,7 @@ _upsample: Any = torch._C._nn._upsample_bilinear2d_aa
 
 
 def resample(
-    pixels: Tensor,
-    box: Sequence[float],
-    size: tuple[int, int],
-    *,
-    fill: float = 0,
-    empty: Allocate | None = None,
+    pixels: Tensor, box: Sequence[float], size: tuple[int, int], *, fill: float = 0, empty: Allocate | None = None
 ) -> Tensor:
     """Resize a box of an image once to ``size``, in new memory.
 
@@ -98,9 +93,7 @@ def _copy(pixels: Tensor, empty: Allocate | None) -> Tensor:
     return (empty or _allocate)((height, width, 3), torch.uint8).permute(2, 0, 1).copy_(pixels)
 
 
-def _resize(
-    pixels: Tensor, cut: _Cut, size: tuple[int, int], scales: _Scales, empty: Allocate | None
-) -> Tensor:
+def _resize(pixels: Tensor, cut: _Cut, size: tuple[int, int], scales: _Scales, empty: Allocate | None) -> Tensor:
     left, top, right, bottom = cut
     height = bottom - top
     width = right - left

@@ -107,13 +107,7 @@ class View:
         return low, high
 
     def _warp_cut(
-        self,
-        image: Any,
-        low: npt.NDArray[np.int_],
-        high: npt.NDArray[np.int_],
-        *,
-        padding: int,
-        fill: float,
+        self, image: Any, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_], *, padding: int, fill: float
     ) -> Any:
         """Cut the pixels between two corners out of an image, shrink them, and warp them to the result.
 
@@ -139,13 +133,7 @@ class View:
         return int(sides[1]), int(sides[0])
 
     def _warp(
-        self,
-        source: Any,
-        low: npt.NDArray[np.int_],
-        high: npt.NDArray[np.int_],
-        *,
-        padding: int,
-        fill: float | None,
+        self, source: Any, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_], *, padding: int, fill: float | None
     ) -> Any:
         """Warp a shrunk cut to the result; see `_warp_cut` for the arguments, `_warp_pixels` for a ``fill`` of None."""
         sides = np.array([source.shape[-1], source.shape[-2]]) - 2 * padding
@@ -166,9 +154,7 @@ class View:
         top_left, top_right, _, bottom_left = self.corners
         height, width = self.size
         matrix = np.eye(3)
-        matrix[:2] = np.stack(
-            [(top_right - top_left) / width, (bottom_left - top_left) / height, top_left], axis=1
-        )
+        matrix[:2] = np.stack([(top_right - top_left) / width, (bottom_left - top_left) / height, top_left], axis=1)
         return matrix
 
 

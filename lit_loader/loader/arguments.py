@@ -68,9 +68,7 @@ def check_arguments(
     if rank is None and world_size is None:
         return
     if rank is None or world_size is None or not 0 <= rank < world_size:
-        raise ValueError(
-            f"rank={rank} and world_size={world_size} must both be set, with 0 <= rank < world_size"
-        )
+        raise ValueError(f"rank={rank} and world_size={world_size} must both be set, with 0 <= rank < world_size")
     if seed is None:
         raise ValueError(
             f"rank={rank} and world_size={world_size} need seed=, the same on all ranks; pass it, or leave them out"
@@ -92,9 +90,7 @@ def check_replacement(
     if isinstance(hang_timeout_s, bool | str) or not 0 < hang_timeout_s < float("inf"):
         raise ValueError(f"hang_timeout_s={hang_timeout_s!r} must be a number of seconds above 0, or None")
     if not processes:
-        raise ValueError(
-            f"hang_timeout_s={hang_timeout_s} needs worker processes, num_workers > 0; leave it out"
-        )
+        raise ValueError(f"hang_timeout_s={hang_timeout_s} needs worker processes, num_workers > 0; leave it out")
 
 
 def check_policy(on_bad_sample: object, max_bad_samples: object) -> None:

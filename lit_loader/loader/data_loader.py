@@ -43,12 +43,7 @@ from lit_loader.loader.arguments import (
 )
 from lit_loader.loader.device import checked_device, find_page_lock, make_transfer
 from lit_loader.loader.iterator import IterationHooks, LoaderIterator
-from lit_loader.loader.lightning import (
-    register_rebuild_hook,
-    replace_torch_samplers,
-    seen_indices,
-    unwrapped,
-)
+from lit_loader.loader.lightning import register_rebuild_hook, replace_torch_samplers, seen_indices, unwrapped
 from lit_loader.loader.resume import EpochState, KeyedEpochs, Progress, TorchEpochs
 from lit_loader.loader.worker_manager import WorkerManager
 from lit_loader.samplers import RandomSampler, SequentialSampler
@@ -204,9 +199,7 @@ class DataLoader(TorchDataLoader[T_co]):
         pin_memory_device: str = "",
         in_order: bool = True,
     ) -> None:
-        check_arguments(
-            dataset, seed, rank, world_size, generator, num_workers, worker_method, multiprocessing_context
-        )
+        check_arguments(dataset, seed, rank, world_size, generator, num_workers, worker_method, multiprocessing_context)
         check_choice("resume", resume, Resume)
         self.seed = seed
         self.rank = rank
@@ -382,9 +375,7 @@ class DataLoader(TorchDataLoader[T_co]):
             # A batch taken ahead would have a sampler without a seed draw earlier than in torch's loader.
             ahead=not self._epochs.begins_at_iter,
         )
-        return LoaderIterator(
-            self._start_epoch, spec, transfer, self._IterableDataset_len_called, self._hooks
-        )
+        return LoaderIterator(self._start_epoch, spec, transfer, self._IterableDataset_len_called, self._hooks)
 
     def _start_epoch(self, *, restarted: bool = False) -> tuple[Batches, Progress]:
         """Claim the next epoch and start it; return its batches and the progress that counts them."""

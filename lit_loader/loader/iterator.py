@@ -135,9 +135,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         if not progress.resumed:
             # It refers to the loader, which may refer to this iterator: a reference cycle.
             self._start = None
-        self._batches = (
-            batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
-        )
+        self._batches = batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         # At exit the backend ends its workers.
         self._closer.atexit = False

@@ -257,10 +257,5 @@ def _set_samplers(rebuilt: Any, sampler: Any, template: Any) -> None:
     _set(rebuilt, sampler=sampler)
     if type(template) is BatchSampler:
         batches = BatchSampler(sampler, template.batch_size, template.drop_last)
-        _set(
-            rebuilt,
-            batch_sampler=batches,
-            batch_size=template.batch_size,
-            drop_last=template.drop_last,
-        )
+        _set(rebuilt, batch_sampler=batches, batch_size=template.batch_size, drop_last=template.drop_last)
     _record(rebuilt, sampler, None)

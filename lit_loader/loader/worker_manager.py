@@ -29,14 +29,7 @@ from lit_loader.engine import (
 )
 from lit_loader.engine.worker_process import shortages_explained
 from lit_loader.loader.forkserver import start_forkserver
-from lit_loader.loader.resume import (
-    EpochPlan,
-    EpochState,
-    Progress,
-    ResumePoint,
-    StreamBatches,
-    StreamPosition,
-)
+from lit_loader.loader.resume import EpochPlan, EpochState, Progress, ResumePoint, StreamBatches, StreamPosition
 
 MAX_WORKER_RESTARTS: Final = 3
 """How many workers are replaced in an epoch, unless the loader is given another number."""

@@ -87,9 +87,7 @@ class Ticket:
 
     def __del__(self) -> None:
         try:
-            if hasattr(
-                self, "number"
-            ):  # False if Ctrl-C came in `__init__`; then the slot is never used again
+            if hasattr(self, "number"):  # False if Ctrl-C came in `__init__`; then the slot is never used again
                 self._slots.free(self.number)
         # Not `defer_interrupts`, which would cost more than all the rest here, for every batch. Nor is it tried again:
         # the slot may be free already, and would then have two owners. At worst it is never used again.
@@ -111,16 +109,12 @@ class Slots:
     Owns: the file and the mappings of its slots.
     """
 
-    def __init__(
-        self, file: MemoryFile, *, page_lock: PageLock | None = None, kept_bytes: int = KEPT_BYTES
-    ) -> None:
+    def __init__(self, file: MemoryFile, *, page_lock: PageLock | None = None, kept_bytes: int = KEPT_BYTES) -> None:
         self.file = file
         self._page_lock = page_lock
         self._kept_limit = kept_bytes
         self._pid = os.getpid()
-        self._free: deque[int] = (
-            deque()
-        )  # taken from the right end: most recently used, still in the CPU's caches
+        self._free: deque[int] = deque()  # taken from the right end: most recently used, still in the CPU's caches
         self._mappings: dict[int, Mapping] = {}
         self._leases: dict[int, weakref.ref[Lease]] = {}  # slots whose batches were opened
         self._kept: dict[int, int] = {}  # memory of each of these slots, in bytes
@@ -327,6 +321,4 @@ def _before_fork() -> None:
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(
-        before=_before_fork, after_in_parent=_open_lock.release, after_in_child=_open_lock.release
-    )
+    os.register_at_fork(before=_before_fork, after_in_parent=_open_lock.release, after_in_child=_open_lock.release)

@@ -20,12 +20,7 @@ from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
 from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
-from lit_loader.recipes.with_datamodule import (
-    check_model_fits,
-    draw_predictions,
-    model_kwargs_from_datamodule,
-    task_of,
-)
+from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = [

@@ -73,10 +73,7 @@ class ClassificationTask(Task):
             self.loss.set_class_names(self.class_names)
         builder = model_builder(model, CLASSIFIERS)
         classifier = build_model(
-            builder,
-            num_classes=len(self.class_names),
-            weights=weights,
-            replace_heads=replace_classifier,
+            builder, num_classes=len(self.class_names), weights=weights, replace_heads=replace_classifier
         )
         if getattr(classifier, "aux_logits", False):
             raise ValueError(
@@ -180,9 +177,7 @@ def replace_classifier(model: nn.Module, num_classes: int) -> None:
     if callable(getattr(model, "reset_classifier", None)):  # timm's
         cast(Any, model).reset_classifier(num_classes)
         return
-    layers = [
-        (name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)
-    ]
+    layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name, last = layers[-1] if layers else ("", model)
     has_bias = getattr(last, "bias", None) is not None
     new: nn.Module

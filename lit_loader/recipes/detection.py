@@ -16,13 +16,7 @@ from torchvision.models.detection.ssd import SSD
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.errors import SettingError
 from lit_loader.recipes.metrics import AveragePrecision
-from lit_loader.recipes.network import (
-    check_labels,
-    check_names,
-    fcos_small,
-    plain,
-    unit_range,
-)
+from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
 from lit_loader.recipes.weights import ModelBuilder, build_model, freeze_batch_norm, model_builder
 from lit_loader.types import FIRST_LABEL
@@ -117,16 +111,9 @@ class DetectionTask(Task):
         """Refuse labels without a name, in batches with one target for each image."""
         try:
             targets = batch_targets(batch)
-        except (
-            TypeError,
-            LookupError,
-        ):  # a batch transform may still turn it into a batch that the task reads
+        except (TypeError, LookupError):  # a batch transform may still turn it into a batch that the task reads
             return
-        labels = [
-            plain(target["labels"])
-            for target in targets
-            if isinstance(target, Mapping) and "labels" in target
-        ]
+        labels = [plain(target["labels"]) for target in targets if isinstance(target, Mapping) and "labels" in target]
         if labels:
             check_labels(torch.cat(labels), self.class_names, argument="class_names", first=FIRST_LABEL)
 
@@ -237,9 +224,7 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
     elif isinstance(model, SSD):
         head = model.head.classification_head
         for level, block in enumerate(head.module_list):
-            is_lite = isinstance(
-                block, nn.Sequential
-            )  # SSDlite: a depthwise convolution, then the classification
+            is_lite = isinstance(block, nn.Sequential)  # SSDlite: a depthwise convolution, then the classification
             new = _with_classes(block[-1] if is_lite else block, head.num_columns, num_classes)
             nn.init.normal_(new.weight, std=0.03) if is_lite else nn.init.xavier_uniform_(new.weight)
             nn.init.zeros_(cast(Tensor, new.bias))
@@ -269,9 +254,7 @@ def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:
         masks = masks[:, 0] if masks.ndim == 4 else masks
         detections["masks"] = masks > 0.5 if masks.is_floating_point() else masks.bool()
     # The layers may compute in lower precision; scores are compared, and boxes measured, in single precision.
-    return {
-        name: values.float() if values.is_floating_point() else values for name, values in detections.items()
-    }
+    return {name: values.float() if values.is_floating_point() else values for name, values in detections.items()}
 
 
 def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
@@ -285,8 +268,6 @@ def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
     if heads is not None and heads.has_mask() != masks:
         name = type(model).__name__
         if masks:
-            raise SettingError(
-                "masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2"
-            )
+            raise SettingError("masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2")
         rule = f"but {name} trains on masks, which the data module must give, too"
         raise SettingError("masks", False, rule, settings={"masks": True})

@@ -23,13 +23,7 @@ from lit_loader.recipes.network import (
     soft_argmax,
 )
 from lit_loader.recipes.task import Metric, Task
-from lit_loader.recipes.weights import (
-    ModelBuilder,
-    image_mean_std,
-    load_weights,
-    model_builder,
-    takes_argument,
-)
+from lit_loader.recipes.weights import ModelBuilder, image_mean_std, load_weights, model_builder, takes_argument
 
 __all__ = ["LandmarkMetric", "LandmarkTask"]
 
@@ -191,9 +185,7 @@ class LandmarkTask(Task):
             is_duplicate=batch.is_duplicate,
         )
 
-    def predict_step(
-        self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0
-    ) -> dict[str, Tensor]:
+    def predict_step(self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return the points of a batch, see `forward`, and its ``image_ids``."""
         return {**self.forward(batch.images), "image_ids": batch.image_ids}
 
@@ -212,9 +204,7 @@ class LandmarkTask(Task):
     def _map_size(self, heatmaps: Tensor, images: Tensor) -> Tensor:
         """Return width and height of the maps in pixels of the crop."""
         stride = getattr(self.model, "stride", None)
-        height, width = (
-            images.shape[-2:] if stride is None else (stride * side for side in heatmaps.shape[-2:])
-        )
+        height, width = images.shape[-2:] if stride is None else (stride * side for side in heatmaps.shape[-2:])
         return filled_pair(width, height, like=heatmaps)
 
     def check_batch(self, batch: Any) -> None:

@@ -90,9 +90,7 @@ class ClassificationLoss(nn.Module):
         """
         logits = logits.float()
         if labels.ndim == 1:
-            losses = functional.cross_entropy(
-                logits, labels, reduction="none", label_smoothing=self.label_smoothing
-            )
+            losses = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
             if self.focal_gamma:
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
                 losses = losses * (1 - right) ** self.focal_gamma

@@ -87,11 +87,7 @@ class DetectionScores:
         if self.masks is None:
             return [("test", figures), ("AP@50", dict(self.ap_50))]
         mask_figures = {"mask mAP@50": self.masks.map_50, "mask mAP": self.masks.map}
-        return [
-            ("test", figures | mask_figures),
-            ("AP@50", dict(self.ap_50)),
-            ("mask AP@50", dict(self.masks.ap_50)),
-        ]
+        return [("test", figures | mask_figures), ("AP@50", dict(self.ap_50)), ("mask AP@50", dict(self.masks.ap_50))]
 
 
 _SIZES: Final = ("small", "medium", "large")
@@ -168,16 +164,11 @@ class AveragePrecision(MeanAveragePrecision):
             ap_50=ap_50,
             map_75=_mean_of_defined(table[_IOU_75], default=0.0),
             ap=ap,
-            map_by_size={
-                size: _mean_of_defined(precision[:, :, :, area, -1], default=nan) for area, size in areas
-            },
+            map_by_size={size: _mean_of_defined(precision[:, :, :, area, -1], default=nan) for area, size in areas},
             recall={
-                count: _mean_of_defined(recall[:, :, 0, column], default=nan)
-                for column, count in enumerate(counts)
+                count: _mean_of_defined(recall[:, :, 0, column], default=nan) for column, count in enumerate(counts)
             },
-            recall_by_size={
-                size: _mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas
-            },
+            recall_by_size={size: _mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas},
         )
 
 
@@ -294,11 +285,7 @@ class ClassMetric(Metric):
 # -- landmarks -------------------------------------------------------------------------------------------
 
 
-_NORMALIZERS: Final = {
-    "pair": "distance of two points",
-    "box": "root of box area",
-    "diagonal": "box diagonal",
-}
+_NORMALIZERS: Final = {"pair": "distance of two points", "box": "root of box area", "diagonal": "box diagonal"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -442,11 +429,7 @@ class NormalizedMeanError(Metric):
     def compute(self) -> dict[str, Tensor]:
         """Return the numbers of `LandmarkScores` for everything collected since the last reset, over all ranks."""
         error_sum, num_failures, num_faces, num_excluded, areas = self.sums.unbind()
-        shares = {
-            "nme": error_sum / num_faces,
-            "failure_rate": num_failures / num_faces,
-            "auc": areas / num_faces,
-        }
+        shares = {"nme": error_sum / num_faces, "failure_rate": num_failures / num_faces, "auc": areas / num_faces}
         return {**shares, "num_faces": num_faces.long(), "num_excluded": num_excluded.long()}
 
     def compute_scores(self) -> LandmarkScores:

@@ -87,11 +87,7 @@ class MultiTaskMetric(JointMetric):
     """
 
     def __init__(
-        self,
-        *,
-        boxes: AveragePrecision,
-        points: NormalizedMeanError | None,
-        attributes: Mapping[str, Sequence[str]],
+        self, *, boxes: AveragePrecision, points: NormalizedMeanError | None, attributes: Mapping[str, Sequence[str]]
     ) -> None:
         super().__init__()
         self.precision = boxes
@@ -101,9 +97,7 @@ class MultiTaskMetric(JointMetric):
         self.matched = SumMetric()
         self.missed = SumMetric()
 
-    def update(
-        self, detections: Sequence[Mapping[str, Tensor]], targets: Sequence[Mapping[str, Tensor]]
-    ) -> None:
+    def update(self, detections: Sequence[Mapping[str, Tensor]], targets: Sequence[Mapping[str, Tensor]]) -> None:
         """Collect the images of a batch.
 
         Args:
@@ -129,9 +123,7 @@ class MultiTaskMetric(JointMetric):
         return MultiTaskScores(
             detection=self.precision.compute_scores(),
             landmarks=None if self.points is None else self.points.compute_scores(),
-            attributes={
-                name: metric.compute_scores() for name, metric in self._metric_by_attribute().items()
-            },
+            attributes={name: metric.compute_scores() for name, metric in self._metric_by_attribute().items()},
             num_matched=int(self.matched.compute()),
             num_missed=int(self.missed.compute()),
         )
@@ -140,9 +132,7 @@ class MultiTaskMetric(JointMetric):
         return dict(zip(self.attribute_names, cast(list[ClassMetric], list(self.values)), strict=True))
 
 
-def match_detections(
-    boxes: Tensor, scores: Tensor, objects: Tensor, *, min_iou: float = 0.5
-) -> tuple[Tensor, Tensor]:
+def match_detections(boxes: Tensor, scores: Tensor, objects: Tensor, *, min_iou: float = 0.5) -> tuple[Tensor, Tensor]:
     """Match detections with annotated objects.
 
     In the order of their scores, each detection takes the unmatched object that it overlaps most, if their IoU is at

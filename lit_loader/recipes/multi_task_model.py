@@ -46,9 +46,7 @@ class MultiTaskModel(nn.Module):
         ValueError: If the detector is of another kind, such as SSD, or has a head for masks or points.
     """
 
-    def __init__(
-        self, detector: nn.Module, *, num_keypoints: int, attributes: Mapping[str, Sequence[str]]
-    ) -> None:
+    def __init__(self, detector: nn.Module, *, num_keypoints: int, attributes: Mapping[str, Sequence[str]]) -> None:
         super().__init__()
         channels = getattr(getattr(detector, "backbone", None), "out_channels", None)
         roi_heads: Any = getattr(detector, "roi_heads", None)
@@ -114,12 +112,7 @@ class ObjectHeads(nn.Module):
     """
 
     def __init__(
-        self,
-        in_channels: int,
-        *,
-        num_keypoints: int,
-        attributes: Mapping[str, Sequence[str]],
-        box_scale: float = 1.3,
+        self, in_channels: int, *, num_keypoints: int, attributes: Mapping[str, Sequence[str]], box_scale: float = 1.3
     ) -> None:
         super().__init__()
         self.box_scale = box_scale
@@ -132,9 +125,7 @@ class ObjectHeads(nn.Module):
         self.points = nn.Sequential(*points) if points else None
         self.values = nn.ModuleList(nn.Linear(in_channels, len(names)) for names in attributes.values())
 
-    def forward(
-        self, maps: Mapping[str, Tensor], size: Sequence[int], boxes: Sequence[Tensor]
-    ) -> ObjectOutputs:
+    def forward(self, maps: Mapping[str, Tensor], size: Sequence[int], boxes: Sequence[Tensor]) -> ObjectOutputs:
         """Return the outputs for all boxes of a batch, see `ObjectOutputs`.
 
         Args:

@@ -146,15 +146,11 @@ class PyramidBackbone(nn.Module):
         ValueError: If ``strides`` is not such a run or ``channels`` is not a positive multiple of 8.
     """
 
-    def __init__(
-        self, *, channels: int = 64, out_channels: int = 64, strides: tuple[int, ...] = (8,)
-    ) -> None:
+    def __init__(self, *, channels: int = 64, out_channels: int = 64, strides: tuple[int, ...] = (8,)) -> None:
         super().__init__()
         all_strides = (4, 8, 16, 32)
         if tuple(strides) not in {all_strides[i:j] for i in range(4) for j in range(i + 1, 5)}:
-            raise ValueError(
-                f"strides={strides!r} must be a run of neighbours from {all_strides}; give e.g. (8,)"
-            )
+            raise ValueError(f"strides={strides!r} must be a run of neighbours from {all_strides}; give e.g. (8,)")
         if channels <= 0 or channels % 8:
             raise ValueError(f"channels={channels} must be a positive multiple of 8; give 32, 48, 64, ...")
         widths = (channels // 2, channels, channels * 3 // 2, channels * 3 // 2)

@@ -71,6 +71,4 @@ def _check(patterns: Iterable[str], parameter_names: Iterable[str], argument: st
             matches = difflib.get_close_matches(pattern, sorted({*names, *modules}), n=1)
             suggestion = f"did you mean {matches[0]}? " if matches else ""
             tops = ", ".join(dict.fromkeys(path[0] for path in paths))
-            raise ValueError(
-                f"{argument}: no parameter is called {pattern!r}; {suggestion}names begin with {tops}"
-            )
+            raise ValueError(f"{argument}: no parameter is called {pattern!r}; {suggestion}names begin with {tops}")

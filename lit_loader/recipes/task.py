@@ -52,9 +52,7 @@ class WarmupCosineLR(LambdaLR):
 
     interval: ClassVar[str] = "step"
 
-    def __init__(
-        self, optimizer: Optimizer, *, warmup_steps: int = 50, total_steps: int | None = None
-    ) -> None:
+    def __init__(self, optimizer: Optimizer, *, warmup_steps: int = 50, total_steps: int | None = None) -> None:
         if warmup_steps < 0:
             raise ValueError(f"warmup_steps={warmup_steps} must be 0 or more")
         if total_steps is not None and total_steps <= warmup_steps:
@@ -177,9 +175,7 @@ class Task(LightningModule):
     def setup(self, stage: str) -> None:
         """Compile the model if ``compile`` is set; state dicts keep their names."""
         if self.compile_settings is not False and self.model._compiled_call_impl is None:
-            self.model.compile(
-                **(self.compile_settings if isinstance(self.compile_settings, Mapping) else {})
-            )
+            self.model.compile(**(self.compile_settings if isinstance(self.compile_settings, Mapping) else {}))
 
     def train(self, mode: bool = True) -> Task:
         """Set the mode of all modules but the layers of those that are frozen as a whole, which are not trained."""
@@ -283,9 +279,7 @@ class Task(LightningModule):
             RuntimeError: If no test has run.
         """
         if self.test_scores is None:
-            raise RuntimeError(
-                "there is nothing to report before a test; call trainer.test(model, ...) first"
-            )
+            raise RuntimeError("there is nothing to report before a test; call trainer.test(model, ...) first")
         return cast(Report, self.test_scores.report())
 
     def log_sum(self, losses: Mapping[str, Tensor], *, batch_size: int) -> Tensor:
@@ -323,10 +317,7 @@ class Task(LightningModule):
                 f"scheduler_interval={self.scheduler_interval!r}: {name} steps by {own_interval}; leave it out"
             )
         bases = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
-        if not all(
-            math.isclose(base, bases[0] * scale / scales[0])
-            for base, scale in zip(bases, scales, strict=True)
-        ):
+        if not all(math.isclose(base, bases[0] * scale / scales[0]) for base, scale in zip(bases, scales, strict=True)):
             raise ValueError(
                 f"{name} sets its own learning rates, {bases}, which ignore lr_scales={self.lr_scales}; use a "
                 "scheduler that multiplies the optimizer's, such as WarmupCosineLR"

@@ -72,11 +72,7 @@ def model_builder(model: str | ModelBuilder, builders: Mapping[str, ModelBuilder
 
 
 def build_model(
-    builder: ModelBuilder,
-    *,
-    num_classes: int,
-    weights: str | None,
-    replace_heads: Callable[[nn.Module, int], None],
+    builder: ModelBuilder, *, num_classes: int, weights: str | None, replace_heads: Callable[[nn.Module, int], None]
 ) -> nn.Module:
     """Build a model for a number of classes.
 
@@ -170,9 +166,7 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         raise ValueError(f"weights={str(path)!r} do not fit a {type(model).__name__}: {'; '.join(parts)}")
     model.load_state_dict({name: model_state[name] if name in resized else state[name] for name in state})
     if resized:
-        _log.warning(
-            "weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(resized))
-        )
+        _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(resized)))
 
 
 def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -190,11 +184,7 @@ def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
             continue
         for name, norm in list(module.backbone.named_modules()):
             key = ".".join(filter(None, (detector, "backbone", name)))
-            if (
-                isinstance(norm, nn.BatchNorm2d)
-                and f"{key}.running_mean" in state
-                and key + _COUNT not in state
-            ):
+            if isinstance(norm, nn.BatchNorm2d) and f"{key}.running_mean" in state and key + _COUNT not in state:
                 frozen = FrozenBatchNorm2d(norm.num_features, norm.eps)
                 frozen.load_state_dict(norm.state_dict())
                 module.backbone.set_submodule(name, frozen)
@@ -227,9 +217,7 @@ def _read_state(path: Path) -> dict[str, Tensor]:
     if isinstance(state, Mapping):
         if isinstance(state.get("state_dict"), Mapping):  # a checkpoint of a Task
             tensors = state["state_dict"].items()
-            state = {
-                name.removeprefix("model."): value for name, value in tensors if name.startswith("model.")
-            }
+            state = {name.removeprefix("model."): value for name, value in tensors if name.startswith("model.")}
         elif isinstance(state.get("model"), Mapping):  # a checkpoint of torchvision's training scripts
             state = state["model"]
     if not isinstance(state, Mapping) or not state or not all(isinstance(v, Tensor) for v in state.values()):
@@ -249,21 +237,15 @@ def _read_file(path: Path) -> Any:
         return torch.load(path, map_location="cpu", weights_only=True)
 
 
-def _timm_model(
-    name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any
-) -> nn.Module:
+def _timm_model(name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any) -> nn.Module:
     """Build a timm model; ``weights="DEFAULT"`` loads the weights that its name stands for."""
     if weights not in (None, "DEFAULT"):
-        raise ValueError(
-            f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT"
-        )
+        raise ValueError(f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT")
     timm = require("timm", "timm")
     if not timm.list_models(name.partition(".")[0]):
         close = difflib.get_close_matches(name, timm.list_models(), n=3)
         raise ValueError(f"timm has no model {name!r}; close are {', '.join(close) or 'none'}")
-    model: nn.Module = timm.create_model(
-        name, pretrained=weights is not None, num_classes=num_classes, **kwargs
-    )
+    model: nn.Module = timm.create_model(name, pretrained=weights is not None, num_classes=num_classes, **kwargs)
     return model
 
 

@@ -121,12 +121,7 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
 
 
 def draw_predictions(
-    model: LightningModule,
-    datamodule: TableDataModule,
-    batch: Any,
-    *,
-    min_score: float = 0.5,
-    max_images: int = 16,
+    model: LightningModule, datamodule: TableDataModule, batch: Any, *, min_score: float = 0.5, max_images: int = 16
 ) -> Figure:
     """Return a picture of a batch with a task's predictions, see `draw_found`.
 

@@ -133,10 +133,7 @@ def _empty_duplicates(value: Any, marks: Sequence[bool]) -> Any:
             "argument"
         )
     return [
-        {
-            name: field[:0] if isinstance(field, Tensor) and field.ndim else field
-            for name, field in entry.items()
-        }
+        {name: field[:0] if isinstance(field, Tensor) and field.ndim else field for name, field in entry.items()}
         if mark
         else entry
         for entry, mark in zip(value, marks, strict=True)

@@ -6,14 +6,7 @@ from lit_loader.samplers.class_aware import ClassAwareSampler
 from lit_loader.samplers.class_balanced import ClassBalancedSampler
 from lit_loader.samplers.grouped import GroupedSampler, aspect_ratio_buckets, size_buckets
 from lit_loader.samplers.mixed_source import MixedSourceSampler
-from lit_loader.samplers.order import (
-    OrderSampler,
-    RankBatch,
-    SliceableOrder,
-    array_order,
-    num_batches,
-    rank_batch,
-)
+from lit_loader.samplers.order import OrderSampler, RankBatch, SliceableOrder, array_order, num_batches, rank_batch
 from lit_loader.samplers.random import RandomSampler, SequentialSampler, SubsetRandomSampler
 from lit_loader.samplers.rare_classes import (
     RepeatFactorSampler,

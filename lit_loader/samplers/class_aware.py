@@ -50,12 +50,7 @@ class ClassAwareSampler(ClassSampler):
     """
 
     def __init__(
-        self,
-        labels: Labels,
-        *,
-        num_samples: int | None = None,
-        empty_as_class: bool = False,
-        seed: int | None = None,
+        self, labels: Labels, *, num_samples: int | None = None, empty_as_class: bool = False, seed: int | None = None
     ) -> None:
         super().__init__(labels, num_samples, seed)
         self.empty_as_class = checked_flag("empty_as_class", empty_as_class)

@@ -218,9 +218,7 @@ def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
                 f"`offsets` must rise from 0 to len(classes)={len(classes)} without falling, got {ends}; a tuple of "
                 "two is read as (offsets, classes), so pass one sequence of ids an image as a list"
             )
-    elif isinstance(labels, np.ndarray | torch.Tensor) or all(
-        isinstance(label, int | np.integer) for label in labels
-    ):
+    elif isinstance(labels, np.ndarray | torch.Tensor) or all(isinstance(label, int | np.integer) for label in labels):
         single = checked_integers("labels", labels)
         refuse_first("labels", single, single < -1, rule="be class ids from 0, or -1 for none")
         images = np.flatnonzero(single >= 0)
@@ -320,9 +318,7 @@ class ClassVisits:
         key: The parts of the cycles' key that precede the class.
     """
 
-    def __init__(
-        self, members: ClassMembers, firsts: IndexArray, num_visits: IndexArray, key: tuple[int, str]
-    ) -> None:
+    def __init__(self, members: ClassMembers, firsts: IndexArray, num_visits: IndexArray, key: tuple[int, str]) -> None:
         self._members = members
         self._firsts = firsts
         self._key = key

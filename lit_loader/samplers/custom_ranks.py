@@ -35,8 +35,7 @@ _RANK = ("rank", "_rank", "shard_id", "shard_index", "process_index")
 def shards_itself(*samplers: Any) -> bool:
     """Return True if a sampler shards itself: a ``DistributedSampler``, or one with a rank and a world size."""
     return any(
-        isinstance(sampler, DistributedSampler)
-        or (_has_int(sampler, _NUM_RANKS) and _has_int(sampler, _RANK))
+        isinstance(sampler, DistributedSampler) or (_has_int(sampler, _NUM_RANKS) and _has_int(sampler, _RANK))
         for sampler in samplers
         if not isinstance(sampler, OrderSampler)
     )

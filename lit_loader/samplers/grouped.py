@@ -64,11 +64,7 @@ class GroupedSampler(OrderSampler):
     """
 
     def __init__(
-        self,
-        sampler: OrderSampler,
-        group_ids: npt.NDArray[Any] | torch.Tensor | list[int],
-        *,
-        seed: int | None = None,
+        self, sampler: OrderSampler, group_ids: npt.NDArray[Any] | torch.Tensor | list[int], *, seed: int | None = None
     ) -> None:
         _check_sampler(sampler)
         super().__init__(seed=sampler.seed if seed is None else seed)
@@ -322,9 +318,7 @@ def _cut(measures: list[_Floats], num_buckets: int) -> IndexArray:
     while len(groups) < num_buckets:
         # On ties the largest indices win, so that the result does not depend on the machine.
         spread, g, m = max(
-            (_spread(values[images]), g, m)
-            for g, images in enumerate(groups)
-            for m, values in enumerate(logs)
+            (_spread(values[images]), g, m) for g, images in enumerate(groups) for m, values in enumerate(logs)
         )
         if spread == 0:
             break

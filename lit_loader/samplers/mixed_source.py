@@ -46,12 +46,7 @@ class MixedSourceSampler(SizedSampler):
     """
 
     def __init__(
-        self,
-        lengths: Sequence[int],
-        counts: Sequence[int],
-        *,
-        num_samples: int | None = None,
-        seed: int | None = None,
+        self, lengths: Sequence[int], counts: Sequence[int], *, num_samples: int | None = None, seed: int | None = None
     ) -> None:
         super().__init__(seed=seed)
         self.lengths = _checked_positive("lengths", lengths, remedy="leave out an empty source")

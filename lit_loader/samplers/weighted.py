@@ -56,12 +56,7 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     """
 
     def __init__(
-        self,
-        weights: Weights,
-        num_samples: int | None = None,
-        replacement: bool = True,
-        *,
-        seed: int | None = None,
+        self, weights: Weights, num_samples: int | None = None, replacement: bool = True, *, seed: int | None = None
     ) -> None:
         OrderSampler.__init__(self, seed=seed)
         checked = checked_weights("weights", weights)

@@ -27,24 +27,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from lit_loader.seeding.generators import context
 
 # Functions of torch that take ``generator=``.
-_FACTORIES: Final = (
-    "rand",
-    "randn",
-    "randint",
-    "randperm",
-    "normal",
-    "rand_like",
-    "randn_like",
-    "randint_like",
-)
-_DISTRIBUTIONS: Final = (
-    "bernoulli",
-    "binomial",
-    "multinomial",
-    "poisson",
-    "_sample_dirichlet",
-    "_standard_gamma",
-)
+_FACTORIES: Final = ("rand", "randn", "randint", "randperm", "normal", "rand_like", "randn_like", "randint_like")
+_DISTRIBUTIONS: Final = ("bernoulli", "binomial", "multinomial", "poisson", "_sample_dirichlet", "_standard_gamma")
 _ACTIVATIONS: Final = ("rrelu", "rrelu_")
 # Methods of tensors that take it.
 _METHODS: Final = ("bernoulli", "multinomial", "bernoulli_", "normal_", "random_", "uniform_")
@@ -55,14 +39,7 @@ _INITIALIZERS: Final = ("uniform_", "normal_", "trunc_normal_", "kaiming_uniform
 _TORCH_DROPOUTS: Final = ("dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout")
 _RECURRENT: Final = ("lstm", "gru", "rnn_tanh", "rnn_relu")
 _DECOMPOSITIONS: Final = ("pca_lowrank", "svd_lowrank", "lobpcg")
-_DROPOUTS: Final = (
-    "dropout",
-    "dropout1d",
-    "dropout2d",
-    "dropout3d",
-    "alpha_dropout",
-    "feature_alpha_dropout",
-)
+_DROPOUTS: Final = ("dropout", "dropout1d", "dropout2d", "dropout3d", "alpha_dropout", "feature_alpha_dropout")
 _NOISY_ACTIVATIONS: Final = ("rrelu_with_noise", "rrelu_with_noise_")
 _POOLS: Final = ("fractional_max_pool2d", "fractional_max_pool3d")
 _ATTENTIONS: Final = ("multi_head_attention_forward", "scaled_dot_product_attention")

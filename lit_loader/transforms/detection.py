@@ -100,10 +100,7 @@ def detection_transforms(
         (zoom_out, v2.RandomZoomOut(fill=padding_fill, p=zoom_out)),
         # Crops and rotations move points off the canvas, and a later zoom out or rotation could bring them back.
         (iou_crop, v2.Compose([RandomObjectCrop(p=iou_crop), UpdateVisibility()])),
-        (
-            rotation,
-            v2.Compose([v2.RandomRotation(rotation, bilinear, fill=padding_fill), UpdateVisibility()]),
-        ),
+        (rotation, v2.Compose([v2.RandomRotation(rotation, bilinear, fill=padding_fill), UpdateVisibility()])),
         (hflip, RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)),
         (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
@@ -122,9 +119,7 @@ def detection_transforms(
         transforms.append(_random_resize(shorter_sides, max_size=max_size, train=train))
     transforms += [
         # After the resize, because the smallest sizes are in pixels of the result.
-        SanitizeObjects(
-            min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image
-        ),
+        SanitizeObjects(min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image),
         # Detection images differ in size and are batched as a list, which needs no planes.
         ToFloat32(planes=False) if to_float else ToUInt8(),
     ]
@@ -143,9 +138,7 @@ def _random_resize(shorter_sides: Sequence[int], *, max_size: int | None, train:
     return random_resize
 
 
-def _resize(
-    *, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float
-) -> list[nn.Module]:
+def _resize(*, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float) -> list[nn.Module]:
     sides = [] if size is None else [size] if isinstance(size, int) else list(size)
     sides += [] if max_size is None else [max_size]
     if any(isinstance(side, bool) or side != int(side) or side < 1 for side in sides):

@@ -38,14 +38,10 @@ def check_flip_pairs(flip_pairs: Sequence[Any]) -> tuple[tuple[int, int], ...]:
     for pair in flip_pairs:
         positions = () if isinstance(pair, str) or not isinstance(pair, Sequence) else tuple(pair)
         if len(positions) != 2 or any(type(position) is not int or position < 0 for position in positions):
-            raise ValueError(
-                f"flip_pairs contains {pair!r}; expected two positions of points, counted from 0."
-            )
+            raise ValueError(f"flip_pairs contains {pair!r}; expected two positions of points, counted from 0.")
         # Two new positions enlarge the set by 2; a repeated one, in this pair or an earlier one, does not.
         if len({*positions, *seen_positions}) < len(seen_positions) + 2:
-            raise ValueError(
-                f"flip_pairs contains a position of {positions} twice; a point has one mirror image."
-            )
+            raise ValueError(f"flip_pairs contains a position of {positions} twice; a point has one mirror image.")
         seen_positions.update(positions)
         pairs.append(positions)
     return tuple(pairs)
@@ -109,9 +105,7 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
             raise SettingError("flip_pairs", None, rule, FLIP_REMEDY)
         for first, second in self.flip_pairs or ():
             if max(first, second) >= num_points:
-                raise ValueError(
-                    f"flip_pairs contains ({first}, {second}); the target has {num_points} points."
-                )
+                raise ValueError(f"flip_pairs contains ({first}, {second}); the target has {num_points} points.")
             order[first] = second
             order[second] = first
         return order

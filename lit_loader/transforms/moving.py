@@ -32,18 +32,14 @@ def flat_targets(targets: Sequence[Any], *, size: tuple[int, ...]) -> bool:
         size: Height and width of the image, in pixels.
     """
     return all(
-        type(target) is dict and all(_is_flat_value(value, size) for value in target.values())
-        for target in targets
+        type(target) is dict and all(_is_flat_value(value, size) for value in target.values()) for target in targets
     )
 
 
 def moved_targets(targets: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
     """Apply ``move`` to the boxes, points and masks of flat targets, as torchvision does in a sample with an image."""
     return [
-        {
-            name: move(value) if isinstance(value, tv_tensors.TVTensor) else value
-            for name, value in target.items()
-        }
+        {name: move(value) if isinstance(value, tv_tensors.TVTensor) else value for name, value in target.items()}
         for target in targets
     ]
 

@@ -65,10 +65,5 @@ class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvisi
             aligned_height = min(-(-(top + height) // factor) * factor, size[0]) - aligned_top
             aligned_width = min(-(-(left + width) // factor) * factor, size[1]) - aligned_left
             if factor * self.size[0] <= aligned_height and factor * self.size[1] <= aligned_width:
-                return {
-                    "top": aligned_top,
-                    "left": aligned_left,
-                    "height": aligned_height,
-                    "width": aligned_width,
-                }
+                return {"top": aligned_top, "left": aligned_left, "height": aligned_height, "width": aligned_width}
         return {"top": top, "left": left, "height": height, "width": width}

@@ -80,9 +80,7 @@ class SanitizeObjects(nn.Module):
         self.per_image = (frozenset(PER_IMAGE_FIELDS) - frozenset(per_object)) | frozenset(per_image)
         contradictory = sorted(self.per_object & self.per_image)
         if contradictory:
-            raise ValueError(
-                f"{contradictory} are in per_object and in per_image; keep each name in one of them."
-            )
+            raise ValueError(f"{contradictory} are in per_object and in per_image; keep each name in one of them.")
         self.min_size = min_size
         self.min_area = min_area
 

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.voc_set import three_images, voc
+from tests.support.voc_set import three_images, voc
 
 __all__ = ["three_images", "voc"]

@@ -39,9 +39,7 @@ def read(three_images, tmp_path):
     three_images.split("train", "a\nb\nc\n")
 
     def read(**arguments):
-        return three_images.read(
-            **{"name": "train", "use_cache": True, "cache_dir": tmp_path / "cache"} | arguments
-        )
+        return three_images.read(**{"name": "train", "use_cache": True, "cache_dir": tmp_path / "cache"} | arguments)
 
     return read
 
@@ -66,11 +64,7 @@ def files_of(tmp_path):
 
 def test_warm_read_opens_no_annotation_or_image(read, opened, three_images):
     read()
-    assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {
-        ".xml",
-        ".txt",
-        ".jpg",
-    }
+    assert {Path(path).suffix for path in opened if str(three_images.root) in path} == {".xml", ".txt", ".jpg"}
     opened.clear()
     table = read()
     table.image_class_counts(), image_labels(table), image_weights(table, np.ones(2))

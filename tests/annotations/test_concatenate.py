@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable, Attribute, concatenate
-from tests.annotations.tables import assert_same, full_table
+from tests.support.annotation_tables import assert_same, full_table
 
 WITHOUT_POINTS = {
     "keypoints": None,
@@ -78,8 +78,7 @@ def test_category_ids_are_kept_where_tables_agree_on_all():
     assert concatenate([table, more]).category_ids.tolist() == [17, 18, 90, 3]
     for ids in ([90, 3, 19], [90, 17, 18], None):  # another number for dog, cat's number for bee, none
         assert (
-            concatenate([table, full_table(class_names=("owl", "bee", "dog"), category_ids=ids)]).category_ids
-            is None
+            concatenate([table, full_table(class_names=("owl", "bee", "dog"), category_ids=ids)]).category_ids is None
         )
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable, image_weights
-from tests.annotations.tables import assert_same, full_table
+from tests.support.annotation_tables import assert_same, full_table
 
 
 def test_select_keeps_every_column():

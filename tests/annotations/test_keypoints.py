@@ -12,10 +12,7 @@ import pytest
 
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
 
-REAL_FACES = {
-    "face_68": "mmpose_samples/300w/test_300w.json",
-    "face_98": "mmpose_samples/wflw/test_wflw.json",
-}
+REAL_FACES = {"face_68": "mmpose_samples/300w/test_300w.json", "face_98": "mmpose_samples/wflw/test_wflw.json"}
 
 
 def real_faces(folder, name):
@@ -191,11 +188,7 @@ def test_invalid_schema_is_refused(values, error, message):
         (None, TypeError, "NoneType"),
         (["a"], TypeError, "list"),
         ({"flip_pairs": []}, ValueError, "no names"),
-        (
-            {"names": ["a"], "pairs": []},
-            ValueError,
-            "'pairs'; expected names, flip_pairs, normalization_pair",
-        ),
+        ({"names": ["a"], "pairs": []}, ValueError, "'pairs'; expected names, flip_pairs, normalization_pair"),
         ({"names": ["a", "b"], "flip_pairs": [["a", "c"]]}, ValueError, "'c', which is not one of its names"),
         ({"names": ["a", "b"], "flip_pairs": ["ab"]}, ValueError, "expected two positions"),
     ],

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from lit_loader.annotations import Masks, RunLengths
 from lit_loader.annotations import masks as masks_module
-from lit_loader.annotations.masks import (
-    MAX_MASK_PIXELS,
-    decode_counts,
-    encode_counts,
-    row_crossings,
-    run_lengths,
-)
+from lit_loader.annotations.masks import MAX_MASK_PIXELS, decode_counts, encode_counts, row_crossings, run_lengths
 
 RECTANGLE = [[1, 1], [5, 1], [5, 4], [1, 4]]
 COORDINATE = st.floats(-3, 15, width=32) | st.integers(-3, 15)
@@ -47,8 +41,7 @@ def inside(polygon, x, y):
 def test_pixel_is_covered_if_its_centre_is_in_a_polygon(polygons):
     polygons = [[(float(np.float32(x)), float(np.float32(y))) for x, y in polygon] for polygon in polygons]
     expected = [
-        [max([0, *(inside(p, x + 0.5, y + 0.5) for p in polygons if len(p) > 2)]) for x in range(10)]
-        for y in range(12)
+        [max([0, *(inside(p, x + 0.5, y + 0.5) for p in polygons if len(p) > 2)]) for x in range(10)] for y in range(12)
     ]
     np.testing.assert_array_equal(rasterize(polygons), expected)
 
@@ -67,9 +60,7 @@ def test_polygons_that_share_edges_cover_each_pixel_once(centre, seed):
     middle = (float(rng.uniform(1, 9)), float(rng.uniform(1, 11)))
     corners = [(0, 0), (float(rng.uniform(0, 10)), 0), (10, 0), (10, 12), (0, 12)]
     fan = [[middle, a, b] for a, b in zip(corners, corners[1:] + corners[:1], strict=True)]
-    np.testing.assert_array_equal(
-        sum(rasterize([triangle]).astype(int) for triangle in fan), np.ones((12, 10))
-    )
+    np.testing.assert_array_equal(sum(rasterize([triangle]).astype(int) for triangle in fan), np.ones((12, 10)))
 
 
 def test_self_intersecting_polygon_has_hole_and_polygons_are_united():
@@ -116,12 +107,7 @@ def test_run_lengths_round_trip_bitmap(bitmap):
 
 
 def test_run_lengths_go_down_the_columns_and_begin_outside():
-    assert rasterize(RunLengths([3, 2, 7], 4, 3), 4, 3).tolist() == [
-        [0, 1, 0],
-        [0, 0, 0],
-        [0, 0, 0],
-        [1, 0, 0],
-    ]
+    assert rasterize(RunLengths([3, 2, 7], 4, 3), 4, 3).tolist() == [[0, 1, 0], [0, 0, 0], [0, 0, 0], [1, 0, 0]]
 
 
 def test_run_lengths_of_another_size_are_clipped_padded_and_scaled():
@@ -189,10 +175,7 @@ def test_masks_are_taken_joined_and_pickled_row_by_row(rows, data):
     for row, given_row in enumerate(rows):
         runs = masks.run_lengths(row)
         if isinstance(given_row, RunLengths) and len(given_row.counts):
-            assert (runs.height, runs.width, runs.counts.tolist()) == (
-                *given_row[1:],
-                given_row.counts.tolist(),
-            )
+            assert (runs.height, runs.width, runs.counts.tolist()) == (*given_row[1:], given_row.counts.tolist())
         else:
             assert runs is None
             stored_polygons = [polygon.tolist() for polygon in masks.polygons(row)]

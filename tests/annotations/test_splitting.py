@@ -66,14 +66,10 @@ def test_class_with_one_image_is_in_train():
 def test_images_without_objects_are_split_by_shares():
     table = table_of([[] if i % 2 else [0] for i in range(100)])
     parts = stratified_split(table, SHARES)
-    assert [int((table.image_class_counts()[rows].sum(1) == 0).sum()) for rows in parts.values()] == [
-        40,
-        5,
-        5,
-    ]
-    assert {
-        name: len(rows) for name, rows in stratified_split(table_of([]), SHARES).items()
-    } == dict.fromkeys(SHARES, 0)
+    assert [int((table.image_class_counts()[rows].sum(1) == 0).sum()) for rows in parts.values()] == [40, 5, 5]
+    assert {name: len(rows) for name, rows in stratified_split(table_of([]), SHARES).items()} == dict.fromkeys(
+        SHARES, 0
+    )
 
 
 def test_split_depends_on_seed_but_not_on_order():
@@ -91,9 +87,7 @@ def test_split_depends_on_seed_but_not_on_order():
 
 
 @given(
-    images=st.lists(
-        st.tuples(st.integers(0, 8), st.sets(st.integers(0, 4), max_size=3)), min_size=1, max_size=60
-    ),
+    images=st.lists(st.tuples(st.integers(0, 8), st.sets(st.integers(0, 4), max_size=3)), min_size=1, max_size=60),
     share=st.floats(0.02, 0.5),
     seed=st.integers(0, 99),
 )
@@ -156,8 +150,6 @@ def test_shared_names_yields_common_names_of_two_sets():
 
 def test_group_in_two_sets_is_refused_with_root():
     paths = {"train": ["ann_1.jpg", "bo_1.jpg"], "val": ["cy_1.jpg"], "test": ["x/bo_2.jpg"]}
-    with pytest.raises(
-        AnnotationError, match=r"^/data: 1 groups of .* are in both train and test, such as 'bo'"
-    ):
+    with pytest.raises(AnnotationError, match=r"^/data: 1 groups of .* are in both train and test, such as 'bo'"):
         check_groups(paths, "([a-z]+)_", root="/data")
     check_groups(paths, "([a-z]+_.)", root="/data")

@@ -11,15 +11,13 @@ import pytest
 from lit_loader.annotations import AnnotationTable, KeypointSchema, concatenate, with_same_names
 from lit_loader.annotations.table import COLUMNS
 from lit_loader.errors import CacheError
-from tests.annotations.tables import assert_same, full_table
+from tests.support.annotation_tables import assert_same, full_table
 
 
 def test_columns_have_their_types_and_are_read_only():
     table = full_table()
     types = {
-        **dict.fromkeys(
-            ("source_ids", "image_stamps", "category_ids", "offsets", "labels", "object_ids"), np.int64
-        ),
+        **dict.fromkeys(("source_ids", "image_stamps", "category_ids", "offsets", "labels", "object_ids"), np.int64),
         **dict.fromkeys(("widths", "heights"), np.int32),
         **dict.fromkeys(("boxes", "areas", "keypoints"), np.float32),
         **dict.fromkeys(("difficult", "truncated", "occluded", "crowd"), np.bool_),
@@ -50,9 +48,7 @@ def test_no_operation_loses_a_column(tmp_path):
         pickle.loads(pickle.dumps(loaded)),
         pickle.loads(pickle.dumps(table)),
         table.with_class_names(["dog", "owl", "cat"]).with_class_names(table.class_names),
-        with_same_names([table.with_class_names(["dog", "owl", "cat"]), table])[0].with_class_names(
-            table.class_names
-        ),
+        with_same_names([table.with_class_names(["dog", "owl", "cat"]), table])[0].with_class_names(table.class_names),
         dataclasses.replace(table),
     ):
         assert_same(same, table)
@@ -80,9 +76,7 @@ def test_keypoint_schema_is_built_from_columns(tmp_path):
     full_table().save(tmp_path / "t.arrow", key="k")
     for table in (full_table(), AnnotationTable.load(tmp_path / "t.arrow", key="k")):
         assert table.keypoint_schema == schema
-    assert full_table(flip_pairs=(), normalization_pair=None).keypoint_schema == KeypointSchema(
-        names=schema.names
-    )
+    assert full_table(flip_pairs=(), normalization_pair=None).keypoint_schema == KeypointSchema(names=schema.names)
     none = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     assert full_table(**none, normalization_pair=None).keypoint_schema is None
 

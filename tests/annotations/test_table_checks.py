@@ -15,11 +15,7 @@ VALID = {
     "boxes": np.zeros((2, 4)),
     "labels": [0, 1],
 }
-KEYPOINTS = {
-    "keypoints": np.zeros((2, 3, 2)),
-    "visibility": np.zeros((2, 3), int),
-    "keypoint_names": ("a", "b", "c"),
-}
+KEYPOINTS = {"keypoints": np.zeros((2, 3, 2)), "visibility": np.zeros((2, 3), int), "keypoint_names": ("a", "b", "c")}
 
 
 def test_the_valid_tables_that_the_cases_below_break_are_accepted():
@@ -93,9 +89,7 @@ def test_positions_of_keypoints_are_integers(field):
         AnnotationTable(**VALID, **KEYPOINTS, **field)
 
 
-@pytest.mark.parametrize(
-    "path", ["/etc/passwd", "../x.jpg", "a/../../x.jpg", "a\\x.jpg", "a\0.jpg", "", "a/.."]
-)
+@pytest.mark.parametrize("path", ["/etc/passwd", "../x.jpg", "a/../../x.jpg", "a\\x.jpg", "a\0.jpg", "", "a/.."])
 @pytest.mark.parametrize("position", [0, 1])
 def test_paths_that_leave_the_root_are_refused_wherever_they_stand(path, position):
     paths = ["a.jpg"]

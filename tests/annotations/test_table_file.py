@@ -12,7 +12,7 @@ import pytest
 from lit_loader.annotations import AnnotationTable, table_file
 from lit_loader.annotations.table_file import read_arrays, write_arrays
 from lit_loader.errors import CacheError
-from tests.annotations.tables import full_table
+from tests.support.annotation_tables import full_table
 
 COLUMNS = {
     "a": np.arange(1_000, dtype=np.int64),
@@ -86,13 +86,7 @@ class _Bomb:
 
 @pytest.mark.parametrize(
     "content",
-    [
-        b"",
-        b"ARROW1\0\0",
-        b"not arrow at all" * 100,
-        pickle.dumps(_Bomb()),
-        b"ARROW1\0\0" + b"\xff" * 500 + b"ARROW1",
-    ],
+    [b"", b"ARROW1\0\0", b"not arrow at all" * 100, pickle.dumps(_Bomb()), b"ARROW1\0\0" + b"\xff" * 500 + b"ARROW1"],
     ids=["empty", "magic only", "text", "pickle", "hostile lengths"],
 )
 def test_foreign_content_is_a_cache_error_and_runs_nothing(tmp_path, monkeypatch, content):
@@ -128,9 +122,7 @@ def _write_arrow(path, arrays, metadata):
 def test_well_formed_arrow_of_another_shape_is_a_cache_error(tmp_path, arrays, change):
     path = tmp_path / "x.arrow"
     _write_arrow(
-        path,
-        arrays,
-        {b"magic": table_file._MAGIC, b"header": json.dumps(HEADER).encode(), b"digest": b""} | change,
+        path, arrays, {b"magic": table_file._MAGIC, b"header": json.dumps(HEADER).encode(), b"digest": b""} | change
     )
     with pytest.raises(CacheError):
         read_arrays(path, key="k")
@@ -214,9 +206,7 @@ def changed(array, place, value):
         ("masks.widths", lambda a: a.astype(np.int64)),
     ],
 )
-def test_a_table_file_whose_columns_contradict_each_other_is_a_cache_error(
-    tmp_path, table_parts, name, change
-):
+def test_a_table_file_whose_columns_contradict_each_other_is_a_cache_error(tmp_path, table_parts, name, change):
     arrays, header = table_parts
     write_arrays(tmp_path / "t.arrow", arrays | {name: change(arrays[name])}, header)
     with pytest.raises(CacheError, match="not hold a valid table"):

@@ -5,14 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.annotations import (
-    AnnotationTable,
-    Attribute,
-    class_weights,
-    image_labels,
-    image_weights,
-    label_counts,
-)
+from lit_loader.annotations import AnnotationTable, Attribute, class_weights, image_labels, image_weights, label_counts
 
 
 def table_of(*images, num_classes=3, values=None):
@@ -61,14 +54,7 @@ def test_class_without_objects_has_weight_zero():
     assert class_weights([0]).tolist() == [0]
 
 
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (([-1],), "counts"),
-        (([np.nan],), "counts"),
-        (([[1]],), "counts"),
-    ],
-)
+@pytest.mark.parametrize(("arguments", "words"), [(([-1],), "counts"), (([np.nan],), "counts"), (([[1]],), "counts")])
 def test_invalid_counts_are_refused(arguments, words):
     with pytest.raises(ValueError, match=words):
         class_weights(*arguments)

@@ -6,7 +6,7 @@ from itertools import count
 
 import pytest
 
-from tests.small_app import SMALL, run_app
+from tests.support.small_app import SMALL, run_app
 
 
 @pytest.fixture(scope="session")

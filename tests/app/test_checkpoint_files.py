@@ -66,8 +66,7 @@ def test_full_disk_keeps_the_previous_checkpoint_and_does_not_end_training(path,
     assert saved_step(path) == 1
     assert list(path.parent.iterdir()) == [path]
     assert (
-        f"{path} of step 2 could not be written ([Errno 27] File too large); the file of step 1 remains"
-        in caplog.text
+        f"{path} of step 2 could not be written ([Errno 27] File too large); the file of step 1 remains" in caplog.text
     )
     files.save_checkpoint(LARGE_STATE, path)
     assert saved_step(path) == 2
@@ -95,10 +94,7 @@ def test_a_plugin_of_the_users_own_stays():
 def test_a_run_on_a_full_disk_goes_on_and_tests_the_last_weights(app):
     with max_file_bytes(100_000):
         result = app("train", "trainer.limit_train_batches=1")
-    assert (
-        "last.ckpt of step 1 could not be written ([Errno 27] File too large); there is none yet"
-        in result.out
-    )
+    assert "last.ckpt of step 1 could not be written ([Errno 27] File too large); there is none yet" in result.out
     assert "tested: the last weights" in result.out
     assert list((result.folder / "checkpoints").iterdir()) == []
 

@@ -16,9 +16,9 @@ from PIL import Image
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import BadSamplesWarning
 from lit_loader.recipes import LandmarkTask, heatmaps_small
-from tests.formats.text_sets import write_image
-from tests.small_app import SMALL, run_app
-from tests.voc_set import VocSet
+from tests.support.small_app import SMALL, run_app
+from tests.support.text_sets import write_image
+from tests.support.voc_set import VocSet
 
 
 @pytest.fixture(scope="module")
@@ -53,26 +53,12 @@ def test_data_with_other_classes_is_refused(app, run, tmp_path):
     voc = VocSet(tmp_path / "voc")
     voc.add("a", ("cat", 1, 2, 30, 40))
     voc.split("test", "a\n")
-    words = [
-        "dataset=voc",
-        f"dataset.root={voc.root}",
-        "dataset.train=null",
-        "dataset.val=null",
-        "model=fcos_small",
-    ]
+    words = ["dataset=voc", f"dataset.root={voc.root}", "dataset.train=null", "dataset.val=null", "model=fcos_small"]
     model = [word for word in SMALL if word.startswith(("model", "trainer", "~"))]
     result = app(
-        "eval",
-        *words,
-        *model,
-        "trust_run=true",
-        f"ckpt_path={run[0]}/checkpoints/best.ckpt",
-        code=1,
-        small=False,
+        "eval", *words, *model, "trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt", code=1, small=False
     )
-    assert (
-        "class_names of the checkpoint are ['disc', 'square', 'star'], and of the data ['cat']" in result.err
-    )
+    assert "class_names of the checkpoint are ['disc', 'square', 'star'], and of the data ['cat']" in result.err
 
 
 def test_predictions_are_written(app, run):
@@ -84,9 +70,7 @@ def test_predictions_are_written(app, run):
 
 def results_by_name(folder):
     results = json.loads((folder / "predictions" / "predictions.json").read_text())
-    return [
-        (Path(row["file_name"]).name, row["category_name"], row["score"], *row["bbox"]) for row in results
-    ]
+    return [(Path(row["file_name"]).name, row["category_name"], row["score"], *row["bbox"]) for row in results]
 
 
 def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_path):
@@ -94,10 +78,7 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
     words = ["trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt", "datamodule.predict_batch_size=9"]
     expected = results_by_name(app("predict", *words, small=False).folder)
     source = ShapesSource(
-        num_images={"train": 16, "val": 8, "test": 8},
-        image_size=48,
-        class_shares=(0.5, 0.3, 0.2),
-        progress=False,
+        num_images={"train": 16, "val": 8, "test": 8}, image_size=48, class_shares=(0.5, 0.3, 0.2), progress=False
     )
     (table,) = source.tables("test")
     for number in range(len(table)):
@@ -164,12 +145,7 @@ def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_pat
     }
     torch.save(checkpoint, tmp_path / "a.ckpt")
     words = ["datamodule=landmarks", "model=heatmaps_small", "workers=inline", "trainer=cpu"]
-    words += [
-        "model.model.channels=8",
-        "model.model.head_channels=8",
-        "callbacks=none",
-        "~datamodule.sample_unit",
-    ]
+    words += ["model.model.channels=8", "model.model.head_channels=8", "callbacks=none", "~datamodule.sample_unit"]
     result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
     assert "datamodule.sample_unit=object: each image is taken as one object that fills it" in result.out
     (row,) = results_by_name(result.folder)

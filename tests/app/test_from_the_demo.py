@@ -7,32 +7,23 @@ import re
 
 import pytest
 
-from tests import documents
-from tests.documents import PAGES, blocks
-from tests.formats.text_sets import write_image
-from tests.made_sets import make_coco, split_in_two
-from tests.small_app import run_app
+from tests.support import documents
+from tests.support.documents import PAGES, blocks
+from tests.support.made_sets import make_coco, split_in_two
+from tests.support.small_app import run_app
+from tests.support.text_sets import write_image
 
 SECTION = PAGES["training"].split("## From the demo to your own")[1].split("\n## ")[0]
 WAYS = re.split(r"^(?=\*\*)", SECTION, flags=re.MULTILINE)[1:]
 QUICK = [
-    *(
-        "trainer.accelerator=cpu",
-        "trainer.precision=32-true",
-        "trainer.max_epochs=1",
-        "trainer.limit_train_batches=2",
-    ),
+    *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2"),
     *("trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.log_every_n_steps=1"),
     *("trainer.limit_predict_batches=1", "trainer.enable_progress_bar=false"),
     *("~callbacks.pictures", "~callbacks.model_summary", "+trainer.enable_model_summary=false"),
     *("~callbacks.rich_progress", "workers.num_workers=0", "datamodule.batch_size=4"),
 ]
 SHAPES = [
-    *(
-        "dataset.num_images={train: 24, val: 4, test: 4}",
-        "dataset.image_size=48",
-        "dataset.class_shares=[0.6,0.3,0.1]",
-    ),
+    *("dataset.num_images={train: 24, val: 4, test: 4}", "dataset.image_size=48", "dataset.class_shares=[0.6,0.3,0.1]"),
     *("model.model.channels=8", "model.model.head_channels=32"),
 ]
 BIG = ["dataset.progress=false", "model.weights=null", "model.model.min_size=64", "model.model.max_size=96"]
@@ -151,16 +142,13 @@ def test_a_sweep_by_optuna(run, tmp_path):
     assert "best_value" in (folder / "optimization_results.yaml").read_text()
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The dirpath has changed"
-)  # the resumed run writes into a folder of its own
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into a folder of its own
 def test_resume_test_and_predict(run, tmp_path):
     train, *evaluations = commands("Resume")
     run(["train", "experiment=shapes"], *SHAPES)
     folder = run_folder(tmp_path)
     lines = [
-        [word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in words]
-        for words in (train, *evaluations)
+        [word.replace("logs/train/runs/DATE_TIME", str(folder)) for word in words] for words in (train, *evaluations)
     ]
     assert "tested: checkpoint" in run(lines[0], "trainer.max_epochs=2")
     assert "tested: checkpoint" in run(lines[1])

@@ -9,8 +9,8 @@ from hydra.core.config_store import ConfigStore
 from lit_loader.app.composition import compose_config
 from lit_loader.app.running import config_errors
 from lit_loader.errors import AnnotationError, LitLoaderError, SettingError
-from tests.formats.text_sets import write_image
-from tests.voc_set import VocSet
+from tests.support.text_sets import write_image
+from tests.support.voc_set import VocSet
 
 
 def one_line(result):
@@ -41,16 +41,12 @@ def test_error_in_the_data_names_the_key_that_settles_it(app, voc):
 def test_missing_file_names_the_keys_of_all_files(app, tmp_path):
     line = one_line(app("train", "dataset=coco", f"dataset.root={tmp_path}", code=1, small=False))
     assert "instances_train2017.json: cannot be read" in line
-    assert (
-        "dataset.train=annotations/instances_train2017.json, dataset.val and dataset.test name files" in line
-    )
+    assert "dataset.train=annotations/instances_train2017.json, dataset.val and dataset.test name files" in line
 
 
 def test_missing_weights_file_names_its_node(app):
     line = one_line(app("train", "model.weights=other/retina.pth", code=1))
-    assert (
-        "model: weights='other/retina.pth' does not exist; give the path of a file, a name of weights" in line
-    )
+    assert "model: weights='other/retina.pth' does not exist; give the path of a file, a name of weights" in line
 
 
 def test_missing_accelerator_is_reported_with_a_choice(app, monkeypatch):
@@ -88,9 +84,7 @@ CSV = ["dataset=csv", "dataset.root=x"]
 )
 def test_detector_is_refused_for_a_format_without_boxes(app, tmp_path, dataset):
     name, *words = dataset
-    line = one_line(
-        app("train", f"dataset={name}", *words, f"dataset.root={tmp_path / 'none'}", code=1, small=False)
-    )
+    line = one_line(app("train", f"dataset={name}", *words, f"dataset.root={tmp_path / 'none'}", code=1, small=False))
     assert "a DetectionDataModule, which needs boxes; did you mean experiment=classification?" in line
 
 
@@ -117,21 +111,14 @@ def advice_in_app(error, *words, node=None, config_name="train"):
     ],
 )
 def test_advised_settings_are_written_as_overrides(settings, advice):
-    message = advice_in_app(
-        AnnotationError("no", path="a.csv", settings=settings), "datamodule=classification"
-    )
+    message = advice_in_app(AnnotationError("no", path="a.csv", settings=settings), "datamodule=classification")
     assert message == f"a.csv: no; {advice}"
 
 
 def test_refused_setting_is_written_as_its_config_key():
-    error = SettingError(
-        "sample_unit", "object", "needs boxes", "draw some", settings={"sample_unit": "image"}
-    )
+    error = SettingError("sample_unit", "object", "needs boxes", "draw some", settings={"sample_unit": "image"})
     message = advice_in_app(error, "datamodule=classification")
-    assert (
-        message
-        == "datamodule.sample_unit=object needs boxes; draw some, or pass datamodule.sample_unit=image"
-    )
+    assert message == "datamodule.sample_unit=object needs boxes; draw some, or pass datamodule.sample_unit=image"
 
 
 @pytest.mark.parametrize(
@@ -163,10 +150,7 @@ def test_settings_are_looked_for_in_the_named_node_first():
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (
-            ["datamodule=landmarks", "dataset=shapes"],
-            "choose model=heatmaps_resnet18 or model=heatmaps_small",
-        ),
+        (["datamodule=landmarks", "dataset=shapes"], "choose model=heatmaps_resnet18 or model=heatmaps_small"),
         (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' does not exist in"),
         (
             ["experiment=shapes", "model=maskrcnn_resnet50_fpn_v2"],
@@ -185,9 +169,7 @@ def test_command_without_a_checkpoint_asks_for_one(app, command):
 
 
 def test_file_that_is_not_a_checkpoint_is_never_unpickled(app, tmp_path):
-    (tmp_path / "a.ckpt").write_bytes(
-        b"cos\nsystem\n(S'touch " + str(tmp_path / "hacked").encode() + b"'\ntR."
-    )
+    (tmp_path / "a.ckpt").write_bytes(b"cos\nsystem\n(S'touch " + str(tmp_path / "hacked").encode() + b"'\ntR.")
     assert "a.ckpt' cannot be read as a checkpoint" in app("eval", f"ckpt_path={tmp_path}/a.ckpt", code=1).err
     assert not (tmp_path / "hacked").exists()
 

@@ -16,9 +16,7 @@ assert not slow, slow
 
 
 def test_help_and_the_printed_config_import_nothing_slow(tmp_path):
-    result = subprocess.run(
-        [sys.executable, "-c", SHOW], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
+    result = subprocess.run([sys.executable, "-c", SHOW], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "--cfg job prints the config" in result.stdout
     assert "task_name: train" in result.stdout

@@ -11,14 +11,14 @@ import torch
 
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.running import in_place
-from tests.app import recorder
-from tests.small_app import SMALL, run_app
+from tests.support import app_recorder as recorder
+from tests.support.small_app import SMALL, run_app
 
-RECORDED = "+callbacks.recorder._target_=tests.app.recorder.Recorder"
+RECORDED = "+callbacks.recorder._target_=tests.support.app_recorder.Recorder"
 
 
 def stopping_at(step, name="SIGTERM"):
-    return f"+callbacks.stopper={{_target_: tests.app.recorder.Stopper, step: {step}, name: {name}}}"
+    return f"+callbacks.stopper={{_target_: tests.support.app_recorder.Stopper, step: {step}, name: {name}}}"
 
 
 def printed_command(result):

@@ -9,8 +9,8 @@ import sys
 import pytest
 import yaml
 
-from tests.app import recorder
-from tests.small_app import SMALL
+from tests.support import app_recorder as recorder
+from tests.support.small_app import SMALL
 
 QUICK = ["test=false", "logger=none", "optimized_metric=train/loss", "trainer.limit_val_batches=0"]
 NO_VALIDATION = pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
@@ -20,7 +20,7 @@ NO_VALIDATION = pytest.mark.filterwarnings("ignore:.*could not find the monitore
 @pytest.mark.soak
 def test_a_grid_finds_the_better_of_two_learning_rates(app):
     recorder.seen.clear()
-    words = ["+callbacks.recorder._target_=tests.app.recorder.Recorder", "trainer.max_epochs=2"]
+    words = ["+callbacks.recorder._target_=tests.support.app_recorder.Recorder", "trainer.max_epochs=2"]
     result = app("train", "-m", *QUICK, *words, "model.optimizer.lr=1e-7,0.01")
     rows = re.findall(r"model\.optimizer\.lr=(\S+) +│ (\S+)", result.out)
     losses = {float(rate): float(loss) for rate, loss in rows}
@@ -53,8 +53,7 @@ RANKS = ["trainer=ddp", "trainer.accelerator=cpu", "trainer.devices=2", "trainer
 @pytest.mark.soak
 @pytest.mark.parametrize("sweep", [False, True])
 @pytest.mark.parametrize(
-    ("sampler", "batching"),
-    [("weighted", "aspect_ratio"), ("class_balanced", "size"), ("repeat_factor", "plain")],
+    ("sampler", "batching"), [("weighted", "aspect_ratio"), ("class_balanced", "size"), ("repeat_factor", "plain")]
 )
 def test_two_ranks_fit_and_test_once_each_job(tmp_path, sampler, batching, sweep):
     small = [word for word in SMALL if word != "trainer=cpu"]
@@ -79,13 +78,9 @@ def test_an_experiment_of_every_task_fits_and_tests_on_two_ranks(tmp_path, exper
 def on_two_ranks(folder, words, *, jobs):
     """Train by two processes, as a user starts it; return what it printed, once for each job."""
     program = [sys.executable, "-c", "import sys; from lit_loader.app.commands import main; sys.exit(main())"]
-    result = subprocess.run(
-        [*program, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300
-    )
+    result = subprocess.run([*program, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr
     assert (result.stdout + result.stderr).count("GLOBAL_RANK: 1, MEMBER: 2/2") == jobs
     assert result.stdout.count("finished in") == jobs
-    assert (
-        len(list(folder.glob("logs/train/**/checkpoints"))) == jobs == len(list(folder.rglob("checkpoints")))
-    )
+    assert len(list(folder.glob("logs/train/**/checkpoints"))) == jobs == len(list(folder.rglob("checkpoints")))
     return result.stdout

@@ -14,11 +14,11 @@ from lightning.pytorch.loggers import CSVLogger
 
 from lit_loader.app import train
 from lit_loader.app.composition import ConfigError, compose_config
-from tests.app import recorder
-from tests.formats.text_sets import write_image
-from tests.small_app import SMALL
+from tests.support import app_recorder as recorder
+from tests.support.small_app import SMALL
+from tests.support.text_sets import write_image
 
-RECORDED = "+callbacks.recorder._target_=tests.app.recorder.Recorder"
+RECORDED = "+callbacks.recorder._target_=tests.support.app_recorder.Recorder"
 
 
 @pytest.fixture
@@ -55,16 +55,12 @@ def test_run_fits_tests_reports_and_logs(app):
     assert hparams["paths"]["output_dir"] == str(folder)
 
 
-@pytest.mark.filterwarnings(
-    "ignore:The dirpath has changed"
-)  # the resumed run writes into a folder of its own
+@pytest.mark.filterwarnings("ignore:The dirpath has changed")  # the resumed run writes into a folder of its own
 def test_resumed_run_loads_the_same_data_and_ends_with_the_same_weights(recorded):
     uninterrupted = recorded("trainer.max_epochs=2")
     checkpoint = recorded().trainer.checkpoint_callbacks[1].best_model_path
     assert checkpoint.endswith("last.ckpt")
-    resumed = recorded(
-        "trainer.max_epochs=2", f"+ckpt_path={checkpoint}"
-    )  # without + too, as other tests write it
+    resumed = recorded("trainer.max_epochs=2", f"+ckpt_path={checkpoint}")  # without + too, as other tests write it
     assert uninterrupted.start == (0, 0)
     assert resumed.start == (1, 4)
     assert resumed.batches == uninterrupted.batches[4:]
@@ -83,9 +79,7 @@ def test_callbacks_and_loggers_come_from_their_groups(recorded):
     assert other.trainer.loggers == []
     (stopping,) = (callback for callback in other.trainer.callbacks if isinstance(callback, EarlyStopping))
     assert (stopping.monitor, stopping.mode) == ("val/map_50", "max")
-    assert not {ModelCheckpoint, LearningRateMonitor} & {
-        type(callback) for callback in other.trainer.callbacks
-    }
+    assert not {ModelCheckpoint, LearningRateMonitor} & {type(callback) for callback in other.trainer.callbacks}
 
 
 def test_logger_of_the_trainer_wins_over_the_group(recorded):
@@ -121,8 +115,7 @@ def test_run_returns_the_metric_to_optimise(tmp_path):
     assert returned(tmp_path / "b", "test=false", "optimized_metric=train/loss") > 1
     assert returned(tmp_path / "c", "train=false", "test=false") is None
     with pytest.raises(
-        ConfigError,
-        match=r"optimized_metric='nope' is not a metric of this run: .* train/loss, val/map, val/map_50",
+        ConfigError, match=r"optimized_metric='nope' is not a metric of this run: .* train/loss, val/map, val/map_50"
     ):
         returned(tmp_path / "d", "test=false", "optimized_metric=nope")
 
@@ -137,22 +130,9 @@ def test_warnings_are_ignored_and_the_config_printed_on_request(app):
 def test_the_bare_experiment_of_classification_trains_on_any_folders(app, tmp_path):
     for number, name in enumerate(("cat", "dog") * 4):
         write_image(tmp_path / f"set/{name}/{number}.png")
-    words = [
-        "experiment=classification",
-        "dataset=image_folder",
-        f"dataset.root={tmp_path}/set",
-        "dataset.train=.",
-    ]
-    words += [
-        "dataset.val=null",
-        "model=classifier_small",
-        "workers=inline",
-        "datamodule.batch_size=4",
-        "logger=none",
-    ]
+    words = ["experiment=classification", "dataset=image_folder", f"dataset.root={tmp_path}/set", "dataset.train=."]
+    words += ["dataset.val=null", "model=classifier_small", "workers=inline", "datamodule.batch_size=4", "logger=none"]
     words += ["datamodule.train_transforms.size=32", "callbacks=[class_mix]", "trainer.max_epochs=1"]
-    result = app(
-        "train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False
-    )
+    result = app("train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False)
     assert "mix" in result.out
     assert "cat" in result.out

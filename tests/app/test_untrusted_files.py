@@ -20,9 +20,9 @@ from lightning.pytorch.core.saving import load_hparams_from_yaml
 from omegaconf import OmegaConf
 
 from lit_loader.app.building import _build_model
-from tests.formats.text_sets import write_image
-from tests.small_app import SMALL, run_app
-from tests.voc_set import VocSet
+from tests.support.small_app import SMALL, run_app
+from tests.support.text_sets import write_image
+from tests.support.voc_set import VocSet
 
 MODEL = [word for word in SMALL if word.startswith(("model", "trainer", "~", "+"))]
 
@@ -94,21 +94,11 @@ def names_of(evil):
 def write_coco(root, names):
     """Write a COCO set with an image for each name."""
     root.mkdir()
-    images = [
-        {"id": number, "file_name": f"{number}.png", "width": 48, "height": 48}
-        for number in range(len(names))
-    ]
+    images = [{"id": number, "file_name": f"{number}.png", "width": 48, "height": 48} for number in range(len(names))]
     for image in images:
         write_image(root / image["file_name"], (48, 48))
     annotations = [
-        {
-            "id": number,
-            "image_id": number,
-            "category_id": number,
-            "bbox": [4, 4, 30, 30],
-            "area": 900,
-            "iscrowd": 0,
-        }
+        {"id": number, "image_id": number, "category_id": number, "bbox": [4, 4, 30, 30], "area": 900, "iscrowd": 0}
         for number in range(len(names))
     ]
     categories = [{"id": number, "name": name} for number, name in enumerate(names)]
@@ -183,8 +173,7 @@ def test_stored_overrides_run_no_code_and_write_nowhere_else(tmp_path, marker, w
 def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tmp_path):
     code = [{"_target_": "torch.load", "f": str(evil), "weights_only": False}]
     torch.save(
-        checkpoint | {"hyper_parameters": checkpoint["hyper_parameters"] | {"freeze": code}},
-        tmp_path / "a.ckpt",
+        checkpoint | {"hyper_parameters": checkpoint["hyper_parameters"] | {"freeze": code}}, tmp_path / "a.ckpt"
     )
     command = [Path(sys.executable).with_name("lit-loader"), "eval", *SMALL, "ckpt_path=a.ckpt"]
     result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
@@ -198,10 +187,7 @@ def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tm
         (b"", "cannot be read as a checkpoint"),
         (b"PK\x03\x04" + bytes(100), "cannot be read as a checkpoint"),
         ({"layer.weight": torch.zeros(2)}, r"is not a Lightning checkpoint: .* pass model\.weights="),
-        (
-            {"state_dict": {}, "epoch": 1, "global_step": 2, "loops": {}},
-            "holds only weights, without optimizer_states",
-        ),
+        ({"state_dict": {}, "epoch": 1, "global_step": 2, "loops": {}}, "holds only weights, without optimizer_states"),
         ([1, 2], "is not a Lightning checkpoint"),
     ],
 )
@@ -227,16 +213,7 @@ class Recorder(LightningModule):
 
 KEYS = st.sampled_from(["_target_", "_partial_", "_args_", "_recursive_", "_convert_", "f", "a.b", "${a}"])
 TEXTS = st.sampled_from(
-    [
-        "torch.load",
-        "os.mkdir",
-        "${counted:1}",
-        "${oc.env:HOME}",
-        "\\${counted:1}",
-        "${",
-        "???",
-        "${oc.create:${a}}",
-    ]
+    ["torch.load", "os.mkdir", "${counted:1}", "${oc.env:HOME}", "\\${counted:1}", "${", "???", "${oc.create:${a}}"]
 )
 VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | TEXTS,
@@ -252,9 +229,7 @@ def _watch_imports():
     global _is_hooked
     if not _is_hooked:
         sys.addaudithook(
-            lambda event, args: (
-                _events.append(str(args[0])) if event == "import" and _events is not None else None
-            )
+            lambda event, args: _events.append(str(args[0])) if event == "import" and _events is not None else None
         )
         _is_hooked = True
 

@@ -15,8 +15,8 @@ from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
 from lit_loader.callbacks.monitors import EpochCount
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
 from lit_loader.loader.device import moved
-from tests.device.no_sync import META, NoSync
-from tests.device.simulated import Prompt, present
+from tests.support.no_sync import META, NoSync
+from tests.support.simulated_device import Prompt, present
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -251,9 +251,7 @@ def test_targets_in_columns_are_refused():
 def test_two_ranks_log_mean_wait_and_summed_speed_without_a_warning_and_count_the_classes_of_both(tmp_path):
     class Recording(DataWaitMonitor):
         def on_train_end(self, trainer, pl_module):
-            logged = [
-                float(trainer.callback_metrics[f"data/{name}"]) for name in ("wait_fraction", "images_per_s")
-            ]
+            logged = [float(trainer.callback_metrics[f"data/{name}"]) for name in ("wait_fraction", "images_per_s")]
             speed = self.num_images / (self.wait_s + self.step_s)
             values = [*logged, self.wait_fraction, speed, *mix.mixes["class"].counts.tolist()]
             (tmp_path / f"{trainer.global_rank}.txt").write_text(" ".join(map(str, values)))

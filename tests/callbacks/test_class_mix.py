@@ -10,16 +10,11 @@ import torch
 from lightning.pytorch.loggers import CSVLogger
 from torch.utils.data import DataLoader, TensorDataset
 
-from lit_loader import (
-    ClassAwareSamplerConfig,
-    ClassificationDataModule,
-    DetectionDataModule,
-    MultiTaskDataModule,
-)
+from lit_loader import ClassAwareSamplerConfig, ClassificationDataModule, DetectionDataModule, MultiTaskDataModule
 from lit_loader.callbacks import ClassMixMonitor, class_reports
 from lit_loader.datamodules import DatasetsDataModule
-from tests.callbacks.tiny import Tiny, trainer_of
-from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
+from tests.support.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
+from tests.support.tiny_trainer import Tiny, trainer_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -72,9 +67,7 @@ def test_a_second_fit_counts_on_and_other_data_begins_anew(source, tmp_path):
         trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(source))
         assert monitor.mixes["class"].counts.sum() == count * objects
     other = draw_set(tmp_path / "other", num_images=4, objects=1, class_names=("a", "b", "c"))
-    trainer_of(tmp_path, monitor).fit(
-        Tiny(), datamodule=DetectionDataModule(DrawnSource(train=other, val=other))
-    )
+    trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(DrawnSource(train=other, val=other)))
     assert monitor.mixes["class"].class_names == ("a", "b", "c")
     assert monitor.mixes["class"].counts.sum() == 4
 
@@ -107,9 +100,7 @@ def test_class_names_are_required_without_a_data_module_of_tables(tmp_path, give
 
 
 def test_arguments_without_effect_are_refused():
-    with pytest.raises(
-        ValueError, match="label='finish' and first_label=1 have no effect without class_names"
-    ):
+    with pytest.raises(ValueError, match="label='finish' and first_label=1 have no effect without class_names"):
         ClassMixMonitor(label="finish")
     with pytest.raises(TypeError, match="class_names='cat' must be a list"):
         ClassMixMonitor("cat")
@@ -120,12 +111,7 @@ def test_metrics_go_to_the_classes_or_the_attribute_that_they_are_of():
     mixes = {**monitor.mixes, **ClassMixMonitor(["cat", "dog"], label="kind").mixes}
     of_class = {"cat": 0.5, "dog": 0.1}
     of_kind = {"dog": 0.3, "cat": 0.2}
-    sections = [
-        ("test", {"mAP": 1.0}),
-        ("AP@50", of_class),
-        ("kind: recall", of_kind),
-        ("hue: recall", of_kind),
-    ]
+    sections = [("test", {"mAP": 1.0}), ("AP@50", of_class), ("kind: recall", of_kind), ("hue: recall", of_kind)]
     first, second = class_reports(mixes, sections)
     assert (first.label, first.metrics) == ("class", {"AP@50": of_class})
     assert (second.label, second.metrics) == ("kind", {"recall": of_kind})

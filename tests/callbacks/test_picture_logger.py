@@ -15,8 +15,8 @@ from torch.utils.data import DataLoader
 
 from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
 from lit_loader.callbacks import ClassMixMonitor, PictureLogger, pictures
-from tests.callbacks.tiny import Tiny, trainer_of
-from tests.drawn_set import CLASSES, drawn_source
+from tests.support.drawn_set import CLASSES, drawn_source
+from tests.support.tiny_trainer import Tiny, trainer_of
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -63,10 +63,7 @@ def test_a_run_leaves_its_pictures_and_gives_them_to_loggers_with_their_step(dat
         ("class_report", 12),
         ("class_report", 12),
     ]
-    files = {
-        path.stem: Image.open(io.BytesIO(path.read_bytes())).size
-        for path in (tmp_path / "pictures").iterdir()
-    }
+    files = {path.stem: Image.open(io.BytesIO(path.read_bytes())).size for path in (tmp_path / "pictures").iterdir()}
     assert files == {name: sizes[0] for name, _, sizes in told.given}
 
 
@@ -74,17 +71,13 @@ def test_predictions_are_drawn_every_few_epochs_into_the_folder_given(datamodule
     told = Told()
     folder = tmp_path / "elsewhere"
     pictures = PictureLogger(every_n_epochs=2, folder=folder)
-    trainer_of(tmp_path, pictures, logger=told, max_epochs=5, num_sanity_val_steps=1).fit(
-        Tiny(), datamodule=datamodule
-    )
+    trainer_of(tmp_path, pictures, logger=told, max_epochs=5, num_sanity_val_steps=1).fit(Tiny(), datamodule=datamodule)
     assert [step for name, step, _ in told.given if name == "predictions"] == [6, 18, 30]
     assert sorted(path.name for path in folder.iterdir()) == ["predictions.png", "train_batch.png"]
     assert not (tmp_path / "pictures").exists()
 
 
-def test_pictures_show_the_batch_of_the_run_and_predictions_of_the_validated_model(
-    datamodule, tmp_path, monkeypatch
-):
+def test_pictures_show_the_batch_of_the_run_and_predictions_of_the_validated_model(datamodule, tmp_path, monkeypatch):
     drawn = []
     seen = []
     monkeypatch.setattr(
@@ -197,9 +190,7 @@ def test_wandb_gets_the_pictures(datamodule, tmp_path, monkeypatch):
     assert [name.rsplit("_", 2)[0] for name in sorted(names)] == wanted
 
 
-def test_a_csv_logger_gets_none_and_a_missing_matplotlib_is_named_before_training(
-    datamodule, tmp_path, monkeypatch
-):
+def test_a_csv_logger_gets_none_and_a_missing_matplotlib_is_named_before_training(datamodule, tmp_path, monkeypatch):
     trainer_of(tmp_path, PictureLogger(), logger=CSVLogger(tmp_path)).fit(Tiny(), datamodule=datamodule)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)

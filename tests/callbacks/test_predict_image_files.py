@@ -13,7 +13,7 @@ from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDa
 from lit_loader.callbacks import PredictionWriter
 from lit_loader.datasets import ImageFilesSource
 from lit_loader.recipes import ClassificationTask, DetectionTask, LandmarkTask, MultiTask
-from tests.callbacks.tiny import trainer_of
+from tests.support.tiny_trainer import trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 PATHS = ["a.png", "sub/b.png", "sub/c.jpg"]
@@ -62,9 +62,7 @@ def test_every_format_names_the_files_and_the_classes_of_the_model(tmp_path, fol
     elif format == "voc":
         texts = [file.read_text() for file in sorted((path / "Annotations").rglob("*.xml"))]
         assert all("<name>dog</name>" in text for text in texts)
-        assert [name.rpartition("/")[2] in text for name, text in zip(PATHS, texts, strict=True)] == [
-            True
-        ] * 3
+        assert [name.rpartition("/")[2] in text for name, text in zip(PATHS, texts, strict=True)] == [True] * 3
     else:
         lines = [line for line in path.read_text().splitlines() if "dog" in line]
         assert [name in line for name, line in zip(PATHS, lines, strict=True)] == [True] * 3

@@ -18,16 +18,10 @@ from lit_loader import (
 )
 from lit_loader.callbacks import PredictionWriter, prediction_files
 from lit_loader.errors import UnsafePathError
-from lit_loader.recipes import (
-    ClassificationTask,
-    DetectionTask,
-    LandmarkTask,
-    MultiTask,
-    model_kwargs_from_datamodule,
-)
-from tests.callbacks.predicting import predict
-from tests.callbacks.tiny import Tiny, trainer_of
-from tests.drawn_set import FINISHES, POINTS, DrawnSource, draw_set
+from lit_loader.recipes import ClassificationTask, DetectionTask, LandmarkTask, MultiTask, model_kwargs_from_datamodule
+from tests.support.drawn_set import FINISHES, POINTS, DrawnSource, draw_set
+from tests.support.predicting import predict
+from tests.support.tiny_trainer import Tiny, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 BOX = ("xmin", "ymin", "xmax", "ymax")
@@ -90,10 +84,7 @@ def test_xml_is_read_again_with_scores_as_an_attribute(tmp_path, table):
 def test_a_list_is_read_again_by_the_columns_that_are_documented(tmp_path, table):
     datamodule = MultiTaskDataModule(DrawnSource(predict=table), batch_size=3)
     (path,) = predict(tmp_path, datamodule, format="keypoints_txt")
-    options = {
-        "columns": ["path", "class", "box", "attribute:score", "attribute:finish", "points"],
-        "separator": "\t",
-    }
+    options = {"columns": ["path", "class", "box", "attribute:score", "attribute:finish", "points"], "separator": "\t"}
     found = read_annotations(
         "keypoints_txt",
         tmp_path / "out",
@@ -150,12 +141,7 @@ def test_empty_predictions_and_failed_writes(tmp_path, table, kind, monkeypatch)
     if kind == "voc":
         assert len(list(path.glob("Annotations/*.xml"))) == 7
     else:
-        assert path.read_text() in (
-            "[\n]\n",
-            "",
-            "path,label,score,finish\n",
-            "path,label,score,xmin,ymin,xmax,ymax\n",
-        )
+        assert path.read_text() in ("[\n]\n", "", "path,label,score,finish\n", "path,label,score,xmin,ymin,xmax,ymax\n")
 
 
 TASKS = {

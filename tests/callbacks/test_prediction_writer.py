@@ -13,9 +13,9 @@ from torchvision.transforms import v2
 from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
 from lit_loader.annotations.masks import Masks, RunLengths, decode_counts, run_lengths
 from lit_loader.callbacks import PredictionWriter
-from tests.callbacks.predicting import echo, predict
-from tests.callbacks.tiny import Tiny, trainer_of
-from tests.drawn_set import CLASSES, SIZE, DrawnSource, draw_set
+from tests.support.drawn_set import CLASSES, SIZE, DrawnSource, draw_set
+from tests.support.predicting import echo, predict
+from tests.support.tiny_trainer import Tiny, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 IDS = [70, 10, 30, 20, 50, 40, 90]
@@ -73,10 +73,7 @@ def test_a_cache_of_smaller_images_and_transforms_of_a_users_own_are_undone(tmp_
             DrawnSource(predict=table), predict_transforms=transforms, cache_dir=tmp_path, **settings
         )
         found = results(predict(tmp_path, datamodule))
-        assert (
-            np.abs(np.array([one["bbox"] for one in found]) - [each[2] for each in boxes_of(table)]).max()
-            < 1e-3
-        )
+        assert np.abs(np.array([one["bbox"] for one in found]) - [each[2] for each in boxes_of(table)]).max() < 1e-3
 
 
 def test_random_transforms_are_refused_since_they_cannot_be_undone(tmp_path, table):
@@ -95,9 +92,7 @@ def test_masks_are_brought_back_to_the_size_of_the_file(tmp_path, letterbox):
         bitmap = np.zeros((SIZE[1], SIZE[0]), dtype=np.uint8)
         bitmap[y:bottom, x:right] = 1
         bitmaps.append(bitmap)
-    table = draw_set(
-        tmp_path / "set", num_images=7, masks=Masks.from_rows(map(run_lengths, bitmaps)), **NUMBERS
-    )
+    table = draw_set(tmp_path / "set", num_images=7, masks=Masks.from_rows(map(run_lengths, bitmaps)), **NUMBERS)
     twice = {"size": [2 * SIZE[1], 2 * SIZE[0] + 20 * letterbox], "letterbox": letterbox}
     datamodule = DetectionDataModule(DrawnSource(predict=table), masks=True, train_transforms=twice)
     found = results(predict(tmp_path, datamodule))
@@ -112,9 +107,7 @@ def test_masks_are_brought_back_to_the_size_of_the_file(tmp_path, letterbox):
 
 
 def test_points_and_attributes_of_whole_images_are_kept(tmp_path, table):
-    datamodule = MultiTaskDataModule(
-        DrawnSource(predict=table), train_transforms={"size": 31, "min_box_size": 0.1}
-    )
+    datamodule = MultiTaskDataModule(DrawnSource(predict=table), train_transforms={"size": 31, "min_box_size": 0.1})
     found = results(predict(tmp_path, datamodule, min_score=0.4))
     held = [i for i in range(table.num_objects) if i - table.offsets[table.image_of_object()[i]] < 2]
     assert len(found) == len(held) < table.num_objects
@@ -134,20 +127,14 @@ def of_crops(batch):
 @pytest.mark.parametrize("settings", [{}, {"cache": True, "cache_size": 32}], ids=["files", "small cache"])
 def test_points_of_crops_stand_with_their_image_in_its_pixels(tmp_path, table, settings):
     datamodule = LandmarkDataModule(
-        DrawnSource(predict=table),
-        batch_size=4,
-        train_transforms={"size": [48, 64]},
-        cache_dir=tmp_path,
-        **settings,
+        DrawnSource(predict=table), batch_size=4, train_transforms={"size": [48, 64]}, cache_dir=tmp_path, **settings
     )
     found = results(predict(tmp_path, datamodule, of_crops))
     wanted = boxes_of(table)
     assert [(one["image_id"], one["category_id"], one["bbox"]) for one in found] == wanted
     assert {one["score"] for one in found} == {0.5}
     for one, points, seen in zip(found, table.keypoints, table.visibility, strict=True):
-        assert (
-            np.abs(np.array(one["keypoints"]).reshape(-1, 3)[:, :2] - points)[seen > 0].max(initial=0) < 1e-2
-        )
+        assert np.abs(np.array(one["keypoints"]).reshape(-1, 3)[:, :2] - points)[seen > 0].max(initial=0) < 1e-2
 
 
 def test_float64_is_made_on_the_cpu_alone(tmp_path, table, monkeypatch):
@@ -174,9 +161,7 @@ def test_the_class_that_a_head_finds_is_that_of_a_crop(tmp_path, table):
     datamodule = LandmarkDataModule(DrawnSource(predict=table), train_transforms={"size": 32})
     logits = torch.tensor([0.0, 0.0, 1.0])
     found = predict(
-        tmp_path,
-        datamodule,
-        lambda batch: {**of_crops(batch), "class_logits": logits.expand(len(batch.labels), 3)},
+        tmp_path, datamodule, lambda batch: {**of_crops(batch), "class_logits": logits.expand(len(batch.labels), 3)}
     )
     assert {one["category_id"] for one in results(found)} == {9}
 
@@ -196,9 +181,7 @@ def test_labels_of_images_are_rows_with_a_probability(tmp_path):
         {"path": "1.png", "label": "pointless", "score": "0.8"},
         {"path": "2.png", "label": "rare", "score": "0.5"},
     ]
-    several = ClassificationDataModule(
-        DrawnSource(predict=table), multi_label=True, train_transforms={"size": 16}
-    )
+    several = ClassificationDataModule(DrawnSource(predict=table), multi_label=True, train_transforms={"size": 16})
     rows = rows_of(predict(tmp_path, several, lambda batch: find(batch) + 0.3, format="csv"))
     assert [(row["path"], row["label"]) for row in rows] == [
         ("0.png", "common"),
@@ -215,10 +198,7 @@ def test_labels_of_images_are_rows_with_a_probability(tmp_path):
 
 def test_labels_of_objects_cut_out_have_their_boxes(tmp_path, table):
     datamodule = ClassificationDataModule(
-        DrawnSource(predict=table),
-        label_attribute="finish",
-        sample_unit="object",
-        train_transforms={"size": 16},
+        DrawnSource(predict=table), label_attribute="finish", sample_unit="object", train_transforms={"size": 16}
     )
     find = lambda batch: torch.eye(3)[[1] * len(batch.labels)]  # noqa: E731
     rows = rows_of(predict(tmp_path, datamodule, find, format="csv"))
@@ -245,9 +225,7 @@ def test_labels_mean_what_the_model_says_and_not_the_data(tmp_path, table):
         keypoint_names=(),
         flip_pairs=(),
     )
-    found = predict(
-        tmp_path, DetectionDataModule(DrawnSource(predict=bare)), find, module={"class_names": CLASSES}
-    )
+    found = predict(tmp_path, DetectionDataModule(DrawnSource(predict=bare)), find, module={"class_names": CLASSES})
     assert [(each["image_id"], each["category_id"]) for each in results(found)] == [(1, 1), (2, 1)]
 
 

@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from lit_loader.callbacks import recall_weights
 
 matrices = st.integers(1, 6).flatmap(
-    lambda n: st.lists(
-        st.lists(st.integers(0, 50).map(float), min_size=n, max_size=n), min_size=n, max_size=n
-    )
+    lambda n: st.lists(st.lists(st.integers(0, 50).map(float), min_size=n, max_size=n), min_size=n, max_size=n)
 )
 
 

@@ -14,7 +14,7 @@ from lit_loader.annotations import image_weights
 from lit_loader.callbacks import ReweightClasses
 from lit_loader.datamodules import AspectRatioBatching, WeightedSamplerConfig, expected_class_mix
 from lit_loader.samplers import WeightedRandomSampler
-from tests.callbacks.reweighting import (
+from tests.support.reweighting import (
     ANSWERS,
     Asked,
     Recording,
@@ -25,9 +25,7 @@ from tests.callbacks.reweighting import (
     trainer_of,
 )
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")]
 
 
 @pytest.fixture(scope="module")
@@ -146,9 +144,7 @@ class Holding:
 
 def test_a_sampler_without_weights_is_refused_before_the_first_epoch(shapes, tmp_path):
     callback = ReweightClasses(Asked())
-    with pytest.raises(
-        ValueError, match=r"DetectionDataModule .* got a RandomSampler; .*WeightedSamplerConfig\(\)"
-    ):
+    with pytest.raises(ValueError, match=r"DetectionDataModule .* got a RandomSampler; .*WeightedSamplerConfig\(\)"):
         set_up(callback, Holding(data_of(shapes, train_sampler=None)))
     with pytest.raises(ValueError, match="got no data module"):
         set_up(callback, Holding(None))

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch import Callback
 
 from lit_loader.callbacks import ReweightClasses, reweight
-from tests.callbacks.reweighting import Asked, Recording, data_of, fit, three_classes, trainer_of
+from tests.support.reweighting import Asked, Recording, data_of, fit, three_classes, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 

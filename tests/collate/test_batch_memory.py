@@ -41,9 +41,7 @@ def test_a_large_batch_asks_for_huge_pages_under_its_own_memory(asked, sample):
     assert address % mmap.PAGESIZE == num_bytes % mmap.PAGESIZE == 0
 
 
-@pytest.mark.parametrize(
-    "sample", [LARGE[:, :-1].contiguous(), LARGE.numpy()[:, 1:]], ids=["tensor", "array"]
-)
+@pytest.mark.parametrize("sample", [LARGE[:, :-1].contiguous(), LARGE.numpy()[:, 1:]], ids=["tensor", "array"])
 def test_a_smaller_batch_asks_for_nothing(asked, sample):
     default_collate([sample, sample])
     assert asked == []
@@ -64,13 +62,9 @@ def test_the_system_takes_the_advice():
         [LARGE, LARGE.T.reshape(2, -1)],
         [LARGE, LARGE.to(torch.float64)],
         [LARGE, LARGE.clone().requires_grad_()],
-        [LARGE.unflatten(1, (4, 2, -1)).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)]
-        * 2,
+        [LARGE.unflatten(1, (4, 2, -1)).permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)] * 2,
         [LARGE.unflatten(1, (4, 2, -1)).transpose(1, 3)] * 2,
-        [
-            LARGE[0].unflatten(0, (64, -1, 4)).permute(2, 0, 1),
-            LARGE[1].unflatten(0, (64, -1, 4)).permute(2, 0, 1),
-        ],
+        [LARGE[0].unflatten(0, (64, -1, 4)).permute(2, 0, 1), LARGE[1].unflatten(0, (64, -1, 4)).permute(2, 0, 1)],
         [LARGE.to(torch.complex64).conj()] * 2,
         [LARGE.numpy(), LARGE.numpy().astype(np.float64)],
         [LARGE.numpy().T] * 2,
@@ -93,11 +87,7 @@ def test_large_batches_equal_torchs(samples):
     ours = default_collate(samples)
     torchs = torch_default_collate(samples)
     assert torch.equal(ours, torchs)
-    assert (ours.dtype, ours.stride(), ours.requires_grad) == (
-        torchs.dtype,
-        torchs.stride(),
-        torchs.requires_grad,
-    )
+    assert (ours.dtype, ours.stride(), ours.requires_grad) == (torchs.dtype, torchs.stride(), torchs.requires_grad)
 
 
 class Rows:

@@ -8,13 +8,7 @@ import pytest
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.collate import (
-    ClassificationBatch,
-    ClassificationCollate,
-    batch_images,
-    batch_labels,
-    batch_targets,
-)
+from lit_loader.collate import ClassificationBatch, ClassificationCollate, batch_images, batch_labels, batch_targets
 
 
 def sample(label, image_id=0, *, size=(4, 5), mark=False):
@@ -57,19 +51,9 @@ def test_batch_has_one_kind_of_label_and_no_targets():
     ("samples", "multi_label", "error", "message"),
     [
         ([], False, ValueError, "empty batch"),
-        (
-            [sample(1), sample(1, size=(4, 6))],
-            False,
-            ValueError,
-            r"\(4, 6\).*classification_transforms\(size=",
-        ),
+        ([sample(1), sample(1, size=(4, 6))], False, ValueError, r"\(4, 6\).*classification_transforms\(size="),
         ([sample(0.5)], False, TypeError, r"float32 of shape \(\)"),
-        (
-            [sample(torch.zeros(3))],
-            False,
-            TypeError,
-            r"expected a label to be one integer .* shape \(3,\)",
-        ),
+        ([sample(torch.zeros(3))], False, TypeError, r"expected a label to be one integer .* shape \(3,\)"),
         ([sample(1)], True, TypeError, "a vector of 0 and 1"),
         ([sample(torch.zeros(3)), sample(torch.zeros(2))], True, RuntimeError, "equal size"),
         ([sample(1, mark=1)], False, TypeError, r"expected .* the bool of .* got is_duplicate=1 \(int\)"),

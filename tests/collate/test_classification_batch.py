@@ -50,11 +50,7 @@ WORKERS = {
     "inline": {"num_workers": 0},
     "thread": {"num_workers": 1, "worker_method": "thread"},
     "fork": {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "fork"},
-    "forkserver": {
-        "num_workers": 1,
-        "worker_method": "multiprocessing",
-        "multiprocessing_context": "forkserver",
-    },
+    "forkserver": {"num_workers": 1, "worker_method": "multiprocessing", "multiprocessing_context": "forkserver"},
 }
 
 
@@ -70,9 +66,7 @@ class ChannelsLast(Labelled):
 def test_images_that_are_channels_last_make_a_batch_that_is(workers):
     loader = DataLoader(ChannelsLast(), batch_size=3, collate_fn=ClassificationCollate(), **WORKERS[workers])
     for number, (images, _) in enumerate(loader):
-        samples = [
-            ChannelsLast()[index][0].as_subclass(torch.Tensor) for index in range(3 * number, 3 * number + 3)
-        ]
+        samples = [ChannelsLast()[index][0].as_subclass(torch.Tensor) for index in range(3 * number, 3 * number + 3)]
         assert torch.equal(images, torch.stack(samples))
         assert images.is_contiguous(memory_format=torch.channels_last)
 
@@ -91,9 +85,7 @@ def test_a_batch_is_contiguous_unless_all_images_are_uint8_and_channels_last():
 @pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
 def test_batch_from_workers_has_all_fields(workers):
     loader = DataLoader(Labelled(), batch_size=3, collate_fn=ClassificationCollate(), **workers)
-    first, second = (
-        ClassificationBatch(**{name: getattr(batch, name).clone() for name in FIELDS}) for batch in loader
-    )
+    first, second = (ClassificationBatch(**{name: getattr(batch, name).clone() for name in FIELDS}) for batch in loader)
     assert_same(first, batch_of((0, 1, 2)))
     assert_same(second, batch_of((3, 4, 5)))
 
@@ -103,9 +95,7 @@ def test_every_field_is_page_locked(monkeypatch, pin):
     locked = []
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
-    monkeypatch.setattr(
-        torch.Tensor, "pin_memory", lambda tensor, *device: locked.append(tensor) or tensor.clone()
-    )
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *device: locked.append(tensor) or tensor.clone())
     batch = batch_of()
     assert_same(pin(batch), batch)
     assert all(found is given for found, given in zip(locked, vars(batch).values(), strict=True))

@@ -13,7 +13,7 @@ from torch.utils.data._utils import collate as torch_collate
 
 from lit_loader import DataLoader
 from lit_loader.collate import default_collate
-from tests.toys import Mixed, Point
+from tests.support.toys import Mixed, Point
 
 BATCHES = {
     "tensors": [torch.ones(2), torch.zeros(2)],

@@ -17,26 +17,9 @@ from torch.utils.data import default_collate as torch_default_collate
 from torchvision import tv_tensors
 
 from lit_loader.collate import default_collate
-from tests.toys import Point
+from tests.support.toys import Point
 
-NUMPY_DTYPES = [
-    "?",
-    "u1",
-    "i1",
-    "i2",
-    "i4",
-    "i8",
-    "f2",
-    "f4",
-    "f8",
-    "c8",
-    "c16",
-    "u2",
-    "u8",
-    ">i4",
-    "U2",
-    "O",
-]
+NUMPY_DTYPES = ["?", "u1", "i1", "i2", "i4", "i8", "f2", "f4", "f8", "c8", "c16", "u2", "u8", ">i4", "U2", "O"]
 TORCH_DTYPES = [
     torch.bool,
     torch.uint8,
@@ -137,14 +120,7 @@ def tensors(draw, dtype=None):
     return tensor.conj() if kind == "conj" else tensor
 
 
-NUMPY_SCALARS = [
-    np.float32(1.5),
-    np.float64(2.5),
-    np.float64(1e300),
-    np.int64(3),
-    np.uint8(4),
-    np.bool_(True),
-]
+NUMPY_SCALARS = [np.float32(1.5), np.float64(2.5), np.float64(1e300), np.int64(3), np.uint8(4), np.bool_(True)]
 NUMPY_SCALARS += [np.float16(1), np.complex64(1j), np.uint16(7), np.str_("text"), np.bytes_(b"b")]
 SCALARS = st.sampled_from([*NUMPY_SCALARS, np.datetime64("2020")])
 NUMBERS = st.one_of(st.integers(-(2**64), 2**65), st.integers(-5, 5), st.floats(), st.booleans())
@@ -235,7 +211,6 @@ def test_collation_gives_torchs_result_or_torchs_error(batch):
         ((1, 2.5), (3, 4.5)),
         {0: 1.5},
     ],
-    ids=repr,
 )
 def test_columns_of_several_kinds_are_torchs(column):
     assert outcome(default_collate, column) == outcome(torch_default_collate, column)
@@ -246,6 +221,4 @@ def test_the_default_device_is_torchs():
     with torch.device("meta"):
         ours = default_collate(batch)
         torchs = torch_default_collate(batch)
-    assert (
-        [tensor.device.type for tensor in ours] == [tensor.device.type for tensor in torchs] == ["meta"] * 4
-    )
+    assert [tensor.device.type for tensor in ours] == [tensor.device.type for tensor in torchs] == ["meta"] * 4

@@ -154,12 +154,7 @@ def test_further_elements_are_collated():
 
 
 @pytest.mark.parametrize(
-    "arguments",
-    [
-        {"images": "stack"},
-        {"images": "list"},
-        {"images": "pad", "size_divisor": 4, "pad_value": 1},
-    ],
+    "arguments", [{"images": "stack"}, {"images": "list"}, {"images": "pad", "size_divisor": 4, "pad_value": 1}]
 )
 def test_the_class_pickles_and_equals_the_function(arguments):
     samples = [make_sample(i, num_boxes=i) for i in range(3)]
@@ -209,11 +204,7 @@ def test_wrong_arguments_are_refused(arguments, message):
         ([(torch.zeros(3, 2, 2), []), (torch.zeros(3, 2, 2), [], 1)], ValueError, r"\[2, 3\] elements"),
         ([("pixels", [])], TypeError, "a tensor, got a str"),
         ([(torch.zeros(2, 2), [])], ValueError, r"shape \(C, H, W\), got \(2, 2\)"),
-        (
-            [(torch.zeros(3, 2, 2), []), (torch.zeros(1, 2, 2), [])],
-            ValueError,
-            "one dtype and number of channels",
-        ),
+        ([(torch.zeros(3, 2, 2), []), (torch.zeros(1, 2, 2), [])], ValueError, "one dtype and number of channels"),
         ([(torch.zeros(3, 2, 2), 3)], ValueError, r"N x K.*default_collate"),
     ],
 )
@@ -240,14 +231,10 @@ def test_a_mark_that_is_no_bool_is_refused(mark):
 
 
 def test_images_and_targets_of_every_mode_come_one_by_one():
-    samples = [
-        (torch.rand(3, height, width), {"boxes": torch.zeros(1, 4)}) for height, width in ((4, 6), (5, 2))
-    ]
+    samples = [(torch.rand(3, height, width), {"boxes": torch.zeros(1, 4)}) for height, width in ((4, 6), (5, 2))]
     for mode in ("list", "pad"):
         batch = DetectionCollate(images=mode)(samples)
-        assert [torch.equal(a, b) for a, (b, _) in zip(batch_images(batch), samples, strict=True)] == [
-            True
-        ] * 2
+        assert [torch.equal(a, b) for a, (b, _) in zip(batch_images(batch), samples, strict=True)] == [True] * 2
         assert [target["boxes"].shape for target in batch_targets(batch)] == [(1, 4)] * 2
     stacked = DetectionCollate()([samples[0], samples[0]])
     assert [image.shape for image in batch_images(stacked)] == [(3, 4, 6)] * 2

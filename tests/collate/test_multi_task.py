@@ -38,11 +38,7 @@ def test_every_mask_says_exactly_what_is_there():
     assert batch.keypoint_mask[..., 0].tolist() == batch.object_mask.tolist()
     assert not batch.keypoint_mask[..., 1].any()
     assert batch.attributes["finish"].tolist() == [[-1, 0, -1], [-1, -1, -1], [-1, 0, 1]]
-    assert batch.attribute_masks["finish"].tolist() == [
-        [False, True, False],
-        [False] * 3,
-        [False, True, True],
-    ]
+    assert batch.attribute_masks["finish"].tolist() == [[False, True, False], [False] * 3, [False, True, True]]
     assert batch.labels.tolist() == [[1, 2, 0], [0, 0, 0], [1, 2, 3]]
     for name in ("boxes", "keypoints", "visibility", "iscrowd"):
         assert (getattr(batch, name)[~batch.object_mask] == 0).all(), name
@@ -114,10 +110,7 @@ def test_collate_pickles():
     [
         ([], "empty batch"),
         ([sample(2, labels=torch.ones(1))], r"'labels' has \[1\] rows for \[2\] boxes.*SanitizeObjects"),
-        (
-            [sample(1), sample(1, keypoints=torch.zeros(1, 5, 2))],
-            "rows of field 'keypoints' to have one shape",
-        ),
+        ([sample(1), sample(1, keypoints=torch.zeros(1, 5, 2))], "rows of field 'keypoints' to have one shape"),
         ([(sample(1)[0], {"boxes": torch.zeros(1, 4)})], "with field"),
     ],
 )

@@ -64,9 +64,7 @@ def test_first_image_of_a_sample_is_stacked():
     images = torch.rand(4, *SHAPE)
     samples = [stack.moved((0, images[0], images[1])), stack.moved((1, images[2], images[3]))]
     assert [len(sample) for sample in samples] == [3, 3]
-    assert torch.equal(
-        stack.rows([sample[1].data_ptr() for sample in samples], SHAPE, torch.float32), images[::2]
-    )
+    assert torch.equal(stack.rows([sample[1].data_ptr() for sample in samples], SHAPE, torch.float32), images[::2])
     assert [sample[2].data_ptr() for sample in samples] == [images[1].data_ptr(), images[3].data_ptr()]
 
 
@@ -287,9 +285,7 @@ class Placed(Dataset):
 @pytest.mark.parametrize("kept_every", [0, 1, 5])
 def test_a_loader_on_threads_gives_each_sample_once_and_leaves_those_that_are_kept(kept_every):
     dataset = Placed(kept_every)
-    loader = DataLoader(
-        dataset, batch_size=4, num_workers=2, worker_method="thread", collate_fn=default_collate
-    )
+    loader = DataLoader(dataset, batch_size=4, num_workers=2, worker_method="thread", collate_fn=default_collate)
     for _ in range(3):
         seen = []
         for images, numbers in loader:

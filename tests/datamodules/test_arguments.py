@@ -23,8 +23,8 @@ from lit_loader.datamodules import (
 from lit_loader.datasets import VocSource
 from lit_loader.images import ImageReading
 from lit_loader.transforms import RandomHorizontalFlip
-from tests.drawn_set import DrawnSource, draw_set
-from tests.lightning.ranks import trainer
+from tests.support.drawn_set import DrawnSource, draw_set
+from tests.support.lightning_ranks import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -32,10 +32,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        (
-            {"train_sampler": "class_balanced"},
-            r"'class_balanced' of type str.*ClassBalancedSamplerConfig\(\)",
-        ),
+        ({"train_sampler": "class_balanced"}, r"'class_balanced' of type str.*ClassBalancedSamplerConfig\(\)"),
         (
             {"val_sampler": [0, 1]},
             r"val_sampler=\[0, 1\] of type list should be SamplerConfig or Sampler\[int\] or None",
@@ -55,14 +52,8 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
         ({"num_worker": 2}, "unexpected keyword argument 'num_worker'; did you mean 'num_workers'?"),
         ({"workers": {"timeout": "5"}}, "timeout='5' of type str"),
         ({"workers": {"pin_memory": "yes"}}, "pin_memory='yes' of type str should be bool or None"),
-        (
-            {"decode": "fast"},
-            r"'decode'; it is a field of reading: give reading=ImageReading\(decode=\.\.\.\)",
-        ),
-        (
-            {"timeout": 5},
-            r"'timeout'; it is a field of workers: give workers=WorkerSettings\(timeout=\.\.\.\)",
-        ),
+        ({"decode": "fast"}, r"'decode'; it is a field of reading: give reading=ImageReading\(decode=\.\.\.\)"),
+        ({"timeout": 5}, r"'timeout'; it is a field of workers: give workers=WorkerSettings\(timeout=\.\.\.\)"),
         ({"qqq": 1}, "unexpected keyword argument 'qqq'; it takes batch_size, batch_transforms"),
     ],
     ids=str,
@@ -131,15 +122,11 @@ def test_a_set_smaller_than_a_batch_is_refused_by_fit_with_the_remedy(tmp_path, 
     drawn = draw_set(tmp_path, num_images=5)
     source = DrawnSource(train=drawn, val=drawn)
     datamodule = DetectionDataModule(source, batch_size=16, drop_last=True)
-    with pytest.raises(
-        ValueError, match=r"5 samples with batch_size=16.*lower batch_size, give drop_last=False"
-    ):
+    with pytest.raises(ValueError, match=r"5 samples with batch_size=16.*lower batch_size, give drop_last=False"):
         trainer(max_epochs=1).fit(Nothing(), datamodule=datamodule)
 
 
-@pytest.mark.parametrize(
-    "keywords", [{"hflip": 1.0, "flip_pairs": []}, {"hflip": 1.0, "flip_pairs": [[0, 1]]}]
-)
+@pytest.mark.parametrize("keywords", [{"hflip": 1.0, "flip_pairs": []}, {"hflip": 1.0, "flip_pairs": [[0, 1]]}])
 def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, keywords):
     source = DrawnSource(train=draw_set(tmp_path, num_images=6, flip_pairs=[]))
     with pytest.raises(ValueError, match="flip_pairs") as refused:
@@ -168,11 +155,7 @@ def test_hflip_none_flips_where_mirror_pairs_are_known(tmp_path, kind, pairs, ke
     source = DrawnSource(train=draw_set(tmp_path, num_images=2, flip_pairs=pairs))
     datamodule = kind(source, train_transforms=keywords)
     datamodule.setup("fit")
-    flips = [
-        part
-        for part in datamodule.train_dataset.transforms.transforms
-        if isinstance(part, RandomHorizontalFlip)
-    ]
+    flips = [part for part in datamodule.train_dataset.transforms.transforms if isinstance(part, RandomHorizontalFlip)]
     assert [flip.p for flip in flips] == ([] if chance is None else [chance])
 
 

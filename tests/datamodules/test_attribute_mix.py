@@ -102,10 +102,7 @@ def test_balancing_the_class_is_not_balancing_the_attribute(table, sampling):
 
 def test_object_samples_balance_every_attribute_value(images):
     table = images.per_object()
-    for sampling in (
-        WeightedSamplerConfig(balance_by="finish"),
-        ClassBalancedSamplerConfig(balance_by="finish"),
-    ):
+    for sampling in (WeightedSamplerConfig(balance_by="finish"), ClassBalancedSamplerConfig(balance_by="finish")):
         mix = expected_class_mix(table, sampling.make_sampler(table), by="finish")
         assert mix == pytest.approx([1 / 3] * 3, abs=0.003)  # quotas are whole
 
@@ -127,9 +124,7 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         labels=[0],
         attributes={"finish": Attribute(ids=np.array([-1]), names=NAMES)},
     )
-    with pytest.raises(
-        ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"
-    ):
+    with pytest.raises(ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"):
         sampling(balance_by="finish").make_sampler(table)
     assert len(sampling().make_sampler(table)) == 2
 

@@ -15,7 +15,7 @@ from torchvision.transforms import v2
 from lit_loader import ClassificationDataModule, DetectionDataModule
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.transforms import NormalizeBatch
-from tests.extras import needs
+from tests.support.extras import needs
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -104,9 +104,7 @@ def test_a_resumed_run_draws_what_the_whole_one_drew(shapes, tmp_path):
     runner.fit(Seeing(), datamodule=datamodule)
     runner.save_checkpoint(tmp_path / "at_two.ckpt")
     model = Seeing()
-    trainer(max_epochs=3, limit_val_batches=0).fit(
-        model, datamodule=datamodule, ckpt_path=tmp_path / "at_two.ckpt"
-    )
+    trainer(max_epochs=3, limit_val_batches=0).fit(model, datamodule=datamodule, ckpt_path=tmp_path / "at_two.ckpt")
     assert model.seen["train"] == uninterrupted[6:]
 
 
@@ -121,9 +119,7 @@ def test_each_stage_has_its_own_transforms(shapes):
         runner.validate(model, datamodule=datamodule, verbose=False)
         runner.test(model, datamodule=datamodule, verbose=False)
         runner.predict(model, datamodule=datamodule)
-        seen[name] = {
-            stage for stage in STAGES if all(images == "transformed" for images in model.seen[stage])
-        }
+        seen[name] = {stage for stage in STAGES if all(images == "transformed" for images in model.seen[stage])}
     assert seen == {"batch_transforms": {"train"}, "eval_batch_transforms": {"val", "test", "predict"}}
 
 

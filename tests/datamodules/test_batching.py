@@ -27,7 +27,7 @@ from lit_loader.samplers import (
     aspect_ratio_buckets,
     size_buckets,
 )
-from tests.drawn_set import DrawnSource, draw_set, drawn_source
+from tests.support.drawn_set import DrawnSource, draw_set, drawn_source
 
 SIZES = [(40, 30), (30, 40), (20, 15)]  # two ratios, three sizes
 
@@ -49,9 +49,7 @@ def shapes_of(loader):
     return [{tuple(image.shape[:0:-1]) for image in batch_images(batch)} for batch in loader]
 
 
-@pytest.mark.parametrize(
-    "sampling", [None, WeightedSamplerConfig(num_samples=40)], ids=["random", "weighted"]
-)
+@pytest.mark.parametrize("sampling", [None, WeightedSamplerConfig(num_samples=40)], ids=["random", "weighted"])
 def test_batches_are_of_one_size_where_there_are_enough(mixed, sampling):
     settings = {"batch_size": 4, "train_sampler": sampling, "seed": 1}
     grouped = DetectionDataModule(mixed, train_batching=SizeBatching(num_buckets=3), **settings)
@@ -109,9 +107,7 @@ def test_every_data_module_groups_its_own_samples(tmp_path, kind, settings):
 
 
 def test_a_sampler_of_ours_may_be_given_itself_and_a_custom_one_not(mixed):
-    grouped = DetectionDataModule(
-        mixed, train_sampler=RandomSampler(24), train_batching=AspectRatioBatching()
-    )
+    grouped = DetectionDataModule(mixed, train_sampler=RandomSampler(24), train_batching=AspectRatioBatching())
     assert isinstance(grouped.train_dataloader().sampler, GroupedSampler)
     for stage, batching in (("train", "train_batching"), ("test", "eval_batching")):
         custom = {f"{stage}_sampler": TorchSequentialSampler(range(24))}
@@ -128,9 +124,7 @@ def test_a_sampler_of_ours_may_be_given_itself_and_a_custom_one_not(mixed):
 
 def test_a_table_that_does_not_know_sizes_is_refused(tmp_path):
     (table,) = drawn_source(tmp_path).tables("train")
-    unknown = draw_set(
-        tmp_path / "unknown", num_images=3, widths=[64, 0, 0], heights=[48, 48, 0], split="train"
-    )
+    unknown = draw_set(tmp_path / "unknown", num_images=3, widths=[64, 0, 0], heights=[48, 48, 0], split="train")
     for batching in (AspectRatioBatching(), SizeBatching()):
         batching.batched(SequentialSampler(table.num_images), table)
         with pytest.raises(ValueError, match=r"lacks the sizes of 2 of its 3 images, .*1\.png first"):

@@ -9,7 +9,7 @@ from PIL import Image
 from lit_loader.collate import ClassificationBatch
 from lit_loader.datamodules import ClassBalancedSamplerConfig, ClassificationDataModule, WeightedSamplerConfig
 from lit_loader.datasets import FormatSource, VocSource
-from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
+from tests.support.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
 
 
 @pytest.fixture(scope="module")
@@ -40,10 +40,7 @@ def test_a_batch_holds_images_and_ids(single):
 
 def test_object_crops_of_a_detection_set(source):
     datamodule = ClassificationDataModule(
-        source,
-        sample_unit="object",
-        batch_size=8,
-        train_transforms={"size": 16, "resize": "stretch", "hflip": 0.5},
+        source, sample_unit="object", batch_size=8, train_transforms={"size": 16, "resize": "stretch", "hflip": 0.5}
     )
     (table,) = source.tables("train")
     with datamodule.train_dataloader() as loader:
@@ -54,9 +51,7 @@ def test_object_crops_of_a_detection_set(source):
 
 
 def test_an_attribute_labels(source):
-    datamodule = ClassificationDataModule(
-        source, label_attribute="finish", sample_unit="object", batch_size=8
-    )
+    datamodule = ClassificationDataModule(source, label_attribute="finish", sample_unit="object", batch_size=8)
     (table,) = source.tables("train")
     ids = table.attributes["finish"].ids
     assert datamodule.class_names == FINISHES
@@ -138,9 +133,7 @@ def test_the_summary_names_copies_of_training_images_in_other_sets(tmp_path):
             (tmp_path / split / name).mkdir(parents=True)
             size = (4, 4) if name == "a" else (5 + len(split), 5)
             Image.new("RGB", size).save(tmp_path / split / name / "0.png")
-    source = FormatSource(
-        "image_folder", tmp_path, train="train", val="val", progress=False, cache_dir=str(tmp_path)
-    )
+    source = FormatSource("image_folder", tmp_path, train="train", val="val", progress=False, cache_dir=str(tmp_path))
     summary = ClassificationDataModule(source).summary()
     sentence = "1 images of val are byte-identical copies of images of train, such as 'val/a/0.png' of 'train/a/0.png'"
     assert sentence in summary

@@ -21,12 +21,10 @@ from lit_loader.annotations.formats import write_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.datamodules import ClassificationDataModule
 from lit_loader.datasets import FormatSource, ShapesSource, VocSource
-from tests.formats.text_sets import write_image
-from tests.lightning.ranks import on_ranks, trainer
+from tests.support.lightning_ranks import on_ranks, trainer
+from tests.support.text_sets import write_image
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")]
 
 SPLITS = {"train": 12, "val": 6, "test": 6}
 RANKS = 3
@@ -55,11 +53,7 @@ def root(tmp_path_factory):
     """A folder whose images and XML files are links into another one; its own files are lists and COCO JSON."""
     folder = tmp_path_factory.mktemp("cluster")
     drawn = ShapesSource(
-        num_images=SPLITS,
-        image_size=32,
-        class_shares=(0.5, 0.3, 0.2),
-        cache_dir=str(folder / "store"),
-        progress=False,
+        num_images=SPLITS, image_size=32, class_shares=(0.5, 0.3, 0.2), cache_dir=str(folder / "store"), progress=False
     )
     root = folder / "project" / "data"
     root.mkdir(parents=True)
@@ -83,9 +77,7 @@ def source(request, root, tmp_path):
     if request.param == "voc":
         return VocSource(root=str(root), cache_dir=str(tmp_path / "cache"), progress=False)
     lists = {split: f"{split}.json" for split in SPLITS}
-    return FormatSource(
-        format="coco", root=str(root), **lists, cache_dir=str(tmp_path / "cache"), progress=False
-    )
+    return FormatSource(format="coco", root=str(root), **lists, cache_dir=str(tmp_path / "cache"), progress=False)
 
 
 def looked_at(root, work):
@@ -189,9 +181,7 @@ def test_the_files_are_not_looked_at_only_where_another_process_has_prepared_the
 
 
 def test_files_that_change_between_two_runs_are_read_again(tmp_path):
-    source = FormatSource(
-        format="image_folder", root=str(tmp_path), train="set", cache_dir=str(tmp_path / "cache")
-    )
+    source = FormatSource(format="image_folder", root=str(tmp_path), train="set", cache_dir=str(tmp_path / "cache"))
     write_image(tmp_path / "set/a/1.png")
     datamodule = ClassificationDataModule(source, batch_size=2, num_workers=0)
 

@@ -12,7 +12,7 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
 )
-from tests.drawn_set import DrawnSource, draw_set
+from tests.support.drawn_set import DrawnSource, draw_set
 
 TASKS = {
     "detection": (DetectionDataModule, {}),

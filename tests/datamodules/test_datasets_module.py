@@ -11,7 +11,7 @@ from lightning.pytorch import LightningModule, Trainer
 from lit_loader import DatasetsDataModule, DetectionDataModule
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import WeightedRandomSampler
-from tests.toys import Drawing, Stream
+from tests.support.toys import Drawing, Stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -41,9 +41,7 @@ class Seeing(LightningModule):
 
 
 def trainer(**arguments):
-    quiet = dict.fromkeys(
-        ("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False
-    )
+    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
     return Trainer(accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, **quiet, **arguments)
 
 

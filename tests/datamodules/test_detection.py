@@ -27,7 +27,7 @@ from lit_loader.datamodules import (
 )
 from lit_loader.datasets import VocSource
 from lit_loader.samplers import SequentialSampler
-from tests.toys import plain
+from tests.support.toys import plain
 
 
 def targets_of(loader):
@@ -169,13 +169,7 @@ def test_several_validation_and_test_sets_come_as_lists(shapes):
     assert [len(loader) for loader in datamodule.val_dataloader()] == [2, 6]
     assert [len(loader) for loader in datamodule.test_dataloader()] == [2, 3]
     assert datamodule.predict_dataloader() == []
-    assert [summary.name for summary in datamodule.summaries()] == [
-        "train",
-        "val/0",
-        "val/1",
-        "test/0",
-        "test/1",
-    ]
+    assert [summary.name for summary in datamodule.summaries()] == ["train", "val/0", "val/1", "test/0", "test/1"]
 
 
 def test_training_without_a_set_is_an_error(shapes):
@@ -210,9 +204,7 @@ def test_copies_and_pickles_give_the_same_batches(shapes):
     loader = datamodule.train_dataloader()
     next(iterator := iter(loader))
     for clone in (copy.deepcopy(datamodule), pickle.loads(pickle.dumps(datamodule))):
-        assert targets_of(clone.train_dataloader()) == targets_of(
-            DetectionDataModule(shapes).train_dataloader()
-        )
+        assert targets_of(clone.train_dataloader()) == targets_of(DetectionDataModule(shapes).train_dataloader())
     del iterator
     datamodule.teardown()
 
@@ -220,9 +212,7 @@ def test_copies_and_pickles_give_the_same_batches(shapes):
 def test_a_sampling_gives_its_sampler(shapes):
     (table,) = shapes.tables("train")
     assert len(SequentialSamplerConfig().make_sampler(table)) == 60
-    weighted = WeightedSamplerConfig(
-        exponent=0.5, reduce="max", num_samples=7, replacement=False
-    ).make_sampler(table)
+    weighted = WeightedSamplerConfig(exponent=0.5, reduce="max", num_samples=7, replacement=False).make_sampler(table)
     assert isinstance(weighted, WeightedRandomSampler)
     assert (len(weighted), weighted.replacement) == (7, False)
     plainly = WeightedSamplerConfig().make_sampler(table)
@@ -248,29 +238,20 @@ def test_the_summary_tells_counts_imbalance_and_the_expected_mix(shapes):
     text = datamodule.summary()
     for part in (*datamodule.class_names, "ClassBalancedSampler", f"{train.expected_mix[-1]:.1%}"):
         assert part in text
-    no_form = DetectionDataModule(
-        shapes, train_sampler=WeightedSamplerConfig(num_samples=9, replacement=False)
-    )
+    no_form = DetectionDataModule(shapes, train_sampler=WeightedSamplerConfig(num_samples=9, replacement=False))
     assert no_form.summaries()[0].expected_mix is None
     assert "n/a" in no_form.summary()
 
 
 def test_a_set_without_objects_has_a_mix_of_zeros():
     table = AnnotationTable(
-        root="/nowhere",
-        image_paths=["0.png", "1.png"],
-        class_names=("a", "b"),
-        offsets=[0, 0, 0],
-        boxes=[],
-        labels=[],
+        root="/nowhere", image_paths=["0.png", "1.png"], class_names=("a", "b"), offsets=[0, 0, 0], boxes=[], labels=[]
     )
     assert expected_class_mix(table, SequentialSampler(2)).tolist() == [0, 0]
 
 
 def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):
-    figure = DetectionDataModule(shapes, batch_size=5).plot_batch(
-        "val", path=tmp_path / "batch.png", max_images=4
-    )
+    figure = DetectionDataModule(shapes, batch_size=5).plot_batch("val", path=tmp_path / "batch.png", max_images=4)
     assert (tmp_path / "batch.png").stat().st_size > 5000
     assert len(figure.axes) == 4
     assert all(axis.images[0].get_array().shape == (432, 432, 3) for axis in figure.axes)

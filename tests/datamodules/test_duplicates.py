@@ -23,11 +23,7 @@ TASKS = {
     "classification": (ClassificationDataModule, {"multi_label": True}),
     "several tasks": (MultiTaskDataModule, {}),
 }
-BACKENDS = {
-    "inline": {},
-    "processes": {"num_workers": 2},
-    "threads": {"num_workers": 2, "worker_method": "thread"},
-}
+BACKENDS = {"inline": {}, "processes": {"num_workers": 2}, "threads": {"num_workers": 2, "worker_method": "thread"}}
 
 
 def ids_of(batch):

@@ -59,10 +59,7 @@ def test_the_comparison_of_sizes_draws_nothing(shapes):
 
 def test_eval_keywords_are_laid_over_those_of_training(shapes):
     datamodule = DetectionDataModule(
-        shapes,
-        batch_size=2,
-        train_transforms={"size": [24, 32], "to_float": False},
-        val_transforms={"hflip": 0},
+        shapes, batch_size=2, train_transforms={"size": [24, 32], "to_float": False}, val_transforms={"hflip": 0}
     )
     for stage in ("train", "val", "test"):
         images, _ = datamodule.first_batch(stage)
@@ -72,10 +69,7 @@ def test_eval_keywords_are_laid_over_those_of_training(shapes):
 
 def test_an_eval_keyword_wins_over_that_of_training(shapes):
     datamodule = DetectionDataModule(
-        shapes,
-        batch_size=2,
-        train_transforms={"size": [24, 32], "to_float": False},
-        val_transforms={"size": [40, 40]},
+        shapes, batch_size=2, train_transforms={"size": [24, 32], "to_float": False}, val_transforms={"size": [40, 40]}
     )
     images, _ = datamodule.first_batch("val")
     assert images[0].shape == (3, 40, 40)

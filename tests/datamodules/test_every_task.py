@@ -26,9 +26,9 @@ from lit_loader.datamodules import (
     WorkerSettings,
 )
 from lit_loader.datasets import ShapesSource
-from tests.drawn_set import drawn_source
-from tests.extras import needs
-from tests.toys import plain
+from tests.support.drawn_set import drawn_source
+from tests.support.extras import needs
+from tests.support.toys import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 

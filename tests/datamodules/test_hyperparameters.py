@@ -9,8 +9,8 @@ from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
 from lit_loader.images import ImageReading
-from tests.lightning.ranks import trainer
-from tests.lightning.resuming import Learner
+from tests.support.lightning_ranks import trainer
+from tests.support.lightning_resuming import Learner
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -55,11 +55,7 @@ def test_hparams_leave_out_functions_and_data_and_hold_settings_as_mappings(shap
 def test_a_data_module_is_restored_from_a_checkpoint_and_a_run_resumes_from_it(shapes, tmp_path):
     def make():
         return Own(
-            shapes,
-            folds=4,
-            seed=7,
-            reading=ImageReading(max_pixels=10_000),
-            batch_transforms=lambda batch: batch,
+            shapes, folds=4, seed=7, reading=ImageReading(max_pixels=10_000), batch_transforms=lambda batch: batch
         )
 
     path = tmp_path / "run.ckpt"

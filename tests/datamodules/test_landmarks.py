@@ -10,7 +10,7 @@ from lit_loader.collate import LandmarkBatch, MultiTaskBatch
 from lit_loader.datamodules import LandmarkDataModule, WeightedSamplerConfig
 from lit_loader.recipes import LandmarkTask
 from lit_loader.transforms import landmark_transforms
-from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
+from tests.support.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
 
 @pytest.fixture(scope="module")
@@ -60,9 +60,7 @@ def test_whole_images_come_as_a_batch_of_several_tasks(source):
     assert batch.labels[batch.object_mask].min() == 1
 
 
-@pytest.mark.parametrize(
-    ("sample_unit", "min_points"), [("object", 0), ("object", 1), ("object", 3), ("image", 3)]
-)
+@pytest.mark.parametrize(("sample_unit", "min_points"), [("object", 0), ("object", 1), ("object", 3), ("image", 3)])
 def test_samples_with_too_few_points_are_left_out_and_reported(source, sample_unit, min_points):
     datamodule = LandmarkDataModule(source, sample_unit=sample_unit, min_points=min_points)
     train = datamodule.summaries()[0]
@@ -82,15 +80,11 @@ def test_samples_with_too_few_points_are_left_out_and_reported(source, sample_un
 def test_the_table_gives_the_flip_pairs(source):
     def flipped(**settings):
         keywords = {"size": 64, "hflip": 1.0, **settings}
-        datamodule = LandmarkDataModule(
-            source, batch_size=8, train_transforms=keywords, val_transforms=keywords
-        )
+        datamodule = LandmarkDataModule(source, batch_size=8, train_transforms=keywords, val_transforms=keywords)
         return datamodule.train_dataloader().dataset
 
     mirrored = flipped()
-    straight = (
-        LandmarkDataModule(source, train_transforms={"size": 64, "hflip": 0}).train_dataloader().dataset
-    )
+    straight = LandmarkDataModule(source, train_transforms={"size": 64, "hflip": 0}).train_dataloader().dataset
     unswapped = flipped(flip_pairs=[])  # the user's keywords override the table's
     for i in range(4):
         _, target = mirrored[i]
@@ -118,10 +112,7 @@ def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(so
     shared = LandmarkDataModule(source, batch_size=2, train_transforms={"size": 24, "rotation": 30})
     assert first(shared.val_dataloader()).images.shape[-1] == 24
     mixed = LandmarkDataModule(
-        source,
-        batch_size=2,
-        train_transforms=landmark_transforms(True, size=24, hflip=0),
-        test_transforms={"size": 40},
+        source, batch_size=2, train_transforms=landmark_transforms(True, size=24, hflip=0), test_transforms={"size": 40}
     )
     assert first(mixed.train_dataloader()).images.shape[-1] == 24
     with pytest.warns(UserWarning, match="first image of val 24x24 .* make it 256x256"):

@@ -138,9 +138,7 @@ class Empty(TableSource):
         return [AnnotationTable(**parts)]
 
 
-@pytest.mark.parametrize(
-    "sampling", [None, WeightedSamplerConfig(replacement=False), ClassBalancedSamplerConfig()]
-)
+@pytest.mark.parametrize("sampling", [None, WeightedSamplerConfig(replacement=False), ClassBalancedSamplerConfig()])
 def test_images_without_boxes_go_through_fit_and_test(shapes, sampling):
     datamodule = DetectionDataModule(Empty(shapes), batch_size=8, train_sampler=sampling)
     model = Counting()

@@ -16,7 +16,7 @@ from lit_loader.annotations.formats import write_annotations
 from lit_loader.datasets import FormatSource
 from lit_loader.recipes import DetectionTask
 from tests.datasets.test_masks import HEIGHT, WIDTH, draw_polygons, mask_rcnn
-from tests.extras import needs
+from tests.support.extras import needs
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -83,9 +83,7 @@ def test_mask_rcnn_trains_on_the_batches_of_a_composed_data_module(root, tmp_pat
 
 
 def source(root, tmp_path, **stages):
-    return FormatSource(
-        format="coco", root=str(root), cache_dir=str(tmp_path / "cache"), progress=False, **stages
-    )
+    return FormatSource(format="coco", root=str(root), cache_dir=str(tmp_path / "cache"), progress=False, **stages)
 
 
 def test_tables_without_masks_are_refused_but_for_prediction(root, tmp_path):

@@ -8,7 +8,7 @@ import torch
 from lit_loader.annotations import Attribute
 from lit_loader.collate import MultiTaskBatch, batch_targets
 from lit_loader.datamodules import ClassBalancedSamplerConfig, MultiTaskDataModule
-from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
+from tests.support.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
 
 @pytest.fixture(scope="module")
@@ -80,12 +80,7 @@ def test_the_summary_has_the_class_and_every_attribute(source):
     assert by_finish.class_counts.tolist() == [int((ids == i).sum()) for i in range(3)]
     assert by_finish.expected_mix[2] > 1.2 * by_finish.natural_mix[2]
     text = datamodule.summary()
-    for part in (
-        *CLASSES,
-        *FINISHES,
-        f"finish, {by_finish.imbalance:.0f} : 1",
-        f"{by_finish.expected_mix[2]:.1%}",
-    ):
+    for part in (*CLASSES, *FINISHES, f"finish, {by_finish.imbalance:.0f} : 1", f"{by_finish.expected_mix[2]:.1%}"):
         assert part in text
 
 
@@ -134,9 +129,7 @@ def test_targets_of_a_batch_are_those_of_the_data_set(source):
     for target, (_, expected) in zip(batch_targets(first(loader)), loader.dataset, strict=True):
         assert set(target) == set(expected)
         for name, value in expected.items():
-            same = (
-                torch.equal(target[name], value) if isinstance(value, torch.Tensor) else target[name] == value
-            )
+            same = torch.equal(target[name], value) if isinstance(value, torch.Tensor) else target[name] == value
             assert same, name
 
 

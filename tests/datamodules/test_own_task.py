@@ -9,11 +9,11 @@ import torch
 from lightning.pytorch import LightningModule
 
 from lit_loader.datamodules import ClassBalancedSamplerConfig
-from tests.datamodules import own_task
-from tests.datamodules.own_task import CountingDataModule
-from tests.drawn_set import drawn_source
-from tests.extras import needs
-from tests.lightning.ranks import trainer
+from tests.support import own_task
+from tests.support.drawn_set import drawn_source
+from tests.support.extras import needs
+from tests.support.lightning_ranks import trainer
+from tests.support.own_task import CountingDataModule
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -65,9 +65,7 @@ def test_drawing_is_optional(source):
     from matplotlib.figure import Figure
 
     datamodule = CountingDataModule(source)
-    with pytest.raises(
-        NotImplementedError, match=r"CountingDataModule cannot draw batches; define draw_batch\("
-    ):
+    with pytest.raises(NotImplementedError, match=r"CountingDataModule cannot draw batches; define draw_batch\("):
         datamodule.plot_batch()
     datamodule.draw_batch = lambda batch, *, max_images, title: Figure(label=title)
     assert datamodule.plot_batch("val").get_label() == "val batch"

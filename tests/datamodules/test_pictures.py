@@ -11,14 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datamodules import (
-    ClassReport,
-    draw_boxes,
-    draw_class_report,
-    draw_labels,
-    draw_points,
-    label_texts,
-)
+from lit_loader.datamodules import ClassReport, draw_boxes, draw_class_report, draw_labels, draw_points, label_texts
 
 IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uint8)]
 POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
@@ -72,26 +65,16 @@ def test_boxes_bring_their_points_masks_and_attributes():
 
 def test_true_boxes_are_to_the_left_of_predicted_ones():
     truth = {"boxes": torch.tensor([[10.0, 20, 50, 70]]), "labels": torch.tensor([1])}
-    detection = {
-        "boxes": torch.tensor([[60.0, 20, 110, 79]]),
-        "labels": torch.tensor([1]),
-        "scores": torch.ones(1),
-    }
+    detection = {"boxes": torch.tensor([[60.0, 20, 110, 79]]), "labels": torch.tensor([1]), "scores": torch.ones(1)}
     (axis,) = draw_boxes(IMAGES[:1], [detection], truths=[truth], class_names=("disc",)).axes
     image = axis.images[0].get_array()
     width = 120 * ZOOM
     true_half = image[:, :width]
     predicted_half = image[:, -width:]
     assert (
-        tuple(true_half[50 * ZOOM, 50 * ZOOM - 1])
-        == tuple(predicted_half[50 * ZOOM, 110 * ZOOM - 1])
-        == (230, 25, 75)
+        tuple(true_half[50 * ZOOM, 50 * ZOOM - 1]) == tuple(predicted_half[50 * ZOOM, 110 * ZOOM - 1]) == (230, 25, 75)
     )
-    assert (
-        tuple(true_half[50 * ZOOM, 110 * ZOOM - 1])
-        == tuple(predicted_half[50 * ZOOM, 50 * ZOOM - 1])
-        == BLACK
-    )
+    assert tuple(true_half[50 * ZOOM, 110 * ZOOM - 1]) == tuple(predicted_half[50 * ZOOM, 50 * ZOOM - 1]) == BLACK
     assert [text.get_text() for text in axis.texts] == ["ground truth", "predictions"]
 
 
@@ -171,10 +154,7 @@ def test_shares_and_metrics_of_classes_stand_side_by_side_from_the_most_frequent
     assert [label.get_text() for label in of_set.get_yticklabels()] == ["class 2", "class 1", "class 0"]
     assert bars(of_set) == ([[3 / 6, 2 / 6, 1 / 6]], ["50.0%", "33.3%", "16.7%"])
     assert bars(of_training)[0] == [[0.2, 0.3, 0.5], [0.2, 0.35, 0.45]]
-    assert [text.get_text() for text in of_training.get_legend().get_texts()] == [
-        "expected share",
-        "arrived share",
-    ]
+    assert [text.get_text() for text in of_training.get_legend().get_texts()] == ["expected share", "arrived share"]
     assert bars(metric)[1] == ["0.667", "0.333", "n/a"]
     assert metric.get_title(loc="left") == "AP@50"
     assert figure.get_suptitle() == "classes, test"

@@ -11,7 +11,7 @@ from lit_loader.annotations import Attribute
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, MultiTaskBatch, batch_images
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule
 from tests.datamodules.test_every_task import TASKS, every_task, make
-from tests.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set
+from tests.support.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 

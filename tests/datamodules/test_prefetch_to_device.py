@@ -11,7 +11,7 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule, WorkerSettings
-from tests.device.simulated import present
+from tests.support.simulated_device import present
 
 
 @pytest.fixture
@@ -105,9 +105,7 @@ def test_the_device_is_the_trainers(shapes, monkeypatch, setting, kind, accelera
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
     root = torch.device("cuda", 1) if kind == "cuda" else torch.device("cpu")
-    datamodule = DetectionDataModule(
-        shapes, workers=WorkerSettings(prefetch_to_device=setting, pin_memory=False)
-    )
+    datamodule = DetectionDataModule(shapes, workers=WorkerSettings(prefetch_to_device=setting, pin_memory=False))
     assert datamodule.train_dataloader().device is None  # without a trainer
     datamodule.trainer = SimpleNamespace(
         strategy=SimpleNamespace(root_device=root), global_rank=0, world_size=1, num_devices=1
@@ -141,15 +139,10 @@ def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memo
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     calls = []
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append(1) or tensor)
-    datamodule = DetectionDataModule(
-        shapes, workers=WorkerSettings(prefetch_to_device=False, pin_memory=setting)
-    )
+    datamodule = DetectionDataModule(shapes, workers=WorkerSettings(prefetch_to_device=False, pin_memory=setting))
     if kind is not None:
         datamodule.trainer = SimpleNamespace(
-            strategy=SimpleNamespace(root_device=torch.device(kind)),
-            global_rank=0,
-            world_size=1,
-            num_devices=1,
+            strategy=SimpleNamespace(root_device=torch.device(kind)), global_rank=0, world_size=1, num_devices=1
         )
     for stage in ("train", "val", "test", "predict"):
         assert getattr(datamodule, f"{stage}_dataloader")().pin_memory is expected
@@ -178,9 +171,7 @@ def test_no_batch_stays_on_the_device_after_a_validation_that_ends_early(simulat
 
     simulated.copy_to_device = noting
     datamodule = DetectionDataModule(
-        shapes,
-        batch_size=4,
-        workers=WorkerSettings(num_workers=1, worker_method="thread", prefetch_to_device=True),
+        shapes, batch_size=4, workers=WorkerSettings(num_workers=1, worker_method="thread", prefetch_to_device=True)
     )
     trainer = Trainer(
         accelerator="cpu",

@@ -9,9 +9,9 @@ from lit_loader import DetectionDataModule
 from lit_loader.callbacks import ResumeLoaders
 from lit_loader.datamodules import LoaderDataModule, WeightedSamplerConfig, WorkerSettings
 from lit_loader.samplers import RandomSampler
-from tests.lightning.ranks import trainer
-from tests.lightning.resuming import Learner, Save, assert_same, fitted
-from tests.resume.sets import BATCH, SIZE, Numbers, StatefulStream
+from tests.support.lightning_ranks import trainer
+from tests.support.lightning_resuming import Learner, Save, assert_same, fitted
+from tests.support.resume_sets import BATCH, SIZE, Numbers, StatefulStream
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -42,9 +42,7 @@ def resumes(folder, make, hook, stops, *, makes_next=None, ask=False, callbacks=
     def run(make_datamodule, *more, ckpt_path=None):
         callbacks_ = [*(make_callback() for make_callback in callbacks), *more]
         model = Learner(ask=ask)
-        return fitted(
-            model, datamodule=make_datamodule(), callbacks=callbacks_, ckpt_path=ckpt_path, **settings
-        )
+        return fitted(model, datamodule=make_datamodule(), callbacks=callbacks_, ckpt_path=ckpt_path, **settings)
 
     save = Save(folder, hook)
     expected = run(make, save)
@@ -63,9 +61,7 @@ def resumes(folder, make, hook, stops, *, makes_next=None, ask=False, callbacks=
         ("on_train_epoch_start", (0, 14)),
     ],
 )
-@pytest.mark.parametrize(
-    "settings", [{}, {"ask": True}, STEPS], ids=["plain", "estimated steps", "max_steps"]
-)
+@pytest.mark.parametrize("settings", [{}, {"ask": True}, STEPS], ids=["plain", "estimated steps", "max_steps"])
 def test_a_data_module_goes_on_by_itself(tmp_path, hook, stops, settings):
     resumes(tmp_path, NumbersModule, hook, stops, **settings)
 
@@ -108,21 +104,10 @@ def test_images_and_draws_of_batch_transforms_go_on(shapes, tmp_path):
 
     def make(**workers):
         return DetectionDataModule(
-            shapes,
-            batch_size=16,
-            seed=5,
-            train_sampler=WeightedSamplerConfig(),
-            batch_transforms=noisy,
-            **workers,
+            shapes, batch_size=16, seed=5, train_sampler=WeightedSamplerConfig(), batch_transforms=noisy, **workers
         )
 
-    resumes(
-        tmp_path,
-        make,
-        "on_train_batch_end",
-        (2, 4, 6),
-        makes_next=lambda: make(num_workers=2),
-    )
+    resumes(tmp_path, make, "on_train_batch_end", (2, 4, 6), makes_next=lambda: make(num_workers=2))
 
 
 @pytest.mark.parametrize("callbacks", [(), (ResumeLoaders,)], ids=["alone", "with the callback"])

@@ -8,7 +8,7 @@ from lit_loader import DetectionDataModule
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
 from lit_loader.datasets import VocSource
 from lit_loader.transforms import detection_transforms
-from tests.toys import plain
+from tests.support.toys import plain
 
 
 @pytest.fixture

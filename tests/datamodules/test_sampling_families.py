@@ -6,11 +6,7 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute, image_labels
-from lit_loader.datamodules import (
-    ClassAwareSamplerConfig,
-    EffectiveNumberSamplerConfig,
-    RepeatFactorSamplerConfig,
-)
+from lit_loader.datamodules import ClassAwareSamplerConfig, EffectiveNumberSamplerConfig, RepeatFactorSamplerConfig
 from lit_loader.samplers import (
     ClassAwareSampler,
     RepeatFactorSampler,
@@ -40,8 +36,7 @@ def test_turns_of_a_table(table, by):
     _assert_same(ClassAwareSamplerConfig(balance_by=by).make_sampler(table), ClassAwareSampler(labels))
     settings = {"num_samples": 31, "empty_as_class": True}
     _assert_same(
-        ClassAwareSamplerConfig(balance_by=by, **settings).make_sampler(table),
-        ClassAwareSampler(labels, **settings),
+        ClassAwareSamplerConfig(balance_by=by, **settings).make_sampler(table), ClassAwareSampler(labels, **settings)
     )
 
 
@@ -67,9 +62,7 @@ def test_effective_numbers_of_a_table(table, by):
     assert everything.expected_visits().tolist() == [1.0] * table.num_images
 
 
-@pytest.mark.parametrize(
-    "sampling", [ClassAwareSamplerConfig, RepeatFactorSamplerConfig, EffectiveNumberSamplerConfig]
-)
+@pytest.mark.parametrize("sampling", [ClassAwareSamplerConfig, RepeatFactorSamplerConfig, EffectiveNumberSamplerConfig])
 def test_an_attribute_that_no_object_has_is_refused(sampling):
     table = AnnotationTable(
         root="/nowhere",
@@ -80,8 +73,6 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
         labels=[0],
         attributes={"finish": Attribute(ids=np.array([-1]), names=("matte", "gloss"))},
     )
-    with pytest.raises(
-        ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"
-    ):
+    with pytest.raises(ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"):
         sampling(balance_by="finish").make_sampler(table)
     assert len(sampling().make_sampler(table)) == 2

@@ -103,18 +103,14 @@ def test_size_rules_reach_the_data_set(shapes):
 
 
 def test_a_stage_that_does_not_exist_is_refused(shapes):
-    with pytest.raises(
-        ValueError, match=r"stage='nope' is not one of .*'fit', 'validate', 'test', 'predict'"
-    ):
+    with pytest.raises(ValueError, match=r"stage='nope' is not one of .*'fit', 'validate', 'test', 'predict'"):
         DetectionDataModule(shapes).setup("nope")
 
 
 def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
     source = VocSource(root=shapes._voc().root, val=["val", "train"], progress=False)
     custom = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
-    with pytest.raises(
-        ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*SamplerConfig"
-    ):
+    with pytest.raises(ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*SamplerConfig"):
         custom.val_dataloader()
     ours = DetectionDataModule(source, val_sampler=SequentialSamplerConfig())
     assert [len(loader.sampler) for loader in ours.val_dataloader()] == [20, 60]

@@ -1,6 +1,6 @@
 """Data modules on two real ranks over gloo: together they give what one process gives, to the pixel, in every stage.
 
-One process group runs all cases. ``tests/lightning/test_ddp.py`` tests the loader alone, with every sampler.
+One process group runs all cases. ``tests/loader/lightning/test_ddp.py`` tests the loader alone, with every sampler.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from lit_loader.datamodules import (
     MultiTaskDataModule,
     WeightedSamplerConfig,
 )
-from tests.lightning.ranks import on_ranks, trainer
+from tests.support.lightning_ranks import on_ranks, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),

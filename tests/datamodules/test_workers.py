@@ -9,21 +9,11 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import (
-    ClassificationDataModule,
-    LandmarkDataModule,
-    MultiTaskDataModule,
-    WorkerSettings,
-)
+from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule, WorkerSettings
 from lit_loader.foundation.host import Resources
-from tests.extras import needs
+from tests.support.extras import needs
 
-QUIET = {
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
+QUIET = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
 
 
 @pytest.fixture
@@ -104,8 +94,7 @@ def test_an_accelerator_leaves_all_cores_to_the_workers(shapes, host, monkeypatc
 
 def test_threads_take_less_memory_than_processes(shapes, monkeypatch):
     monkeypatch.setattr(
-        "lit_loader.datamodules.workers.read_resources",
-        lambda **_: Resources(num_cores=12, available_bytes=2 << 30),
+        "lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=12, available_bytes=2 << 30)
     )
     assert DetectionDataModule(shapes, num_workers="auto").num_workers_of_loaders == 2
     threads = DetectionDataModule(shapes, num_workers="auto", workers=WorkerSettings(worker_method="thread"))
@@ -114,9 +103,7 @@ def test_threads_take_less_memory_than_processes(shapes, monkeypatch):
 
 def test_auto_may_decide_on_no_workers(shapes, monkeypatch):
     monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=1))
-    workers = WorkerSettings(
-        num_workers="auto", prefetch_factor=4, timeout=5.0, multiprocessing_context="spawn"
-    )
+    workers = WorkerSettings(num_workers="auto", prefetch_factor=4, timeout=5.0, multiprocessing_context="spawn")
     loader = DetectionDataModule(shapes, workers=workers).train_dataloader()
     assert (loader.num_workers, loader.prefetch_factor, loader.timeout) == (0, None, 0)
     assert loader.persistent_workers is False
@@ -178,10 +165,7 @@ def test_settings_reach_the_loader(shapes, settings):
     ("settings", "message"),
     [
         ({"num_workers": "many"}, "num_workers='many' of type str should be int or 'auto'"),
-        (
-            {"worker_method": "threads"},
-            "worker_method='threads' of type str should be 'multiprocessing' or 'thread'",
-        ),
+        ({"worker_method": "threads"}, "worker_method='threads' of type str should be 'multiprocessing' or 'thread'"),
         (
             {"worker_method": "thread", "multiprocessing_context": "fork"},
             "multiprocessing_context='fork' needs worker processes, and worker_method='thread' has none",
@@ -195,19 +179,14 @@ def test_settings_without_a_meaning_are_refused_at_once(settings, message):
 
 def batches(datamodule):
     with datamodule.train_dataloader() as loader:
-        return [
-            (torch.stack(images), [target["boxes"].tolist() for target in targets])
-            for images, targets in loader
-        ]
+        return [(torch.stack(images), [target["boxes"].tolist() for target in targets]) for images, targets in loader]
 
 
 @pytest.mark.parametrize(
     "settings",
     [
         {"num_workers": 2, "worker_method": "thread"},
-        pytest.param(
-            {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1}, marks=pytest.mark.soak
-        ),
+        pytest.param({"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1}, marks=pytest.mark.soak),
         {"num_workers": 2},
     ],
     ids=str,

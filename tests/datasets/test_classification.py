@@ -17,7 +17,7 @@ from lit_loader.datasets import ClassificationDataset, every_sample, labelled_sa
 from lit_loader.errors import ImageError
 from lit_loader.images import ImageReading
 from lit_loader.transforms import classification_transforms
-from tests.drawn_set import CLASSES, FINISHES, draw_set
+from tests.support.drawn_set import CLASSES, FINISHES, draw_set
 
 
 @pytest.fixture
@@ -128,15 +128,11 @@ def test_images_with_several_labels_are_refused_by_name_without_multi_label(tabl
 
 @pytest.mark.parametrize("sample_unit", ["image", "object"])
 def test_unlabelled_keep_labels_unknown_and_ambiguous_samples_minus_one(table, sample_unit):
-    dataset = ClassificationDataset(
-        table, label_attribute="finish", sample_unit=sample_unit, unlabelled="keep"
-    )
+    dataset = ClassificationDataset(table, label_attribute="finish", sample_unit=sample_unit, unlabelled="keep")
     ids = table.attributes["finish"].ids
     of_images = [set(ids[table.objects(i)].tolist()) - {-1} for i in range(12)]
     expected_labels = [labels.pop() if len(labels) == 1 else -1 for labels in of_images]
-    assert [label for _, label, *_ in dataset] == (
-        expected_labels if sample_unit == "image" else ids.tolist()
-    )
+    assert [label for _, label, *_ in dataset] == (expected_labels if sample_unit == "image" else ids.tolist())
     assert dataset.num_left_out == 0
     assert every_sample(dataset.table, sample_unit=sample_unit).table is dataset.table
 
@@ -149,9 +145,7 @@ def test_an_attribute_that_a_kept_set_does_not_have_is_a_label_of_nothing(single
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"label_attribute": "finish"}, {"label_attribute": "finish", "sample_unit": "object"}],
-    ids=str,
+    "settings", [{}, {"label_attribute": "finish"}, {"label_attribute": "finish", "sample_unit": "object"}], ids=str
 )
 def test_samples_of_samples_are_the_same(single, settings):
     samples = labelled_samples(single, **settings).table
@@ -176,9 +170,7 @@ def test_wrong_settings_are_refused(single, settings, message):
 
 def test_a_set_without_any_label_is_refused(tmp_path):
     ids = np.full(2, -1)
-    table = draw_set(
-        tmp_path, num_images=2, objects=1, attributes={"finish": Attribute(ids=ids, names=FINISHES)}
-    )
+    table = draw_set(tmp_path, num_images=2, objects=1, attributes={"finish": Attribute(ids=ids, names=FINISHES)})
     for sample_unit in ("object", "image"):
         with pytest.raises(ValueError, match=r"no sample is left .*the attribute 'finish'"):
             labelled_samples(table, label_attribute="finish", sample_unit=sample_unit)
@@ -196,8 +188,7 @@ def test_reading_settings_reach_the_images(single):
         single.image_path(1), exif=turned
     )
     upright, stored = (
-        ClassificationDataset(single, reading=ImageReading(exif_orientation=turn))[1][0]
-        for turn in (True, False)
+        ClassificationDataset(single, reading=ImageReading(exif_orientation=turn))[1][0] for turn in (True, False)
     )
     assert torch.equal(upright, stored.flip(1, 2))
     assert not torch.equal(upright, stored)

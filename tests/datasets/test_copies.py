@@ -12,9 +12,9 @@ import pytest
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.splitting import find_copies, stratified_split
 from lit_loader.datasets import FormatSource
-from tests.cli.conftest import READ, Command
-from tests.face_lists import OPTIONS, write_faces
-from tests.formats.text_sets import write_image
+from tests.app.commands.conftest import READ, Command
+from tests.support.face_lists import OPTIONS, write_faces
+from tests.support.text_sets import write_image
 
 NUM_COPIES = 6
 
@@ -38,12 +38,7 @@ def source_of(root, **options):
     options = {"val_fraction": 0.25, "test_fraction": 0.25, "progress": False, **options}
     policy = {"unreadable_image": "keep"}
     return FormatSource(
-        format="image_folder",
-        root=str(root),
-        train="set",
-        cache_dir=str(root / "cache"),
-        policy=policy,
-        **options,
+        format="image_folder", root=str(root), train="set", cache_dir=str(root / "cache"), policy=policy, **options
     )
 
 
@@ -65,10 +60,7 @@ def test_copies_are_in_one_split_and_a_log_line_says_so(root, caplog):
     assert set().union(*found.values()) == {"train", "val", "test"}
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert (
-        f"{12 * (1 + NUM_COPIES)} images are byte-identical copies (12 groups), such as 'set/"
-        in record.message
-    )
+    assert f"{12 * (1 + NUM_COPIES)} images are byte-identical copies (12 groups), such as 'set/" in record.message
 
 
 def test_groups_that_copies_connect_are_one(root):
@@ -134,9 +126,7 @@ def test_without_copies_the_split_is_that_of_the_images_alone(tmp_path):
         cache_dir=str(tmp_path / "c"),
     )
     (val,) = source.tables("val")
-    assert list(val.image_paths) == [
-        table.image_paths[i] for i in stratified_split(table, shares)["val"].tolist()
-    ]
+    assert list(val.image_paths) == [table.image_paths[i] for i in stratified_split(table, shares)["val"].tolist()]
 
 
 @pytest.mark.parametrize("missing", [False, True])

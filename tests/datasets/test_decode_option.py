@@ -13,13 +13,8 @@ from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets import ClassificationDataset
 from lit_loader.errors import ImageError
 from lit_loader.images import EncodedImage, ImageReading, decode_image
-from lit_loader.transforms import (
-    CropToObjects,
-    DecodeAwareCompose,
-    classification_transforms,
-    detection_transforms,
-)
-from tests.photo_like import jpeg, photo_like
+from lit_loader.transforms import CropToObjects, DecodeAwareCompose, classification_transforms, detection_transforms
+from tests.support.photo_like import jpeg, photo_like
 
 NUM_IMAGES = 8
 
@@ -118,13 +113,9 @@ def test_another_word_is_refused(table, wrong):
 @pytest.mark.parametrize("decode", ["exact", "fast"])
 def test_classification_gives_what_it_gives_with_whole_targets(table, decode, crop):
     """It leaves targets out where no transform can look at them."""
-    transforms = classification_transforms(
-        True, size=32, crop=crop, resize="crop", scale=(0.5, 1), photometric=0.5
-    )
+    transforms = classification_transforms(True, size=32, crop=crop, resize="crop", scale=(0.5, 1), photometric=0.5)
     unit = "object" if crop else "image"
-    dataset = ClassificationDataset(
-        table, transforms=transforms, sample_unit=unit, reading=ImageReading(decode=decode)
-    )
+    dataset = ClassificationDataset(table, transforms=transforms, sample_unit=unit, reading=ImageReading(decode=decode))
     detection = DetectionDataset(
         dataset.table, transforms=transforms, first_label=0, reading=ImageReading(decode=decode)
     )
@@ -171,9 +162,7 @@ def test_fast_batches_have_the_same_bits_inline_in_threads_and_in_processes(tabl
     dataset = ClassificationDataset(table, transforms=transforms, reading=ImageReading(decode="fast"))
 
     def epoch(**settings):
-        with DataLoader(
-            dataset, batch_size=3, shuffle=True, seed=5, collate_fn=default_collate, **settings
-        ) as loader:
+        with DataLoader(dataset, batch_size=3, shuffle=True, seed=5, collate_fn=default_collate, **settings) as loader:
             return [[part.clone() for part in batch] for batch in loader]
 
     inline = epoch()

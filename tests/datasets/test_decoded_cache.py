@@ -18,7 +18,7 @@ from lit_loader.images import CacheSettings, decode_image
 from lit_loader.images.decoded_cache import byte_count
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import detection_transforms
-from tests.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import SIZE, draw_set
 
 
 @pytest.fixture
@@ -78,9 +78,7 @@ def test_full_sized_images_are_the_same_samples_as_without_a_cache(table, cached
     settings = {"keypoints": True, "attributes": "all", "reading": ImageReading(decode=decode)}
     for transform in (None, transforms):
         plain = DetectionDataset(table, transforms=transform, **settings)
-        cached_dataset = DetectionDataset(
-            table, transforms=transform, cache=cached(cache_size=size), **settings
-        )
+        cached_dataset = DetectionDataset(table, transforms=transform, cache=cached(cache_size=size), **settings)
         for position in range(len(table.image_paths)):
             torch.manual_seed(position)
             sample = plain[position]
@@ -100,8 +98,7 @@ def test_every_image_is_decoded_once_for_all_data_sets_that_read_it_alike(table,
 
 
 @pytest.mark.parametrize(
-    ("reading", "settings"),
-    [({"exif_orientation": False}, {}), ({"max_pixels": 99999}, {}), ({}, {"cache_size": 32})],
+    ("reading", "settings"), [({"exif_orientation": False}, {}), ({"max_pixels": 99999}, {}), ({}, {"cache_size": 32})]
 )
 def test_other_settings_are_another_cache(table, cached, reading, settings):
     plain = DetectionDataset(table, cache=cached())
@@ -114,9 +111,7 @@ def test_samples_of_one_image_share_it(table, cached):
     objects = LandmarkDataset(table, cache=cached())
     named = list(dict.fromkeys(objects.table.image_paths))
     assert len(objects) > len(named)
-    full_size = DetectionDataset(
-        table.select([table.image_paths[:].index(name) for name in named]), cache=cached()
-    )
+    full_size = DetectionDataset(table.select([table.image_paths[:].index(name) for name in named]), cache=cached())
     assert objects.cache.key == full_size.cache.key
     plain = LandmarkDataset(table)
     for position in range(len(objects)):
@@ -136,9 +131,7 @@ def test_a_smaller_size_shrinks_image_and_target_by_the_true_ratios(tmp_path, ca
         keypoints=np.array([[[7, 9], [40.5, 40.5]]], dtype=np.float32),
         visibility=np.array([[2, 1]], dtype=np.uint8),
     )  # fmt: skip
-    dataset = DetectionDataset(
-        table, keypoints=True, cache=cached(cache_size=20), reading=ImageReading(decode=decode)
-    )
+    dataset = DetectionDataset(table, keypoints=True, cache=cached(cache_size=20), reading=ImageReading(decode=decode))
     image, target = dataset[0]
     full = decode_image(table.image_path(0))
     cached_size = (20, 8) if turned else (8, 20)  # 31 * 20 / 77 = 8.05

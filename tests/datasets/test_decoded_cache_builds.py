@@ -23,7 +23,7 @@ from lit_loader.images import MAX_PIXELS, CacheSettings, decode_image
 from lit_loader.images.decoded_cache import CachedReader, byte_words
 from lit_loader.images.decoded_cache.pixel_file import INDEX
 from lit_loader.images.reading import ImageReading
-from tests.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import SIZE, draw_set
 
 FORK = multiprocessing.get_context("fork")
 START = 64 + 12 * INDEX.itemsize
@@ -42,9 +42,7 @@ class SlowReader:
         self.most = most
 
     def read(self, path):
-        time.sleep(
-            self.seconds if self.most is None or os.path.getsize(self.decode_log) < self.most else 3600
-        )
+        time.sleep(self.seconds if self.most is None or os.path.getsize(self.decode_log) < self.most else 3600)
         with open(self.decode_log, "a") as file:
             file.write(".")
         return decode_image(path)
@@ -160,8 +158,7 @@ def test_processes_that_start_at_once_build_it_once(table, cached, decode_log):
     queue = FORK.SimpleQueue()
     release = FORK.Event()
     children = [
-        FORK.Process(target=make_and_hold, args=(table, reader, cache, queue, release), daemon=True)
-        for _ in range(3)
+        FORK.Process(target=make_and_hold, args=(table, reader, cache, queue, release), daemon=True) for _ in range(3)
     ]
     for child in children:
         child.start()
@@ -228,9 +225,7 @@ def test_a_cache_over_budget_is_refused_and_leaves_no_file(tmp_path, cached, dec
     assert left_in(cached()) == []
     enough = CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed))
     assert enough.num_bytes == needed
-    small = CachedReader(
-        table, SlowReader(decode_log), cached(cache_budget=needed // 2, cache_size=SIZE[0] // 2)
-    )
+    small = CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed // 2, cache_size=SIZE[0] // 2))
     assert small.num_bytes == START + 12 * 3 * SIZE[0] * SIZE[1] // 4
 
 
@@ -247,9 +242,7 @@ def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (30_000, limits[1]))
     try:
-        with pytest.raises(
-            CacheError, match=r"cannot be written to .*incomplete file was deleted; free disk space"
-        ):
+        with pytest.raises(CacheError, match=r"cannot be written to .*incomplete file was deleted; free disk space"):
             CachedReader(table, ImageReading(), cached())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)

@@ -14,7 +14,7 @@ from lit_loader.images import CacheSettings, decode_image
 from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, PixelFile, head, pixels_start
 from lit_loader.images.reading import ImageReading
-from tests.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import SIZE, draw_set
 
 HUGE = 2**31 - 1
 
@@ -89,9 +89,7 @@ DAMAGES = {
     "a wider image": with_rows(width=10**6, true_width=10**6),
     "sides below 0": with_rows(width=-SIZE[0], height=-SIZE[1], fitting=True),
     "a side of 0": with_rows(width=0),
-    "sides whose bytes overflow": with_rows(
-        width=HUGE, height=HUGE, true_width=HUGE, true_height=HUGE, fitting=True
-    ),
+    "sides whose bytes overflow": with_rows(width=HUGE, height=HUGE, true_width=HUGE, true_height=HUGE, fitting=True),
     "no true size": with_rows(true_width=0),
 }
 

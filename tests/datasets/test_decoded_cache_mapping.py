@@ -20,7 +20,7 @@ from lit_loader.images import CacheSettings, decode_image
 from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import DecodeAwareCompose, classification_transforms, detection_transforms
-from tests.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import SIZE, draw_set
 
 WORKERS = [
     {"num_workers": 0},
@@ -61,13 +61,9 @@ def blacken(image, target):
     ],
 )
 @pytest.mark.parametrize("decode", ["exact", "fast"])
-def test_a_transform_that_edits_in_place_damages_neither_the_file_nor_later_samples(
-    table, cached, transforms, decode
-):
+def test_a_transform_that_edits_in_place_damages_neither_the_file_nor_later_samples(table, cached, transforms, decode):
     expected = DetectionDataset(table)
-    edited = DetectionDataset(
-        table, transforms=transforms, cache=cached(), reading=ImageReading(decode=decode)
-    )
+    edited = DetectionDataset(table, transforms=transforms, cache=cached(), reading=ImageReading(decode=decode))
     for position in range(table.num_images):
         image, _ = edited[position]
         image.zero_()
@@ -160,9 +156,7 @@ def test_batches_are_the_same_bits_with_any_workers(table, cached, workers):
 
     def batches(cache, **arguments):
         dataset = DetectionDataset(table, transforms=transforms, cache=cache)
-        loader = DataLoader(
-            dataset, batch_size=4, shuffle=True, seed=3, collate_fn=detection_collate, **arguments
-        )
+        loader = DataLoader(dataset, batch_size=4, shuffle=True, seed=3, collate_fn=detection_collate, **arguments)
         with loader:
             return [([image.clone() for image in images], [t["boxes"].clone() for t in targets])
                     for images, targets in loader]  # fmt: skip

@@ -18,9 +18,9 @@ from lit_loader.datamodules import (
 from lit_loader.errors import CacheError
 from lit_loader.images.decoded_cache.pixel_file import pixels_start
 from lit_loader.images.reading import ImageReading
-from tests.drawn_set import SIZE, DrawnSource, drawn_source
-from tests.extras import needs
-from tests.toys import plain
+from tests.support.drawn_set import SIZE, DrawnSource, drawn_source
+from tests.support.extras import needs
+from tests.support.toys import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 TASKS = {
@@ -149,8 +149,7 @@ def test_a_smaller_size_reaches_the_batches(source):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"cache": "ram"}, {"cache_dir": 5}, {"cache_size": 0}, {"cache": True, "cache_budget": "much"}],
+    "settings", [{"cache": "ram"}, {"cache_dir": 5}, {"cache_size": 0}, {"cache": True, "cache_budget": "much"}]
 )
 def test_settings_are_checked_at_once(settings):
     with pytest.raises((ValueError, TypeError), match=f"{list(settings)[-1]}="):

@@ -18,7 +18,7 @@ from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import ImageError
 from lit_loader.images import ImageReading
 from lit_loader.transforms import SanitizeObjects, detection_transforms
-from tests.voc_set import write_voc_xml
+from tests.support.voc_set import write_voc_xml
 
 COUNTS = [2, 0, 3]
 BOXES = [[1, 2, 11, 12], [0, 0, 20, 10], [5, 5, 5, 9], [15, 5, 40, 30], [2, 2, 4, 6]]
@@ -133,9 +133,7 @@ def test_the_decoded_size_wins_or_is_refused(tmp_path):
 
 def test_exif_orientation_decides_which_pixels_the_boxes_refer_to(tmp_path):
     upright = make_table(tmp_path, sizes=((16, 20),) * 3, stored=((20, 16),) * 3, orientation=6)
-    assert DetectionDataset(upright, reading=ImageReading(size_mismatch="raise"))[0][1][
-        "boxes"
-    ].canvas_size == (20, 16)
+    assert DetectionDataset(upright, reading=ImageReading(size_mismatch="raise"))[0][1]["boxes"].canvas_size == (20, 16)
     stored = make_table(tmp_path, orientation=6)
     as_stored = DetectionDataset(stored, reading=ImageReading(exif_orientation=False, size_mismatch="raise"))
     assert as_stored[0][1]["boxes"].canvas_size == (16, 20)
@@ -160,12 +158,7 @@ def test_a_wrong_size_in_the_annotation_loses_no_box(tmp_path):
     Image.new("RGB", (400, 400)).save(tmp_path / "JPEGImages" / "a.jpg")
     boxes = [(10, 10, 50, 50), (200, 210, 390, 380)]
     write_voc_xml(
-        tmp_path / "Annotations" / "a.xml",
-        filename="a.jpg",
-        width=100,
-        height=100,
-        names=["x", "x"],
-        boxes=boxes,
+        tmp_path / "Annotations" / "a.xml", filename="a.jpg", width=100, height=100, names=["x", "x"], boxes=boxes
     )
     table = read_annotations("voc", tmp_path, use_cache=False, progress=False)
     assert table.report.counts == {("out_of_image", "keep"): 1}
@@ -176,11 +169,7 @@ def test_a_wrong_size_in_the_annotation_loses_no_box(tmp_path):
 def test_a_transform_that_leaves_rows_behind_is_refused(tmp_path, field):
     def drop(image, target):
         other_fields = {"labels", "area", "iscrowd", "difficult"} - {field}
-        return image, {
-            **target,
-            "boxes": target["boxes"][:1],
-            **{name: target[name][:1] for name in other_fields},
-        }
+        return image, {**target, "boxes": target["boxes"][:1], **{name: target[name][:1] for name in other_fields}}
 
     dataset = DetectionDataset(make_table(tmp_path), transforms=drop, extra_fields=["difficult"])
     with pytest.raises(ValueError, match=f"'{field}' has 2 rows for 1 boxes; .*SanitizeObjects"):
@@ -261,13 +250,7 @@ def test_reading_samples_leaves_nothing_behind(tmp_path):
     assert len(pickle.dumps(own_state)) < 330
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"extra_fields": ["colour"]},
-        {"first_label": -1},
-    ],
-)
+@pytest.mark.parametrize("arguments", [{"extra_fields": ["colour"]}, {"first_label": -1}])
 def test_wrong_arguments_are_refused(tmp_path, arguments):
     with pytest.raises(ValueError, match=next(iter(arguments))):
         DetectionDataset(make_table(tmp_path), **arguments)

@@ -16,7 +16,7 @@ from lit_loader.app.commands import main
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.images import ImageReading, decode_image, open_image
-from tests.formats.structured_sets import labelme_shape
+from tests.support.structured_sets import labelme_shape
 
 BOX = labelme_shape("rectangle", "cat", [1, 2], [30, 20])
 
@@ -89,18 +89,7 @@ def convert(tmp_path, capsys):
         if is_linked:  # as git-annex and the caches of model hubs keep files
             (tmp_path / "set/a.json").rename(tmp_path / "0f3a")
             (tmp_path / "set/a.json").symlink_to(tmp_path / "0f3a")
-        words = [
-            "convert",
-            "labelme",
-            "set",
-            "train=.",
-            "--to",
-            "coco",
-            "--out",
-            "new",
-            "--cache-dir",
-            "cache",
-        ]
+        words = ["convert", "labelme", "set", "train=.", "--to", "coco", "--out", "new", "--cache-dir", "cache"]
         words[2], words[7], words[9] = (str(tmp_path / name) for name in ("set", "new", "cache"))
         return main(words), capsys.readouterr().err
 

@@ -15,8 +15,8 @@ from PIL import Image
 from lit_loader.errors import ImageError
 from lit_loader.images import decode_image, open_image
 from lit_loader.images.decoding import decode_bytes
-from tests.jpeg_decoders import DECODERS, only
-from tests.photo_like import jpeg, many_scans, photo_like
+from tests.support.jpeg_decoders import DECODERS, only
+from tests.support.photo_like import jpeg, many_scans, photo_like
 
 
 @pytest.fixture(params=DECODERS)
@@ -36,9 +36,7 @@ def shown(image_region, region):
     assert image_region.zoom == 1
     left, top, right, bottom = region
     return image_region.pixels[
-        :,
-        top - image_region.top : bottom - image_region.top,
-        left - image_region.left : right - image_region.left,
+        :, top - image_region.top : bottom - image_region.top, left - image_region.left : right - image_region.left
     ]
 
 
@@ -135,8 +133,7 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
             height, width = image.size
             region = image.read_region((width // 2, height // 3, width, height), zoom=1)
             assert torch.equal(
-                shown(region, (width // 2, height // 3, width, height)),
-                expected[:, height // 3 :, width // 2 :],
+                shown(region, (width // 2, height // 3, width, height)), expected[:, height // 3 :, width // 2 :]
             )
     assert refused < 60 or kind == "cut off"
 
@@ -145,36 +142,17 @@ def test_damaged_files_are_refused_where_pillow_refuses_them_and_else_have_its_b
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (
-            lambda: many_scans(9000, 9000, 5000),
-            "5000 scans over 81000000 pixels exceed the limit of 64 scans",
-        ),
+        (lambda: many_scans(9000, 9000, 5000), "5000 scans over 81000000 pixels exceed the limit of 64 scans"),
         (lambda: many_scans(9000, 9000, 60), "60 scans .* more than 16 scans"),
         (lambda: b"\xff\xd8" + b"\xff\xe0\x00\x02" * 200_000, "its header is longer than"),
         (lambda: b"\xff\xd8" + b"\0" * 200_000 + jpeg(photo_like(16, 16))[2:], "its header is longer than"),
-        (
-            lambda: b"\xff\xd8" + b"\xff\xe1\x00\x0aExif\0\0??" * 65 + jpeg(photo_like(16, 16))[2:],
-            "65 EXIF segments",
-        ),
+        (lambda: b"\xff\xd8" + b"\xff\xe1\x00\x0aExif\0\0??" * 65 + jpeg(photo_like(16, 16))[2:], "65 EXIF segments"),
         (lambda: b"\xff\xd8" + (b"\xff\xed\xff\xff" + b"\0" * 65533) * 600, "its header is longer than"),
-        (
-            lambda: jpeg(photo_like(16, 16), progressive=True) + b"\0" * (65 << 20),
-            "exceed the limit of 67108864",
-        ),
+        (lambda: jpeg(photo_like(16, 16), progressive=True) + b"\0" * (65 << 20), "exceed the limit of 67108864"),
     ],
-    ids=[
-        "5000 scans",
-        "60 scans",
-        "empty segments",
-        "stray bytes",
-        "EXIF",
-        "Photoshop",
-        "64 MiB behind the image",
-    ],
+    ids=["5000 scans", "60 scans", "empty segments", "stray bytes", "EXIF", "Photoshop", "64 MiB behind the image"],
 )
-def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_decoded(
-    tmp_path, read, make, message
-):
+def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_decoded(tmp_path, read, make, message):
     path = written(tmp_path, make())
     begin = time.process_time()
     with pytest.raises(ImageError, match=rf"image\.jpg: refused before decoding: .*{message}.*again"):
@@ -184,9 +162,7 @@ def test_a_file_that_costs_far_more_than_its_pixels_is_refused_before_it_is_deco
 
 @pytest.mark.parametrize("name", DECODERS)
 @pytest.mark.parametrize("num_scans", [1, 2, 5, 8])
-def test_a_progressive_file_that_ends_early_has_the_same_bits_in_part_and_as_a_whole(
-    tmp_path, name, num_scans
-):
+def test_a_progressive_file_that_ends_early_has_the_same_bits_in_part_and_as_a_whole(tmp_path, name, num_scans):
     """libjpeg smooths from block to block if scans are missing, and does not warn."""
     scans = jpeg(photo_like(90, 130), progressive=True).split(b"\xff\xda")
     last = scans[num_scans][: scans[num_scans].index(b"\xff\xc4")]  # without the tables of the next scan

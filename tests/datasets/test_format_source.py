@@ -11,7 +11,7 @@ from PIL import Image
 from lit_loader.annotations.formats.registry import read_annotations
 from lit_loader.datasets import FormatSource, sources
 from lit_loader.errors import AnnotationError
-from tests.face_lists import OPTIONS, write_faces
+from tests.support.face_lists import OPTIONS, write_faces
 
 
 @pytest.fixture
@@ -100,9 +100,7 @@ def test_a_group_is_on_one_side(root):
 
 def test_a_fraction_that_leaves_nothing_is_refused(root):
     grouped = source(root, val_fraction=0.1, group_pattern="(images)/")
-    message = (
-        r"val_fraction=0\.1 of 40 images leaves no image for val: there are too few groups of '\(images\)/'"
-    )
+    message = r"val_fraction=0\.1 of 40 images leaves no image for val: there are too few groups of '\(images\)/'"
     with pytest.raises(AnnotationError, match=message):
         grouped.tables("train")
     write_faces(root, "one.txt", 1, folder="one")
@@ -128,9 +126,7 @@ def test_options_may_differ_in_a_stage(root):
     other = {"separator": ";", "image_dir": "exam"}
     faces = source(root, test="bare.txt", stage_options={"test": other})
     assert faces.tables("train")[0].num_images == 40
-    assert list(faces.tables("test")[0].image_paths) == [
-        f"exam/person{i // 2}_{i}.png" for i in range(60, 64)
-    ]
+    assert list(faces.tables("test")[0].image_paths) == [f"exam/person{i // 2}_{i}.png" for i in range(60, 64)]
     with pytest.raises(AnnotationError, match=r"bare.txt:1"):
         replace(faces, stage_options={}).tables("test")
 
@@ -170,10 +166,7 @@ def test_a_list_is_read_once_for_all_stages(root, monkeypatch):
         ({"test_fraction": -0.1}, r"test_fraction=-0.1 must be in \[0, 1\)"),
         ({"val_fraction": 0.5, "test_fraction": 0.5}, "= 1.0 must be below 1"),
         ({"train": None, "test": "test.txt", "val_fraction": 0.1}, "out of train, which is None"),
-        (
-            {"stage_options": {"trian": {}}},
-            r"stage_options names \['trian'\]; the stages are train, val, test",
-        ),
+        ({"stage_options": {"trian": {}}}, r"stage_options names \['trian'\]; the stages are train, val, test"),
         ({"group_pattern": "person"}, "has no group"),
     ],
 )

@@ -158,12 +158,7 @@ def test_an_orientation_without_meaning_is_ignored(tmp_path, value):
 
 @pytest.mark.parametrize(
     "exif",
-    [
-        b"Exif\0\0",
-        b"Exif\0\0nonsense",
-        b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01",
-        b"Exif\0\0MM\0*\xff\xff\xff\xff",
-    ],
+    [b"Exif\0\0", b"Exif\0\0nonsense", b"Exif\0\0II*\0\x08\0\0\0\xff\xff\x12\x01", b"Exif\0\0MM\0*\xff\xff\xff\xff"],
 )
 @pytest.mark.parametrize("action", ["error", "ignore"])
 def test_broken_exif_does_not_fail_a_good_image(tmp_path, exif, action):
@@ -242,9 +237,7 @@ def make_bomb(width, height):
     """A PNG of a few bytes that claims any size."""
 
     def chunk(kind, content):
-        return (
-            struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
-        )
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
 
     header = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     pixels = zlib.compress(bytes(100))

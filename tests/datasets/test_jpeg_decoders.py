@@ -13,8 +13,8 @@ from PIL import Image
 
 from lit_loader.images import decode_image, jpeg_decoders, open_image
 from lit_loader.images.jpeg_decoders import TurboDecoder, turbo_decoder
-from tests.jpeg_decoders import UNNAMED, with_sampling
-from tests.photo_like import jpeg, photo_like
+from tests.support.jpeg_decoders import UNNAMED, with_sampling
+from tests.support.photo_like import jpeg, photo_like
 
 needs_library = pytest.mark.skipif(turbo_decoder() is None, reason="no libjpeg-turbo 3 here")
 

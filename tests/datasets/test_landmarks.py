@@ -10,7 +10,7 @@ import torch
 
 from lit_loader.datasets import LandmarkDataset, every_sample, labelled_samples, landmark_samples
 from lit_loader.transforms import landmark_transforms
-from tests.drawn_set import draw_set
+from tests.support.drawn_set import draw_set
 
 
 @pytest.fixture
@@ -43,9 +43,7 @@ def test_objects_with_too_few_points_are_left_out_and_counted(table, min_points)
 def test_marks_lie_where_the_points_of_a_crop_say(table):
     checked = 0
     for image, target in LandmarkDataset(table, transforms=crops(size=64)):
-        for (x, y), seen in zip(
-            target["keypoints"][0].tolist(), target["visibility"][0].tolist(), strict=True
-        ):
+        for (x, y), seen in zip(target["keypoints"][0].tolist(), target["visibility"][0].tolist(), strict=True):
             if seen:
                 assert image[:, int(y), int(x)].min() > 0.9
                 checked += 1
@@ -115,13 +113,7 @@ def test_an_object_beside_its_image_cannot_be_cut_and_is_left_out(tmp_path):
     turned = [4, 50, 20, 60]
     nothing = [9, 9, 9, 20]
     boxes = [inside, beside, edge, turned, nothing]
-    columns = {
-        "num_images": 5,
-        "objects": 1,
-        "boxes": boxes,
-        "labels": [0] * 5,
-        "visibility": [[2, 2, 2]] * 5,
-    }
+    columns = {"num_images": 5, "objects": 1, "boxes": boxes, "labels": [0] * 5, "visibility": [[2, 2, 2]] * 5}
     table = draw_set(tmp_path, **columns)
     samples, left_out = landmark_samples(table)
     assert (samples.boxes.tolist(), left_out) == ([inside, edge, turned], 2)

@@ -192,9 +192,7 @@ def test_mask_rcnn_learns_drawn_polygons(tmp_path):
     model = mask_rcnn().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
     losses = []
-    with DataLoader(
-        dataset, batch_size=2, shuffle=True, collate_fn=DetectionCollate(images="list")
-    ) as loader:
+    with DataLoader(dataset, batch_size=2, shuffle=True, collate_fn=DetectionCollate(images="list")) as loader:
         while len(losses) < 50:
             for images, targets in loader:
                 parts = model(images, targets)

@@ -12,7 +12,7 @@ from torchvision import tv_tensors
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datasets import DetectionDataset
 from lit_loader.transforms import SanitizeObjects
-from tests.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import SIZE, draw_set
 
 
 @pytest.fixture
@@ -68,9 +68,7 @@ def test_a_point_outside_the_image_keeps_its_coordinates_and_counts_as_absent(tm
 
 def test_fields_that_the_table_lacks_are_refused(table):
     bare = renamed(table, "finish")
-    with pytest.raises(
-        ValueError, match=r"keypoints=True but no object of AnnotationTable.* has points; read"
-    ):
+    with pytest.raises(ValueError, match=r"keypoints=True but no object of AnnotationTable.* has points; read"):
         DetectionDataset(bare, keypoints=True)
     with pytest.raises(ValueError, match=r"attributes contains \['colour'\]; the table has \['finish'\]"):
         DetectionDataset(table, attributes=["finish", "colour"])

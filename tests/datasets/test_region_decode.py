@@ -10,17 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from lit_loader.images import decode_image, open_image
-from tests.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
-from tests.photo_like import jpeg, photo_like
+from tests.support.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
+from tests.support.photo_like import jpeg, photo_like
 
 SAMPLINGS = ("11", "21", "22", "12", "41", "14", "grey", UNNAMED)
 NOT_TURBOS = (UNNAMED, "41")  # the latter but where it starts at a block of 32 columns
-PROGRESSIVE = (
-    "11",
-    "21",
-    "22",
-    "grey",
-)  # the others have blocks in another arrangement, which scans leave out
+PROGRESSIVE = ("11", "21", "22", "grey")  # the others have blocks in another arrangement, which scans leave out
 KINDS = {"baseline": {}, "progressive": {"progressive": True}, "restarts": {"restart_marker_blocks": 3}}
 
 BLOCK_SIDES = st.integers(0, 18).map(lambda block: 8 * block)  # colours are interpolated across them

@@ -92,9 +92,7 @@ def test_a_mirrored_object_has_the_points_that_the_flip_pairs_say(rotation: floa
         order[a], order[b] = b, a
     np.testing.assert_array_equal(as_visible, visibility[:, order])
     expected = points[:, order] * (-1, 1) + (48.0, 0.0)  # the centre is at 24
-    np.testing.assert_allclose(
-        mirrored[visibility[:, order] > 0], expected[visibility[:, order] > 0], atol=1e-4
-    )
+    np.testing.assert_allclose(mirrored[visibility[:, order] > 0], expected[visibility[:, order] > 0], atol=1e-4)
 
 
 @given(CENTRES, ANGLES, st.sampled_from([SQUARE, STAR]), st.sampled_from([PLAIN, DOTTED, HOLLOW]))
@@ -192,9 +190,7 @@ def test_placed_objects_are_what_was_asked_for_and_lie_inside(max_rotation: floa
         assert boxes.min() >= 0
         assert boxes.max() <= 96
         leanings += [math.degrees(scene_object.rotation) for scene_object in objects]
-        assert all(
-            max(abs(channel - 127.5) for channel in scene_object.colour) >= 100 for scene_object in objects
-        )
+        assert all(max(abs(channel - 127.5) for channel in scene_object.colour) >= 100 for scene_object in objects)
     assert max(map(abs, leanings)) <= max_rotation
     assert max(leanings) >= 0.8 * max_rotation
     assert min(leanings) <= -0.8 * max_rotation
@@ -203,8 +199,7 @@ def test_placed_objects_are_what_was_asked_for_and_lie_inside(max_rotation: floa
 def test_a_scene_is_drawn_from_its_generator_alone() -> None:
     objects = [thing(), thing(class_id=STAR, finish_id=HOLLOW, centre=(30.0, 30.0))]
     first, repeated, other = (
-        render_scene(objects, image_size=SIDE, rng=np.random.default_rng(seed)).tobytes()
-        for seed in (1, 1, 2)
+        render_scene(objects, image_size=SIDE, rng=np.random.default_rng(seed)).tobytes() for seed in (1, 1, 2)
     )
     assert first == repeated != other
 

@@ -59,9 +59,7 @@ def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class_and_fin
     finish_shares = (0.88, 0.10, 0.02)
     settings = {"objects_per_image": (2, 6), "class_shares": class_shares, "finish_shares": finish_shares}
     for seed in range(20):
-        dealt = list(
-            shapes._class_and_finish_ids("test", shapes.DEFAULT_NUM_IMAGES["test"], settings | {"seed": seed})
-        )
+        dealt = list(shapes._class_and_finish_ids("test", shapes.DEFAULT_NUM_IMAGES["test"], settings | {"seed": seed}))
         for column, shares in enumerate((class_shares, finish_shares)):
             counts = np.bincount(np.concatenate([image[column] for image in dealt]))
             assert counts.min() >= 50
@@ -69,11 +67,7 @@ def test_the_default_test_split_holds_at_least_fifty_of_the_rarest_class_and_fin
 
 
 def test_the_finish_is_dealt_out_independently_of_the_class() -> None:
-    settings = {
-        "objects_per_image": (2, 6),
-        "class_shares": (0.4, 0.3, 0.3),
-        "finish_shares": (0.4, 0.3, 0.3),
-    }
+    settings = {"objects_per_image": (2, 6), "class_shares": (0.4, 0.3, 0.3), "finish_shares": (0.4, 0.3, 0.3)}
     dealt = list(shapes._class_and_finish_ids("train", 3000, settings | {"seed": 0}))
     classes, finishes = (np.concatenate([image[column] for image in dealt]) for column in (0, 1))
     together = np.zeros((3, 3))
@@ -112,9 +106,7 @@ def test_objects_without_points_have_no_element_for_them(tmp_path: Path) -> None
     for path in (root / "Annotations").iterdir():
         for element in ET.parse(path).iter("object"):
             names = [point.get("name") for point in element.iterfind("keypoints/point")]
-            expected = {"disc": [], "square": POINTS.names[1:], "star": POINTS.names}[
-                element.findtext("name")
-            ]
+            expected = {"disc": [], "square": POINTS.names[1:], "star": POINTS.names}[element.findtext("name")]
             assert names == list(expected)
             assert (element.find("keypoints") is None) == (not expected)
 
@@ -128,17 +120,12 @@ def test_every_split_says_the_same_of_classes_points_and_finishes(tmp_path: Path
         assert label_counts(table, "finish").min() >= 1
 
 
-def test_boxes_lie_inside_images_of_the_asked_size_and_hold_the_asked_number_of_objects(
-    tmp_path: Path,
-) -> None:
+def test_boxes_lie_inside_images_of_the_asked_size_and_hold_the_asked_number_of_objects(tmp_path: Path) -> None:
     root = draw_shapes(tmp_path, **SMALL | {"objects_per_image": (3, 4)})
     numbers = set()
     for path in (root / "Annotations").iterdir():
         tree = ET.parse(path)
-        boxes = [
-            [int(str(box.findtext(t))) for t in ("xmin", "ymin", "xmax", "ymax")]
-            for box in tree.iter("bndbox")
-        ]
+        boxes = [[int(str(box.findtext(t))) for t in ("xmin", "ymin", "xmax", "ymax")] for box in tree.iter("bndbox")]
         numbers.add(len(boxes))
         assert all(0 <= x0 < x1 <= 48 and 0 <= y0 < y1 <= 48 for x0, y0, x1, y1 in boxes)
         with Image.open(root / "JPEGImages" / f"{path.stem}.jpg") as image:
@@ -164,9 +151,7 @@ def test_the_same_settings_give_the_same_bytes_anywhere(tmp_path: Path) -> None:
         {"max_rotation": 10.0},
     ],
 )
-def test_other_settings_draw_other_scenes_into_another_folder(
-    tmp_path: Path, changes: dict[str, Any]
-) -> None:
+def test_other_settings_draw_other_scenes_into_another_folder(tmp_path: Path, changes: dict[str, Any]) -> None:
     first = draw_shapes(tmp_path, **SMALL)
     second = draw_shapes(tmp_path, **SMALL | changes)
     assert first != second
@@ -180,9 +165,7 @@ def test_an_existing_dataset_is_reused(tmp_path: Path, monkeypatch: pytest.Monke
     assert draw_shapes(tmp_path, **SMALL) == root
 
 
-def test_a_drawing_that_was_cut_short_is_never_taken_for_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_drawing_that_was_cut_short_is_never_taken_for_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(shapes, "render_scene", lambda *_, **__: (_ for _ in ()).throw(KeyboardInterrupt))
         with pytest.raises(KeyboardInterrupt):
@@ -242,9 +225,7 @@ def test_progress_is_shown_only_when_asked(tmp_path: Path, capsys: pytest.Captur
         ({"num_images": {"train": 1}, "objects_per_image": (2, 2)}, "cannot include each"),
     ],
 )
-def test_settings_that_cannot_be_drawn_are_refused(
-    tmp_path: Path, changes: dict[str, Any], match: str
-) -> None:
+def test_settings_that_cannot_be_drawn_are_refused(tmp_path: Path, changes: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         draw_shapes(tmp_path, **SMALL | changes)
     assert not list(tmp_path.glob("shapes-*"))

@@ -66,9 +66,7 @@ def test_65535_gives_the_bits_of_the_default(tmp_path):
     Image.fromarray(np.arange(65536, dtype=np.uint16).reshape(256, 256)).save(tmp_path / "all.png")
     expected = (np.arange(65536) + 128) // 257
     assert decode_image(tmp_path / "all.png")[0].flatten().tolist() == expected.tolist()
-    assert torch.equal(
-        decode_image(tmp_path / "all.png", sixteen_bit_max=65535), decode_image(tmp_path / "all.png")
-    )
+    assert torch.equal(decode_image(tmp_path / "all.png", sixteen_bit_max=65535), decode_image(tmp_path / "all.png"))
 
 
 def test_colour_of_16_bits_is_reported(tmp_path, shared_data):
@@ -99,9 +97,7 @@ def test_a_data_module_takes_the_value_in_its_reading_settings(tmp_path):
     image_folder(tmp_path, largest=4095)
     source = FormatSource(format="image_folder", root=tmp_path, train=".", cache_dir=tmp_path / "cache")
     datamodule = ClassificationDataModule(
-        source,
-        train_transforms={"size": 8, "to_float": False},
-        reading=ImageReading(sixteen_bit_max=4095),
+        source, train_transforms={"size": 8, "to_float": False}, reading=ImageReading(sixteen_bit_max=4095)
     )
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -12,7 +12,7 @@ import pytest
 from lit_loader.annotations import class_weights, image_weights
 from lit_loader.datasets import ShapesSource, VocSource
 from lit_loader.errors import AnnotationError
-from tests.voc_set import write_voc_xml
+from tests.support.voc_set import write_voc_xml
 
 
 @pytest.fixture
@@ -21,9 +21,7 @@ def root(tmp_path):
     folder = tmp_path / "voc"
     for name in ("JPEGImages", "Annotations", "ImageSets/Main"):
         (folder / name).mkdir(parents=True)
-    for number, (split, label) in enumerate(
-        [("train", "zebra"), ("val", "ant"), ("test", "zebra"), ("val2", "ant")]
-    ):
+    for number, (split, label) in enumerate([("train", "zebra"), ("val", "ant"), ("test", "zebra"), ("val2", "ant")]):
         (folder / "JPEGImages" / f"{number}.jpg").touch()
         write_voc_xml(
             folder / "Annotations" / f"{number}.xml",
@@ -146,9 +144,7 @@ def test_the_embedded_set_is_drawn_with_the_settings_given(tmp_path):
 
 def test_the_embedded_set_is_drawn_once(tmp_path):
     small = {"num_images": {"train": 30, "val": 20, "test": 20}, "image_size": 32, "progress": False}
-    source = ShapesSource(
-        cache_dir=str(tmp_path), objects_per_image=(1, 2), class_shares=(0.5, 0.3, 0.2), **small
-    )
+    source = ShapesSource(cache_dir=str(tmp_path), objects_per_image=(1, 2), class_shares=(0.5, 0.3, 0.2), **small)
     source.prepare()
     files = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*") if path.is_file()}
     source.prepare()

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from lit_loader.engine import EndOfEpoch
-from tests.engine.fake_backend import FakeBackend, plan, rest, schedule
+from tests.support.fake_backend import FakeBackend, plan, rest, schedule
 
 
 def chain(backend, lengths, **options):
@@ -30,9 +30,7 @@ def test_next_epochs_tasks_are_sent_one_by_one_after_the_last_task():
     assert later == []
     for n in range(8):
         first.next_batch()
-        assert len(later) == (
-            n >= 2
-        )  # six are in flight, so the third batch finds no more tasks of its own epoch
+        assert len(later) == (n >= 2)  # six are in flight, so the third batch finds no more tasks of its own epoch
         assert len(backend.tasks) == 6
     assert {submitted.epoch for submitted in backend.tasks} == {1}
 

@@ -13,14 +13,7 @@ from lit_loader.collate import default_collate
 from lit_loader.engine import FetchSpec, Task, WorkerSpec
 from lit_loader.engine.channels import FrameReader, FrameWriter, TaskQueue, pack_frame
 from lit_loader.engine.spec import Kind, Message
-from lit_loader.engine.worker import (
-    ProcessLink,
-    WorkerEnds,
-    pack_message,
-    pack_task,
-    unpack_message,
-    unpack_task,
-)
+from lit_loader.engine.worker import ProcessLink, WorkerEnds, pack_message, pack_task, unpack_message, unpack_task
 
 FETCH = FetchSpec(
     dataset=range(8),
@@ -31,9 +24,7 @@ FETCH = FetchSpec(
     on_bad_sample="raise",
     stream_state=False,
 )
-SPEC = WorkerSpec(
-    fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, keyed=True, default_dtype=torch.float32
-)
+SPEC = WorkerSpec(fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, keyed=True, default_dtype=torch.float32)
 
 
 class Ends:
@@ -104,9 +95,7 @@ def test_link_waits_for_the_next_message(ends, source):
         ends.control.send([pack_message(Message(Kind.STOP))])
     thread.join(10)
     assert not thread.is_alive()
-    assert [None if item is None else item[0].number for item in received] == [
-        None if source == "stop" else 4
-    ]
+    assert [None if item is None else item[0].number for item in received] == [None if source == "stop" else 4]
 
 
 def test_link_ends_when_its_pipe_is_closed(ends):

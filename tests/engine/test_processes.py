@@ -14,7 +14,7 @@ from lit_loader.engine import BatchKey, FetchSpec, ProcessBackend, StreamBatch, 
 from lit_loader.engine.channels import MAX_TASK_BYTES
 from lit_loader.engine.spec import Kind
 from lit_loader.errors import WorkerRestartWarning
-from tests.shared_memory.link import large
+from tests.support.memory_link import large
 
 
 class Filled:
@@ -45,12 +45,7 @@ def backend_of(dataset=None, *, max_restarts=0):
         stream_state=False,
     )
     spec = WorkerSpec(
-        fetch=fetch,
-        num_workers=1,
-        base_seed=0,
-        worker_init_fn=None,
-        keyed=not is_stream,
-        default_dtype=torch.float32,
+        fetch=fetch, num_workers=1, base_seed=0, worker_init_fn=None, keyed=not is_stream, default_dtype=torch.float32
     )
     return ProcessBackend(spec, torch.multiprocessing.get_context("fork"), max_restarts=max_restarts)
 

@@ -54,9 +54,7 @@ def test_each_restart_warns_even_if_warnings_are_errors():
     for worker in range(2):
         recovery.note_restart(worker, 100 + worker, "exit code 7")
     for worker in range(2):
-        with pytest.raises(
-            WorkerRestartWarning, match=rf"worker {worker} \(pid 10{worker}\).*restart {worker + 1} of"
-        ):
+        with pytest.raises(WorkerRestartWarning, match=rf"worker {worker} \(pid 10{worker}\).*restart {worker + 1} of"):
             recovery.warn()
     recovery.warn()
 

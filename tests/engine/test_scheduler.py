@@ -8,7 +8,7 @@ import pytest
 
 from lit_loader.engine import BatchKey, BatchTimeoutError, EndOfEpoch, Task
 from lit_loader.engine.spec import Kind
-from tests.engine.fake_backend import FakeBackend, batch, numbers, plan, rest, schedule
+from tests.support.fake_backend import FakeBackend, batch, numbers, plan, rest, schedule
 
 
 class TestForAnyWorker:

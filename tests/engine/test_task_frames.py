@@ -23,12 +23,7 @@ def sent(task):
 
 @given(
     message=st.builds(
-        Message,
-        st.sampled_from(Kind),
-        NUMBERS,
-        NUMBERS,
-        st.integers(-1, 2**31 - 1),
-        st.integers(0, 2**32 - 1),
+        Message, st.sampled_from(Kind), NUMBERS, NUMBERS, st.integers(-1, 2**31 - 1), st.integers(0, 2**32 - 1)
     )
 )
 def test_messages(message):

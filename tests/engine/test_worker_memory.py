@@ -134,9 +134,7 @@ def by_torchs(samples):
 def test_batches_in_torchs_shared_memory_arrive_and_leave_nothing_behind(seed, by_pipe, monkeypatch):
     if by_pipe:
         monkeypatch.delattr(os, "memfd_create")
-    with DataLoader(
-        Images(), 4, num_workers=2, seed=seed, collate_fn=by_torchs, persistent_workers=True
-    ) as loader:
+    with DataLoader(Images(), 4, num_workers=2, seed=seed, collate_fn=by_torchs, persistent_workers=True) as loader:
         batches = [batch for _ in range(3) for batch in loader]
         main_process = psutil.Process()
         pids = {str(process.pid) for process in (main_process, *main_process.children(recursive=True))}

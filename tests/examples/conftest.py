@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.examples.forked_scripts import EXAMPLES_IMPORT, ForkedScripts
+from tests.support.forked_scripts import EXAMPLES_IMPORT, ForkedScripts
 
 
 @pytest.fixture(scope="session")

@@ -79,14 +79,8 @@ def test_the_model_the_optimizer_and_the_schedule_are_those_of_the_file_and_of_t
     assert isinstance(found["optimizer"], torch.optim.AdamW)
     schedule = found["lr_scheduler"]["scheduler"]
     assert (schedule.base_lrs[0], schedule.warmup_steps) == (0.02, 3)
-    words = [
-        "--model.optimizer=torch.optim.SGD",
-        "--model.optimizer.lr=0.1",
-        "--model.optimizer.momentum=0.5",
-    ]
-    swapped = built(
-        *words, "--model.scheduler=torch.optim.lr_scheduler.StepLR", "--model.scheduler.step_size=2"
-    )
+    words = ["--model.optimizer=torch.optim.SGD", "--model.optimizer.lr=0.1", "--model.optimizer.momentum=0.5"]
+    swapped = built(*words, "--model.scheduler=torch.optim.lr_scheduler.StepLR", "--model.scheduler.step_size=2")
     found = swapped.configure_optimizers()
     assert found["optimizer"].param_groups[0]["momentum"] == 0.5
     assert found["lr_scheduler"]["scheduler"].step_size == 2
@@ -119,11 +113,7 @@ MODULES = [name for name in datamodules.__all__ if name.endswith("DataModule") a
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[pytest.mark.soak] if name != "MultiTaskDataModule" else [])
-        for name in MODULES
-    ],
+    "name", [pytest.param(name, marks=[pytest.mark.soak] if name != "MultiTaskDataModule" else []) for name in MODULES]
 )
 def test_every_data_module_explains_its_settings(name, run):
     done = run("fit", f"--data.help=lit_loader.datamodules.{name}")

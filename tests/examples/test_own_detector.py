@@ -10,9 +10,7 @@ import torch
 
 SCRIPT = Path(__file__).parents[2] / "examples/own_detector.py"
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many workers")]
 
 
 @pytest.fixture(scope="module")
@@ -22,11 +20,7 @@ def example():
 
 def test_it_trains_and_tests_as_any_other_detector(example, tmp_path, capfd, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    settings = {
-        "num_images": {"train": 32, "val": 4, "test": 4},
-        "cache_dir": str(tmp_path),
-        "progress": False,
-    }
+    settings = {"num_images": {"train": 32, "val": 4, "test": 4}, "cache_dir": str(tmp_path), "progress": False}
     example["main"](epochs=1, **settings)
     assert "mAP@50 after 2 steps: 0." in capfd.readouterr().out
     assert not list(tmp_path.glob("**/*.ckpt"))

@@ -10,9 +10,7 @@ SCRIPT = Path(__file__).parents[2] / "examples/own_format.py"
 
 
 def test_a_format_of_ones_own_is_read_and_its_bad_line_reported():
-    done = subprocess.run(
-        [sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=120
-    )
+    done = subprocess.run([sys.executable, str(SCRIPT)], capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stderr
     first, *rest = done.stdout.splitlines()
     assert first == "1 image, 2 boxes: [[2.0, 3.0, 12.0, 11.0], [1.0, 1.0, 7.0, 7.0]]"

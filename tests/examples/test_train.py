@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from lit_loader.app.commands import main
-from tests.small_app import SMALL, in_folder
+from tests.support.small_app import SMALL, in_folder
 
 ROOT = Path(__file__).parents[2]
 
@@ -31,9 +31,7 @@ def example(tmp_path, monkeypatch):
 
 
 def test_the_examples_train_and_test_a_checkpoint(example, tmp_path):
-    printed = example(
-        "train.py", *SMALL, "sampler=class_balanced", "logger=none", f"hydra.run.dir={tmp_path}/run"
-    )
+    printed = example("train.py", *SMALL, "sampler=class_balanced", "logger=none", f"hydra.run.dir={tmp_path}/run")
     for part in ("disc", "AP@50", "arrived", "ClassBalancedSampler", "waited", "finished in"):
         assert part in printed
     tested = example("eval.py", *SMALL, f"ckpt_path={tmp_path}/run/checkpoints/best.ckpt", "logger=none")
@@ -54,9 +52,7 @@ UNTESTED = pytest.mark.filterwarnings(
 @UNTESTED
 def test_a_detector_on_a_real_voc_set(example, shared_data):
     root = shared_data / "bccd" / "BCCD"
-    printed = example(
-        "train.py", "experiment=bccd", f"dataset.root={root}", *LIMITS, "model.model.min_size=96"
-    )
+    printed = example("train.py", "experiment=bccd", f"dataset.root={root}", *LIMITS, "model.model.min_size=96")
     assert "Platelets" in printed
 
 
@@ -86,11 +82,6 @@ def test_points_of_real_faces(example, shared_data, tmp_path, capsys, monkeypatc
     assert told in capsys.readouterr().out + "schema=face_68"
     val = [] if "--hold-out" in words else ["dataset.val=null"]
     printed = example(
-        "train.py",
-        "experiment=faces",
-        "dataset.root=faces-xml",
-        *val,
-        *LIMITS,
-        "datamodule.train_transforms.size=32",
+        "train.py", "experiment=faces", "dataset.root=faces-xml", *val, *LIMITS, "datamodule.train_transforms.size=32"
     )
     assert "NME" in printed

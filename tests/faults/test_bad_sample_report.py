@@ -22,8 +22,8 @@ from lit_loader import (
 from lit_loader.callbacks import BadSampleReport
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import TooManyBadSamplesError
-from tests.extras import needs
-from tests.faulty_set import FaultyFiles
+from tests.support.extras import needs
+from tests.support.faulty_set import FaultyFiles
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning"),
@@ -87,9 +87,7 @@ def test_each_epoch_is_counted_logged_and_written(tmp_path, seed, caplog):
     logging.getLogger("lightning.pytorch").addHandler(caplog.handler)
     report = BadSampleReport(tmp_path / "bad.jsonl")
     trainer = trainer_of(report, max_epochs=2)
-    trainer.fit(
-        Counting(), loader_of(seed=seed), [loader_of({}, seed=seed), loader_of({1: KeyError(1)}, seed=seed)]
-    )
+    trainer.fit(Counting(), loader_of(seed=seed), [loader_of({}, seed=seed), loader_of({1: KeyError(1)}, seed=seed)])
     logging.getLogger("lightning.pytorch").removeHandler(caplog.handler)
     assert report.num_bad_samples == {"train": 6, "val": 2}
     assert [record.index for record in report.records["train"]] == [3, 4, 17]
@@ -104,9 +102,7 @@ def test_each_epoch_is_counted_logged_and_written(tmp_path, seed, caplog):
         ("train", 0, 17),
     ]
     assert [line["stage"] for line in lines].count("val") == 2  # the sanity check is left out
-    assert (
-        "train, epoch 1, all ranks: 3 bad samples (0 replaced): sample 3, file /pictures/3.jpg" in caplog.text
-    )
+    assert "train, epoch 1, all ranks: 3 bad samples (0 replaced): sample 3, file /pictures/3.jpg" in caplog.text
 
 
 def test_tests_and_predictions_too(tmp_path):
@@ -217,9 +213,7 @@ def test_two_ranks_of_which_one_has_bad_samples(tmp_path, policy):
     lines = lines_of(path)
     assert {line["rank"] for line in lines} == {1}
     assert set(bad) <= {line["index"] for line in lines}
-    assert [json.loads(path.with_suffix(f".{rank}").read_text()) for rank in range(2)] == [
-        [len(lines)] * 2
-    ] * 2
+    assert [json.loads(path.with_suffix(f".{rank}").read_text()) for rank in range(2)] == [[len(lines)] * 2] * 2
 
 
 # -- data modules -----------------------------------------------------------------------------------------

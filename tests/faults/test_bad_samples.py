@@ -13,7 +13,7 @@ from torch.utils.data import Subset
 from lit_loader import ClassBalancedSampler, DataLoader, SequentialSampler, WeightedRandomSampler
 from lit_loader.engine import fetch, plan_order
 from lit_loader.errors import BadBatchError, BadSamplesWarning
-from tests.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+from tests.support.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k"), 18: StopIteration()}
@@ -60,9 +60,7 @@ def test_a_batch_of_which_nothing_is_left_is_an_error_in_its_turn(workers, seed)
         *((1, index) for index in (4, 5, 6, 7)),
         (2, 9),
     ]
-    with pytest.raises(
-        BadBatchError, match=r"batch 1 of epoch 1 on rank 0 has no sample left, all 4 are bad"
-    ):
+    with pytest.raises(BadBatchError, match=r"batch 1 of epoch 1 on rank 0 has no sample left, all 4 are bad"):
         list(loader)
 
 
@@ -177,11 +175,7 @@ def test_replacements_do_not_depend_on_the_number_of_ranks(world_size):
     alone = tasks_of(loader_of(range(24), batch_size=12, on_bad_sample="substitute"))
     alone = [spares for task in alone for spares in task.spares]
     parts = [
-        tasks_of(
-            loader_of(
-                range(24), 12 // world_size, on_bad_sample="substitute", rank=rank, world_size=world_size
-            )
-        )
+        tasks_of(loader_of(range(24), 12 // world_size, on_bad_sample="substitute", rank=rank, world_size=world_size))
         for rank in range(world_size)
     ]
     assert [spares for batch in zip(*parts, strict=True) for task in batch for spares in task.spares] == alone

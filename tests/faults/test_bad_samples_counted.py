@@ -14,7 +14,7 @@ from lit_loader import BadSample, DataLoader, append_bad_samples
 from lit_loader.engine import BadSampleLog, EndOfEpoch
 from lit_loader.engine.bad_samples import PartialBatch
 from lit_loader.errors import BadSamplesWarning, LitLoaderError, TooManyBadSamplesError
-from tests.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
 
 SILENT = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k")}
@@ -44,9 +44,7 @@ def test_a_record_says_where_what_and_why(workers):
 @SILENT
 @BACKEND
 def test_the_bound_is_passed_at_the_same_batch_everywhere(workers):
-    loader = loader_of(
-        Faulty({i: ValueError(f"no {i}") for i in range(0, 24, 3)}), max_bad_samples=4, **workers
-    )
+    loader = loader_of(Faulty({i: ValueError(f"no {i}") for i in range(0, 24, 3)}), max_bad_samples=4, **workers)
     counts = []
     iterator = iter(loader)
     with pytest.raises(TooManyBadSamplesError) as caught:
@@ -282,14 +280,7 @@ class Batches:
 
 def bad_sample(batch, row, replaced_by=None):
     return BadSample(
-        batch=batch,
-        row=row,
-        position=None,
-        index=99,
-        file=None,
-        error="E",
-        message="",
-        replaced_by=replaced_by,
+        batch=batch, row=row, position=None, index=99, file=None, error="E", message="", replaced_by=replaced_by
     )
 
 

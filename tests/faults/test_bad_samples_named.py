@@ -7,8 +7,8 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader
-from tests.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
-from tests.toys import DrawingBatches, Stream
+from tests.support.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.toys import DrawingBatches, Stream
 
 BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
 
@@ -40,9 +40,7 @@ def named_errors():
 @pytest.mark.parametrize(("workers", "error", "message"), [*named_errors()])
 @pytest.mark.parametrize("batch_size", [4, None])
 def test_a_seeded_error_names_sample_and_file(workers, error, message, batch_size):
-    text = raised(
-        loader_of(FaultyFiles({17: error}), batch_size, on_bad_sample="raise", **workers), type(error)
-    )
+    text = raised(loader_of(FaultyFiles({17: error}), batch_size, on_bad_sample="raise", **workers), type(error))
     assert message in text.splitlines()
     assert "__getitem__" in text or not workers  # the worker's traceback
 
@@ -120,9 +118,7 @@ class NoPath(Faulty):
 
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
-@pytest.mark.parametrize(
-    "error", [Awkward(), NoNotes("x"), ValueError("x" * 5000)], ids=["str", "note", "long"]
-)
+@pytest.mark.parametrize("error", [Awkward(), NoNotes("x"), ValueError("x" * 5000)], ids=["str", "note", "long"])
 @BACKEND
 def test_errors_of_naming_hide_nothing(workers, error):
     loader = loader_of(NoPath({4: error}), **workers)
@@ -161,9 +157,7 @@ def refuse_to_collate(samples):
 @BACKEND
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
 def test_errors_of_the_collate_function_are_raised(workers, policy):
-    loader = loader_of(
-        Faulty({3: ValueError()}), on_bad_sample=policy, collate_fn=refuse_to_collate, **workers
-    )
+    loader = loader_of(Faulty({3: ValueError()}), on_bad_sample=policy, collate_fn=refuse_to_collate, **workers)
     assert outcomes(loader) == [LookupError] * 6
 
 
@@ -181,17 +175,9 @@ class Batchwise(Dataset):
 REFUSED = {
     "policy": (range(3), {"on_bad_sample": "ignore"}, "on_bad_sample='ignore' is unknown; it is one of"),
     "bound": (range(3), {"on_bad_sample": "skip", "max_bad_samples": -1}, "must be an int of at least 0"),
-    "no bound": (
-        range(3),
-        {"on_bad_sample": "skip", "max_bad_samples": True},
-        "max_bad_samples=True must be an int",
-    ),
+    "no bound": (range(3), {"on_bad_sample": "skip", "max_bad_samples": True}, "max_bad_samples=True must be an int"),
     "nothing to bound": (range(3), {"max_bad_samples": 5}, 'no effect with on_bad_sample="raise"'),
-    "stream": (
-        Stream(),
-        {"on_bad_sample": "skip"},
-        "got the IterableDataset Stream; catch errors in its __iter__",
-    ),
+    "stream": (Stream(), {"on_bad_sample": "skip"}, "got the IterableDataset Stream; catch errors in its __iter__"),
     "seeded stream": (Stream(), {"on_bad_sample": "substitute", "seed": 1}, "needs a map dataset"),
     "together": (DrawingBatches(), {"on_bad_sample": "skip"}, "DrawingBatches has __getitems__"),
     "subset": (Subset(Batchwise(), [1]), {"on_bad_sample": "skip"}, "Batchwise has __getitems__"),

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from lit_loader.memory import batch_memory
-from tests.faulty_set import BACKENDS, Faulty, loader_of
-from tests.loader.slot_sets import slots_of
+from tests.support.faulty_set import BACKENDS, Faulty, loader_of
+from tests.support.slot_sets import slots_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 SHAPE = (64, 100)  # 25 kB: large enough to be moved
@@ -37,12 +37,7 @@ class InPlace(Large):
         image.fill_(1e9 if index in self.bad else index)
         if index in self.bad:
             raise self.bad[index]
-        return (
-            image + drawn if index % 5 == 0 else image.add_(drawn),
-            np.full(self.shape, index),
-            index,
-            drawn,
-        )
+        return (image + drawn if index % 5 == 0 else image.add_(drawn), np.full(self.shape, index), index, drawn)
 
 
 def check(batch):

@@ -14,7 +14,7 @@ import pytest
 
 from lit_loader import DataLoader
 from lit_loader.errors import WorkerRestartWarning
-from tests.dying_sets import Dying
+from tests.support.dying_sets import Dying
 
 BATCH = 4
 BATCHES_AN_EPOCH = 40
@@ -110,8 +110,6 @@ def test_workers_killed_at_random_moments(tmp_path, method, side):
 @pytest.mark.parametrize("side", [20, 70], ids=["small", "large"])
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_ten_thousand_batches_of_chaos(tmp_path, method, side):
-    killed, replaced = run_chaos(
-        tmp_path, method=method, side=side, num_batches=10_000, pause_s=0.05, seed=11
-    )
+    killed, replaced = run_chaos(tmp_path, method=method, side=side, num_batches=10_000, pause_s=0.05, seed=11)
     assert killed > 100
     assert 0 < replaced <= killed

@@ -54,7 +54,7 @@ class Nursery:
     def __init__(self, folder):
         self.stderr = folder / "stderr"
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.training"],
+            [sys.executable, "-m", "tests.support.training"],
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -89,9 +89,7 @@ def session(sid):
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             try:
-                state, parent, _, theirs = (
-                    Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:4]
-                )
+                state, parent, _, theirs = Path(f"/proc/{entry}/stat").read_text().rpartition(")")[2].split()[:4]
             except OSError:
                 continue
             if int(theirs) == sid and state not in "ZX":
@@ -165,9 +163,7 @@ def check_kills(nursery, variant, seed, count, number):
         assert trace not in printed, (variant, moment_s, printed)
 
 
-EACH = pytest.mark.parametrize(
-    "variant", VARIANTS, ids=lambda variant: f"{variant.ending} {variant.arguments}"
-)
+EACH = pytest.mark.parametrize("variant", VARIANTS, ids=lambda variant: f"{variant.ending} {variant.arguments}")
 
 
 @EACH
@@ -178,9 +174,7 @@ def test_ctrl_c_at_a_random_moment_ends_everything_with_one_traceback(nursery, v
 @pytest.mark.parametrize(
     "variant",
     [
-        pytest.param(
-            variant, marks=pytest.mark.soak if "multiprocessing_context" in variant.arguments else ()
-        )
+        pytest.param(variant, marks=pytest.mark.soak if "multiprocessing_context" in variant.arguments else ())
         for variant in VARIANTS
     ],
     ids=lambda variant: f"{variant.ending} {variant.arguments}",

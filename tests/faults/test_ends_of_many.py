@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from lit_loader import DataLoader
-from tests.loader.slot_sets import Large, is_right
-from tests.toys import Slow
+from tests.support.slot_sets import Large, is_right
+from tests.support.toys import Slow
 
 BACKENDS = {
     "inline": {},
@@ -197,7 +197,7 @@ def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp
         """
         import os, sys
         from lit_loader import DataLoader
-        from tests.loader.slot_sets import Large, is_right
+        from tests.support.slot_sets import Large, is_right
 
         ways = ({}, {"multiprocessing_context": "fork"}, {"worker_method": "thread"})
         ways = [{**way, "num_workers": 2 if way else 0} for way in ways]

@@ -19,7 +19,7 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.engine.recovery import HangWatch
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
-from tests.dying_sets import Dying, first_time
+from tests.support.dying_sets import Dying, first_time
 
 SIZE = 32
 BATCH = 4
@@ -54,12 +54,7 @@ def a_frame_to_be_seen(how):
 
 @pytest.mark.parametrize(
     ("method", "how"),
-    [
-        ("fork", "sleep"),
-        pytest.param("fork", "spin", marks=pytest.mark.soak),
-        ("fork", "stop"),
-        ("forkserver", "spin"),
-    ],
+    [("fork", "sleep"), pytest.param("fork", "spin", marks=pytest.mark.soak), ("fork", "stop"), ("forkserver", "spin")],
 )
 def test_a_worker_that_hangs_is_replaced_and_its_work_done_again(tmp_path, capfd, method, how):
     expected = list(DataLoader(Hanging(tmp_path, -1), batch_size=BATCH, seed=5))
@@ -87,9 +82,7 @@ def test_a_slow_batch_is_no_hang(tmp_path):
             time.sleep(0.15)
             return super().__getitem__(index)
 
-    loader = DataLoader(
-        Slow(tmp_path, -1), batch_size=8, seed=5, sampler=range(16), num_workers=2, hang_timeout_s=0.9
-    )
+    loader = DataLoader(Slow(tmp_path, -1), batch_size=8, seed=5, sampler=range(16), num_workers=2, hang_timeout_s=0.9)
     assert len(list(loader)) == 2  # each batch takes 1.2 s, each sample 0.15
 
 
@@ -182,12 +175,7 @@ def test_a_worker_may_hang_in_its_init_function(tmp_path, capfd):
 
 def test_idle_workers_do_not_hang(tmp_path):
     loader = DataLoader(
-        Hanging(tmp_path, -1),
-        batch_size=BATCH,
-        seed=5,
-        num_workers=2,
-        hang_timeout_s=0.3,
-        persistent_workers=True,
+        Hanging(tmp_path, -1), batch_size=BATCH, seed=5, num_workers=2, hang_timeout_s=0.3, persistent_workers=True
     )
     with loader:
         for _ in range(2):

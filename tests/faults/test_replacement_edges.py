@@ -18,7 +18,7 @@ from torch.utils.data import IterableDataset
 from lit_loader import DataLoader
 from lit_loader.engine import processes, recovery
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
-from tests.dying_sets import Dying, first_time
+from tests.support.dying_sets import Dying, first_time
 
 SIZE = 64
 BATCH = 4

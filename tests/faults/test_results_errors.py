@@ -9,7 +9,7 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.engine.worker_errors import WorkerError
-from tests.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
+from tests.support.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
 
 WORKERS = {
     "inline": {},
@@ -25,9 +25,7 @@ def ways():
     for workers in WORKERS:
         for start_method in WAYS:
             marks = pytest.mark.soak if workers == "spawn" else ()
-            yield pytest.param(
-                WORKERS[workers], WAYS[start_method], id=f"{workers}, {start_method}", marks=marks
-            )
+            yield pytest.param(WORKERS[workers], WAYS[start_method], id=f"{workers}, {start_method}", marks=marks)
 
 
 def delivered(loader):

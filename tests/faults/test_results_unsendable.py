@@ -12,9 +12,9 @@ import torch
 from lit_loader import DataLoader
 from lit_loader.errors import LitLoaderError, UnsendableBatchError
 from lit_loader.memory import describe_unsendable
-from tests.loader.slot_sets import slots_of
-from tests.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_list
-from tests.toys import Point
+from tests.support.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_list
+from tests.support.slot_sets import slots_of
+from tests.support.toys import Point
 
 CONTEXTS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)]
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
@@ -29,9 +29,7 @@ def delivered(loader):
         except StopIteration:
             return outcomes
         except UnsendableBatchError as error:
-            outcomes.append(
-                error.with_traceback(None)
-            )  # its frames hold the list, and so this would be a circle
+            outcomes.append(error.with_traceback(None))  # its frames hold the list, and so this would be a circle
 
 
 @EACH_SEED
@@ -65,9 +63,7 @@ def test_the_error_comes_in_its_turn_and_names_the_batch_the_part_and_the_remedy
 
 
 @EACH_SEED
-@pytest.mark.parametrize(
-    "workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"]
-)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"])
 def test_values_that_are_not_sent_need_not_be_sendable(workers, seed):
     batches = list(DataLoader(ResultsAndNumbers(), batch_size=2, seed=seed, collate_fn=as_list, **workers))
     assert len(batches) == 2 * len(RESULTS)

@@ -14,14 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.engine.worker_process import (
-    WORKER_NAME,
-    check_descriptors,
-    count_descriptors,
-    shortages_explained,
-)
+from lit_loader.engine.worker_process import WORKER_NAME, check_descriptors, count_descriptors, shortages_explained
 from lit_loader.errors import WorkerDiedError
-from tests.short_of import children, descriptors, epoch_or_error, has_children, loader_of
+from tests.support.short_of import children, descriptors, epoch_or_error, has_children, loader_of
 
 ANOTHER_USER = 65527  # a user id without other processes
 CPYTHONS = 4  # descriptors that CPython leaves open when os.fork fails
@@ -31,7 +26,7 @@ def try_numbers(context, seed, numbers):
     """Let a process try a loader with so many free descriptors, one number after the other."""
     arguments = [context, str(seed), *map(str, numbers)]
     process = subprocess.run(
-        [sys.executable, "-m", "tests.short_of", *arguments],
+        [sys.executable, "-m", "tests.support.short_of", *arguments],
         cwd=Path(__file__).parents[2],
         capture_output=True,
         text=True,
@@ -125,8 +120,7 @@ def test_a_fork_that_fails_is_explained_and_leaves_no_worker(num_started, monkey
 
 @pytest.mark.skipif(os.getuid() != 0, reason="needs another user, whose processes are counted alone")
 @pytest.mark.parametrize(
-    ("limit", "message"),
-    [(1, "needs as many processes"), (2, "it could not start its threads, more than this user")],
+    ("limit", "message"), [(1, "needs as many processes"), (2, "it could not start its threads, more than this user")]
 )
 def test_a_user_without_processes_is_told_so(limit, message):
     pid = os.fork()

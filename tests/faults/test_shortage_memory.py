@@ -12,7 +12,7 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.memory import mapping, memory_for
-from tests.loader.slot_sets import Large, is_right, loader_of, slots_of
+from tests.support.slot_sets import Large, is_right, loader_of, slots_of
 
 BIG_BYTES = 256 << 20
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
@@ -87,9 +87,7 @@ def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(b
         monkeypatch.delattr("os.memfd_create")
 
     def check():
-        loader = DataLoader(
-            OneBig(), batch_size=None, num_workers=1, prefetch_factor=1, persistent_workers=True
-        )
+        loader = DataLoader(OneBig(), batch_size=None, num_workers=1, prefetch_factor=1, persistent_workers=True)
         iterator = iter(loader)
         outcomes = []
         batches = []
@@ -105,9 +103,7 @@ def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(b
         batches.clear()
         if by_pipe:  # what follows in the pipe cannot be read any more
             fine = (
-                outcomes[:2] == [0, 1]
-                and wants(outcomes[2])
-                and all("closed" in str(error) for error in outcomes[3:])
+                outcomes[:2] == [0, 1] and wants(outcomes[2]) and all("closed" in str(error) for error in outcomes[3:])
             )
         else:
             fine = wants(outcomes[2]) and [*outcomes[:2], *outcomes[3:]] == [0, 1, 3, 4, 5, 6, 7]

@@ -166,9 +166,7 @@ def test_an_iterable_dataset_that_cannot_go_on_is_an_error(workers):
     later.load_state_dict(state)
     iterator = iter(later)
     for _ in range(2):  # it must not start again instead
-        with pytest.raises(
-            RuntimeError, match="load_state_dict of StopsResuming or its iterator raised StopI"
-        ):
+        with pytest.raises(RuntimeError, match="load_state_dict of StopsResuming or its iterator raised StopI"):
             next(iterator)
     later.close()
 
@@ -185,10 +183,7 @@ def test_a_worker_init_fn_that_raises_it_is_an_error(dataset, workers):
 @EACH
 @pytest.mark.parametrize(
     ("policy", "expected"),
-    [
-        ("skip", [[0, 1], [2, 3], [5], [6, 7], [8, 9]]),
-        ("substitute", [[0, 1], [2, 3], [..., 5], [6, 7], [8, 9]]),
-    ],
+    [("skip", [[0, 1], [2, 3], [5], [6, 7], [8, 9]]), ("substitute", [[0, 1], [2, 3], [..., 5], [6, 7], [8, 9]])],
 )
 @pytest.mark.parametrize("dataset", [Stops(), Subset(Stops(), range(10))], ids=["each", "subset"])
 def test_stop_iteration_is_a_bad_sample_like_any_other(dataset, policy, expected, workers):

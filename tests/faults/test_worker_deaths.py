@@ -18,7 +18,7 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
-from tests.dying_sets import Dying, die, first_time, poison_pipe, poison_slot
+from tests.support.dying_sets import Dying, die, first_time, poison_pipe, poison_slot
 
 SIZE = 64
 BATCH = 4
@@ -106,10 +106,7 @@ def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, num_sample
         "pipe": partial(_poison, poison_pipe, tmp_path, num_samples),
     }[point]
     loader = make_loader(
-        Dying(SIZE, tmp_path, side=70),
-        worker_init_fn=init,
-        multiprocessing_context=method,
-        persistent_workers=True,
+        Dying(SIZE, tmp_path, side=70), worker_init_fn=init, multiprocessing_context=method, persistent_workers=True
     )
     without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
     run(loader, [[flat(batch) for batch in without] for _ in range(2)], restarts=1)
@@ -185,9 +182,7 @@ class Waiting(Dying):
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, most):
     dataset = Waiting(SIZE, tmp_path, dict.fromkeys((9, 17, 25)[:most], "kill"))
-    loader = make_loader(
-        dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=most
-    )
+    loader = make_loader(dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=most)
     with loader, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", WorkerRestartWarning)
         batches = iter(loader)
@@ -204,9 +199,7 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
 
 def test_another_iterator_gives_an_epoch_that_goes_on_no_more_restarts(tmp_path):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 25: "kill"})
-    loader = make_loader(
-        dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=1
-    )
+    loader = make_loader(dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=1)
     with loader, warnings.catch_warnings():
         warnings.simplefilter("ignore", WorkerRestartWarning)
         batches = iter(loader)
@@ -235,9 +228,7 @@ def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tm
 
 def test_without_a_seed_a_death_raises_as_in_torch(tmp_path):
     loader = DataLoader(Dying(SIZE, tmp_path, {20: "kill"}), batch_size=BATCH, num_workers=2)
-    with pytest.raises(
-        RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*SIGKILL"
-    ):
+    with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*SIGKILL"):
         list(loader)
 
 

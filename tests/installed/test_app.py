@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from tests.own_app import write_app
+from tests.support.own_app import write_app
 
 SMALL = (
     *("experiment=shapes", "dataset.num_images={train: 32, val: 8, test: 8}", "dataset.image_size=48"),

@@ -15,7 +15,7 @@ from torch.utils.data._utils.collate import default_collate_fn_map
 from lit_loader import DataLoader
 from lit_loader.collate import DetectionCollate
 from lit_loader.collate.default import is_builtin_collate
-from tests.toys import Drawing, plain
+from tests.support.toys import Drawing, plain
 
 
 def test_an_unknown_worker_method_is_refused():
@@ -24,9 +24,7 @@ def test_an_unknown_worker_method_is_refused():
 
 
 def test_a_number_of_workers_that_is_none_is_refused_with_who_takes_it():
-    with pytest.raises(
-        TypeError, match=r"num_workers='auto' should be an int, got str; data modules also take 'auto'"
-    ):
+    with pytest.raises(TypeError, match=r"num_workers='auto' should be an int, got str; data modules also take 'auto'"):
         DataLoader(range(3), num_workers="auto")
 
 
@@ -95,8 +93,6 @@ def test_tasks_are_dealt_to_workers_without_message_sockets(missing, monkeypatch
 def test_worker_processes_are_refused_where_pipes_cannot_be_polled(monkeypatch):
     """Windows has no readv, and no poll for its pipes."""
     monkeypatch.delattr(os, "readv")
-    with pytest.raises(
-        NotImplementedError, match=r'num_workers=2 processes need pipes.*worker_method="thread"'
-    ):
+    with pytest.raises(NotImplementedError, match=r'num_workers=2 processes need pipes.*worker_method="thread"'):
         next(iter(DataLoader(Drawing(), batch_size=4, num_workers=2)))
     assert len(list(DataLoader(Drawing(), batch_size=4, num_workers=2, worker_method="thread"))) > 0

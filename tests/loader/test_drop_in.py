@@ -11,7 +11,7 @@ from torch.utils.data import BatchSampler, SequentialSampler, Subset, TensorData
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
-from tests.toys import Drawing, DrawingBatches, Mixed, Points, Stream, collate_with_draw, plain
+from tests.support.toys import Drawing, DrawingBatches, Mixed, Points, Stream, collate_with_draw, plain
 
 
 class Batches:
@@ -37,10 +37,7 @@ CASES = {
     "iterable dataset, no batching": lambda: (Stream(), {"batch_size": None}),
     "no batching": lambda: (tensors(), {"batch_size": None}),
     "custom batch sampler": lambda: (tensors(), {"batch_sampler": Batches()}),
-    "plain batch sampler": lambda: (
-        tensors(),
-        {"batch_sampler": BatchSampler(SequentialSampler(range(11)), 3, True)},
-    ),
+    "plain batch sampler": lambda: (tensors(), {"batch_sampler": BatchSampler(SequentialSampler(range(11)), 3, True)}),
     "torch's weighted sampler": lambda: (
         Drawing(),
         {"batch_size": 4, "sampler": WeightedRandomSampler([1.0] * 23, 30)},

@@ -10,15 +10,11 @@ from torch.utils.data import DistributedSampler, IterableDataset, Subset
 
 from lit_loader import DataLoader, SequentialSampler, WeightedRandomSampler, is_duplicate
 from lit_loader.errors import BadSamplesWarning
-from tests.dying_sets import die, first_time
+from tests.support.dying_sets import die, first_time
 
 PROCESSES = {"num_workers": 2}
 THREADS = {"num_workers": 2, "worker_method": "thread"}
-BACKENDS = {
-    "inline": {},
-    "processes": PROCESSES,
-    "threads": THREADS,
-}
+BACKENDS = {"inline": {}, "processes": PROCESSES, "threads": THREADS}
 
 
 class Marked:
@@ -88,9 +84,7 @@ def test_unmarked_samples_are_each_index_once(backend, world_size, length):
     assert real(ranks) == list(range(length))
     assert len({len(rank) for rank in ranks}) == 1
     assert sum(map(len, ranks)) > length
-    assert [[mark for _, mark in rank] for rank in ranks] == [
-        sorted(mark for _, mark in rank) for rank in ranks
-    ]
+    assert [[mark for _, mark in rank] for rank in ranks] == [sorted(mark for _, mark in rank) for rank in ranks]
 
 
 @pytest.mark.parametrize("workers", [{}, PROCESSES, THREADS], ids=["inline", "processes", "threads"])

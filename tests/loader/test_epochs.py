@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import BatchSampler, DistributedSampler
 
 from lit_loader import DataLoader, RandomSampler
-from tests.toys import Drawing, plain
+from tests.support.toys import Drawing, plain
 
 
 def loader(**arguments):
@@ -26,9 +26,7 @@ def batches(iterable):
     return [plain(batch) for batch in iterable]
 
 
-@pytest.mark.parametrize(
-    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str
-)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_each_pass_is_the_next_epoch(workers):
     with loader(**workers) as it:
         assert [batches(it) for _ in range(3)] == [epoch(n) for n in range(3)]
@@ -42,9 +40,7 @@ def test_iter_alone_changes_nothing(num_workers):
     assert batches(it) == epoch(0)
 
 
-@pytest.mark.parametrize(
-    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str
-)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_two_live_iterators_have_an_epoch_each(workers):
     with loader(**workers) as it:
         first = iter(it)
@@ -108,9 +104,7 @@ def test_a_seed_of_the_samplers_own_decides_the_order_and_not_the_augmentation()
     assert own != epoch(0)
 
 
-@pytest.mark.parametrize(
-    "clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"]
-)
+@pytest.mark.parametrize("clone", [copy.deepcopy, lambda it: pickle.loads(pickle.dumps(it))], ids=["copy", "pickle"])
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "persistent_workers": True}], ids=str)
 def test_a_loader_is_copied_while_it_is_iterated(clone, workers):
     with loader(**workers) as it:

@@ -10,7 +10,7 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
 from lit_loader.errors import LitLoaderError, WorkerDiedError
-from tests.toys import Drawing, Dying, Failing, Slow
+from tests.support.toys import Drawing, Dying, Failing, Slow
 
 SEEDS = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
@@ -76,8 +76,7 @@ def test_a_timeout_is_raised_and_the_iteration_may_go_on(seed):
 
 @SEEDS
 @pytest.mark.parametrize(
-    ("signal_number", "told"),
-    [(None, "exit code 3"), (signal.SIGKILL, "SIGKILL"), (signal.SIGUSR1, "SIGUSR1")],
+    ("signal_number", "told"), [(None, "exit code 3"), (signal.SIGKILL, "SIGKILL"), (signal.SIGUSR1, "SIGUSR1")]
 )
 def test_a_dead_worker_is_named_with_its_signal(seed, signal_number, told):
     loader = DataLoader(Dying(5, signal_number), num_workers=2, seed=seed, max_worker_restarts=0)
@@ -108,9 +107,7 @@ class Exceptions(Dataset):
 
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize(
-    "workers",
-    [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}],
-    ids=["inline", "fork", "thread"],
+    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "fork", "thread"]
 )
 def test_an_exception_that_a_sample_returns_is_delivered_and_not_raised(workers, seed):
     actual = list(DataLoader(Exceptions(), batch_size=None, seed=seed, **workers))
@@ -118,9 +115,7 @@ def test_an_exception_that_a_sample_returns_is_delivered_and_not_raised(workers,
     assert [error.args for error in actual] == [(0,), (1,), (2,), (3,)]
 
 
-@pytest.mark.parametrize(
-    "workers", [{}, {"num_workers": 3}, {"num_workers": 3, "worker_method": "thread"}], ids=str
-)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 3}, {"num_workers": 3, "worker_method": "thread"}], ids=str)
 @pytest.mark.parametrize("first", [0, 3])
 def test_first_of_several_errors_in_a_batch_is_raised_and_iteration_continues(workers, first):
     dataset = Failing({first: KeyError("first"), first + 2: ValueError("second")}, 12)
@@ -132,9 +127,7 @@ def test_first_of_several_errors_in_a_batch_is_raised_and_iteration_continues(wo
         next(iterator)
 
 
-@pytest.mark.parametrize(
-    "workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str
-)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
 def test_an_error_of_a_collate_function_of_ours_has_its_own_type(workers):
     ragged = [torch.zeros(2), torch.zeros(3), torch.zeros(2), torch.zeros(2)]
     iterator = iter(DataLoader(ragged, batch_size=2, seed=0, **workers))

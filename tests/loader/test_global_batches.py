@@ -14,7 +14,7 @@ from torch.utils.data import BatchSampler, DistributedSampler
 from lit_loader import DataLoader, is_duplicate
 from lit_loader.samplers import RandomSampler, num_batches, rank_batch
 from lit_loader.samplers.custom_ranks import GlobalBatches, find_global_batches, rank_part, shards_itself
-from tests.resume.sets import Numbers, Shuffled
+from tests.support.resume_sets import Numbers, Shuffled
 
 WORLDS = range(1, 6)
 sizes = st.integers(1, 5)
@@ -43,12 +43,7 @@ def test_a_sequence_of_indices_is_cut_as_an_order_is(length, batch_size, drop_la
     for world_size in WORLDS:
         for rank in range(world_size):
             actual = parts(
-                order.tolist(),
-                rank,
-                world_size,
-                size=batch_size * world_size,
-                drop_last=drop_last,
-                of_batches=False,
+                order.tolist(), rank, world_size, size=batch_size * world_size, drop_last=drop_last, of_batches=False
             )
             assert len(actual) == num_batches(length, world_size=world_size, **cut)
             for number, (index, first, told) in enumerate(actual):
@@ -71,9 +66,7 @@ def test_so_are_single_samples(length, seed):
         flat = [part for together in zip(*ranks, strict=True) for part in together]
         assert [index for index, _, _ in flat[:length]] == order
         assert [first for _, first, _ in flat] == list(range(len(flat)))
-        assert [index for index, _, _ in flat[length:]] == [
-            order[n % length] for n in range(len(flat) - length)
-        ]
+        assert [index for index, _, _ in flat[length:]] == [order[n % length] for n in range(len(flat) - length)]
         assert all(told == length for _, _, told in flat[length:])
 
 

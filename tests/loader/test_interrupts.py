@@ -12,9 +12,9 @@ import pytest
 from lit_loader import DataLoader
 from lit_loader.engine.channels import FrameReader
 from lit_loader.memory import Slots
-from tests.loader.slot_sets import Large, loader_of
-from tests.scheduled_set import Draws
-from tests.toys import Slow, plain
+from tests.support.scheduled_set import Draws
+from tests.support.slot_sets import Large, loader_of
+from tests.support.toys import Slow, plain
 
 
 @pytest.mark.parametrize("persistent", [False, True])
@@ -91,9 +91,7 @@ def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
 def test_a_signal_handler_takes_the_batch_that_is_waited_for_and_the_wait_goes_on_for_the_next(worker_method):
     with DataLoader(Slow(0.2, 6), num_workers=1, seed=0, worker_method=worker_method) as loader:
         iterator = iter(loader)
-        actual = [
-            int(next(iterator))
-        ]  # a signal while processes are forked would fork within the hooks of a fork
+        actual = [int(next(iterator))]  # a signal while processes are forked would fork within the hooks of a fork
         before = signal.signal(signal.SIGALRM, lambda *_: actual.append(int(next(iterator))))
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1)

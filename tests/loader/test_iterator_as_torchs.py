@@ -47,9 +47,7 @@ def test_iterator_is_an_instance_of_torchs_base_class_and_cannot_be_pickled(back
 @pytest.mark.parametrize("seed", [None, 1])
 @pytest.mark.parametrize("mode", ["max_size_cycle", "min_size", "max_size", "sequential"])
 def test_lightnings_combined_loader_is_pickled_while_it_is_iterated(mode, seed):
-    combined = CombinedLoader(
-        {"a": DataLoader(list(range(8)), seed=seed), "b": DataLoader([1, 2], seed=seed)}, mode
-    )
+    combined = CombinedLoader({"a": DataLoader(list(range(8)), seed=seed), "b": DataLoader([1, 2], seed=seed)}, mode)
     next(iter(combined))
     copy = pickle.loads(pickle.dumps(combined))
     assert len(list(copy)) == len(list(combined))

@@ -8,7 +8,7 @@ from torch.utils.data import BatchSampler, Dataset, DistributedSampler, Iterable
 
 from lit_loader import DataLoader, RandomSampler
 from lit_loader.seeding import EpochKeys, RngPurpose, preserved_generators, seed_generators
-from tests.toys import Drawing, collate_with_draw
+from tests.support.toys import Drawing, collate_with_draw
 
 
 def drawn(key):
@@ -45,9 +45,7 @@ def test_collate_functions_draw_from_their_batchs_key(num_workers, batch_size, r
     )
     for epoch in range(2):
         actual = [draw.tolist() for _, draw in loader]
-        assert actual == [
-            drawn(EpochKeys(7, epoch).key(RngPurpose.BATCH, n * 2 + rank)) for n in range(len(actual))
-        ]
+        assert actual == [drawn(EpochKeys(7, epoch).key(RngPurpose.BATCH, n * 2 + rank)) for n in range(len(actual))]
 
 
 def test_a_kept_worker_uses_the_keys_of_each_epoch():
@@ -66,13 +64,7 @@ def test_a_kept_worker_uses_the_keys_of_each_epoch():
 def test_custom_samplers_of_ranks_share_no_keys(sampler):
     def draws(rank):
         loader = DataLoader(
-            Draws(),
-            batch_size=2,
-            sampler=sampler(rank),
-            seed=1,
-            rank=rank,
-            world_size=2,
-            collate_fn=collate_with_draw,
+            Draws(), batch_size=2, sampler=sampler(rank), seed=1, rank=rank, world_size=2, collate_fn=collate_with_draw
         )
         return {tuple(draw.tolist()) for samples, own in loader for draw in (*samples, own)}
 

@@ -13,7 +13,7 @@ from lit_loader import DataLoader
 from lit_loader.engine import fetch
 from lit_loader.loader.resume.epochs import EpochState
 from lit_loader.seeding import ThreadScope, draw_modes, generators, sample_rng
-from tests.toys import plain
+from tests.support.toys import plain
 
 NUM_BATCHES = 6
 
@@ -80,8 +80,7 @@ def by_indices(batches):
 
 def without_process_wide(batches):
     return [
-        {name: part for name, part in batch.items() if name not in ("numpy", "python", "gauss")}
-        for batch in batches
+        {name: part for name, part in batch.items() if name not in ("numpy", "python", "gauss")} for batch in batches
     ]
 
 

@@ -12,8 +12,8 @@ import pytest
 
 from lit_loader import DataLoader, RandomSampler, SequentialSampler
 from lit_loader.collate.default import default_collate, default_convert
-from tests.scheduled_set import Counted, Draws
-from tests.toys import plain
+from tests.support.scheduled_set import Counted, Draws
+from tests.support.toys import plain
 
 METHODS = pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 
@@ -129,9 +129,7 @@ class TestTheNextEpochIsDropped:
             else:
                 assert len(it) == 4
 
-    @pytest.mark.parametrize(
-        ("name", "value"), [("in_order", False), ("prefetch_factor", 1), ("timeout", 50.0)]
-    )
+    @pytest.mark.parametrize(("name", "value"), [("in_order", False), ("prefetch_factor", 1), ("timeout", 50.0)])
     def test_when_an_argument_changed(self, method, name, value, tmp_path):
         dataset = Counted(tmp_path / "made")
         with loader(dataset, worker_method=method) as it:

@@ -6,7 +6,7 @@ import pytest
 import torch.utils.data.dataloader as torch_dataloader
 
 from lit_loader import DataLoader
-from tests.toys import Drawing, Stream
+from tests.support.toys import Drawing, Stream
 
 
 @pytest.fixture(autouse=True)
@@ -30,12 +30,7 @@ def test_the_fixture_does_forbid_torchs():
 @pytest.mark.parametrize("batch_size", [3, None])
 @pytest.mark.parametrize(
     "workers",
-    [
-        {},
-        {"num_workers": 2},
-        {"num_workers": 2, "persistent_workers": True},
-        {"num_workers": 2, "in_order": False},
-    ],
+    [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}, {"num_workers": 2, "in_order": False}],
     ids=str,
 )
 def test_every_mode_runs_on_our_engine(seed, dataset, batch_size, workers):

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from lit_loader import DataLoader
 from lit_loader.engine import worker_process
 from lit_loader.errors import WorkerDiedError
-from tests.toys import Drawing, Slow, Stream, plain
+from tests.support.toys import Drawing, Slow, Stream, plain
 
 
 def test_a_loop_broken_off_with_much_queued_ends_at_once():
@@ -41,9 +41,7 @@ def test_batches_larger_than_any_pipe_come_in_order():
 
 
 def test_a_broken_off_pass_leaves_no_work_to_kept_workers():
-    with DataLoader(
-        Slow(0.4, 40), num_workers=1, prefetch_factor=8, persistent_workers=True, seed=1
-    ) as loader:
+    with DataLoader(Slow(0.4, 40), num_workers=1, prefetch_factor=8, persistent_workers=True, seed=1) as loader:
         for _ in loader:
             break
         start = time.monotonic()
@@ -137,9 +135,7 @@ def test_a_death_is_seen_though_a_process_the_worker_forked_lives_on(seed):
 
 def test_iterators_collected_in_the_middle_of_anything_do_no_harm():
     """Finalizers of abandoned iterators, in cycles, run at every point of the others' calls."""
-    loader = DataLoader(
-        Drawing(60), batch_size=2, num_workers=2, persistent_workers=True, shuffle=True, seed=1
-    )
+    loader = DataLoader(Drawing(60), batch_size=2, num_workers=2, persistent_workers=True, shuffle=True, seed=1)
     expected = DataLoader(Drawing(60), batch_size=2, shuffle=True, seed=1)
     threshold = gc.get_threshold()
     try:
@@ -296,9 +292,7 @@ def test_no_more_is_made_ahead_than_prefetch_factor_says(seed, tmp_path):
 
     iterator = iter(DataLoader(Counted(), num_workers=2, prefetch_factor=3, **seed))
     next(iterator)
-    expected = (
-        9 if seed else 7
-    )  # the one that was delivered, three a worker and, with a seed, one in each hand
+    expected = 9 if seed else 7  # the one that was delivered, three a worker and, with a seed, one in each hand
     deadline = time.monotonic() + 10
     while made.stat().st_size < expected and time.monotonic() < deadline:
         time.sleep(0.02)

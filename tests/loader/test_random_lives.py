@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.scheduling_chaos import live
+from tests.support.scheduling_chaos import live
 
 
 @pytest.mark.timeout(120)

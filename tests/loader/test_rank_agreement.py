@@ -1,6 +1,6 @@
 """Guarantee: ranks that get other things from a user's sampler are refused by name, on all of them, once for a loader.
 
-Ranks are threads here; `tests/lightning/test_ddp.py` has the same on processes.
+Ranks are threads here; `tests/loader/lightning/test_ddp.py` has the same on processes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from torch.utils.data import DistributedSampler
 from lit_loader import DataLoader
 from lit_loader.loader import data_loader as loader_module
 from lit_loader.samplers.custom_ranks import check_equal_lengths, checked_alike
-from tests.resume.sets import BATCH, SIZE, Numbers, Shuffled, StatefulSampler, assert_same, epochs
+from tests.support.resume_sets import BATCH, SIZE, Numbers, Shuffled, StatefulSampler, assert_same, epochs
 
 
 class Group:
@@ -65,9 +65,7 @@ def test_different_indices_raise_on_every_rank_with_all_values():
     for error in compared([[[0, 2]], [[1, 3]]], num_batches=[1, 1]):
         text = str(error)
         assert isinstance(error, ValueError)
-        assert text.startswith(
-            "Mine gives different indices on different ranks (rank 0: num_batches=1, digest="
-        )
+        assert text.startswith("Mine gives different indices on different ranks (rank 0: num_batches=1, digest=")
         assert "first=[[0, 2]]; rank 1: num_batches=1" in text
         assert "first=[[1, 3]])" in text
         assert "`rank` and `num_replicas`" in text
@@ -109,9 +107,7 @@ def test_a_sampler_that_raises_on_one_rank_leaves_no_other_waiting():
 def test_parts_of_their_own_need_equal_lengths_alone():
     assert on_ranks(lambda rank, gather: check_equal_lengths("Mine", 3, gather)) == [None, None]
     for error in on_ranks(lambda rank, gather: check_equal_lengths("Mine", 3 + rank, gather)):
-        assert "Mine gives different numbers of batches on different ranks (rank 0: 3; rank 1: 4)" in str(
-            error
-        )
+        assert "Mine gives different numbers of batches on different ranks (rank 0: 3; rank 1: 4)" in str(error)
 
 
 # -- in a loader ------------------------------------------------------------------------------------------
@@ -156,9 +152,7 @@ def test_a_loader_compares_in_its_first_epoch_and_gets_the_same_batches(which, w
     assert len(alone) == 1
     next(iter(copy.deepcopy(loader)))
     assert len(alone) == 2  # a copy is a loader of its own
-    expected = [
-        DataLoader(Numbers(), sampler=SAMPLERS[which](), batch_size=BATCH, seed=3, rank=0, world_size=2)
-    ]
+    expected = [DataLoader(Numbers(), sampler=SAMPLERS[which](), batch_size=BATCH, seed=3, rank=0, world_size=2)]
     expected[0]._epochs.ranks_compared = True  # as if it had compared
     assert_same(actual, epochs(expected[0], 2))
     assert len(alone) == 2

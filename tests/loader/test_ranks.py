@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler
-from tests.toys import Drawing
+from tests.support.toys import Drawing
 
 
 def indices(**arguments):

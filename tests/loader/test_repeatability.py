@@ -21,7 +21,7 @@ from torchvision import tv_tensors
 from lit_loader import DataLoader, sample_rng
 from lit_loader.engine.repeatability import NUM_CHECKED, find_difference
 from lit_loader.errors import PrivateGeneratorWarning
-from tests.toys import plain
+from tests.support.toys import plain
 
 
 @pytest.fixture(autouse=True)
@@ -149,12 +149,7 @@ def test_eight_samples_of_a_datasets_first_epoch_are_made_twice_and_no_more(work
 
 @pytest.mark.parametrize(
     ("arguments", "seconds"),
-    [
-        ({"check_repeatability": False}, 0.0),
-        ({"seed": None}, 0.0),
-        ({"rank": 1, "world_size": 2}, 0.0),
-        ({}, 0.3),
-    ],
+    [({"check_repeatability": False}, 0.0), ({"seed": None}, 0.0), ({"rank": 1, "world_size": 2}, 0.0), ({}, 0.3)],
     ids=["switched off", "unseeded", "another rank", "slow samples"],
 )
 def test_samples_are_made_once(arguments, seconds, tmp_path):

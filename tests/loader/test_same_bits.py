@@ -12,8 +12,8 @@ from torch.utils.data import Subset, random_split
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, WeightedRandomSampler
 from lit_loader.collate import default_collate
 from lit_loader.seeding import generators
-from tests.scheduled_set import Draws as DrawsInThreads
-from tests.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
+from tests.support.scheduled_set import Draws as DrawsInThreads
+from tests.support.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
 
 
 class DrawnTogether(DrawsInThreads):
@@ -192,9 +192,7 @@ def test_subset_is_unwrapped_so_that_a_split_keeps_keys_for_each_sample():
 def test_batch_size_does_not_change_a_samples_bits(num_workers):
     def by_index(batch_size):
         actual = {}
-        for batch in DataLoader(
-            Drawing(), batch_size=batch_size, shuffle=True, seed=2, num_workers=num_workers
-        ):
+        for batch in DataLoader(Drawing(), batch_size=batch_size, shuffle=True, seed=2, num_workers=num_workers):
             indices = torch.as_tensor(batch["index"]).reshape(-1).tolist()
             draws = batch["torch"].reshape(-1, 3).tolist()
             actual.update(zip(indices, draws, strict=True))

@@ -13,8 +13,8 @@ from torch.utils.data import Dataset
 
 from lit_loader import DataLoader, get_worker_info
 from lit_loader.engine import processes, worker_process
-from tests.scheduled_set import Counted, Draws, Gated
-from tests.toys import Slow
+from tests.support.scheduled_set import Counted, Draws, Gated
+from tests.support.toys import Slow
 
 METHODS = pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 
@@ -50,12 +50,7 @@ class TestOneWorkerIsStuckInASample:
     def test_and_out_of_order_the_others_are_delivered(self, method):
         gate = event(method)
         loader = DataLoader(
-            Gated({2: gate}, 16),
-            batch_size=2,
-            num_workers=2,
-            seed=0,
-            worker_method=method,
-            in_order=False,
+            Gated({2: gate}, 16), batch_size=2, num_workers=2, seed=0, worker_method=method, in_order=False
         )
         iterator = iter(loader)
         actual = [next(iterator).tolist() for _ in range(7)]
@@ -182,11 +177,7 @@ def test_an_index_that_cannot_be_pickled_fails_its_batch_alone(method, seed):
             return index() if callable(index) else index
 
     loader = DataLoader(
-        Named(),
-        batch_sampler=[[0, 1], [2, lambda: 3], [3, 0]],
-        num_workers=2,
-        seed=seed,
-        worker_method=method,
+        Named(), batch_sampler=[[0, 1], [2, lambda: 3], [3, 0]], num_workers=2, seed=seed, worker_method=method
     )
     iterator = iter(loader)
     assert next(iterator).tolist() == [0, 1]
@@ -253,9 +244,7 @@ def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_mean
 @METHODS
 def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_wait(method):
     gate = event(method)
-    with DataLoader(
-        Gated({0: gate}), num_workers=1, seed=0, worker_method=method, persistent_workers=True
-    ) as loader:
+    with DataLoader(Gated({0: gate}), num_workers=1, seed=0, worker_method=method, persistent_workers=True) as loader:
         iterator = iter(loader)
         seen = []
         waiting = threading.Thread(target=lambda: seen.append(next(iterator, "the end")))

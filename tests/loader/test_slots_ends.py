@@ -15,13 +15,9 @@ from torch.utils.data import IterableDataset
 
 from lit_loader import DataLoader
 from lit_loader.errors import WorkerDiedError
-from tests.loader.slot_sets import Large, is_right, loader_of, num_mappings, slots_of, used_bytes
+from tests.support.slot_sets import Large, is_right, loader_of, num_mappings, slots_of, used_bytes
 
-WAYS = {
-    "whole": {},
-    "seeded": {"seed": 1},
-    "in order of arrival": {"in_order": False},
-}
+WAYS = {"whole": {}, "seeded": {"seed": 1}, "in order of arrival": {"in_order": False}}
 each_way = pytest.mark.parametrize("arguments", WAYS.values(), ids=WAYS)
 
 

@@ -15,15 +15,7 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.memory import Slots
-from tests.loader.slot_sets import (
-    Large,
-    is_right,
-    loader_of,
-    memfds_of,
-    num_mappings,
-    slots_of,
-    used_bytes,
-)
+from tests.support.slot_sets import Large, is_right, loader_of, memfds_of, num_mappings, slots_of, used_bytes
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
@@ -102,9 +94,7 @@ def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and
                     old, was_right = held.pop(draw.randrange(len(held)))
                     wrong += not (was_right and is_right(old))
                 del batch, kept
-            facts.append(
-                (slots_of(loader)._num_slots < 40, len(os.listdir("/proc/self/fd")), num_mappings() < 40)
-            )
+            facts.append((slots_of(loader)._num_slots < 40, len(os.listdir("/proc/self/fd")), num_mappings() < 40))
     assert wrong == 0
     assert len(set(facts)) == 1
     assert facts[0][0]
@@ -201,7 +191,7 @@ def test_a_script_that_ends_with_batches_in_hand_ends_quietly():
     text = """
 import os, torch
 from lit_loader import DataLoader
-from tests.loader.slot_sets import Large
+from tests.support.slot_sets import Large
 loader = DataLoader(Large(), batch_size=4, num_workers=2, seed=0)
 iterator = iter(loader)
 held = [next(iterator), next(iterator)]
@@ -224,17 +214,12 @@ def test_memory_of_main_process_and_workers_stays_at_what_is_in_use():
             for batch in loader:
                 assert is_right(batch)
             processes = [psutil.Process(), *psutil.Process().children()]
-            sizes.append(
-                sum(process.memory_full_info().pss for process in processes if is_ours(process, loader))
-            )
+            sizes.append(sum(process.memory_full_info().pss for process in processes if is_ours(process, loader)))
         assert sizes[-1] < sizes[0] * 1.05 + (8 << 20)
 
 
 def is_ours(process, loader):
-    return process.pid in [
-        os.getpid(),
-        *(worker.process.pid for worker in loader._worker_manager._kept._workers),
-    ]
+    return process.pid in [os.getpid(), *(worker.process.pid for worker in loader._worker_manager._kept._workers)]
 
 
 def test_a_loader_without_slots_is_used_in_the_same_way(monkeypatch):

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from lit_loader.memory import slot_writer, slots
-from tests.loader.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
+from tests.support.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
@@ -51,7 +51,7 @@ def in_a_process(text, *, timeout_s=120):
 
 LIMITED = """
 import os, resource
-from tests.loader.slot_sets import is_right, Large, loader_of
+from tests.support.slot_sets import is_right, Large, loader_of
 
 used = 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
 for limit in (
@@ -87,7 +87,7 @@ assert libc.mount(None, b"/", None, 0x44000, None) == 0  # that nobody else sees
 assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m") == 0
 stat = os.statvfs("/dev/shm")
 assert stat.f_blocks * stat.f_frsize == 64 << 20
-from tests.loader.slot_sets import Large, is_right, loader_of
+from tests.support.slot_sets import Large, is_right, loader_of
 with loader_of(Large(8, (25_000, 167)), prefetch_factor=1) as loader:
     batches = list(loader)
     print(len(batches), all(map(is_right, batches)), sum(t.nbytes for t in batches[0]) // 10**6, os.listdir("/dev/shm"))

@@ -7,7 +7,7 @@ import os
 import pytest
 import torch
 
-from tests.loader.slot_sets import LargeDraws, loader_of, slots_of
+from tests.support.slot_sets import LargeDraws, loader_of, slots_of
 
 NAMES = ("torch", "numpy", "python", "index")
 
@@ -35,11 +35,7 @@ def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monk
     if pipe:
         monkeypatch.delattr(os, "memfd_create")
     with loader_of(
-        LargeDraws(13),
-        num_workers=num_workers,
-        seed=5,
-        shuffle=True,
-        multiprocessing_context=method,
+        LargeDraws(13), num_workers=num_workers, seed=5, shuffle=True, multiprocessing_context=method
     ) as loader:
         assert_same_bits(epochs(loader), inline)
         if pipe:
@@ -49,9 +45,7 @@ def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monk
 
 
 def test_spawned_workers_write_to_the_same_slots(inline):
-    with loader_of(
-        LargeDraws(13), num_workers=1, seed=5, shuffle=True, multiprocessing_context="spawn"
-    ) as loader:
+    with loader_of(LargeDraws(13), num_workers=1, seed=5, shuffle=True, multiprocessing_context="spawn") as loader:
         assert_same_bits(epochs(loader), inline)
         assert slots_of(loader).kept_bytes == 0
         assert slots_of(loader)._num_slots > 0

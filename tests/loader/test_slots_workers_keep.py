@@ -10,7 +10,7 @@ from lit_loader import DataLoader
 from lit_loader.collate import default_collate
 from lit_loader.memory import batch_memory
 from lit_loader.memory.mapping import Mapping
-from tests.loader.slot_sets import SHAPE, Large, is_right, loader_of, slots_of
+from tests.support.slot_sets import SHAPE, Large, is_right, loader_of, slots_of
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
 
@@ -25,8 +25,7 @@ class Keeping(Large):
 
     def __getitem__(self, index):
         changed = sum(
-            not bool((one == value).all() and (other == value).all())
-            for one, other, value in self.kept.values()
+            not bool((one == value).all() and (other == value).all()) for one, other, value in self.kept.values()
         )
         if self.spoils and len(self.kept) >= 4:
             last = list(self.kept)[-4]
@@ -204,9 +203,7 @@ class Uneven:
 @EACH_SEED
 @pytest.mark.parametrize("dataset", [Large(), Batches()], ids=["one by one", "made at once"])
 def test_uneven_batches(dataset, seed):
-    with DataLoader(
-        dataset, batch_sampler=Uneven(), num_workers=2, persistent_workers=True, seed=seed
-    ) as loader:
+    with DataLoader(dataset, batch_sampler=Uneven(), num_workers=2, persistent_workers=True, seed=seed) as loader:
         for _ in range(3):
             kept = list(loader)
             assert [len(batch[2]) for batch in kept] == [1, 7, 2, 16, 3, 1, 10, 24]

@@ -16,7 +16,7 @@ from torch.utils.data import Dataset, IterableDataset
 from lit_loader import DataLoader, sample_rng
 from lit_loader.errors import SharedGeneratorWarning
 from lit_loader.seeding import SharedDrawCheck, preserved_generators
-from tests.toys import plain
+from tests.support.toys import plain
 
 
 class Draws(Dataset):
@@ -61,9 +61,7 @@ def own():
 
 
 def threads(dataset, **arguments):
-    return DataLoader(
-        dataset, **{"batch_size": 2, "seed": 1, "num_workers": 2, "worker_method": "thread", **arguments}
-    )
+    return DataLoader(dataset, **{"batch_size": 2, "seed": 1, "num_workers": 2, "worker_method": "thread", **arguments})
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])

@@ -8,8 +8,8 @@ import pytest
 import torch.utils.data as torch_data
 from torch.utils.data import IterableDataset
 
-from tests.loader.in_threads import threads
-from tests.toys import Failing, Slow
+from tests.support.in_threads import threads
+from tests.support.toys import Failing, Slow
 
 seeds = pytest.mark.parametrize("seed", [None, 1])
 
@@ -22,14 +22,7 @@ class TwoArgumentError(Exception):
 @seeds
 @pytest.mark.parametrize(
     "error",
-    [
-        ValueError("no"),
-        KeyError("key"),
-        OSError(2, "gone"),
-        SystemExit(3),
-        KeyboardInterrupt(),
-        TwoArgumentError(1, 2),
-    ],
+    [ValueError("no"), KeyError("key"), OSError(2, "gone"), SystemExit(3), KeyboardInterrupt(), TwoArgumentError(1, 2)],
     ids=lambda error: type(error).__name__,
 )
 def test_an_error_keeps_its_type_and_names_the_thread(error, seed):

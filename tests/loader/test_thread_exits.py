@@ -16,13 +16,11 @@ from pathlib import Path
 import pytest
 
 from lit_loader import DataLoader
-from tests.toys import Drawing, Slow
+from tests.support.toys import Drawing, Slow
 
 
 def threads(dataset, **arguments):
-    return DataLoader(
-        dataset, **{"batch_size": 2, "num_workers": 2, "worker_method": "thread", "seed": 1, **arguments}
-    )
+    return DataLoader(dataset, **{"batch_size": 2, "num_workers": 2, "worker_method": "thread", "seed": 1, **arguments})
 
 
 def in_a_fork(check):
@@ -128,9 +126,7 @@ SCRIPT = """
 
 def script(tmp_path, then, *, seconds=0.01, seed=1, persistent=True):
     path = tmp_path / "script.py"
-    path.write_text(
-        textwrap.dedent(SCRIPT.format(seconds=seconds, seed=seed, persistent=persistent, then=then))
-    )
+    path.write_text(textwrap.dedent(SCRIPT.format(seconds=seconds, seed=seed, persistent=persistent, then=then)))
     process = subprocess.Popen(
         [sys.executable, str(path)],
         stdout=subprocess.PIPE,
@@ -145,10 +141,7 @@ def script(tmp_path, then, *, seconds=0.01, seed=1, persistent=True):
 
 @pytest.mark.parametrize(
     ("seconds", "then"),
-    [
-        pytest.param(0.01, "sys.exit(7)", marks=pytest.mark.soak),
-        (60, "time.sleep(0.5); sys.exit(7)"),
-    ],
+    [pytest.param(0.01, "sys.exit(7)", marks=pytest.mark.soak), (60, "time.sleep(0.5); sys.exit(7)")],
 )
 @pytest.mark.parametrize("persistent", [True, pytest.param(False, marks=pytest.mark.soak)])
 def test_an_interpreter_exits_with_a_live_iterator_and_stuck_threads(tmp_path, seconds, then, persistent):

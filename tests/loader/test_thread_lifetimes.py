@@ -30,9 +30,7 @@ def gone(within_s=2.0):
 
 
 def threads(dataset, **arguments):
-    return DataLoader(
-        dataset, **{"batch_size": 2, "num_workers": 2, "worker_method": "thread", "seed": 1, **arguments}
-    )
+    return DataLoader(dataset, **{"batch_size": 2, "num_workers": 2, "worker_method": "thread", "seed": 1, **arguments})
 
 
 @pytest.mark.parametrize("seed", [None, 1])

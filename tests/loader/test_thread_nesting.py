@@ -10,8 +10,8 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader, get_worker_info
-from tests.loader.in_threads import Calls, as_list, threads
-from tests.toys import plain
+from tests.support.in_threads import Calls, as_list, threads
+from tests.support.toys import plain
 
 seeds = pytest.mark.parametrize("seed", [None, 1])
 
@@ -55,10 +55,7 @@ def test_a_loader_inside_of_a_worker_threads_sample(nested, seed):
     def inside(index):
         before = torch.rand(1).item()
         inner = DataLoader(
-            Calls(lambda i: (get_worker_info().id, torch.rand(1).item()), 4),
-            seed=seed,
-            collate_fn=as_list,
-            **workers,
+            Calls(lambda i: (get_worker_info().id, torch.rand(1).item()), 4), seed=seed, collate_fn=as_list, **workers
         )
         actual = [sample for (sample,) in inner]
         assert get_worker_info() is not None
@@ -79,11 +76,7 @@ def test_a_loader_inside_of_a_worker_threads_sample(nested, seed):
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
 def test_a_thread_loader_inside_of_a_worker_process(method, persistent):
     loader = DataLoader(
-        NestedThreads(persistent),
-        seed=4,
-        num_workers=2,
-        multiprocessing_context=method,
-        collate_fn=as_list,
+        NestedThreads(persistent), seed=4, num_workers=2, multiprocessing_context=method, collate_fn=as_list
     )
     expected = [[plain(list(NestedThreads.inner()))]] * 4
     assert [[plain(sample) for sample in batch] for batch in loader] == expected

@@ -14,7 +14,7 @@ from lit_loader import DataLoader, DetectionDataModule, LandmarkDataModule, Mult
 from lit_loader.datasets import ShapesSource
 from lit_loader.seeding import draw_modes
 from lit_loader.transforms import classification_transforms, detection_transforms
-from tests.transforms.drawn import PAIRS, draw
+from tests.support.drawn_samples import PAIRS, draw
 
 SIDE = 40
 
@@ -56,9 +56,7 @@ def leaves(value):
     if isinstance(value, Image.Image):
         value = np.array(value)
     if isinstance(value, torch.Tensor | np.ndarray):
-        array = torch.as_tensor(
-            np.asarray(value.as_subclass(torch.Tensor) if torch.is_tensor(value) else value)
-        )
+        array = torch.as_tensor(np.asarray(value.as_subclass(torch.Tensor) if torch.is_tensor(value) else value))
         yield (type(value).__name__, str(array.dtype), tuple(array.shape), array.numpy().tobytes())
     elif isinstance(value, dict):
         for name in value:
@@ -197,9 +195,7 @@ class MixedUp:
 @pytest.mark.parametrize("mix", [v2.MixUp(num_classes=3), v2.CutMix(num_classes=3)], ids=["mixup", "cutmix"])
 def test_mixing_in_the_collate_function(mix):
     assert_same_in_threads(Transformed(v2.Identity()), collate_fn=MixedUp(mix), distinct=False)
-    assert (
-        len({str(batch[1]) for batch in batches(Transformed(v2.Identity()), 2, collate_fn=MixedUp(mix))}) > 1
-    )
+    assert len({str(batch[1]) for batch in batches(Transformed(v2.Identity()), 2, collate_fn=MixedUp(mix))}) > 1
 
 
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.SharedGeneratorWarning")

@@ -13,8 +13,8 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils.worker import _generate_state
 
 from lit_loader import DataLoader, get_worker_info
-from tests.loader.in_threads import Calls, threads
-from tests.toys import Stream, plain
+from tests.support.in_threads import Calls, threads
+from tests.support.toys import Stream, plain
 
 seeds = pytest.mark.parametrize("seed", [None, 1])
 
@@ -42,9 +42,7 @@ def test_each_thread_has_a_worker_info_of_its_own(seed):
 
 def test_the_info_is_there_in_worker_init_fn_and_names_its_worker():
     actual = []
-    loader = threads(
-        range(4), num_workers=3, worker_init_fn=lambda w: actual.append((w, get_worker_info().id))
-    )
+    loader = threads(range(4), num_workers=3, worker_init_fn=lambda w: actual.append((w, get_worker_info().id)))
     assert len(list(loader)) == 4
     assert sorted(actual) == [(0, 0), (1, 1), (2, 2)]
 

@@ -19,7 +19,7 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.engine import worker_process
-from tests.toys import Drawing, Pids, Slow
+from tests.support.toys import Drawing, Pids, Slow
 
 
 def workers_of(process=None):
@@ -113,7 +113,7 @@ def test_a_sample_in_hand_does_not_keep_workers_for_long(monkeypatch):
 SCRIPT = """
     import sys, torch
     from lit_loader import DataLoader
-    from tests.toys import Slow
+    from tests.support.toys import Slow
     if __name__ == "__main__":
         loader = DataLoader(Slow({seconds}), num_workers=2, seed={seed}, multiprocessing_context="{method}",
                             persistent_workers=True)
@@ -134,9 +134,7 @@ def script(tmp_path, then="input()", *, seconds=0.01, method="fork", seed=1):
         stderr=subprocess.PIPE,
         env=env,
         text=True,
-        preexec_fn=lambda: signal.signal(
-            signal.SIGINT, signal.default_int_handler
-        ),  # ignored in the background
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),  # ignored in the background
     )
     assert process.stdout.readline() == "first\n"
     return process

@@ -10,7 +10,7 @@ from hydra.utils import instantiate
 
 from lit_loader.annotations.formats import write_annotations
 from lit_loader.app.composition import compose_config
-from tests.drawn_set import draw_set
+from tests.support.drawn_set import draw_set
 
 HERE = Path(__file__).parent
 

@@ -9,8 +9,8 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader, get_worker_info
-from tests.parity.backends import FORK, INLINE, THREAD, both_raise, close, each_of, events, length
-from tests.parity.datasets import Numbers, Samples, WorkerFacts, as_list
+from tests.support.parity_backends import FORK, INLINE, THREAD, both_raise, close, each_of, events, length
+from tests.support.parity_datasets import Numbers, Samples, WorkerFacts, as_list
 
 FIXED = ["batch_size", "batch_sampler", "sampler", "drop_last", "dataset", "persistent_workers"]
 
@@ -120,9 +120,7 @@ def test_a_context_may_be_given_by_name_or_as_one(value):
             assert loader.multiprocessing_context is None
 
 
-@pytest.mark.parametrize(
-    ("value", "kind"), [("nope", ValueError), (3, TypeError), (multiprocessing, TypeError)]
-)
+@pytest.mark.parametrize(("value", "kind"), [("nope", ValueError), (3, TypeError), (multiprocessing, TypeError)])
 def test_a_wrong_context_is_refused_when_it_is_set(value, kind):
     def change(loader):
         loader(Numbers(), num_workers=1).multiprocessing_context = value

@@ -11,8 +11,8 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
-from tests.parity.backends import EVERY, FORK, INLINE, THREAD, close, each_of, error_of, events
-from tests.parity.datasets import Numbers
+from tests.support.parity_backends import EVERY, FORK, INLINE, THREAD, close, each_of, error_of, events
+from tests.support.parity_datasets import Numbers
 
 
 def test_loader_is_torchs_class_by_isinstance_and_name():
@@ -50,9 +50,7 @@ def test_a_subclass_may_have_its_own_methods_and_attributes(backend):
     for kind, workers in backend.both:
         loader = subclass(kind)(Numbers(5), batch_size=2, times=3, **workers)
         loader.anything = [1]
-        actual.append(
-            (len(loader), [batch.tolist() for batch in loader], loader.after, loader.note, loader.anything)
-        )
+        actual.append((len(loader), [batch.tolist() for batch in loader], loader.after, loader.note, loader.anything))
         close(loader)
     assert actual[0] == actual[1]
     assert len(actual[0][1]) == 9
@@ -84,9 +82,7 @@ def test_the_profiler_shows_each_step_under_torchs_name(backend, seed):
             for _ in kind(Numbers(9), batch_size=4, **arguments):
                 pass
         return {
-            event.key: event.count
-            for event in profile.key_averages()
-            if event.key.startswith("enumerate(DataLoader)#")
+            event.key: event.count for event in profile.key_averages() if event.key.startswith("enumerate(DataLoader)#")
         }
 
     (torch_kind, torchs), (our_kind, ours) = backend.both
@@ -104,9 +100,7 @@ class Nested(Numbers):
         self.arguments = arguments
 
     def __getitem__(self, index):
-        return (
-            sum(batch.sum().item() for batch in self.kind(Numbers(4), batch_size=3, **self.arguments)) + index
-        )
+        return sum(batch.sum().item() for batch in self.kind(Numbers(4), batch_size=3, **self.arguments)) + index
 
 
 @each_of(INLINE, FORK)
@@ -144,6 +138,4 @@ def test_in_a_daemonic_process_it_works_inline_and_is_refused_workers(backend):
         theirs.close()
         ours.close()
     assert answers[0] == answers[1]
-    assert answers[0] == (
-        [0, 1, 2] if backend is INLINE else "daemonic processes are not allowed to have children"
-    )
+    assert answers[0] == ([0, 1, 2] if backend is INLINE else "daemonic processes are not allowed to have children")

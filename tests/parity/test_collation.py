@@ -10,15 +10,9 @@ from torch.utils.data._utils import collate as torch_module
 
 from lit_loader import DataLoader
 from lit_loader.collate import default_collate
-from tests.parity.backends import FORK, INLINE, THREAD, assert_alike, described, told
-from tests.parity.collate_samples import (
-    CHANGED_BY_TORCHS_WORKERS,
-    OTHERWISE_IN_TORCHS_WORKERS,
-    SAMPLES,
-    Marked,
-    Point,
-)
-from tests.parity.datasets import Samples
+from tests.support.collate_samples import CHANGED_BY_TORCHS_WORKERS, OTHERWISE_IN_TORCHS_WORKERS, SAMPLES, Marked, Point
+from tests.support.parity_backends import FORK, INLINE, THREAD, assert_alike, described, told
+from tests.support.parity_datasets import Samples
 
 # of torch: nested, sparse and quantized tensors are experimental or deprecated
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -74,9 +68,7 @@ def test_samples_of_every_type_are_converted_as_torch_does():
 
 
 def test_samples_of_every_type_are_converted_in_workers_as_torch_does():
-    assert_alike(
-        lambda: (every_sample(CHANGED_BY_TORCHS_WORKERS)[0], {"batch_size": None}), FORK, THREAD, num_epochs=1
-    )
+    assert_alike(lambda: (every_sample(CHANGED_BY_TORCHS_WORKERS)[0], {"batch_size": None}), FORK, THREAD, num_epochs=1)
 
 
 def test_conversion_is_torchs_own():
@@ -123,12 +115,6 @@ def test_an_entry_that_the_user_takes_away_is_missed(monkeypatch):
 
 
 def test_the_order_of_entries_decides_as_in_torch(monkeypatch):
-    monkeypatch.setitem(
-        torch_module.default_collate_fn_map, Marked, name_classes
-    )  # after Tensor, but the class itself
+    monkeypatch.setitem(torch_module.default_collate_fn_map, Marked, name_classes)  # after Tensor, but the class itself
     samples = SAMPLES["tensor subclass"]()
-    assert (
-        outcome(default_collate, samples)
-        == outcome(torch_collate, samples)
-        == described(["Marked", "Marked"])
-    )
+    assert outcome(default_collate, samples) == outcome(torch_collate, samples) == described(["Marked", "Marked"])

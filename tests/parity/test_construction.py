@@ -12,7 +12,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
-from tests.parity.datasets import Count, Numbers, Unsized
+from tests.support.parity_datasets import Count, Numbers, Unsized
 
 OTHER = object()
 
@@ -49,16 +49,11 @@ def outcome(kind, dataset, arguments):
     return "made"
 
 
-@pytest.mark.parametrize(
-    "dataset", [Numbers(), Unsized(), Count(3), []], ids=["map", "unsized", "iterable", "empty"]
-)
+@pytest.mark.parametrize("dataset", [Numbers(), Unsized(), Count(3), []], ids=["map", "unsized", "iterable", "empty"])
 @pytest.mark.parametrize("count", [1, 2, 3])
 def test_every_combination_is_made_or_refused_with_torchs_type_and_message(dataset, count):
     different = {
-        str(arguments): (
-            outcome(DataLoader, dataset, arguments),
-            outcome(TorchDataLoader, dataset, arguments),
-        )
+        str(arguments): (outcome(DataLoader, dataset, arguments), outcome(TorchDataLoader, dataset, arguments))
         for arguments in attempts(count)
         if outcome(DataLoader, dataset, arguments) != outcome(TorchDataLoader, dataset, arguments)
     }
@@ -98,9 +93,7 @@ def test_the_arguments_of_torch_are_taken_by_its_names_and_positions():
         assert (ours[name].kind, ours[name].default) == (item.kind, item.default)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{}, {"num_workers": 1}, {"batch_size": None}, {"shuffle": True}], ids=str
-)
+@pytest.mark.parametrize("arguments", [{}, {"num_workers": 1}, {"batch_size": None}, {"shuffle": True}], ids=str)
 @pytest.mark.parametrize("dataset", [Numbers(), Count(3)], ids=["map", "iterable"])
 def test_attributes_after_construction_are_torchs(dataset, arguments):
     if isinstance(dataset, Count):
@@ -157,6 +150,5 @@ def test_more_workers_than_cores_are_warned_about_when_made_and_when_iterated(mo
     assert ours == warned(TorchDataLoader)
     assert len(ours) == 3
     assert (
-        "will create 2 worker processes in total. Our suggested max number of worker in current system is 1"
-        in ours[0]
+        "will create 2 worker processes in total. Our suggested max number of worker in current system is 1" in ours[0]
     )

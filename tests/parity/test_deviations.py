@@ -16,9 +16,9 @@ from torch.utils.data.datapipes.iter import IterableWrapper
 
 from lit_loader import DataLoader
 from lit_loader.errors import UnsendableBatchError, WorkerDiedError
-from tests.parity.backends import FORK, THREAD, described, each_of, error_of, events
-from tests.parity.collate_samples import CHANGED_BY_TORCHS_WORKERS, OTHERWISE_IN_TORCHS_WORKERS, SAMPLES
-from tests.parity.datasets import Count, Numbers, Raising, Samples
+from tests.support.collate_samples import CHANGED_BY_TORCHS_WORKERS, OTHERWISE_IN_TORCHS_WORKERS, SAMPLES
+from tests.support.parity_backends import FORK, THREAD, described, each_of, error_of, events
+from tests.support.parity_datasets import Count, Numbers, Raising, Samples
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch, of DataPipes and of kinds of tensors
 
@@ -140,9 +140,7 @@ def without_place(actual):
 def test_tensors_that_torchs_shared_memory_changes_arrive_as_they_were(name):
     """Torch sends the storage, and forgets the conjugation, the sign or the quantizer."""
     sample = SAMPLES[name]()[0]
-    torchs, ours = (
-        events(iter(kind([sample], batch_size=None, **ONE))) for kind in (TorchDataLoader, DataLoader)
-    )
+    torchs, ours = (events(iter(kind([sample], batch_size=None, **ONE))) for kind in (TorchDataLoader, DataLoader))
     assert torchs[0] != described(sample)
     assert ours[0] == described(sample)
 
@@ -164,9 +162,7 @@ def test_views_of_one_tensor_arrive_with_memory_of_their_own():
 def test_a_batch_that_cannot_be_pickled_is_an_error():
     """Torch's queue prints it in the worker, and the main process waits for ever: here until its timeout."""
     arguments = {"collate_fn": lambda samples: lambda: samples, **ONE}
-    assert "timed out" in str(
-        error_of(next, iter(TorchDataLoader(Numbers(1), **{**arguments, "timeout": 0.5})))
-    )
+    assert "timed out" in str(error_of(next, iter(TorchDataLoader(Numbers(1), **{**arguments, "timeout": 0.5}))))
     error = error_of(next, iter(DataLoader(Numbers(1), **arguments)))
     assert type(error) is UnsendableBatchError
     assert "in DataLoader worker process 0" in str(error)
@@ -226,11 +222,7 @@ class Fails:
 
 def test_a_samplers_error_in_workers_comes_after_the_batches_before_it():
     """Torch raises it while it hands out a batch, which is lost."""
-    inline = [described(index) for index in range(3)] + [
-        ("raised", "LookupError", "the sampler broke"),
-        "end",
-        "end",
-    ]
+    inline = [described(index) for index in range(3)] + [("raised", "LookupError", "the sampler broke"), "end", "end"]
     arguments = {"sampler": Fails(), "batch_size": None}
     assert events(iter(DataLoader(Numbers(), **arguments))) == inline
     for backend in (FORK, THREAD):

@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch.utils.data import ChainDataset, ConcatDataset, Dataset, Subset, TensorDataset, random_split
 
-from tests.parity.backends import BREADTH, EVERY, FORK, INLINE, assert_alike
-from tests.parity.datasets import Count, Numbers, Samples, as_is, as_list
+from tests.support.parity_backends import BREADTH, EVERY, FORK, INLINE, assert_alike
+from tests.support.parity_datasets import Count, Numbers, Samples, as_is, as_list
 
 
 class ByBatch(Dataset):
@@ -82,14 +82,8 @@ DATASETS = {
     "batches of one": lambda: (Numbers(3), {}),
     "collate_fn": lambda: (Numbers(5), {"batch_size": 2, "collate_fn": as_list}),
     "collate_fn without batching": lambda: (Numbers(5), {"batch_size": None, "collate_fn": torch.tensor}),
-    "collate_fn that gives nothing": lambda: (
-        Numbers(5),
-        {"batch_size": 2, "collate_fn": lambda samples: None},
-    ),
-    "collate_fn that raises": lambda: (
-        Numbers(5),
-        {"batch_size": 2, "collate_fn": lambda samples: samples[9]},
-    ),
+    "collate_fn that gives nothing": lambda: (Numbers(5), {"batch_size": 2, "collate_fn": lambda samples: None}),
+    "collate_fn that raises": lambda: (Numbers(5), {"batch_size": 2, "collate_fn": lambda samples: samples[9]}),
     "zero-size samples": lambda: (Samples([torch.empty(0, 3)] * 4), {"batch_size": 3}),
     "samples of no dimension": lambda: (Samples(list(torch.arange(5.0))), {"batch_size": 2}),
     "8 MB samples": lambda: (Samples([torch.arange(2_000_000)] * 3), {"batch_size": 2, "collate_fn": sums}),
@@ -108,25 +102,11 @@ def sums(samples):
 
 
 # of these the workers' side is the same as of others
-INLINE_IS_ENOUGH = [
-    "list",
-    "string",
-    "dict",
-    "range",
-    "tensor",
-    "batches of one",
-    "empty, shuffled",
-    "a last batch",
-]
+INLINE_IS_ENOUGH = ["list", "string", "dict", "range", "tensor", "batches of one", "empty, shuffled", "a last batch"]
 INLINE_IS_ENOUGH += [
     name for name in DATASETS if name.startswith(("as large", "smaller", "zero-size", "samples of no"))
 ]
-INLINE_IS_ENOUGH += [
-    "subset of a subset",
-    "subset without batching",
-    "getitems that is an attribute",
-    "concatenation",
-]
+INLINE_IS_ENOUGH += ["subset of a subset", "subset without batching", "getitems that is an attribute", "concatenation"]
 # of these nearly so
 WORKERS_IN_THE_SOAK = [
     "getitems, shuffled",

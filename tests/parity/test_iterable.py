@@ -7,7 +7,7 @@ import itertools
 import pytest
 from torch.utils.data import IterableDataset
 
-from tests.parity.backends import (
+from tests.support.parity_backends import (
     BREADTH,
     EVERY,
     FORK,
@@ -19,7 +19,7 @@ from tests.parity.backends import (
     each_of,
     events,
 )
-from tests.parity.datasets import Count, Sharded, SizedCount, as_list
+from tests.support.parity_datasets import Count, Sharded, SizedCount, as_list
 
 
 class NotGenerator(IterableDataset):
@@ -117,10 +117,7 @@ def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept(
         ((1, 9, 4), 1),
         ((9, 1, 0), 4),
         ((0, 0, 6), 1),
-        *(
-            pytest.param(*both, marks=pytest.mark.soak)
-            for both in [((1, 9, 4), 4), ((9, 1, 0), 1), ((0, 0, 6), 4)]
-        ),
+        *(pytest.param(*both, marks=pytest.mark.soak) for both in [((1, 9, 4), 4), ((9, 1, 0), 1), ((0, 0, 6), 4)]),
     ],
     ids=str,
 )
@@ -128,8 +125,7 @@ def test_three_workers_end_in_any_order(lengths, prefetch_factor):
     more = {"num_workers": 3, "prefetch_factor": prefetch_factor}
     for backend in (FORK, THREAD):
         actual = [
-            events(iter(kind(Count(*lengths), batch_size=2, **{**workers, **more})))
-            for kind, workers in backend.both
+            events(iter(kind(Count(*lengths), batch_size=2, **{**workers, **more}))) for kind, workers in backend.both
         ]
         assert actual[0] == actual[1]
 

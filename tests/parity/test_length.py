@@ -7,8 +7,8 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import SequentialSampler
 
 from lit_loader import DataLoader
-from tests.parity.backends import BREADTH, FORK, INLINE, THREAD, assert_alike, each_of, length
-from tests.parity.datasets import Count, Numbers, SizedCount, Unsized
+from tests.support.parity_backends import BREADTH, FORK, INLINE, THREAD, assert_alike, each_of, length
+from tests.support.parity_datasets import Count, Numbers, SizedCount, Unsized
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 0}], ids=["unseeded", "seeded"])
@@ -17,10 +17,7 @@ def test_length_of_a_map_dataset(size, seed):
     for batch_size in (1, 4, 11, 20, None):
         for drop_last in (False, True) if batch_size else (False,):
             arguments = {"batch_size": batch_size, "drop_last": drop_last}
-            torchs, ours = (
-                TorchDataLoader(Numbers(size), **arguments),
-                DataLoader(Numbers(size), **arguments, **seed),
-            )
+            torchs, ours = (TorchDataLoader(Numbers(size), **arguments), DataLoader(Numbers(size), **arguments, **seed))
             assert len(ours) == len(torchs)
             assert len(iter(ours)) == len(iter(torchs))
 
@@ -30,9 +27,7 @@ def test_length_of_an_iterable_dataset_with_a_length(size):
     for batch_size in (1, 4, 11, 20, None):
         for drop_last in (False, True) if batch_size else (False,):
             arguments = {"batch_size": batch_size, "drop_last": drop_last}
-            torchs, ours = (
-                kind(SizedCount(size, size), **arguments) for kind in (TorchDataLoader, DataLoader)
-            )
+            torchs, ours = (kind(SizedCount(size, size), **arguments) for kind in (TorchDataLoader, DataLoader))
             assert len(ours) == len(torchs)
             assert length(iter(ours)) == length(iter(torchs))
             assert length(iter(ours))[:2] == ("raised", "TypeError")
@@ -75,9 +70,7 @@ def test_the_length_of_a_sampler_is_believed():
 def test_more_batches_than_an_iterable_dataset_told_are_warned_about_one_by_one(batch_size, told):
     actual = assert_alike(lambda: (SizedCount(told, 4, 3), {"batch_size": batch_size}), *BREADTH)
     if told == 0:
-        assert (
-            "was reported to be 0(when accessing len(dataloader)), but 1 samples" in actual["warnings"][0][1]
-        )
+        assert "was reported to be 0(when accessing len(dataloader)), but 1 samples" in actual["warnings"][0][1]
 
 
 @each_of(INLINE, FORK, THREAD)

@@ -11,7 +11,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import IterableDataset, get_worker_info
 
 from lit_loader import DataLoader
-from tests.parity.backends import (
+from tests.support.parity_backends import (
     FORK,
     INLINE,
     KEPT,
@@ -23,7 +23,7 @@ from tests.parity.backends import (
     events,
     everywhere,
 )
-from tests.parity.datasets import Numbers, Samples
+from tests.support.parity_datasets import Numbers, Samples
 
 
 def shown(backend, show, **arguments):
@@ -116,9 +116,7 @@ def test_a_loader_can_be_copied_and_pickled(backend, shuffle):
 
 def test_copies_keep_every_attribute():
     for kind in (TorchDataLoader, DataLoader):
-        loader = kind(
-            Samples([1, 2, 3]), batch_size=2, drop_last=True, num_workers=2, prefetch_factor=5, timeout=3
-        )
+        loader = kind(Samples([1, 2, 3]), batch_size=2, drop_last=True, num_workers=2, prefetch_factor=5, timeout=3)
         for copied in (copy.deepcopy(loader), pickle.loads(pickle.dumps(loader))):
             assert type(copied) is kind
             assert copied.dataset is not loader.dataset

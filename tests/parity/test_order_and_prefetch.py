@@ -8,8 +8,8 @@ import threading
 import pytest
 
 from lit_loader import get_worker_info
-from tests.parity.backends import EVERY, FORK, KEPT, THREAD, assert_alike, close, each_of
-from tests.parity.datasets import Numbers, as_list
+from tests.support.parity_backends import EVERY, FORK, KEPT, THREAD, assert_alike, close, each_of
+from tests.support.parity_datasets import Numbers, as_list
 
 
 class Barrier(Numbers):
@@ -102,10 +102,7 @@ def test_out_of_order_the_batches_are_the_same_ones(backend, arguments):
     for kind, workers in backend.both:
         loader = kind(Numbers(20), in_order=False, **arguments, **workers)
         actual.append(
-            [
-                sorted(batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in loader)
-                for _ in range(2)
-            ]
+            [sorted(batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in loader) for _ in range(2)]
         )
         close(loader)
     assert actual[0] == actual[1]

@@ -9,8 +9,8 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from tests.parity.backends import FORK, INLINE, THREAD, close, described, each_of, error_of
-from tests.parity.datasets import Numbers
+from tests.support.parity_backends import FORK, INLINE, THREAD, close, described, each_of, error_of
+from tests.support.parity_datasets import Numbers
 
 Pair = namedtuple("Pair", ["a", "b"])
 

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from lit_loader import DataLoader
-from tests.parity.backends import (
+from tests.support.parity_backends import (
     BREADTH,
     EVERY,
     FORK,
@@ -32,7 +32,7 @@ from tests.parity.backends import (
     events,
     everywhere,
 )
-from tests.parity.datasets import Numbers, Samples, Unsized, as_is, as_list
+from tests.support.parity_datasets import Numbers, Samples, Unsized, as_is, as_list
 
 KEYS = {"a": 1, "b": 2, (0, "x"): 3, b"bytes": 4, None: 5, 1.5: 6, frozenset({1}): 7}
 
@@ -86,9 +86,7 @@ SAMPLERS = {
     "torch's random, more than there are": lambda: RandomSampler(range(7), num_samples=17),
     "torch's subset": lambda: SubsetRandomSampler([5, 3, 8]),
     "torch's weighted": lambda: WeightedRandomSampler([1.0, 2.0, 3.0], 9),
-    "torch's weighted, without replacement": lambda: WeightedRandomSampler(
-        [1.0, 2.0, 3.0], 2, replacement=False
-    ),
+    "torch's weighted, without replacement": lambda: WeightedRandomSampler([1.0, 2.0, 3.0], 2, replacement=False),
     "torch's distributed": lambda: DistributedSampler(range(9), num_replicas=2, rank=1, seed=3),
     "a string": lambda: "abc",
 }
@@ -113,7 +111,7 @@ def test_a_sampler_may_be_any_iterable_of_anything(name):
 
 
 @pytest.mark.parametrize(
-    "arguments", [{"batch_size": 2, "collate_fn": as_list}, {"batch_size": None}], ids=str
+    "arguments", [{"batch_size": 2, "collate_fn": as_list}, {"batch_size": None}], ids=["batched", "unbatched"]
 )
 def test_indices_of_any_type_reach_workers_as_they_are(arguments):
     assert_alike(lambda: (Numbers(), {"sampler": Chained(SAMPLERS), **arguments}), *EVERY)
@@ -154,27 +152,19 @@ BATCHES = {
 
 @pytest.mark.parametrize("name", BATCHES)
 def test_a_batch_sampler_may_be_any_iterable_of_any_containers(name):
-    actual = assert_alike(
-        lambda: (Numbers(), {"batch_sampler": BATCHES[name](), "collate_fn": as_list}), INLINE
-    )
+    actual = assert_alike(lambda: (Numbers(), {"batch_sampler": BATCHES[name](), "collate_fn": as_list}), INLINE)
     assert len(actual["epochs"][0]) > 2
 
 
 def test_containers_of_any_type_reach_workers_as_they_are():
-    assert_alike(
-        lambda: (Numbers(), {"batch_sampler": Chained(BATCHES), "collate_fn": as_list}), INLINE, *WORKERS
-    )
+    assert_alike(lambda: (Numbers(), {"batch_sampler": Chained(BATCHES), "collate_fn": as_list}), INLINE, *WORKERS)
 
 
 def test_a_batch_that_can_be_read_once_is_read_once_inline():
     actual = assert_alike(
-        lambda: (Numbers(), {"batch_sampler": Plain(map(abs, [1, -2]), iter([3])), "collate_fn": as_list}),
-        INLINE,
+        lambda: (Numbers(), {"batch_sampler": Plain(map(abs, [1, -2]), iter([3])), "collate_fn": as_list}), INLINE
     )
-    assert [batch[1] for batch in actual["epochs"][0][:2]] == [
-        [described(1), described(2)],
-        [described(3)],
-    ]
+    assert [batch[1] for batch in actual["epochs"][0][:2]] == [[described(1), described(2)], [described(3)]]
 
 
 def test_a_dataset_without_length_serves_a_sampler():
@@ -207,10 +197,7 @@ def test_a_sampler_is_asked_when_torch_asks_it(backend, batched):
     for kind, workers in backend.both:
         sampler = Recording(40)
         loader = kind(
-            Numbers(40),
-            sampler=sampler,
-            **({"batch_size": 3} if batched else {"batch_size": None}),
-            **workers,
+            Numbers(40), sampler=sampler, **({"batch_size": 3} if batched else {"batch_size": None}), **workers
         )
         steps = [list(sampler.log)]
         for _ in range(2):
@@ -233,11 +220,7 @@ def test_after_lightning_forgot_the_iterator_the_orders_are_still_torchs():
     """Lightning sets ``_iterator`` to None, and torch draws a base seed for the new one, persistent workers or not."""
     actual = []
     for kind in (TorchDataLoader, DataLoader):
-        arguments = {
-            "num_workers": 1,
-            "persistent_workers": True,
-            "generator": torch.Generator().manual_seed(1),
-        }
+        arguments = {"num_workers": 1, "persistent_workers": True, "generator": torch.Generator().manual_seed(1)}
         loader = kind(range(40), batch_size=8, shuffle=True, **arguments)
         orders = []
         for _ in range(3):
@@ -287,8 +270,4 @@ def test_a_sampler_that_cannot_be_iterated_raises_at_iter(backend):
 def test_an_index_that_the_dataset_does_not_have_is_the_datasets_error(backend):
     for kind, workers in backend.both:
         actual = events(iter(kind(Samples([1, 2]), sampler=[0, 7, 1], **workers)))
-        assert [item[1] if item[0] == "raised" else "batch" for item in actual[:3]] == [
-            "batch",
-            "IndexError",
-            "batch",
-        ]
+        assert [item[1] if item[0] == "raised" else "batch" for item in actual[:3]] == ["batch", "IndexError", "batch"]

@@ -10,10 +10,10 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset, get_worker_info
 
 from lit_loader import DataLoader
-from tests.parity.backends import close, error_of, events, seed_everything
-from tests.parity.collate_samples import OTHERWISE_IN_TORCHS_WORKERS, SAMPLES
-from tests.parity.datasets import Numbers, ProcessFacts
 from tests.parity.test_worker_errors import ERRORS
+from tests.support.collate_samples import OTHERWISE_IN_TORCHS_WORKERS, SAMPLES
+from tests.support.parity_backends import close, error_of, events, seed_everything
+from tests.support.parity_datasets import Numbers, ProcessFacts
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch, of kinds of tensors
 
@@ -86,9 +86,7 @@ def test_unpicklable_objects_raise_with_torchs_warning_and_error():
     ):
         actual = []
         for kind in (TorchDataLoader, DataLoader):
-            loader = kind(
-                **{"dataset": Numbers(3), **arguments}, num_workers=1, multiprocessing_context="spawn"
-            )
+            loader = kind(**{"dataset": Numbers(3), **arguments}, num_workers=1, multiprocessing_context="spawn")
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 error = error_of(iter, loader)

@@ -7,7 +7,7 @@ import time
 import pytest
 
 from lit_loader import DataLoader
-from tests.parity.backends import (
+from tests.support.parity_backends import (
     BREADTH,
     EVERY,
     FORK,
@@ -21,7 +21,7 @@ from tests.parity.backends import (
     events,
     told,
 )
-from tests.parity.datasets import Count, Numbers, Raising, as_list
+from tests.support.parity_datasets import Count, Numbers, Raising, as_list
 
 
 class WithMessage(Exception):
@@ -90,11 +90,7 @@ def test_the_message_holds_the_cause():
     for backend in (FORK, THREAD):
         for kind, workers in backend.both:
             text = str(error_of(next, iter(kind(Chained(), **workers))))
-            assert (
-                text.index("'missing'")
-                < text.index("direct cause of the following")
-                < text.index("no sample")
-            )
+            assert text.index("'missing'") < text.index("direct cause of the following") < text.index("no sample")
 
 
 def raises(samples):
@@ -122,10 +118,7 @@ PLACES = {
     "next of an iterable dataset": lambda: (StopsInside(), {"batch_size": 2}),
     "next, without batching": lambda: (StopsInside(), {"batch_size": None}),
     "StopIteration in collate_fn": lambda: (Numbers(4), {"collate_fn": lambda samples: next(iter(()))}),
-    "StopIteration in an iterable's collate_fn": lambda: (
-        Count(4),
-        {"collate_fn": lambda samples: next(iter(()))},
-    ),
+    "StopIteration in an iterable's collate_fn": lambda: (Count(4), {"collate_fn": lambda samples: next(iter(()))}),
 }
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lit_loader import get_worker_info
-from tests.parity.backends import EVERY, FORK, KEPT, THREAD, assert_alike, each_of, events
-from tests.parity.datasets import Numbers, ProcessFacts, WorkerFacts, as_list
+from tests.support.parity_backends import EVERY, FORK, KEPT, THREAD, assert_alike, each_of, events
+from tests.support.parity_datasets import Numbers, ProcessFacts, WorkerFacts, as_list
 
 
 def facts_with(dataset, **more):
@@ -74,9 +74,7 @@ class Marked(Numbers):
 
 @pytest.mark.parametrize("function", [marks, draws, seeds])
 def test_worker_init_fn_runs_after_the_seeding_and_before_the_first_sample(function):
-    actual = assert_alike(
-        lambda: (Marked(5), {"worker_init_fn": function, "collate_fn": as_list}), FORK, KEPT
-    )
+    actual = assert_alike(lambda: (Marked(5), {"worker_init_fn": function, "collate_fn": as_list}), FORK, KEPT)
     assert len(actual["epochs"][0]) == 7
 
 
@@ -119,9 +117,7 @@ class Affinity(Numbers):
 def test_the_affinity_that_worker_init_fn_sets_holds_while_samples_are_made():
     before = os.sched_getaffinity(0)
     for backend in (FORK, THREAD):
-        actual = assert_alike(
-            lambda: (Affinity(6), {"worker_init_fn": stays_on_one_core}), backend, num_epochs=1
-        )
+        actual = assert_alike(lambda: (Affinity(6), {"worker_init_fn": stays_on_one_core}), backend, num_epochs=1)
         assert all("," not in item[1][0][1] for item in actual["epochs"][0][:6])
     assert os.sched_getaffinity(0) == before
 

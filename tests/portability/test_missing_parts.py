@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.portability.without import PARTS
+from tests.support.without_parts import PARTS
 
 ROOT = Path(__file__).parents[2]
 EVERY = "+".join(PARTS)
@@ -19,7 +19,7 @@ QUIET_FORKS = "ignore:This process:DeprecationWarning"  # Python 3.12 and newer,
 def run(tmp_path, *words):
     """Return the exit code and what was written to standard error."""
     done = subprocess.run(
-        [sys.executable, "-W", QUIET_FORKS, "-m", "tests.portability.without", str(tmp_path), *words],
+        [sys.executable, "-W", QUIET_FORKS, "-m", "tests.support.without_parts", str(tmp_path), *words],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

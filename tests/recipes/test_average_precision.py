@@ -51,13 +51,10 @@ def test_the_mean_over_classes_is_the_mean_of_the_table() -> None:
 
 @pytest.mark.parametrize(("found", "wanted"), [((), ()), ((A,), ()), ((), (A,))])
 def test_nothing_found_or_nothing_to_find_scores_zero(
-    found: tuple[tuple[float, float, float, float], ...],
-    wanted: tuple[tuple[float, float, float, float], ...],
+    found: tuple[tuple[float, float, float, float], ...], wanted: tuple[tuple[float, float, float, float], ...]
 ) -> None:
     metric = AveragePrecision(["disc"])
-    metric.update(
-        [scored(boxes(*found, labels=[1] * len(found)))], [boxes(*wanted, labels=[1] * len(wanted))]
-    )
+    metric.update([scored(boxes(*found, labels=[1] * len(found)))], [boxes(*wanted, labels=[1] * len(wanted))])
     scores = metric.compute_scores()
     assert (scores.map, scores.map_50) == (0.0, 0.0)
 
@@ -79,9 +76,7 @@ def many(count: int) -> dict[str, Tensor]:
     return {"boxes": torch.tensor(rows), "labels": torch.ones(count, dtype=torch.int64)}
 
 
-@pytest.mark.parametrize(
-    ("given", "recall"), [({}, 100), ({"max_detections": 150}, 150), ({"max_detections": 5}, 5)]
-)
+@pytest.mark.parametrize(("given", "recall"), [({}, 100), ({"max_detections": 150}, 150), ({"max_detections": 5}, 5)])
 def test_the_surest_detections_of_an_image_count_a_hundred_unless_asked_otherwise(
     given: dict[str, int], recall: int
 ) -> None:
@@ -110,10 +105,7 @@ def test_the_means_are_torchmetrics_own() -> None:
         metric.update([{**wanted, "boxes": moved, "scores": torch.rand(6, generator=generator)}], [wanted])
     scores, found = metric.compute_scores(), metric.compute()
     assert 0 < scores.map < scores.map_50 < 1
-    assert (scores.map, scores.map_50) == (
-        pytest.approx(float(found["map"])),
-        pytest.approx(float(found["map_50"])),
-    )
+    assert (scores.map, scores.map_50) == (pytest.approx(float(found["map"])), pytest.approx(float(found["map_50"])))
 
 
 def test_scores_at_iou_three_quarters_by_size_and_recall_are_those_of_torchmetrics() -> None:
@@ -132,7 +124,5 @@ def test_scores_at_iou_three_quarters_by_size_and_recall_are_those_of_torchmetri
         pytest.approx(float(expected[f"mar_{size}"])) for size in sizes if size != "medium"
     ]
     assert math.isnan(scores.map_by_size["medium"])
-    assert scores.recall == {
-        count: pytest.approx(float(expected[f"mar_{count}"])) for count in ("1", "10", "100")
-    }
+    assert scores.recall == {count: pytest.approx(float(expected[f"mar_{count}"])) for count in ("1", "10", "100")}
     assert scores.ap["disc"] == pytest.approx(0.6)  # IoU 0.75: 6 of the 10 thresholds

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from lit_loader.recipes import ClassificationTask, classifier_small
-from tests.recipes.drawn import CLASSES, classification_batch, fit, overfit
-from tests.recipes.toy_task import trainer
+from tests.support.drawn_batches import CLASSES, classification_batch, fit, overfit
+from tests.support.toy_task import trainer
 
 NAMES = ("bright", "hollow", "never")
 
@@ -73,9 +73,7 @@ def test_a_checkpoint_restores_the_task_from_plain_values_and_a_builder(tmp_path
     fit(model, [classification_batch(2, multi_label=True)], tmp_path).save_checkpoint(tmp_path / "m.ckpt")
     torch.load(tmp_path / "m.ckpt", weights_only=True)
     builder = partial(classifier_small, channels=16, head_channels=16, stride=16)
-    again = ClassificationTask.load_from_checkpoint(
-        tmp_path / "m.ckpt", model=builder, weights_only=True
-    ).eval()
+    again = ClassificationTask.load_from_checkpoint(tmp_path / "m.ckpt", model=builder, weights_only=True).eval()
     images = classification_batch(2).images
     with torch.no_grad():
         torch.testing.assert_close(again(images), model.eval()(images))

@@ -14,7 +14,7 @@ from torchvision import models
 from torchvision.transforms._presets import ImageClassification
 
 from lit_loader.recipes import ClassificationTask, classifier_small, replace_classifier
-from tests.recipes.drawn import CLASSES, classification_batch, fit
+from tests.support.drawn_batches import CLASSES, classification_batch, fit
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -30,9 +30,7 @@ WITH_AUXILIARIES = ("googlenet", "inception_v3")
 
 
 class TinyWeights(models.WeightsEnum):
-    V1 = models.Weights(
-        "", partial(ImageClassification, crop_size=8, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)), {}
-    )
+    V1 = models.Weights("", partial(ImageClassification, crop_size=8, mean=(0.1, 0.2, 0.3), std=(0.5, 0.6, 0.7)), {})
 
 
 def tiny(*, num_classes: int = 10, weights: Any = None) -> nn.Module:

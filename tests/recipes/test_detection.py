@@ -20,7 +20,7 @@ from lit_loader.recipes.detection import plain_targets, training_targets
 NAMES = ("disc", "square")
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
+    pytest.mark.filterwarnings("ignore:.*does not have many workers")
     # Lightning 2.6.6 over torch 2.15
 ]
 
@@ -44,11 +44,7 @@ def batch(num_images: int = 2) -> tuple[list[Tensor], list[dict[str, Any]]]:
 
 
 def empty_target() -> dict[str, Any]:
-    return {
-        "boxes": torch.zeros(0, 4),
-        "labels": torch.zeros(0, dtype=torch.int64),
-        "is_duplicate": False,
-    }
+    return {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "is_duplicate": False}
 
 
 def fit(model: DetectionTask, batches: list[Any], tmp_path: Any, **changes: Any) -> Trainer:
@@ -228,17 +224,13 @@ def test_a_checkpoint_restores_the_module_from_plain_values(tmp_path: Any) -> No
 @pytest.mark.parametrize("strides", [(4,), (8,), (8, 16), (8, 16, 32)])
 def test_the_pyramid_gives_the_strides_it_was_asked_for(strides: tuple[int, ...]) -> None:
     maps = PyramidBackbone(channels=16, out_channels=32, strides=strides)(torch.rand(1, 3, 64, 96))
-    assert {name: tuple(m.shape) for name, m in maps.items()} == {
-        str(s): (1, 32, 64 // s, 96 // s) for s in strides
-    }
+    assert {name: tuple(m.shape) for name, m in maps.items()} == {str(s): (1, 32, 64 // s, 96 // s) for s in strides}
 
 
 @pytest.mark.parametrize("mode", ["list", "stack", "pad"])
 def test_every_mode_of_collation_trains_tests_and_predicts_the_same(mode: Any) -> None:
     images, targets = batch()
-    collate = DetectionCollate(
-        images=mode, **({"size_divisor": 96, "pad_value": 0.7} if mode == "pad" else {})
-    )
+    collate = DetectionCollate(images=mode, **({"size_divisor": 96, "pad_value": 0.7} if mode == "pad" else {}))
     given: Any = collate(list(zip(images, targets, strict=True)))
     plain = (images, targets)
     model = module(score_thresh=0.0)

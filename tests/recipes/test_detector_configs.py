@@ -11,20 +11,13 @@ import yaml
 from hydra.utils import instantiate
 
 from lit_loader.recipes import DetectionTask
-from tests.recipes.drawn import fit
 from tests.recipes.test_detectors import NAMES, batch
+from tests.support.drawn_batches import fit
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
-LARGE = (
-    "fasterrcnn_resnet50_fpn_v2",
-    "fcos_resnet50_fpn",
-    "maskrcnn_resnet50_fpn_v2",
-    "retinanet_resnet50_fpn_v2",
-)
+LARGE = ("fasterrcnn_resnet50_fpn_v2", "fcos_resnet50_fpn", "maskrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many workers")]
 
 
 def build(name: str) -> DetectionTask:

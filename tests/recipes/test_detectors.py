@@ -17,13 +17,11 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 
 from lit_loader.recipes import DetectionTask, PyramidBackbone, fcos_small, replace_detection_heads
 from tests.datasets.test_masks import mask_rcnn
-from tests.recipes.drawn import drawn, fit
+from tests.support.drawn_batches import drawn, fit
 
 NAMES = ("dark", "bright")
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*does not have many workers"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many workers")]
 
 
 def batch(num_images: int = 2, *, masks: bool = False) -> tuple[list[Tensor], list[dict[str, Any]]]:
@@ -53,9 +51,7 @@ def retinanet(num_classes: int) -> nn.Module:
 
 
 def ssdlite(num_classes: int) -> nn.Module:
-    return models.detection.ssdlite320_mobilenet_v3_large(
-        weights=None, weights_backbone=None, num_classes=num_classes
-    )
+    return models.detection.ssdlite320_mobilenet_v3_large(weights=None, weights_backbone=None, num_classes=num_classes)
 
 
 def ssd(num_classes: int) -> nn.Module:
@@ -81,9 +77,7 @@ ARCHITECTURES = [fcos, retinanet, ssdlite, ssd, faster_rcnn, mask_rcnn]
 
 
 @pytest.mark.parametrize("build", ARCHITECTURES)
-def test_heads_are_replaced_as_the_builder_makes_them_and_all_else_is_kept(
-    build: Callable[..., nn.Module],
-) -> None:
+def test_heads_are_replaced_as_the_builder_makes_them_and_all_else_is_kept(build: Callable[..., nn.Module]) -> None:
     torch.manual_seed(0)
     model, expected = build(91), build(4)
     before = {name: each.clone() for name, each in model.state_dict().items()}
@@ -99,9 +93,7 @@ def test_heads_are_replaced_as_the_builder_makes_them_and_all_else_is_kept(
 
 
 @pytest.mark.parametrize("build", ARCHITECTURES)
-def test_a_model_with_new_heads_trains_and_answers_in_the_new_classes(
-    build: Callable[..., nn.Module],
-) -> None:
+def test_a_model_with_new_heads_trains_and_answers_in_the_new_classes(build: Callable[..., nn.Module]) -> None:
     model = build(91)
     replace_detection_heads(model, 3)
     images, targets = batch(masks=True)
@@ -162,37 +154,24 @@ def test_crowds_are_left_out_of_masks_as_well() -> None:
     model.log_dict = lambda *_, **__: None  # type: ignore[method-assign] # there is no trainer
     model.model.register_forward_pre_hook(lambda _, inputs: seen.extend(inputs[1]))
     images, (target, *_) = batch(1, masks=True)
-    crowd = {
-        name: each.repeat(2, *[1] * (each.ndim - 1))
-        for name, each in target.items()
-        if name != "is_duplicate"
-    }
+    crowd = {name: each.repeat(2, *[1] * (each.ndim - 1)) for name, each in target.items() if name != "is_duplicate"}
     model.training_step((images, [{**crowd, "iscrowd": torch.tensor([0, 1])}]), 0)
     assert [len(each["masks"]) for each in seen] == [1]
 
 
 def test_masks_that_are_absent_are_asked_for() -> None:
     model = DetectionTask(mask_rcnn, class_names=NAMES, masks=True)
-    with pytest.raises(
-        ValueError, match=r"masks=True, and the targets have no masks; give the data module masks=True"
-    ):
+    with pytest.raises(ValueError, match=r"masks=True, and the targets have no masks; give the data module masks=True"):
         model.training_step(batch(), 0)
     model = DetectionTask(fcos, class_names=NAMES, masks=True).eval()
-    with (
-        torch.no_grad(),
-        pytest.raises(ValueError, match=r"masks=True, and FCOS gives no masks; give a model that"),
-    ):
+    with torch.no_grad(), pytest.raises(ValueError, match=r"masks=True, and FCOS gives no masks; give a model that"):
         model.validation_step(batch(masks=True), 0)
 
 
 @pytest.mark.parametrize(
     ("build", "masks", "match"),
     [
-        (
-            mask_rcnn,
-            False,
-            r"MaskRCNN trains on masks, which the data module must give, too; pass masks=True",
-        ),
+        (mask_rcnn, False, r"MaskRCNN trains on masks, which the data module must give, too; pass masks=True"),
         (faster_rcnn, True, r"FasterRCNN predicts no masks; take maskrcnn_resnet50_fpn_v2"),
     ],
 )
@@ -208,9 +187,7 @@ def test_a_model_of_keypoints_is_refused() -> None:
         heads.keypoint_roi_pool = heads.keypoint_head = heads.keypoint_predictor = nn.Identity()
         return model
 
-    with pytest.raises(
-        ValueError, match="trains on keypoints, which DetectionTask does not pass on; use MultiTask"
-    ):
+    with pytest.raises(ValueError, match="trains on keypoints, which DetectionTask does not pass on; use MultiTask"):
         DetectionTask(build, class_names=NAMES)
 
 
@@ -219,18 +196,12 @@ def test_a_model_of_keypoints_is_refused() -> None:
 
 @pytest.mark.parametrize("scale", ["normalised", "bytes as floats"])
 @pytest.mark.parametrize("stage", ["fit", "validate", "test", "predict"])
-def test_images_outside_of_the_unit_range_are_refused_in_the_first_batch(
-    tmp_path: Any, stage: str, scale: str
-) -> None:
+def test_images_outside_of_the_unit_range_are_refused_in_the_first_batch(tmp_path: Any, stage: str, scale: str) -> None:
     images, targets = batch()
     images = [(image - 0.5) / 0.2 if scale == "normalised" else image * 255 for image in images]
     loader = torch.utils.data.DataLoader([(images, targets)], batch_size=None, num_workers=0)
-    trainer = Trainer(
-        accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, num_sanity_val_steps=0
-    )
-    with pytest.raises(
-        ValueError, match=r"and the model expects \[0, 1\], or uint8, and normalises by itself; leave"
-    ):
+    trainer = Trainer(accelerator="cpu", max_epochs=1, logger=False, enable_checkpointing=False, num_sanity_val_steps=0)
+    with pytest.raises(ValueError, match=r"and the model expects \[0, 1\], or uint8, and normalises by itself; leave"):
         loaders = (loader, loader) if stage == "fit" else (loader,)
         getattr(trainer, stage)(DetectionTask(fcos, class_names=NAMES), *loaders)
 

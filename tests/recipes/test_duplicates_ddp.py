@@ -23,12 +23,7 @@ from torchmetrics import MeanMetric
 from torchmetrics.classification import MulticlassAUROC
 from torchmetrics.retrieval import RetrievalMAP
 
-from lit_loader import (
-    ClassificationDataModule,
-    DetectionDataModule,
-    LandmarkDataModule,
-    MultiTaskDataModule,
-)
+from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
 from lit_loader.collate import batch_duplicates
 from lit_loader.datasets import ShapesSource
 from lit_loader.recipes import (
@@ -49,9 +44,7 @@ SMALL: dict[str, Any] = {"channels": 16, "head_channels": 32}
 CROPS: dict[str, Any] = {"sample_unit": "object", "train_transforms": {"size": 32}}
 DETECTOR = partial(fcos_small, **SMALL, min_size=48, max_size=48, score_thresh=0.0, detections_per_img=60)
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
-]
+pytestmark = [pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")]
 
 
 class Own(LightningModule):
@@ -152,20 +145,14 @@ def evaluate(case: str, source: ShapesSource, *, devices: int = 1) -> dict[str, 
     figures = {name: float(value) for name, value in trainer.callback_metrics.items()}
     for title, section in model.test_report():
         figures |= {f"{title}: {name}": float(value) for name, value in section.items()}
-    return {
-        "figures": figures,
-        "predictions": predictions.found,
-        "duplicates": predictions.num_duplicates,
-    }
+    return {"figures": figures, "predictions": predictions.found, "duplicates": predictions.num_duplicates}
 
 
 def on_a_rank(rank: int, world_size: int, folder: Path, source: ShapesSource) -> None:
     """Run every case as one rank of a group: with the wrapper, and with duplicates counted."""
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
-    dist.init_process_group(
-        "gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(minutes=5)
-    )
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(minutes=5))
     os.environ |= {"LOCAL_RANK": str(rank), "NODE_RANK": "0", "WORLD_SIZE": str(world_size)}
     found: dict[str, Any] = {case: evaluate(case, source, devices=world_size) for case in CASES}
     found["nothing of its own"] = {kind: ranking(kind, is_duplicate=rank > 0) for kind in RANKINGS}
@@ -202,9 +189,7 @@ def ranking(kind: str, *, is_duplicate: bool) -> float:
     return float(metric.compute())
 
 
-def of_ranks(
-    world_size: int, folder: Path, source: ShapesSource
-) -> list[tuple[dict[str, Any], dict[str, Any]]]:
+def of_ranks(world_size: int, folder: Path, source: ShapesSource) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     torch.multiprocessing.start_processes(
         on_a_rank, (world_size, folder, source), nprocs=world_size, start_method="fork"
     )
@@ -253,9 +238,7 @@ def check(case: str, alone: dict[str, Any], ranks: list[tuple[dict[str, Any], di
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_two_ranks_find_what_one_process_finds(
-    case: str, alone: dict[str, Any], two_ranks: list[Any]
-) -> None:
+def test_two_ranks_find_what_one_process_finds(case: str, alone: dict[str, Any], two_ranks: list[Any]) -> None:
     check(case, alone, two_ranks)
 
 
@@ -267,9 +250,7 @@ def test_a_rank_that_has_duplicates_alone_agrees_with_the_others(kind: str, two_
 
 
 @pytest.mark.soak
-def test_three_ranks_find_what_one_process_finds(
-    alone: dict[str, Any], source: ShapesSource, tmp_path: Path
-) -> None:
+def test_three_ranks_find_what_one_process_finds(alone: dict[str, Any], source: ShapesSource, tmp_path: Path) -> None:
     ranks = of_ranks(3, tmp_path, source)
     for case in CASES:
         check(case, alone, ranks)

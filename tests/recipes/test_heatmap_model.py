@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from lit_loader.recipes import LandmarkTask, heatmap_model, heatmaps_small
-from tests.recipes.drawn import CLASSES, CORNERS, fit, landmark_batch, overfit
+from tests.support.drawn_batches import CLASSES, CORNERS, fit, landmark_batch, overfit
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -97,9 +97,7 @@ def test_points_stand_where_their_cells_do() -> None:
     assert by_stride[0, 0].tolist() == pytest.approx([1.5 * 5, 3.5 * 5])
 
 
-@pytest.mark.parametrize(
-    "found", [torch.zeros(2, 4, 8, 8), {"out": 0}, {"heatmaps": torch.zeros(2, 3, 8, 8)}]
-)
+@pytest.mark.parametrize("found", [torch.zeros(2, 4, 8, 8), {"out": 0}, {"heatmaps": torch.zeros(2, 3, 8, 8)}])
 def test_a_model_that_returns_no_heatmaps_of_the_points_is_refused(found: Any) -> None:
     class Other(nn.Module):
         def __init__(self, num_keypoints: int, num_classes: int) -> None:
@@ -146,9 +144,7 @@ def test_weights_that_cannot_be_had_are_refused() -> None:
         task("heatmap_small")
 
 
-def test_a_torchvision_backbone_is_fine_tuned_and_its_checkpoint_needs_no_more_than_its_name(
-    tmp_path: Any,
-) -> None:
+def test_a_torchvision_backbone_is_fine_tuned_and_its_checkpoint_needs_no_more_than_its_name(tmp_path: Any) -> None:
     model = task(
         "resnet18",
         class_names=CLASSES,

@@ -51,9 +51,7 @@ def test_a_masked_point_changes_neither_loss_nor_gradient(junk: float) -> None:
     for value in (0.5, junk):
         logits = given.clone().requires_grad_()
         target = torch.where(mask[..., None], wanted, torch.tensor(value))
-        loss = point_loss(soft_argmax(logits)[0], target, mask) + heatmap_loss(
-            logits, target, mask, sigma=1.0
-        )
+        loss = point_loss(soft_argmax(logits)[0], target, mask) + heatmap_loss(logits, target, mask, sigma=1.0)
         loss.backward()
         assert logits.grad is not None
         results.append((loss.detach(), logits.grad))
@@ -64,9 +62,7 @@ def test_a_masked_point_changes_neither_loss_nor_gradient(junk: float) -> None:
 def test_no_present_point_costs_nothing_and_can_be_stepped_on() -> None:
     logits, nothing = torch.randn(2, 1, 8, 8, requires_grad=True), torch.zeros(2, 1, dtype=torch.bool)
     wanted = torch.rand(2, 1, 2)
-    loss = point_loss(soft_argmax(logits)[0], wanted, nothing) + heatmap_loss(
-        logits, wanted, nothing, sigma=1.0
-    )
+    loss = point_loss(soft_argmax(logits)[0], wanted, nothing) + heatmap_loss(logits, wanted, nothing, sigma=1.0)
     loss.backward()
     assert logits.grad is not None
     assert (float(loss.detach()), float(logits.grad.abs().sum())) == (0.0, 0.0)

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from lit_loader.recipes import LandmarkTask, heatmaps_small
-from tests.recipes.drawn import CLASSES, CORNERS, fit, landmark_batch, multi_task_batch, overfit
-from tests.recipes.toy_task import trainer
+from tests.support.drawn_batches import CLASSES, CORNERS, fit, landmark_batch, multi_task_batch, overfit
+from tests.support.toy_task import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -126,9 +126,7 @@ def test_prediction_gives_points_scores_and_logits() -> None:
         ({"normalization_pair": [0, 1], "normalize_by": "box"}, "box"),
     ],
 )
-def test_the_error_is_normalised_as_asked_or_by_what_is_known(
-    changes: dict[str, Any], normalize_by: str
-) -> None:
+def test_the_error_is_normalised_as_asked_or_by_what_is_known(changes: dict[str, Any], normalize_by: str) -> None:
     model = task(**changes)
     metrics = (model.val_metric.metric.points, model.test_metric.metric.points)
     assert [metric.normalize_by for metric in metrics] == [normalize_by] * 2

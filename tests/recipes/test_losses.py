@@ -15,7 +15,7 @@ from lit_loader.app.composition import compose_config
 from lit_loader.recipes import ClassificationLoss, ClassificationTask, LandmarkLoss, LandmarkTask, WingLoss
 from lit_loader.recipes.heatmap_model import heatmaps_small
 from lit_loader.recipes.network import classifier_small
-from tests.recipes.drawn import CLASSES, CORNERS, classification_batch, landmark_batch
+from tests.support.drawn_batches import CLASSES, CORNERS, classification_batch, landmark_batch
 
 LOGITS = torch.tensor([[2.0, 0.5, -1.0], [0.1, 0.2, 0.3], [-3.0, 1.0, 1.0], [0.0, 4.0, 0.0]])
 LABELS = torch.tensor([0, 2, 1, 0])
@@ -66,23 +66,15 @@ def test_the_wing_loss_is_continuous_and_linear_for_large_errors() -> None:
 
 def test_a_config_chooses_the_loss_of_a_classifier() -> None:
     words = ["model.loss.label_smoothing=0.2", "model.loss.focal_gamma=1.5"]
-    words += [
-        "model.loss.class_weights={bright: 3.0}",
-        "model.model.channels=8",
-        "model.model.head_channels=8",
-    ]
-    cfg = compose_config(
-        overrides=["dataset=shapes", "datamodule=classification", "model=classifier_small", *words]
-    )
+    words += ["model.loss.class_weights={bright: 3.0}", "model.model.channels=8", "model.model.head_channels=8"]
+    cfg = compose_config(overrides=["dataset=shapes", "datamodule=classification", "model=classifier_small", *words])
     task = instantiate(cfg.model, class_names=list(CLASSES), _convert_="all").eval()  # it has dropout
     batch = classification_batch(4)
     expected = ClassificationLoss(label_smoothing=0.2, focal_gamma=1.5, class_weights=[1.0, 3.0])
     expected.set_class_names(CLASSES)
     task.log = lambda *_, **__: None
     with torch.no_grad():
-        torch.testing.assert_close(
-            task.training_step(batch, 0), expected(task(batch.images), batch.labels).mean()
-        )
+        torch.testing.assert_close(task.training_step(batch, 0), expected(task(batch.images), batch.labels).mean())
     assert "loss" not in task.hparams
 
 
@@ -114,9 +106,7 @@ def test_losses_of_torch_are_taken_and_those_that_reduce_are_refused() -> None:
 
     assert train(nn.CrossEntropyLoss(reduction="none", label_smoothing=0.1), batch) > 0
     assert train(nn.BCEWithLogitsLoss(reduction="none"), several, ("a", "b", "c"), multi_label=True) > 0
-    with pytest.raises(
-        ValueError, match=r"expected one loss an image \(4,\).*got \(\); give one with reduction"
-    ):
+    with pytest.raises(ValueError, match=r"expected one loss an image \(4,\).*got \(\); give one with reduction"):
         train(nn.CrossEntropyLoss(), batch)
     points = LandmarkTask(
         partial(heatmaps_small, channels=8, head_channels=8),
@@ -135,10 +125,7 @@ def test_losses_of_torch_are_taken_and_those_that_reduce_are_refused() -> None:
         (lambda: WingLoss(width=0.0), "width=0.0 and curvature=.* must be positive"),
         (lambda: LandmarkLoss(point_weight=-1.0), "point_weight=-1.0 must be 0 or more"),
         (lambda: LandmarkLoss(heatmap_sigma=0.0), "heatmap_sigma=0.0 must be positive"),
-        (
-            lambda: with_weights({"cat": 2.0}),
-            r"class_weights names \['cat'\]; the classes are \['dark', 'bright'\]",
-        ),
+        (lambda: with_weights({"cat": 2.0}), r"class_weights names \['cat'\]; the classes are \['dark', 'bright'\]"),
         (lambda: with_weights([1.0]), "class_weights has 1 values for 2 classes"),
         (lambda: with_weights([1.0, 0.0]), r"class_weights=\[1.0, 0.0\] must be positive"),
     ],

@@ -29,11 +29,7 @@ def image(*shapes: tuple[int, int, int, int], labels: list[int], empty: bool = F
 
 
 def scored(target: dict[str, Tensor]) -> dict[str, Tensor]:
-    return {
-        **target,
-        "masks": target["masks"].bool(),
-        "scores": torch.linspace(0.9, 0.5, len(target["labels"])),
-    }
+    return {**target, "masks": target["masks"].bool(), "scores": torch.linspace(0.9, 0.5, len(target["labels"]))}
 
 
 A, B = (2, 2, 22, 22), (30, 10, 50, 30)
@@ -76,9 +72,7 @@ def test_a_detection_on_the_mask_of_a_crowd_counts_neither_for_nor_against() -> 
 
 @pytest.mark.parametrize(("found", "wanted"), [((), ()), ((A,), ()), ((), (A,))])
 def test_nothing_found_or_nothing_to_find_scores_zero(found: Any, wanted: Any) -> None:
-    scores = scores_of(
-        scored(image(*found, labels=[1] * len(found))), image(*wanted, labels=[1] * len(wanted))
-    )
+    scores = scores_of(scored(image(*found, labels=[1] * len(found))), image(*wanted, labels=[1] * len(wanted)))
     assert scores.masks is not None
     assert (scores.map, scores.masks.map, scores.masks.map_50) == (0.0, 0.0, 0.0)
 
@@ -109,19 +103,13 @@ def measure(rank: int, world_size: int) -> dict[str, Any]:
         metric.update([found], [wanted], is_duplicate=[number >= NUM_IMAGES])
     scores: DetectionScores = metric.metric.compute_scores()
     assert scores.masks is not None
-    return {
-        **scores.logged,
-        **scores.ap_50,
-        **{f"mask {name}": ap for name, ap in scores.masks.ap_50.items()},
-    }
+    return {**scores.logged, **scores.ap_50, **{f"mask {name}": ap for name, ap in scores.masks.ap_50.items()}}
 
 
 def on_a_rank(rank: int, world_size: int, folder: Path) -> None:
     torch.set_num_threads(1)
     store = f"file://{folder}/store"
-    dist.init_process_group(
-        "gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(minutes=1)
-    )
+    dist.init_process_group("gloo", init_method=store, rank=rank, world_size=world_size, timeout=timedelta(minutes=1))
     os.environ |= {"LOCAL_RANK": str(rank), "WORLD_SIZE": str(world_size)}
     (folder / f"{rank}.pkl").write_bytes(pickle.dumps(measure(rank, world_size)))
     dist.barrier()

@@ -23,7 +23,7 @@ from lit_loader.recipes import (
     task_of,
 )
 from lit_loader.recipes.task import Task
-from tests.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set
+from tests.support.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set
 
 BARE = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
 MODELS = {ClassificationTask: "classifier_small", LandmarkTask: "heatmaps_small"}
@@ -70,9 +70,7 @@ def test_a_single_class_needs_no_class_head_for_landmarks(tmp_path):
     table = draw_set(tmp_path, num_images=2, objects=1, class_names=("face",), labels=[0, 0])
     found = model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(train=table)))
     assert found == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None}
-    assert model_kwargs_from_datamodule(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == [
-        "face"
-    ]
+    assert model_kwargs_from_datamodule(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == ["face"]
 
 
 def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
@@ -140,11 +138,7 @@ OPTIONS = {"fcos_small": DetectionTask, "heatmaps_small": LandmarkTask, "heatmap
 @pytest.mark.parametrize(
     ("datamodule", "model", "told"),
     [
-        (
-            LandmarkDataModule,
-            DetectionTask,
-            "choose model=heatmaps_small or model=heatmaps_resnet18, or a Detection",
-        ),
+        (LandmarkDataModule, DetectionTask, "choose model=heatmaps_small or model=heatmaps_resnet18, or a Detection"),
         (DetectionDataModule, LandmarkTask, "choose model=fcos_small, or a LandmarkDataModule"),
         (DetectionDataModule, MultiTask, "batches for a DetectionTask, and the model is a MultiTask; choose"),
         (MultiTaskDataModule, DetectionTask, "choose a MultiTask, or a DetectionDataModule"),

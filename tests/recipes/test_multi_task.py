@@ -12,7 +12,7 @@ from torchvision.models import get_model_builder
 from torchvision.models.detection import fasterrcnn_mobilenet_v3_large_320_fpn
 
 from lit_loader.recipes import MultiTask, fcos_small
-from tests.recipes.drawn import CLASSES, CORNERS, FINISH, fit, landmark_batch, multi_task_batch, overfit
+from tests.support.drawn_batches import CLASSES, CORNERS, FINISH, fit, landmark_batch, multi_task_batch, overfit
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -140,9 +140,7 @@ def test_fit_and_test_report_every_task(tmp_path: Any) -> None:
     logged, scores = trainer.callback_metrics, model.test_scores
     assert scores is not None
     assert float(logged["test/mean"]) == pytest.approx(scores.mean)
-    assert {"test/map_50", "test/nme", "test/failure_rate", "test/finish/macro_f1", "test/matched"} <= set(
-        logged
-    )
+    assert {"test/map_50", "test/nme", "test/failure_rate", "test/finish/macro_f1", "test/matched"} <= set(logged)
     assert model.monitor.split("/")[1] == "mean"
     assert model.monitor_mode == "max"
     sections = dict(model.test_report())
@@ -189,9 +187,7 @@ def test_a_step_of_faster_rcnn_with_frozen_and_slow_layers_by_name(tmp_path: Any
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize(
-    "name", ["fasterrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn"]
-)
+@pytest.mark.parametrize("name", ["fasterrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2", "fcos_resnet50_fpn"])
 def test_a_step_of_the_detectors_of_a_resnet(name: str, tmp_path: Any) -> None:
     builder = partial(get_model_builder(name), min_size=64, max_size=96)
     model = MultiTask(builder, class_names=CLASSES, keypoint_names=CORNERS, attributes={"finish": FINISH})

@@ -107,8 +107,7 @@ def test_reset_forgets_everything() -> None:
     measured.update([found], [target])
     measured.reset()
     measured.update(
-        [{name: value[:0] for name, value in found.items()}],
-        [{name: value[:0] for name, value in target.items()}],
+        [{name: value[:0] for name, value in found.items()}], [{name: value[:0] for name, value in target.items()}]
     )
     scores = measured.compute_scores()
     assert (scores.num_matched, scores.num_missed) == (0, 0)

@@ -115,10 +115,7 @@ def test_points_come_back_in_pixels_of_the_image_whatever_the_networks_input(min
 def test_points_are_learned_in_the_networks_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "jitter_boxes", lambda boxes, amount: boxes)
     images, targets = images_and_targets()
-    losses = [
-        answering_middles(model(min_size=size))(images[:1], targets[:1])["keypoints"].item()
-        for size in (48, 96)
-    ]
+    losses = [answering_middles(model(min_size=size))(images[:1], targets[:1])["keypoints"].item() for size in (48, 96)]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     moved = [targets[0] | {"keypoints": targets[0]["keypoints"] * 1.1}]
     assert answering_middles(model(min_size=48))(images[:1], moved)["keypoints"].item() != losses[0]
@@ -203,10 +200,7 @@ def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
         "finish": torch.zeros(0, dtype=torch.int64),
     }
     losses = model.losses(outputs, [target, target])
-    assert {name: float(loss.detach()) for name, loss in losses.items()} == {
-        "keypoints": 0.0,
-        "attributes/finish": 0.0,
-    }
+    assert {name: float(loss.detach()) for name, loss in losses.items()} == {"keypoints": 0.0, "attributes/finish": 0.0}
     torch.stack(list(losses.values())).sum().backward()
     assert len(model.predictions(outputs)["keypoints"]) == 0
 

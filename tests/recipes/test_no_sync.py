@@ -12,10 +12,10 @@ import torch
 from lit_loader import DataLoader
 from lit_loader.loader.device import moved
 from lit_loader.recipes import ClassificationTask, LandmarkTask, classifier_small, heatmaps_small
-from tests.device.no_sync import META, NoSync
-from tests.device.simulated import present
-from tests.recipes.drawn import CLASSES, CORNERS, classification_batch, landmark_batch
-from tests.recipes.toy_task import trainer
+from tests.support.drawn_batches import CLASSES, CORNERS, classification_batch, landmark_batch
+from tests.support.no_sync import META, NoSync
+from tests.support.simulated_device import present
+from tests.support.toy_task import trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*no `val_dataloader`")
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
-from tests.recipes.toy_task import Net
+from tests.support.toy_task import Net
 
 
 def groups(model: Net, scales: dict[str, float]) -> dict[str, tuple[float, bool]]:
@@ -50,10 +50,7 @@ def test_frozen_parameters_have_no_gradient_and_are_in_no_group() -> None:
     ("pattern", "match"),
     [
         ("bodi.*", r"no parameter is called 'bodi\.\*'; did you mean body\.\*\? names begin with body, head"),
-        (
-            "body.1.wieght",
-            r"no parameter is called 'body\.1\.wieght'; did you mean body\.1\.weight\? names begin",
-        ),
+        ("body.1.wieght", r"no parameter is called 'body\.1\.wieght'; did you mean body\.1\.weight\? names begin"),
         ("model.layers.*", r"no parameter is called 'model\.layers\.\*'; names begin with body, head"),
     ],
 )

@@ -21,7 +21,7 @@ from lit_loader.recipes import (
     draw_predictions,
     model_kwargs_from_datamodule,
 )
-from tests.drawn_set import DrawnSource, draw_set
+from tests.support.drawn_set import DrawnSource, draw_set
 
 RED = "#e6194b"
 
@@ -77,9 +77,7 @@ def test_a_wrong_class_of_a_crop_is_red_with_the_true_one_behind_it(table):
     datamodule, batch = batch_of(LandmarkDataModule, table, train_transforms={"size": 96})
     logits = torch.zeros(len(batch.labels), 3)
     logits[:, 0] = 1
-    figure = draw_predictions(
-        Saying({"keypoints": batch.keypoints, "class_logits": logits}), datamodule, batch
-    )
+    figure = draw_predictions(Saying({"keypoints": batch.keypoints, "class_logits": logits}), datamodule, batch)
     assert titles(figure) == ["common", "common", "common (true: rare)", "common", "common"]
     colours = [axis.title.get_color() for axis in figure.axes[:5]]
     assert [colour == RED for colour in colours] == [False, False, True, False, False]
@@ -167,9 +165,7 @@ def test_masks_of_detections_above_the_score_are_drawn(table, shape, dtype):
     ],
 )
 @pytest.mark.parametrize("stage", ["val", "predict"])
-def test_every_task_is_drawn_on_its_own_data_labelled_or_not(
-    table, tmp_path, kind, settings, task, name, stage
-):
+def test_every_task_is_drawn_on_its_own_data_labelled_or_not(table, tmp_path, kind, settings, task, name, stage):
     names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     bare = draw_set(tmp_path / "bare", num_images=6, objects=1, attributes={}, **names)
     datamodule = kind(DrawnSource(train=table, val=table, predict=bare), batch_size=6, **settings)
@@ -182,9 +178,7 @@ def test_points_found_where_none_are_known_are_drawn_alone(tmp_path):
     names = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     bare = draw_set(tmp_path / "bare", num_images=2, objects=1, **names)
     datamodule = LandmarkDataModule(DrawnSource(predict=bare), train_transforms={"size": 96})
-    figure = draw_predictions(
-        Saying({"keypoints": torch.ones(2, 5, 2)}), datamodule, datamodule.first_batch("predict")
-    )
+    figure = draw_predictions(Saying({"keypoints": torch.ones(2, 5, 2)}), datamodule, datamodule.first_batch("predict"))
     for axis in figure.axes[:2]:
         pixels = axis.images[0].get_array().reshape(-1, 3)
         assert colour_at(axis, torch.ones(2)) == (255, 0, 0)

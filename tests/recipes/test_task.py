@@ -14,7 +14,7 @@ from torch.optim import SGD, AdamW
 from torch.optim.lr_scheduler import LinearLR, OneCycleLR, ReduceLROnPlateau
 
 from lit_loader.recipes import WarmupCosineLR
-from tests.recipes.toy_task import Net, ToyTask, loader, trainer
+from tests.support.toy_task import Net, ToyTask, loader, trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:.*does not have many workers"),
@@ -141,9 +141,7 @@ def test_a_plateau_is_one_of_the_monitored_score(tmp_path: Any) -> None:
         ),
     ],
 )
-def test_a_scheduler_against_other_settings_is_refused(
-    tmp_path: Any, arguments: dict[str, Any], match: str
-) -> None:
+def test_a_scheduler_against_other_settings_is_refused(tmp_path: Any, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         run(ToyTask(**arguments), tmp_path)
 
@@ -151,24 +149,17 @@ def test_a_scheduler_against_other_settings_is_refused(
 # -- optimizers ------------------------------------------------------------------------------------------
 
 
-def test_the_optimizer_is_adamw_without_decay_of_biases_and_norms_or_that_which_is_given(
-    tmp_path: Any,
-) -> None:
+def test_the_optimizer_is_adamw_without_decay_of_biases_and_norms_or_that_which_is_given(tmp_path: Any) -> None:
     optimizer = run(ToyTask(scheduler=None), tmp_path).optimizers[0]
     assert type(optimizer) is AdamW
-    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [
-        (1e-3, 1e-2),
-        (1e-3, 0),
-    ]
+    assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(1e-3, 1e-2), (1e-3, 0)]
     optimizer = run(ToyTask(optimizer=partial(SGD, lr=0.5, momentum=0.9)), tmp_path).optimizers[0]
     assert (type(optimizer), optimizer.param_groups[0]["momentum"]) == (SGD, 0.9)
 
 
 def test_rates_of_groups_are_scaled_through_the_whole_schedule(tmp_path: Any) -> None:
     model = ToyTask(
-        optimizer=sgd,
-        scheduler=partial(WarmupCosineLR, warmup_steps=3),
-        lr_scales={"body.*": 0.1, "head.bias": 2.0},
+        optimizer=sgd, scheduler=partial(WarmupCosineLR, warmup_steps=3), lr_scales={"body.*": 0.1, "head.bias": 2.0}
     )
     scales = {}
     optimizer = run(model, tmp_path).optimizers[0]
@@ -191,10 +182,7 @@ def test_what_is_frozen_stays_with_its_statistics_and_the_rest_learns(tmp_path: 
     model.model.body[2].register_forward_hook(lambda module, *_: modes.append(module.training))
     running = run(model, tmp_path)
     after = model.model.state_dict()
-    assert {name for name in before if not torch.equal(before[name], after[name])} == {
-        "head.weight",
-        "head.bias",
-    }
+    assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
     assert not any(modes)
     assert sum(len(group["params"]) for group in running.optimizers[0].param_groups) == 2
 

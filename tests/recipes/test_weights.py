@@ -22,7 +22,7 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 
 from lit_loader.recipes import fcos_small
 from lit_loader.recipes.weights import build_model, freeze_batch_norm, load_weights, model_builder
-from tests.recipes.toy_task import Net, ToyTask, loader, trainer
+from tests.support.toy_task import Net, ToyTask, loader, trainer
 
 OWN = {"fcos_small": fcos_small}
 
@@ -49,9 +49,7 @@ def same(model: nn.Module, state: dict[str, Any]) -> bool:
 def test_models_are_found_by_name_here_in_torchvision_and_in_timm() -> None:
     assert model_builder("fcos_small", OWN) is fcos_small
     assert model_builder("mobilenet_v3_small", OWN) is mobilenet_v3_small
-    assert build(model_builder("timm/test_vit", OWN), None, heads=no_heads)(
-        torch.rand(1, 3, 160, 160)
-    ).shape == (1, 5)
+    assert build(model_builder("timm/test_vit", OWN), None, heads=no_heads)(torch.rand(1, 3, 160, 160)).shape == (1, 5)
     builder = partial(fcos_small, channels=16)
     assert model_builder(builder, OWN) is builder
 
@@ -105,9 +103,7 @@ def test_without_weights_nothing_is_downloaded(monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.mark.parametrize("builder", [mobilenet_v3_small, partial(mobilenet_v3_small, dropout=0.1)])
 def test_an_unknown_name_of_weights_is_refused_with_those_there_are(builder: Any) -> None:
-    with pytest.raises(
-        ValueError, match=r"weights='COCO_V1' is neither a file nor one of IMAGENET1K_V1, DEFAULT"
-    ):
+    with pytest.raises(ValueError, match=r"weights='COCO_V1' is neither a file nor one of IMAGENET1K_V1, DEFAULT"):
         build(builder, "COCO_V1")
 
 
@@ -124,9 +120,7 @@ def test_timm_has_one_name_of_weights() -> None:
 
 
 @pytest.mark.parametrize(
-    "error",
-    [URLError("no network"), RuntimeError('invalid hash value (expected "a", got "b")')],
-    ids=["url", "hash"],
+    "error", [URLError("no network"), RuntimeError('invalid hash value (expected "a", got "b")')], ids=["url", "hash"]
 )
 @pytest.mark.parametrize("builder", [mobilenet_v3_small, partial(mobilenet_v3_small, weights="DEFAULT")])
 def test_a_failed_download_names_the_folder_for_weights_and_what_else_to_give(
@@ -191,9 +185,7 @@ FILES = [write_pth, write_safetensors, write_reference, write_checkpoint]
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.filterwarnings("ignore:.*number of training batches .* is smaller than the logging interval")
 @pytest.mark.parametrize("write", FILES)
-def test_every_kind_of_file_gives_its_weights(
-    tmp_path: Path, write: Callable[[nn.Module, Path], Path]
-) -> None:
+def test_every_kind_of_file_gives_its_weights(tmp_path: Path, write: Callable[[nn.Module, Path], Path]) -> None:
     source = Net()
     nn.init.uniform_(source.head.weight)
     path = write(source, tmp_path / "weights")
@@ -232,17 +224,14 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path, suffix: str, conten
 
 def test_an_absent_file_is_refused_with_what_else_to_give(tmp_path: Path) -> None:
     with pytest.raises(
-        FileNotFoundError,
-        match=r"nowhere\.pth' does not exist; give the path of a file, a name of weights, or none",
+        FileNotFoundError, match=r"nowhere\.pth' does not exist; give the path of a file, a name of weights, or none"
     ):
         build(fcos_small, str(tmp_path / "nowhere.pth"))
 
 
 def test_weights_of_another_architecture_are_refused_with_the_names_that_differ(tmp_path: Path) -> None:
     path = write_pth(nn.Sequential(nn.Linear(3, 8)), tmp_path / "other")
-    with pytest.raises(
-        ValueError, match=r"do not fit a Net: 8 missing, such as .*; 2 unknown, such as 0\.bias"
-    ):
+    with pytest.raises(ValueError, match=r"do not fit a Net: 8 missing, such as .*; 2 unknown, such as 0\.bias"):
         load_weights(Net(), path)
     wide = Net()
     wide.head = nn.Linear(9, 2)
@@ -250,9 +239,7 @@ def test_weights_of_another_architecture_are_refused_with_the_names_that_differ(
         load_weights(Net(), write_pth(wide, tmp_path / "wide"))
 
 
-def test_heads_for_other_classes_are_left_out_and_named(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_heads_for_other_classes_are_left_out_and_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, model = Net(), Net()
     source.head = nn.Linear(8, 7)
     nn.init.uniform_(source.body[0].weight)

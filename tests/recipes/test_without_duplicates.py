@@ -11,13 +11,7 @@ import torch
 from torchmetrics import MeanMetric, Metric, MetricCollection
 from torchmetrics.classification import MulticlassAccuracy, MulticlassAUROC, MulticlassF1Score
 
-from lit_loader.recipes import (
-    AveragePrecision,
-    ClassMetric,
-    NormalizedMeanError,
-    WithoutDuplicates,
-    without_duplicates,
-)
+from lit_loader.recipes import AveragePrecision, ClassMetric, NormalizedMeanError, WithoutDuplicates, without_duplicates
 
 CLASSES = ("a", "b", "c")
 METRICS: dict[str, Any] = {
@@ -68,18 +62,12 @@ def test_a_list_has_an_entry_for_each_batch_whatever_was_dropped() -> None:
         metric.update(*answers("lists"), is_duplicate=marks)
     states = metric.metric.metric_state
     assert [tuple(entry.shape) for entry in states["preds"]] == [(0, 3), (7, 3), (0, 3)]
-    assert [(entry.shape[0], entry.dtype) for entry in states["target"]] == [
-        (rows, torch.int64) for rows in (0, 7, 0)
-    ]
+    assert [(entry.shape[0], entry.dtype) for entry in states["target"]] == [(rows, torch.int64) for rows in (0, 7, 0)]
 
 
 def one_image(seed: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30 + seed]])
-    found = {
-        "boxes": boxes + seed % 3,
-        "scores": torch.tensor([0.9, 0.5 + seed / 100]),
-        "labels": torch.tensor([1, 2]),
-    }
+    found = {"boxes": boxes + seed % 3, "scores": torch.tensor([0.9, 0.5 + seed / 100]), "labels": torch.tensor([1, 2])}
     return found, {"boxes": boxes, "labels": torch.tensor([1, 1 + seed % 2])}
 
 

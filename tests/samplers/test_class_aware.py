@@ -19,12 +19,7 @@ def _row(sampler, *, seed, epochs):
     return np.concatenate([sampler.order(seed=seed, epoch=epoch)[:] for epoch in range(epochs)])
 
 
-@given(
-    labels=single_labels,
-    num_samples=st.integers(1, 60),
-    empty_as_class=st.booleans(),
-    seed=st.integers(),
-)
+@given(labels=single_labels, num_samples=st.integers(1, 60), empty_as_class=st.booleans(), seed=st.integers())
 def test_every_turn_holds_every_class_once_across_epochs(labels, num_samples, empty_as_class, seed):
     sampler = ClassAwareSampler(labels, num_samples=num_samples, empty_as_class=empty_as_class)
     row = np.array(labels)[_row(sampler, seed=seed, epochs=4)]
@@ -55,12 +50,7 @@ def test_batches_of_every_rank_are_even_in_classes_which_shuffled_quotas_are_not
         for batch in range(6):
             for rank in range(2):
                 part = rank_batch(
-                    sampler.order(seed=0, epoch=0),
-                    batch,
-                    batch_size=8,
-                    rank=rank,
-                    world_size=2,
-                    drop_last=True,
+                    sampler.order(seed=0, epoch=0), batch, batch_size=8, rank=rank, world_size=2, drop_last=True
                 )
                 uneven += np.bincount(labels[part.indices], minlength=4).tolist() != [2] * 4
         assert (uneven == 0) == (sampler is aware)

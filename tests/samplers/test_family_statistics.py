@@ -1,6 +1,6 @@
 """The samplers that repeat, take turns and mix do so by chance where they say so, and as often as they say.
 
-Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.samplers.chi_square`). The seeds are fixed, so a
+Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.support.chi_square`). The seeds are fixed, so a
 run that passed passes again.
 """
 
@@ -19,7 +19,7 @@ from lit_loader.samplers import (
     WeightedRandomSampler,
     effective_number_image_weights,
 )
-from tests.samplers.chi_square import assert_fits
+from tests.support.chi_square import assert_fits
 
 
 def _first_places(sampler, place, *, seeds, epoch):
@@ -41,9 +41,7 @@ def _assert_unrelated(first, second):
 
 
 def test_an_image_is_repeated_by_its_fraction():
-    sampler = RepeatFactorSampler(
-        [1.0, 1.1, 2.25, 0.5, 1.7, 1.85, 1.9]
-    )  # 10.3: the fractions are moved a little
+    sampler = RepeatFactorSampler([1.0, 1.1, 2.25, 0.5, 1.7, 1.85, 1.9])  # 10.3: the fractions are moved a little
     epochs = 10_000
     visits = np.array([np.bincount(sampler.order(seed=0, epoch=e)[:], minlength=7) for e in range(epochs)])
     chances = sampler.expected_visits() - visits.min(axis=0)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from lit_loader.samplers import RandomSampler
 from lit_loader.samplers.shuffle import feistel_order
 from lit_loader.seeding import key64
-from tests.samplers.chi_square import assert_fits
+from tests.support.chi_square import assert_fits
 
 
 def same(count):

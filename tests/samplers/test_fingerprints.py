@@ -33,12 +33,7 @@ FAMILIES = {
     RandomSampler: ({"data_source": 10}, [{"data_source": 11}]),
     WeightedRandomSampler: (
         {"weights": _WEIGHTS, "num_samples": 3},
-        [
-            {"weights": [0.5, 1.0, 2.0, 1.5]},
-            {"weights": [*_WEIGHTS, 0.0]},
-            {"num_samples": 4},
-            {"replacement": False},
-        ],
+        [{"weights": [0.5, 1.0, 2.0, 1.5]}, {"weights": [*_WEIGHTS, 0.0]}, {"num_samples": 4}, {"replacement": False}],
     ),
     ClassBalancedSampler: (
         {"labels": _LABELS},
@@ -62,11 +57,7 @@ FAMILIES = {
     ),
     GroupedSampler: (
         {"sampler": RandomSampler(4), "group_ids": [0, 0, 1, 1]},
-        [
-            {"sampler": SequentialSampler(4)},
-            {"sampler": WeightedRandomSampler(_WEIGHTS)},
-            {"group_ids": [0, 1, 1, 1]},
-        ],
+        [{"sampler": SequentialSampler(4)}, {"sampler": WeightedRandomSampler(_WEIGHTS)}, {"group_ids": [0, 1, 1, 1]}],
     ),
 }
 # Written by another process: the text in a checkpoint must fit what later versions and other machines compute.
@@ -109,8 +100,7 @@ def test_samplers_made_alike_have_the_same_whatever_the_seed_and_epoch(family):
 
 
 @pytest.mark.parametrize(
-    ("family", "changed"),
-    [(family, change) for family, (_, changes) in FAMILIES.items() for change in changes],
+    ("family", "changed"), [(family, change) for family, (_, changes) in FAMILIES.items() for change in changes]
 )
 def test_an_argument_that_changes_the_orders_changes_the_fingerprint(family, changed):
     assert made(family, **changed).fingerprint() != made(family).fingerprint()

@@ -1,6 +1,6 @@
 """Weighted draws in batches of one group: every index as often as its weight says, at every place.
 
-Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.samplers.chi_square`). The seeds are fixed, so a
+Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.support.chi_square`). The seeds are fixed, so a
 run that passed passes again.
 """
 
@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
-from tests.samplers.chi_square import assert_fits
+from tests.support.chi_square import assert_fits
 
 WEIGHTS = np.array([4.0, 0.0, 1.0, 1.0, 2.5, 0.5, 3.0, 0.0, 0.0, 8.0])
 GROUPS = np.array([0, 0, 0, 3, 3, 3, 3, 1, 1, 5])  # one of weight zero, two without members

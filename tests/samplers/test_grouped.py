@@ -26,8 +26,8 @@ from lit_loader.samplers import (
 )
 from lit_loader.samplers.grouped import regrouped
 from lit_loader.samplers.weighted import AliasTable
-from tests.samplers.chi_square import assert_fits
-from tests.toys import Drawing
+from tests.support.chi_square import assert_fits
+from tests.support.toys import Drawing
 
 # Each makes a sampler over `n` indices (n >= 1) that is regrouped.
 INNER = {
@@ -142,12 +142,7 @@ def test_one_global_batch_is_the_same_on_any_number_of_ranks(inner):
         for number in range(len(order) // 12):
             parts = [
                 rank_batch(
-                    order,
-                    number,
-                    batch_size=12 // world_size,
-                    rank=rank,
-                    world_size=world_size,
-                    drop_last=False,
+                    order, number, batch_size=12 // world_size, rank=rank, world_size=world_size, drop_last=False
                 ).indices
                 for rank in range(world_size)
             ]
@@ -212,8 +207,7 @@ def test_weights_are_sorted_into_groups_once_until_they_are_set_anew(monkeypatch
     tables = []
     size = len(pickle.dumps(sampler))
     monkeypatch.setattr(
-        "lit_loader.samplers.grouped.AliasTable",
-        lambda weights: tables.append(weights) or AliasTable(weights),
+        "lit_loader.samplers.grouped.AliasTable", lambda weights: tables.append(weights) or AliasTable(weights)
     )
 
     def order(epoch):

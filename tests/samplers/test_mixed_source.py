@@ -32,9 +32,7 @@ def test_every_full_batch_of_every_rank_holds_each_sources_count(pairs, repetiti
     for batch in range(num_batches(len(order), **shape)):
         for rank in range(world_size):
             indices = rank_batch(order, batch, rank=rank, **shape).indices
-            assert (
-                _source_of(indices, lengths) == np.tile(np.repeat(range(len(counts)), counts), repetitions)
-            ).all()
+            assert (_source_of(indices, lengths) == np.tile(np.repeat(range(len(counts)), counts), repetitions)).all()
 
 
 @given(pairs=sources, num_repetitions=st.integers(1, 20), seed=st.integers())

@@ -16,10 +16,7 @@ factors = st.lists(
 ).filter(lambda values: sum(values) > 0.51)
 
 
-@given(
-    rows=st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=40),
-    thresh=st.floats(0.01, 1),
-)
+@given(rows=st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=40), thresh=st.floats(0.01, 1))
 def test_factors_are_lviss_formula(rows, thresh):
     shares = {c: sum(c in row for row in rows) / len(rows) for row in rows for c in row}
     expected = [max([1.0] + [math.sqrt(thresh / shares[c]) for c in row]) for row in rows]
@@ -78,9 +75,7 @@ def test_ranks_have_as_many_batches_as_each_other_in_every_epoch():
     sampler = RepeatFactorSampler(repeat_factors([0] * 90 + [1] * 3 + [2] * 7, repeat_thresh=0.3))
     for epoch in range(5):
         order = sampler.order(seed=0, epoch=epoch)
-        parts = [
-            rank_batch(order, 3, batch_size=8, rank=r, world_size=3, drop_last=True).indices for r in range(3)
-        ]
+        parts = [rank_batch(order, 3, batch_size=8, rank=r, world_size=3, drop_last=True).indices for r in range(3)]
         assert np.concatenate(parts).tolist() == order[72:96].tolist()
 
 

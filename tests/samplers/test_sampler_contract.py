@@ -35,17 +35,13 @@ FAMILIES: dict[str, Callable[[int, int | None], OrderSampler]] = {
     "weighted without replacement": lambda n, seed: WeightedRandomSampler(
         np.arange(n), n - 1, replacement=False, seed=seed
     ),
-    "class balanced": lambda n, seed: ClassBalancedSampler(
-        np.arange(n) % 3 - 1, num_samples=n + 3, seed=seed
-    ),
+    "class balanced": lambda n, seed: ClassBalancedSampler(np.arange(n) % 3 - 1, num_samples=n + 3, seed=seed),
     "class aware": lambda n, seed: ClassAwareSampler(
         np.arange(n) % 7 % 3 - 1, num_samples=n + 5, empty_as_class=True, seed=seed
     ),
     "repeat factor": lambda n, seed: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6, seed=seed),
     "subset": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], num_indices=n, seed=seed),
-    "subset in order": lambda n, seed: SubsetRandomSampler(
-        np.arange(n)[::-2], shuffle=False, num_indices=n, seed=seed
-    ),
+    "subset in order": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], shuffle=False, num_indices=n, seed=seed),
     "mixed source": lambda n, seed: MixedSourceSampler([n - 1, 1], [3, 2], seed=seed),
 }
 FIXED = ("sequential", "subset in order")  # the same order whatever the seed and the epoch
@@ -61,9 +57,7 @@ def test_same_seed_and_epoch_repeat_the_same_order(family, n, seed, epoch):
     first = FAMILIES[family](n, None)
     second = FAMILIES[family](n, 5)
     second.order(seed=seed + 1, epoch=epoch)[:]
-    np.testing.assert_array_equal(
-        first.order(seed=seed, epoch=epoch)[:], second.order(seed=seed, epoch=epoch)[:]
-    )
+    np.testing.assert_array_equal(first.order(seed=seed, epoch=epoch)[:], second.order(seed=seed, epoch=epoch)[:])
 
 
 @given(

@@ -1,6 +1,6 @@
 """Draws follow their distribution.
 
-Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.samplers.chi_square`). The seeds are fixed, so a
+Each check is a chi-square test at a false-alarm rate of 1e-6 (`tests.support.chi_square`). The seeds are fixed, so a
 run that passed passes again.
 """
 
@@ -14,7 +14,7 @@ import pytest
 from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler, rank_batch
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
-from tests.samplers.chi_square import assert_fits
+from tests.support.chi_square import assert_fits
 
 
 def _pairs(values, lag):
@@ -75,10 +75,7 @@ def test_draws_match_the_weights_on_one_rank_and_over_all_together():
     weights = np.array([0.5, 3.0, 1.0, 10.0, 0.25])
     order = WeightedRandomSampler(weights, 120_000).order(seed=4, epoch=1)
     parts = [
-        [
-            rank_batch(order, b, batch_size=100, rank=r, world_size=3, drop_last=True).indices
-            for b in range(400)
-        ]
+        [rank_batch(order, b, batch_size=100, rank=r, world_size=3, drop_last=True).indices for b in range(400)]
         for r in range(3)
     ]
     counts = [np.bincount(np.concatenate(rank)) for rank in parts]

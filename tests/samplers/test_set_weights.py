@@ -34,9 +34,7 @@ def test_orders_made_from_then_on_use_them_and_those_before_do_not(replacement):
     expected = WeightedRandomSampler(NEW, 30, replacement)
     np.testing.assert_array_equal(sampler.order(seed=1, epoch=0)[:], expected.order(seed=1, epoch=0)[:])
     np.testing.assert_array_equal(order[:10], first)
-    np.testing.assert_array_equal(
-        order[:], WeightedRandomSampler(OLD, 30, replacement).order(seed=1, epoch=0)[:]
-    )
+    np.testing.assert_array_equal(order[:], WeightedRandomSampler(OLD, 30, replacement).order(seed=1, epoch=0)[:])
     np.testing.assert_array_equal(sampler.weights, NEW)
     if replacement:
         np.testing.assert_array_equal(sampler.expected_visits(), expected.expected_visits())

@@ -54,9 +54,7 @@ def _all_batches(order, *, batch_size, world_size, drop_last):
 )
 @example(name="random", n=1, world_size=8, batch_size=4, drop_last=False)
 @example(name="random", n=3, world_size=8, batch_size=1, drop_last=False)
-def test_the_union_over_ranks_is_the_global_order_and_ranks_are_equal(
-    name, n, world_size, batch_size, drop_last
-):
+def test_the_union_over_ranks_is_the_global_order_and_ranks_are_equal(name, n, world_size, batch_size, drop_last):
     order = SAMPLERS[name](n).order(seed=3, epoch=2)
     global_indices = order[:]
     batches = _all_batches(order, batch_size=batch_size, world_size=world_size, drop_last=drop_last)
@@ -67,9 +65,7 @@ def test_the_union_over_ranks_is_the_global_order_and_ranks_are_equal(
         num_unique -= num_unique % (batch_size * world_size)
     assert len(positions) - num_unique in (range(1) if drop_last else range(world_size))  # minimal filling
     indices = np.concatenate([part.indices for ranks in batches for part in ranks] or [global_indices[:0]])
-    np.testing.assert_array_equal(
-        indices, global_indices[np.array(positions, dtype=np.int64) % len(global_indices)]
-    )
+    np.testing.assert_array_equal(indices, global_indices[np.array(positions, dtype=np.int64) % len(global_indices)])
     for number, ranks in enumerate(batches):
         sizes = {len(part.indices) for part in ranks}
         assert len(sizes) == 1

@@ -40,9 +40,7 @@ AGAIN = {
     "class aware": lambda n: ClassAwareSampler(np.arange(n) % 5, num_samples=n + 4),
     "repeat factor": lambda n: RepeatFactorSampler(np.arange(1, n + 1) / 4 + 0.3),
     "mixed source": lambda n: MixedSourceSampler([n, 3], [2, 1]),
-    "grouped, weighted": lambda n: GroupedSampler(
-        WeightedRandomSampler(np.arange(1, n + 1)), np.arange(n) % 3
-    ),
+    "grouped, weighted": lambda n: GroupedSampler(WeightedRandomSampler(np.arange(1, n + 1)), np.arange(n) % 3),
     "grouped, class balanced": lambda n: GroupedSampler(
         ClassBalancedSampler(np.arange(n) % 2 - 1, num_samples=n + 1), np.arange(n) % 4
     ),
@@ -108,9 +106,7 @@ def test_ranks_together_give_the_batch_order(name, n, world_size, batch_size, dr
     assert len(duplicates) < (1 if drop_last else world_size)
     assert duplicates == [global_indices[number % len(global_indices)] for number in range(len(duplicates))]
     if name in ONCE:
-        assert (
-            max(Counter(dealt[:num_unique]).values(), default=1) == 1
-        )  # no two ranks, nor one twice, have an index
+        assert max(Counter(dealt[:num_unique]).values(), default=1) == 1  # no two ranks, nor one twice, have an index
 
 
 @given(name=names, n=lengths, global_batch=st.integers(1, 40), seed=seeds, epoch=epochs, data=st.data())
@@ -142,9 +138,7 @@ class Backwards(SequentialSampler):
         return np.arange(len(self))[::-1].copy()
 
 
-@pytest.mark.parametrize(
-    "workers", [{}, {"num_workers": 1, "worker_method": "thread"}], ids=["inline", "thread"]
-)
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 1, "worker_method": "thread"}], ids=["inline", "thread"])
 def test_batches_are_sliced_from_the_batch_order(workers):
     sampler = Backwards(10)
     samples = Backwards(10)

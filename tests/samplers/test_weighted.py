@@ -168,12 +168,7 @@ def test_the_logarithm_is_exact_to_the_last_bits():
 
 @pytest.mark.parametrize(
     "weights",
-    [
-        ["1", "2"],
-        np.array([b"1", b"2"]),
-        np.array([1 + 2j, 1]),
-        np.array(["2020-01-01"], dtype="datetime64[D]"),
-    ],
+    [["1", "2"], np.array([b"1", b"2"]), np.array([1 + 2j, 1]), np.array(["2020-01-01"], dtype="datetime64[D]")],
     ids=["text", "bytes", "complex", "dates"],
 )
 def test_values_that_numpy_would_convert_to_numbers_are_refused(weights):

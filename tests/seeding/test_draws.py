@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from lit_loader.seeding import EpochKeys, RngPurpose, ThreadScope, draw_modes, preserved_generators, rand
-from tests.seeding.drawing_calls import CALLS
+from tests.support.drawing_calls import CALLS
 
 KEYS = EpochKeys(3, 1)
 SEED = KEYS.key(RngPurpose.SAMPLE, 0).torch

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils.rnn import pack_sequence
 from torch.utils._pytree import tree_leaves
 
-from tests.seeding.scoped_draws import scoped, seeded
+from tests.support.scoped_draws import scoped, seeded
 
 
 def x():
@@ -47,23 +47,14 @@ CALLS = {
     ),
     "torch.dropout_": (lambda: torch.dropout_(x(), 0.5, True), lambda: torch.dropout_(x(), 0.5, False)),
     "dropout1d": (lambda: F.dropout1d(x()), lambda: F.dropout1d(x(), 0.5, False)),
-    "dropout2d": (
-        lambda: F.dropout2d(x()[None, None]),
-        lambda: F.dropout2d(x()[None, None], training=False),
-    ),
-    "dropout3d": (
-        lambda: F.dropout3d(x()[None, None]),
-        lambda: F.dropout3d(x()[None, None], training=False),
-    ),
+    "dropout2d": (lambda: F.dropout2d(x()[None, None]), lambda: F.dropout2d(x()[None, None], training=False)),
+    "dropout3d": (lambda: F.dropout3d(x()[None, None]), lambda: F.dropout3d(x()[None, None], training=False)),
     "alpha_dropout": (lambda: F.alpha_dropout(x(), training=True), lambda: F.alpha_dropout(x())),
     "feature_alpha_dropout": (
         lambda: F.feature_alpha_dropout(x(), training=True),
         lambda: F.feature_alpha_dropout(x()),
     ),
-    "torch.alpha_dropout": (
-        lambda: torch.alpha_dropout(x(), 0.5, True),
-        lambda: torch.alpha_dropout(x(), 0.5, False),
-    ),
+    "torch.alpha_dropout": (lambda: torch.alpha_dropout(x(), 0.5, True), lambda: torch.alpha_dropout(x(), 0.5, False)),
     "torch.feature_dropout": (
         lambda: torch.feature_dropout(x(), 0.5, True),
         lambda: torch.feature_dropout(x(), 0.5, False),
@@ -82,10 +73,7 @@ CALLS = {
         lambda: F.fractional_max_pool2d(x()[None], 2, output_size=2, return_indices=True),
         None,
     ),
-    "fractional_max_pool3d": (
-        lambda: F.fractional_max_pool3d(torch.ones(1, 4, 4, 4), 2, output_size=2),
-        None,
-    ),
+    "fractional_max_pool3d": (lambda: F.fractional_max_pool3d(torch.ones(1, 4, 4, 4), 2, output_size=2), None),
     "pca_lowrank of a subclass": (lambda: torch.pca_lowrank(Subclass(x()), 2), None),
     "svd_lowrank of a subclass": (lambda: torch.svd_lowrank(Subclass(x()), 2), None),
     "lobpcg of a subclass": (lambda: torch.lobpcg(Subclass(torch.eye(9)), 1), None),

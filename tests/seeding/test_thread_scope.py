@@ -13,7 +13,7 @@ from torchvision import tv_tensors
 
 from lit_loader.seeding import RngPurpose, ThreadScope
 from lit_loader.seeding.generators import context
-from tests.seeding.scoped_draws import KEYS, scoped, seeded, several
+from tests.support.scoped_draws import KEYS, scoped, seeded, several
 
 
 def test_draws_of_one_sample_continue_one_stream():

@@ -16,13 +16,13 @@ import psutil
 import pytest
 
 from lit_loader import DataLoader
-from tests.toys import Drawing
+from tests.support.toys import Drawing
 
 pytestmark = pytest.mark.soak
 
 SCRIPT = """
 from lit_loader import DataLoader
-from tests.toys import Slow
+from tests.support.toys import Slow
 while True:
     for batch in DataLoader(Slow(0.001), batch_size=4, num_workers=2, seed=1):
         print("batch", flush=True)
@@ -47,19 +47,11 @@ def test_three_hundred_loaders_leave_descriptors_threads_and_memory_flat():
     for number in range(20):
         use(number)
     gc.collect()
-    before = (
-        len(os.listdir("/proc/self/fd")),
-        threading.active_count(),
-        psutil.Process().memory_full_info().uss,
-    )
+    before = (len(os.listdir("/proc/self/fd")), threading.active_count(), psutil.Process().memory_full_info().uss)
     for number in range(300):
         use(number)
     gc.collect()
-    after = (
-        len(os.listdir("/proc/self/fd")),
-        threading.active_count(),
-        psutil.Process().memory_full_info().uss,
-    )
+    after = (len(os.listdir("/proc/self/fd")), threading.active_count(), psutil.Process().memory_full_info().uss)
     assert after[0] <= before[0] + 1
     assert after[1] == before[1]
     assert after[2] < before[2] * 1.1 + 2**20
@@ -71,11 +63,7 @@ def test_no_worker_outlives_a_main_process_ended_at_a_random_moment(signal_numbe
     env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
     for _ in range(25):
         process = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT],
-            env=env,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
+            [sys.executable, "-c", SCRIPT], env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
         process.stdout.readline()
         time.sleep(draw.random() * 0.3)

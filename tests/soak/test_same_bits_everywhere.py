@@ -43,20 +43,14 @@ def tensors_in(value):
 def epochs(source, task, **workers):
     module, transforms = TASKS[task]
     datamodule = module(
-        source,
-        batch_size=8,
-        train_sampler=ClassBalancedSamplerConfig(),
-        train_transforms=transforms,
-        seed=4,
-        **workers,
+        source, batch_size=8, train_sampler=ClassBalancedSamplerConfig(), train_transforms=transforms, seed=4, **workers
     )
     with datamodule.train_dataloader() as loader:
         return [digest(batch) for _ in range(2) for batch in loader]
 
 
 @pytest.mark.parametrize(
-    ("name", "task"),
-    [("shapes", "detection"), ("bccd", "detection"), ("shapes", "landmarks"), ("shapes", "unified")],
+    ("name", "task"), [("shapes", "detection"), ("bccd", "detection"), ("shapes", "landmarks"), ("shapes", "unified")]
 )
 def test_every_number_of_workers_and_start_method(name, task, request, tmp_path):
     if name == "bccd":

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from tests.scheduling_chaos import live
+from tests.support.scheduling_chaos import live
 
 pytestmark = pytest.mark.soak
 

@@ -9,7 +9,7 @@ import random
 import psutil
 import pytest
 
-from tests.loader.slot_sets import Large, is_right, loader_of, num_mappings, slots_of, used_bytes
+from tests.support.slot_sets import Large, is_right, loader_of, num_mappings, slots_of, used_bytes
 
 pytestmark = pytest.mark.soak
 

@@ -13,7 +13,7 @@ from torchvision.transforms import v2
 
 from lit_loader.collate import ClassificationBatch, PaddedBatch
 from lit_loader.transforms import NormalizeBatch
-from tests.device.no_sync import META, NoSync
+from tests.support.no_sync import META, NoSync
 
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)

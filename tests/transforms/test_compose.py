@@ -24,8 +24,8 @@ from lit_loader.transforms import (
     detection_transforms,
     landmark_transforms,
 )
-from tests.photo_like import jpeg, photo_like
-from tests.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, RARE, WIDTH, both, target
+from tests.support.photo_like import jpeg, photo_like
+from tests.support.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, RARE, WIDTH, both, target
 
 PAIRS = ((0, 1),)
 
@@ -49,14 +49,8 @@ SAME = {  # nothing is shrunk to half: the same bits
     "detection, zoom out first": (detection_transforms(True, size=60, zoom_out=1), 3),
     "detection, crop first": (detection_transforms(True, size=60, iou_crop=1), 3),
     "detection, rotation first": (detection_transforms(True, size=60, rotation=10), 3),
-    "classification": (
-        classification_transforms(True, size=200, resize="crop", scale=(0.7, 1), shift=0.2),
-        0,
-    ),
-    "random resized crop": (
-        DecodeAwareCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(flip_pairs=PAIRS)]),
-        3,
-    ),
+    "classification": (classification_transforms(True, size=200, resize="crop", scale=(0.7, 1), shift=0.2), 0),
+    "random resized crop": (DecodeAwareCompose([v2.RandomResizedCrop(250), RandomHorizontalFlip(flip_pairs=PAIRS)]), 3),
     "a crop after a flip": (
         DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.RandomResizedCrop(30)]),
         3,
@@ -68,10 +62,7 @@ SAME = {  # nothing is shrunk to half: the same bits
 }
 SHRUNK = {
     "shorter side": (detection_transforms(True, size=90, flip_pairs=PAIRS), 3),
-    "drawn shorter side": (
-        detection_transforms(True, shorter_sides=[50, 61, 100], max_size=120, flip_pairs=PAIRS),
-        3,
-    ),
+    "drawn shorter side": (detection_transforms(True, shorter_sides=[50, 61, 100], max_size=120, flip_pairs=PAIRS), 3),
     "longest side": (detection_transforms(True, max_size=77, hflip=0, vflip=1, flip_pairs=PAIRS), 3),
     "stretched": (detection_transforms(True, size=[40, 90], flip_pairs=PAIRS), 3),
     "letterbox": (detection_transforms(True, size=[64, 64], letterbox=True, fill=9, flip_pairs=PAIRS), 3),
@@ -81,19 +72,10 @@ SHRUNK = {
         3,
     ),
     "middle": (classification_transforms(False, size=64, resize="crop"), 0),
-    "views": (
-        classification_transforms(True, size=40, resize="crop", scale=(0.5, 1), shift=0.2, vflip=0.5),
-        0,
-    ),
+    "views": (classification_transforms(True, size=40, resize="crop", scale=(0.5, 1), shift=0.2, vflip=0.5), 0),
     "views with a rim": (classification_transforms(True, size=40, resize="letterbox", shift=0.3, fill=90), 0),
-    "turned views": (
-        classification_transforms(True, size=40, resize="crop", rotation=30, photometric=0.5),
-        0,
-    ),
-    "object crops": (
-        classification_transforms(True, size=24, crop=True, margin=0.5, shift=0.2, flip_pairs=PAIRS),
-        1,
-    ),
+    "turned views": (classification_transforms(True, size=40, resize="crop", rotation=30, photometric=0.5), 0),
+    "object crops": (classification_transforms(True, size=24, crop=True, margin=0.5, shift=0.2, flip_pairs=PAIRS), 1),
     "landmarks": (landmark_transforms(True, size=28, shift=0.1, flip_pairs=PAIRS), 1),
     "landmarks, turned and bent": (
         landmark_transforms(True, size=28, rotation=30, scale=(0.8, 1.3), flip_pairs=PAIRS),
@@ -180,10 +162,7 @@ def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
             DecodeAwareCompose([RandomHorizontalFlip(p=1, flip_pairs=PAIRS), v2.Resize([60, 50])]),
             (zoom(50, of=50 * HEIGHT / 60), full_region),
         ),
-        (
-            classification_transforms(False, size=64, resize="crop"),
-            (zoom(64, of=HEIGHT), (39, 0, 278, HEIGHT)),
-        ),
+        (classification_transforms(False, size=64, resize="crop"), (zoom(64, of=HEIGHT), (39, 0, 278, HEIGHT))),
         (DecodeAwareCompose([CropToObjects(size=32, margin=0)]), (zoom(32, of=150), (10, 30, 160, 180))),
         (DecodeAwareCompose([v2.RandomZoomOut(p=1), v2.Resize(9)]), "all"),
         (
@@ -195,10 +174,7 @@ def test_the_first_resize_or_crop_asks_once_for_what_it_shows():
     ):
         source = Source()
         image, _ = transform.read(
-            source,
-            target(1)
-            if type(expected_requests) is str or expected_requests[0] != zoom(64, of=HEIGHT)
-            else {},
+            source, target(1) if type(expected_requests) is str or expected_requests[0] != zoom(64, of=HEIGHT) else {}
         )
         assert source.asked == [expected_requests]
         assert isinstance(image, tv_tensors.Image)

@@ -10,8 +10,8 @@ from torchvision.transforms import v2
 
 from lit_loader.images import open_image
 from lit_loader.transforms import CropToObjects, DecodeAwareCompose, RandomHorizontalFlip, RandomResizedCrop
-from tests.photo_like import jpeg, photo_like
-from tests.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, WIDTH, both
+from tests.support.photo_like import jpeg, photo_like
+from tests.support.read_both_ways import HEIGHT, LARGEST, LEAST_PSNR, WIDTH, both
 
 PAIRS = ((0, 1),)
 

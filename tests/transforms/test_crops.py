@@ -14,7 +14,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.images.views import View
 from lit_loader.transforms import CropToObjects, to_image_points
-from tests.transforms.drawn import BOXES, MARKS, check_marks, draw
+from tests.support.drawn_samples import BOXES, MARKS, check_marks, draw
 
 
 def crop_of(seed=0, objects=(0,), **arguments):
@@ -57,9 +57,7 @@ def test_a_turned_crop_takes_its_corners_from_the_image():
         assert image.min() == 255
 
 
-@pytest.mark.parametrize(
-    "settings", [{}, {"rotation": 20}, {"size": 64}, {"size": 64, "rotation": 20}], ids=str
-)
+@pytest.mark.parametrize("settings", [{}, {"rotation": 20}, {"size": 64}, {"size": 64, "rotation": 20}], ids=str)
 def test_beyond_the_image_is_fill(settings):
     image, target = crop_of(margin=2.0, fill=77, **settings)
     assert (image[:, 0, 0] == 77).all()
@@ -105,9 +103,7 @@ def test_around_points_takes_the_present_ones_and_the_box_where_there_are_fewer_
         image, target = draw(objects=(0,))
         target["visibility"] = torch.tensor([visibility], dtype=torch.uint8)
         crop = CropToObjects(around="points", margin=0, fit="stretch")(image, target)[1]["crop"][0]
-        expected_box = (
-            BOXES[0] if around is None else [coordinate for point in around for coordinate in point]
-        )
+        expected_box = BOXES[0] if around is None else [coordinate for point in around for coordinate in point]
         assert (crop - torch.tensor(expected_box)).abs().max() <= 1
 
 
@@ -132,9 +128,7 @@ def test_the_box_is_not_clipped_and_encloses_the_turned_one():
     for seed in range(5):
         _, turned = crop_of(seed, margin=0.0, rotation=45)
         first, second, _ = turned["keypoints"][0].as_subclass(torch.Tensor)
-        start, angle = (
-            torch.atan2(*(b - a).flip(0)) for a, b in (map(torch.tensor, MARKS[0][:2]), (first, second))
-        )
+        start, angle = (torch.atan2(*(b - a).flip(0)) for a, b in (map(torch.tensor, MARKS[0][:2]), (first, second)))
         grown = 50 * (abs(torch.cos(angle - start)) + abs(torch.sin(angle - start)))
         sides = turned["boxes"][0, 2:] - turned["boxes"][0, :2]
         assert sides.tolist() == pytest.approx([float(grown)] * 2, abs=0.01)
@@ -173,9 +167,7 @@ def test_masks_move_with_the_pixels_and_other_fields_stay():
 
 def test_the_given_sample_is_not_changed():
     image, target = draw(objects=(0,))
-    original_target = {
-        name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)
-    }
+    original_target = {name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)}
     CropToObjects(size=32, rotation=30, shift=0.5)(image, target)
     assert torch.equal(image, draw(objects=(0,))[0])
     assert all(torch.equal(target[name], value) for name, value in original_target.items())
@@ -211,9 +203,7 @@ def test_targets_without_boxes_pil_images_and_turned_boxes_are_refused():
             CropToObjects()(image, wrong)
     with pytest.raises(TypeError, match="image tensors"):
         CropToObjects()(PIL.Image.new("RGB", (150, 110)), target)
-    turned = tv_tensors.BoundingBoxes(
-        torch.tensor([[9.0, 9, 5, 5, 3]]), format="XYWHR", canvas_size=(110, 150)
-    )
+    turned = tv_tensors.BoundingBoxes(torch.tensor([[9.0, 9, 5, 5, 3]]), format="XYWHR", canvas_size=(110, 150))
     with pytest.raises(ValueError, match="along the axes"):
         CropToObjects()(image, {"boxes": turned})
 

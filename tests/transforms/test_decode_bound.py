@@ -11,8 +11,8 @@ from torchvision import tv_tensors
 
 from lit_loader.images import decode_image, open_image
 from lit_loader.transforms import landmark_transforms
-from tests.photo_like import jpeg, photo_like
-from tests.read_both_ways import LARGEST, LEAST_PSNR, RARE
+from tests.support.photo_like import jpeg, photo_like
+from tests.support.read_both_ways import LARGEST, LEAST_PSNR, RARE
 
 SIZES = (8, 16, 32, 64, 128)
 TURNED = {"rotation": 30, "scale": (0.75, 1.25), "hflip": 0}

@@ -11,7 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.transforms import RandomHorizontalFlip, RandomVerticalFlip
-from tests.transforms.drawn import PAIRS, draw
+from tests.support.drawn_samples import PAIRS, draw
 
 FLIPS = [RandomHorizontalFlip, RandomVerticalFlip]
 
@@ -49,9 +49,7 @@ def test_visibility_goes_with_its_point_and_absent_points_stay_absent(flip):
 @pytest.mark.parametrize("flip", FLIPS)
 def test_the_given_target_is_not_changed(flip):
     image, target = draw()
-    original_target = {
-        name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)
-    }
+    original_target = {name: torch.clone(value) for name, value in target.items() if isinstance(value, torch.Tensor)}
     flip(p=1, flip_pairs=PAIRS)(image, target)
     assert torch.equal(image, draw()[0])
     assert all(torch.equal(target[name], value) for name, value in original_target.items())
@@ -61,8 +59,7 @@ def test_the_given_target_is_not_changed(flip):
 def test_a_flip_of_points_whose_pairs_were_not_declared_is_refused_even_where_it_is_not_drawn(flip):
     for p in (0, 1):
         with pytest.raises(
-            ValueError,
-            match=r"flip_pairs=None but .* 3 points .* flip_pairs=\[\] if every point keeps its name",
+            ValueError, match=r"flip_pairs=None but .* 3 points .* flip_pairs=\[\] if every point keeps its name"
         ):
             flip(p=p)(*draw())
     assert flip(p=1, flip_pairs=[])(*draw())[1]["visibility"].shape == (2, 3)

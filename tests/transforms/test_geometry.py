@@ -152,14 +152,7 @@ def test_object_crop_probability_is_obeyed():
     assert 100 < changed < 230
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Letterbox((0, 5)),
-        lambda: Letterbox((5,)),
-        lambda: RandomObjectCrop(p=1.5),
-    ],
-)
+@pytest.mark.parametrize("make", [lambda: Letterbox((0, 5)), lambda: Letterbox((5,)), lambda: RandomObjectCrop(p=1.5)])
 def test_wrong_arguments_are_refused(make):
     with pytest.raises(ValueError):
         make()

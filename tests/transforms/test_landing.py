@@ -21,7 +21,7 @@ from lit_loader.transforms import (
     detection_transforms,
     landmark_transforms,
 )
-from tests.transforms.drawn import PAIRS, check_boxes, check_marks, draw
+from tests.support.drawn_samples import PAIRS, check_boxes, check_marks, draw
 
 BILINEAR = v2.InterpolationMode.BILINEAR
 SEEDS = range(20)
@@ -160,9 +160,7 @@ def test_a_photometric_change_moves_nothing():
         original = draw(objects=(0,))
         changed = preset(*draw(objects=(0,)))
         still = (
-            landmark_transforms(False, size=96, to_float=False)(*original)[1]
-            if "crop" in changed[1]
-            else original[1]
+            landmark_transforms(False, size=96, to_float=False)(*original)[1] if "crop" in changed[1] else original[1]
         )
         assert torch.equal(changed[1]["keypoints"], still["keypoints"])
         assert torch.equal(changed[1]["boxes"], still["boxes"])
@@ -203,9 +201,7 @@ def parts(transform):
 def test_every_transform_and_preset_of_the_package_is_tried_here():
     tried = set().union(*(parts(values[0]) for values in WHOLE_IMAGES.values()))
     tried |= set().union(*(parts(preset) for preset in PRESETS.values()))
-    tried |= {
-        f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS
-    }
+    tried |= {f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS}
     sources = {"ChangedImage", "DecodedImage", "ImageRegion", "LazyImage"}
     move_nothing = {"PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8"}
     other_coordinates = {"denormalize_keypoints", "normalize_keypoints", "to_image_points"}

@@ -9,7 +9,7 @@ from torchvision import tv_tensors
 
 from lit_loader.images import views
 from lit_loader.transforms import CropToObjects, classification_transforms
-from tests.transforms.drawn import check_marks, draw
+from tests.support.drawn_samples import check_marks, draw
 
 
 def most_memory(function):

@@ -58,9 +58,7 @@ def check(image, target, *, exact=False, margin=1):
         )
         assert not (drawn_pixels & ~near).any()
         assert not (~beyond & ~drawn_pixels).any()
-        assert (drawn_pixels & mask.bool()).sum() > 0.8 * (
-            drawn_pixels | mask.bool()
-        ).sum() or mask.sum() < 50
+        assert (drawn_pixels & mask.bool()).sum() > 0.8 * (drawn_pixels | mask.bool()).sum() or mask.sum() < 50
     return sum(int(mask.sum() > 50) for mask in masks)
 
 

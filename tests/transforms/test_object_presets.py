@@ -11,13 +11,8 @@ import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.transforms import (
-    Letterbox,
-    RandomResizedCrop,
-    classification_transforms,
-    landmark_transforms,
-)
-from tests.transforms.drawn import PAIRS, draw
+from lit_loader.transforms import Letterbox, RandomResizedCrop, classification_transforms, landmark_transforms
+from tests.support.drawn_samples import PAIRS, draw
 
 JITTER = {"shift": 0.1, "scale": (0.8, 1.3), "rotation": 20, "photometric": 0.5}
 LANDMARKS = {"size": 48, "flip_pairs": PAIRS, **JITTER}
@@ -150,9 +145,7 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{"margin": 0.1}, {"shift": 0.1}, {"scale": (0.5, 1)}, {"rotation": 5}, {"fill": 3}],
-    ids=str,
+    "settings", [{"margin": 0.1}, {"shift": 0.1}, {"scale": (0.5, 1)}, {"rotation": 5}, {"fill": 3}], ids=str
 )
 def test_view_arguments_show_one_view_of_the_whole_image(settings):
     image = torch.randint(0, 256, (3, 50, 60), dtype=torch.uint8)
@@ -203,9 +196,7 @@ def test_classification_shows_the_whole_image_as_resizing_would():
         off = (results[fit].float() - expected.float()).abs()[:, 15:37, 2:-2]
         assert off.max() <= 1
     assert not results["letterbox"][:, :12].any()
-    assert torch.equal(
-        results["crop"], classification_transforms(False, size=52, resize="crop", to_float=False)(image)
-    )
+    assert torch.equal(results["crop"], classification_transforms(False, size=52, resize="crop", to_float=False)(image))
 
 
 def test_flips_without_declared_pairs_are_refused_at_once_for_landmarks():
@@ -246,7 +237,6 @@ def test_a_degenerate_box_is_still_a_crop():
         (classification_transforms, {"scale": (0, 1)}, "scale"),
         (classification_transforms, {"size": (4,)}, "height, width"),
     ],
-    ids=str,
 )
 def test_wrong_arguments_are_refused_in_either_split(preset, arguments, message, train):
     with pytest.raises(ValueError, match=message):

@@ -24,12 +24,7 @@ ROWS = {
     "crop and flips": [RandomResizedCrop(40), RandomHorizontalFlip(), RandomVerticalFlip(), ToUInt8()],
     "crop and flips, float": [RandomResizedCrop(40), RandomVerticalFlip(), ToFloat32()],
     "flips around": [RandomHorizontalFlip(), RandomResizedCrop((30, 50)), RandomVerticalFlip(), ToUInt8()],
-    "flips that undo each other": [
-        RandomHorizontalFlip(1),
-        v2.Resize(30),
-        RandomHorizontalFlip(1),
-        ToUInt8(),
-    ],
+    "flips that undo each other": [RandomHorizontalFlip(1), v2.Resize(30), RandomHorizontalFlip(1), ToUInt8()],
     "two crops": [RandomResizedCrop(60), RandomResizedCrop(40), RandomHorizontalFlip(), ToUInt8()],
     "a crop that is not the usual one": [
         RandomHorizontalFlip(),
@@ -45,17 +40,8 @@ ROWS = {
         RandomVerticalFlip(),
         ToUInt8(),
     ],
-    "pixels in between": [
-        RandomHorizontalFlip(),
-        Letterbox((50, 50)),
-        RandomHorizontalFlip(),
-        RandomVerticalFlip(),
-    ],
-    "compositions": [
-        v2.Compose([RandomHorizontalFlip(), RandomResizedCrop(40)]),
-        RandomVerticalFlip(),
-        ToUInt8(),
-    ],
+    "pixels in between": [RandomHorizontalFlip(), Letterbox((50, 50)), RandomHorizontalFlip(), RandomVerticalFlip()],
+    "compositions": [v2.Compose([RandomHorizontalFlip(), RandomResizedCrop(40)]), RandomVerticalFlip(), ToUInt8()],
     "after the end": [RandomResizedCrop(40), ToUInt8(), RandomHorizontalFlip(), RandomResizedCrop(20)],
 }
 

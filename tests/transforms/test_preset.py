@@ -110,9 +110,7 @@ def test_rotation_turns_every_image_within_its_range_and_makes_boxes_looser():
 
 
 def test_points_of_an_object_are_dropped_with_it_and_flip_pairs_reach_both_flips():
-    points = tv_tensors.KeyPoints(
-        torch.tensor([[[4.0, 5], [18, 5]], [[31, 6], [32, 6]]]), canvas_size=(40, 60)
-    )
+    points = tv_tensors.KeyPoints(torch.tensor([[[4.0, 5], [18, 5]], [[31, 6], [32, 6]]]), canvas_size=(40, 60))
     fields = {"keypoints": points, "visibility": torch.tensor([[1, 2], [2, 1]], dtype=torch.uint8)}
     for flips in ({"hflip": 1}, {"hflip": 0, "vflip": 1}):
         preset = detection_transforms(True, flip_pairs=[[0, 1]], min_box_size=4, **flips)
@@ -176,12 +174,7 @@ def test_images_without_boxes_pass_every_transform():
 
 @pytest.mark.parametrize(
     "arguments",
-    [
-        {"letterbox": True},
-        {"size": 5, "letterbox": True},
-        {"size": (5, 5), "max_size": 9},
-        {"size": (5, 5, 5)},
-    ],
+    [{"letterbox": True}, {"size": 5, "letterbox": True}, {"size": (5, 5), "max_size": 9}, {"size": (5, 5, 5)}],
 )
 def test_sizes_that_do_not_go_together_are_refused(arguments):
     with pytest.raises(ValueError, match="size"):

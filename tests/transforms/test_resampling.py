@@ -21,9 +21,7 @@ def pixels_of(height, width, *, seed=0):
 
 
 @given(st.data(), SIDE, SIDE, SIDE, SIDE, st.booleans())
-def test_a_cut_of_whole_pixels_upsample_matches_torchvision(
-    data, height, width, new_height, new_width, planes
-):
+def test_a_cut_of_whole_pixels_upsample_matches_torchvision(data, height, width, new_height, new_width, planes):
     pixels = pixels_of(height, width)
     left = data.draw(st.integers(0, width - 1))
     top = data.draw(st.integers(0, height - 1))
@@ -33,9 +31,7 @@ def test_a_cut_of_whole_pixels_upsample_matches_torchvision(
     if size == (1, 1):
         return  # torch 2.15 fails an assertion of its own there
     resampled = resample(pixels.contiguous() if planes else pixels, (left, top, right, bottom), size)
-    expected = functional.resize_image(
-        pixels[:, top:bottom, left:right].contiguous(), list(size), antialias=True
-    )
+    expected = functional.resize_image(pixels[:, top:bottom, left:right].contiguous(), list(size), antialias=True)
     assert torch.equal(resampled, expected)
 
 

@@ -36,9 +36,7 @@ def drawn(transform, height, width, *, num):
 def largest_gap(ours, theirs):
     """The Kolmogorov-Smirnov distance of two samples."""
     both = torch.cat([ours, theirs]).sort().values
-    shares = [
-        torch.searchsorted(sample.sort().values, both, right=True) / len(sample) for sample in (ours, theirs)
-    ]
+    shares = [torch.searchsorted(sample.sort().values, both, right=True) / len(sample) for sample in (ours, theirs)]
     return float((shares[0] - shares[1]).abs().max())
 
 
@@ -55,8 +53,7 @@ def largest_gap(ours, theirs):
 def test_crops_have_the_distribution_of_torchvisions(size, settings):
     num = 3000
     ours, theirs = (
-        drawn(kind(SHRINKS_NOTHING, **settings), *size, num=num)
-        for kind in (RandomResizedCrop, v2.RandomResizedCrop)
+        drawn(kind(SHRINKS_NOTHING, **settings), *size, num=num) for kind in (RandomResizedCrop, v2.RandomResizedCrop)
     )
     bound = 2.2 * (2 / num) ** 0.5  # 1 in 8,000 of equal distributions is farther apart
     for column in range(4):
@@ -68,8 +65,7 @@ def test_without_a_fitting_crop_the_central_crop_matches_torchvision(size):
     image = tv_tensors.Image(torch.zeros((3, *size), dtype=torch.uint8))
     settings = {"scale": (0.99, 1.0), "ratio": (0.9, 1.1)}
     ours, theirs = (
-        kind(SHRINKS_NOTHING, **settings).make_params([image])
-        for kind in (RandomResizedCrop, v2.RandomResizedCrop)
+        kind(SHRINKS_NOTHING, **settings).make_params([image]) for kind in (RandomResizedCrop, v2.RandomResizedCrop)
     )
     assert ours == theirs
 

@@ -58,9 +58,7 @@ def test_every_per_object_field_loses_the_same_rows(rows):
     target = make_target(
         rows,
         iscrowd=torch.arange(count),
-        keypoints=tv_tensors.KeyPoints(
-            torch.arange(count)[:, None, None].expand(count, 5, 2), canvas_size=(20, 30)
-        ),
+        keypoints=tv_tensors.KeyPoints(torch.arange(count)[:, None, None].expand(count, 5, 2), canvas_size=(20, 30)),
         masks=tv_tensors.Mask(torch.arange(1, count + 1)[:, None, None].expand(count, 20, 30)),
         names=[str(row) for row in range(count)],
         pair=tuple(range(count)),
@@ -162,9 +160,7 @@ def test_a_target_without_tv_boxes_is_refused(target):
         SanitizeObjects()(IMAGE, target)
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"min_size": -1}, {"min_area": -1}, {"per_object": ["a"], "per_image": ["a"]}]
-)
+@pytest.mark.parametrize("arguments", [{"min_size": -1}, {"min_area": -1}, {"per_object": ["a"], "per_image": ["a"]}])
 def test_wrong_arguments_are_refused(arguments):
     with pytest.raises(ValueError):
         SanitizeObjects(**arguments)
@@ -184,14 +180,8 @@ def test_an_object_without_a_pixel_of_its_mask_goes_with_its_box():
     crop = v2.Compose([v2.Lambda(lambda image: image), SanitizeObjects()])
     cut = v2.functional.crop(tv_tensors.Mask(masks), 0, 0, 10, 10)
     boxes = tv_tensors.BoundingBoxes([[2, 2, 10, 10]] * 5, format="XYXY", canvas_size=(10, 10))
-    assert crop(IMAGE, {"boxes": boxes, "masks": cut, "labels": torch.arange(5)})[1]["masks"].shape == (
-        0,
-        10,
-        10,
-    )
-    unfiltered = SanitizeObjects(per_image=["masks"])(
-        IMAGE, make_target(masks=tv_tensors.Mask(masks[:1] * 0))
-    )[1]
+    assert crop(IMAGE, {"boxes": boxes, "masks": cut, "labels": torch.arange(5)})[1]["masks"].shape == (0, 10, 10)
+    unfiltered = SanitizeObjects(per_image=["masks"])(IMAGE, make_target(masks=tv_tensors.Mask(masks[:1] * 0)))[1]
     assert unfiltered["labels"].tolist() == [0, 2]
 
 
@@ -204,7 +194,7 @@ def test_points_visibility_crops_and_declared_attributes_go_with_their_object():
         pose=rows,
     )
     _, result = SanitizeObjects(per_object=["pose"])(IMAGE, target)
-    assert [
-        result[name].reshape(2, -1)[:, 0].tolist() for name in ("keypoints", "visibility", "crop", "pose")
-    ] == [[0, 2]] * 4
+    assert [result[name].reshape(2, -1)[:, 0].tolist() for name in ("keypoints", "visibility", "crop", "pose")] == [
+        [0, 2]
+    ] * 4
     assert result["visibility"].dtype == torch.uint8

@@ -9,9 +9,7 @@ from torchvision.transforms import v2
 
 from lit_loader import transforms
 
-SAME = sorted(
-    name for name in transforms.__all__ if isinstance(getattr(transforms, name), type) and hasattr(v2, name)
-)
+SAME = sorted(name for name in transforms.__all__ if isinstance(getattr(transforms, name), type) and hasattr(v2, name))
 
 
 def positional(kind):

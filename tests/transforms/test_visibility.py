@@ -11,7 +11,7 @@ from torchvision.transforms import v2
 
 from lit_loader.images.views import points_on_canvas
 from lit_loader.transforms import UpdateVisibility, detection_transforms
-from tests.transforms.drawn import check_marks, draw
+from tests.support.drawn_samples import check_marks, draw
 
 IMAGE = tv_tensors.Image(torch.zeros((3, 20, 30), dtype=torch.uint8))
 
@@ -69,9 +69,7 @@ def test_a_point_beside_the_image_does_not_land_on_the_padding_of_a_preset():
         assert preset(image, target)[1]["visibility"].tolist() == [[0, 2, 2], [2, 2, 2]]
 
 
-@pytest.mark.parametrize(
-    "settings", [{"iou_crop": 1.0}, {"rotation": 180}, {"iou_crop": 0.5, "rotation": 90}]
-)
+@pytest.mark.parametrize("settings", [{"iou_crop": 1.0}, {"rotation": 180}, {"iou_crop": 0.5, "rotation": 90}])
 def test_a_preset_marks_the_points_that_left_and_no_others(settings):
     preset = detection_transforms(True, hflip=0, zoom_out=0.3, **settings)
     left = seen = 0
@@ -91,9 +89,7 @@ def test_a_point_that_a_crop_cut_off_does_not_come_back_with_a_turn():
         torch.manual_seed(seed)
         _, target = preset(*draw())
         points = target["keypoints"].as_subclass(torch.Tensor)
-        back += int(
-            (points_on_canvas(points, target["keypoints"].canvas_size) & (target["visibility"] == 0)).sum()
-        )
+        back += int((points_on_canvas(points, target["keypoints"].canvas_size) & (target["visibility"] == 0)).sum())
     assert back > 0
 
 

@@ -190,9 +190,7 @@ class CelebaReader(Reader):
                     is_invalid = len(set(names)) < len(names) or not "".join(names).isprintable()
                     if count or is_invalid or names != (columns or names):
                         expected = " ".join(columns) or "unique printable names"
-                        raise AnnotationError(
-                            f"{shorten(text)!r} does not begin with an image; columns are {expected}"
-                        )
+                        raise AnnotationError(f"{shorten(text)!r} does not begin with an image; columns are {expected}")
                     columns = names
             except AnnotationError as error:
                 # The lists are read alternately, so `rows.file` may be another one.
@@ -200,9 +198,7 @@ class CelebaReader(Reader):
                 rows.malformed(error.message, line=line)
         if stated_count not in ("", str(count)):
             rows.file = file
-            rows.malformed(
-                f"the list has {count} images, but its first line says {shorten(stated_count)}", line=1
-            )
+            rows.malformed(f"the list has {count} images, but its first line says {shorten(stated_count)}", line=1)
 
 
 def _values(list_name: str, columns: Sequence[str], fields: Sequence[str]) -> Any:

@@ -92,18 +92,12 @@ class ClassListReader(Reader):
         columns = self.label_columns
         check_separator(self.separator)
         if self.numbered and self.one_hot:
-            raise ValueError(
-                "numbered=True and one_hot=True exclude each other: cells are either numbers or 0 and 1"
-            )
+            raise ValueError("numbered=True and one_hot=True exclude each other: cells are either numbers or 0 and 1")
         if columns is not None:
             if not columns or len(set(columns)) != len(columns) or 0 in columns:
-                raise ValueError(
-                    f"label_columns={columns} must be at least one column, all different, none of them 0"
-                )
+                raise ValueError(f"label_columns={columns} must be at least one column, all different, none of them 0")
             if any(isinstance(column, str) for column in columns) and not (self.header or self.one_hot):
-                raise ValueError(
-                    f"label_columns={columns} has names, which require header=True or one_hot=True"
-                )
+                raise ValueError(f"label_columns={columns} has names, which require header=True or one_hot=True")
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the list and the class file."""
@@ -116,9 +110,7 @@ class ClassListReader(Reader):
         if self.numbered:
             names = file_classes or rows.given_classes
             if not names:
-                raise ValueError(
-                    "numbered=True requires class_file or class_names, which the numbers refer to"
-                )
+                raise ValueError("numbered=True requires class_file or class_names, which the numbers refer to")
             class_by_number = {str(number): name for number, name in enumerate(names)}
         lines = self._read_lines(rows, unit)
         # The file may be large and is read only once, so the first lines are kept and read again from memory.
@@ -178,14 +170,10 @@ class ClassListReader(Reader):
         listed = shorten(", ".join(map(repr, names)))
         if has_header and may_be_one_hot and len(label_columns) > 1 and _are_binary(body, label_columns):
             is_one_hot = True
-            message = (
-                f"columns {listed} are read as classes with cells 0 and 1; pass one_hot=True to confirm it"
-            )
+            message = f"columns {listed} are read as classes with cells 0 and 1; pass one_hot=True to confirm it"
             rows.problem("one_hot", "recognised", message, line=first_lines[0].number)
         if not is_one_hot and self.label_columns is None:
-            message = (
-                f"the table has the columns {listed} besides the path, and label_columns must name the labels"
-            )
+            message = f"the table has the columns {listed} besides the path, and label_columns must name the labels"
             _refuse(rows, first_lines[0], message, header=True)
         classes = [names[i] for i in label_columns]
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
@@ -253,9 +241,7 @@ class ClassListReader(Reader):
                 return None
         return [names[i] for i in columns.label_columns if _ONE_HOT[cells[i]]]
 
-    def _add(
-        self, rows: Rows, line: _Line, labels: Sequence[str], class_by_number: Mapping[str, str] | None
-    ) -> None:
+    def _add(self, rows: Rows, line: _Line, labels: Sequence[str], class_by_number: Mapping[str, str] | None) -> None:
         """Add an image and its labels, which are class names or, with ``class_by_number``, numbers."""
         image = rows.image(line.path, folder=self.image_dir, line=line.number)
         labels = [label for label in labels if label]

@@ -133,9 +133,7 @@ class _File:
         self._first = len(rows.objects)
         self._images: dict[CocoId, int] = {}
         self._image_rows: set[int] = set()
-        self._categories: dict[
-            CocoId, tuple[str, KeypointSchema | None]
-        ] = {}  # None: the points have no names
+        self._categories: dict[CocoId, tuple[str, KeypointSchema | None]] = {}  # None: the points have no names
         self._attributes: dict[str, tuple[str, ...]] = {}
         # Index of each pair of a category and a number of points. Until `finish`, a row's label holds this index.
         self._kinds: dict[tuple[CocoId, int], int] = {}
@@ -221,9 +219,7 @@ class _File:
             name, category_schema = self._categories[category_id]
             points = (category_schema or schema).names if schema is not None and count else ()
             if points and count != len(points):
-                message = (
-                    f"expected {len(points)} points for {name!r}, got {count}; pass `schema` for other points"
-                )
+                message = f"expected {len(points)} points for {name!r}, got {count}; pass `schema` for other points"
                 errors[kind] = "malformed", message
                 continue
             layout = rows.layouts.setdefault(points, len(rows.layouts)) if points else -1
@@ -297,9 +293,7 @@ class _File:
             source_id=image_id if isinstance(image_id, int) else None,
         )
         if row in self._image_rows:
-            message = (
-                f"{shorten(repr(file_name))} is also the file of an earlier image; they become one image"
-            )
+            message = f"{shorten(repr(file_name))} is also the file of an earlier image; they become one image"
             self._rows.problem("same_file", "unite", message, line=-1 - position)
         self._image_rows.add(row)
         self._images[image_id] = row
@@ -319,11 +313,7 @@ class _File:
         try:
             values = dict.fromkeys(checked_name(value, "a value") for value in record["values"])
             self._attributes[checked_name(record["name"], "a name")] = tuple(values)
-        except (
-            KeyError,
-            TypeError,
-            ValueError,
-        ):  # the key is not part of COCO: other programs may store anything
+        except (KeyError, TypeError, ValueError):  # the key is not part of COCO: other programs may store anything
             self._rows.not_read("attributes")
 
     # -- annotations ----------------------------------------------------------------------------------------
@@ -353,9 +343,7 @@ class _File:
         keys: set[str] = set().union(*records)
 
         def column(key: str, is_read: bool = True) -> list[Any]:
-            return (
-                [record.get(key) for record in records] if is_read and key in keys else [None] * len(records)
-            )
+            return [record.get(key) for record in records] if is_read and key in keys else [None] * len(records)
 
         def non_empty(key: str, is_read: bool = True) -> list[tuple[int, Any]]:
             values = column(key, is_read)
@@ -376,17 +364,13 @@ class _File:
         polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
         if any(runs is not None and not has_box[row] for row, _, runs, _ in masks):
             raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
-        attributes = [
-            (row, *_attribute_values(value)) for row, value in non_empty("attributes", options.attributes)
-        ]
+        attributes = [(row, *_attribute_values(value)) for row, value in non_empty("attributes", options.attributes)]
         flags = np.zeros(len(records), np.int32)
         invalid_flags = []
         for name in _FLAGS.keys() & keys:
             values = non_empty(name)
             flags[[row for row, value in values if value == 1]] |= _FLAGS[name]
-            invalid = [
-                (row, f"expected {name} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1
-            ]
+            invalid = [(row, f"expected {name} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1]
             if invalid and name == "iscrowd":  # a crowd that is read as an object would be trained as one
                 raise ValueError(invalid[0][1])
             invalid_flags += invalid

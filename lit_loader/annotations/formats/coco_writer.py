@@ -165,10 +165,7 @@ def coco_results(
 def _result_values(prediction: Mapping[str, Any], row: int) -> dict[str, Any]:
     """Return one predicted object without its ids."""
     x, y, right, bottom = np.asarray(prediction["boxes"][row]).tolist()
-    values: dict[str, Any] = {
-        "bbox": [x, y, right - x, bottom - y],
-        "score": float(prediction["scores"][row]),
-    }
+    values: dict[str, Any] = {"bbox": [x, y, right - x, bottom - y], "score": float(prediction["scores"][row])}
     if "masks" in prediction:
         mask = prediction["masks"][row]
         if not isinstance(mask, RunLengths):

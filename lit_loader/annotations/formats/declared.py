@@ -43,9 +43,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
             if schemas[0].names == declared.keypoints.names and schemas[0] != declared.keypoints:
                 differences.append("different flip pairs or normalization pair")
         for name, values in declared.attributes:
-            _compare(
-                f"values of attribute {name!r}", first_values.setdefault(name, values), values, differences
-            )
+            _compare(f"values of attribute {name!r}", first_values.setdefault(name, values), values, differences)
             values_by_attribute.setdefault(name, {}).update(dict.fromkeys(values))
         # Files with equal names share one entry, so each is compared once and reported for every file.
         for number in file_numbers if differences else ():

@@ -32,10 +32,7 @@ IMAGE_EXTENSIONS: Final = (
 """Extensions of image files, in the order in which they are tried for a name without extension."""
 
 _SINCE_PILLOW_11_3: Final = ("AVIF",) if find_spec("PIL.AvifImagePlugin") else ()
-IMAGE_FORMATS: Final = (
-    *("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000"),
-    *_SINCE_PILLOW_11_3,
-)
+IMAGE_FORMATS: Final = (*("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "JPEG2000"), *_SINCE_PILLOW_11_3)
 """Pillow's names of the accepted formats; JPEG includes MPO.
 
 Files of other formats may run programs (EPS), or contain more than their headers say.

@@ -70,9 +70,7 @@ def read_shown_sizes(
         The sizes; bool ``(num_paths,)``, True if the stored width is the upright height; the reasons.
     """
     read = partial(_read_chunk, root=str(root))
-    chunks = iter_chunks(
-        read, paths, num_workers=num_workers, progress=progress, description="Reading image sizes"
-    )
+    chunks = iter_chunks(read, paths, num_workers=num_workers, progress=progress, description="Reading image sizes")
     sizes = np.zeros((len(paths), 2), dtype=np.int32)
     turned = np.zeros(len(paths), dtype=np.bool_)
     reasons: dict[int, str] = {}

@@ -190,9 +190,7 @@ class _Parser:
         expected_parent, attributes_read = _ELEMENTS.get(tag, (None, ()))
         if parent == expected_parent:
             element = _Element(tag=tag, attributes=attributes, line=self._expat.CurrentLineNumber)
-            self.unread.update(
-                f"{shorten(name)} of <{tag}>" for name in attributes if name not in attributes_read
-            )
+            self.unread.update(f"{shorten(name)} of <{tag}>" for name in attributes if name not in attributes_read)
             # The images of a set are not collected: memory is bounded by one image.
             if parent in ("image", "box"):
                 self._open[-1].children.append(element)

@@ -110,10 +110,7 @@ class _Feed:
         gc_was_enabled = gc.isenabled()
         gc.disable()
         try:
-            with (
-                open_file(self._path) as (descriptor, _),
-                os.fdopen(descriptor, "rb", closefd=False) as self._file,
-            ):
+            with open_file(self._path) as (descriptor, _), os.fdopen(descriptor, "rb", closefd=False) as self._file:
                 if self._file.read(3) != b"\xef\xbb\xbf":
                     self._file.seek(0)
                 settings = {"map_type": containers.__next__, "use_float": True, "buf_size": _CHUNK_BYTES}
@@ -123,9 +120,7 @@ class _Feed:
             remedy = "correct it; write null for NaN and infinities, and no whole numbers beyond 63 bits"
             raise _JSONError(f"not valid JSON ({reason}); {remedy}") from None
         except UnicodeDecodeError:
-            raise _JSONError(
-                "a text has half of a surrogate pair, which is not Unicode; correct it"
-            ) from None
+            raise _JSONError("a text has half of a surrogate pair, which is not Unicode; correct it") from None
         finally:
             if gc_was_enabled:
                 gc.enable()

@@ -217,9 +217,7 @@ class KeypointsCsvReader(LineReader):
             class_column = next(iter(usual("class") or usual("label")), None)
         if self.box_columns is None:
             box_columns = usual(*_BOX_FORMATS["xyxy"])
-        box_names = [
-            column if isinstance(column, str) else positions.get(column, "") for column in box_columns
-        ]
+        box_names = [column if isinstance(column, str) else positions.get(column, "") for column in box_columns]
         if box_names != [*_BOX_FORMATS["xyxy"]] or not {*box_names} <= {*head}:
             return class_column, box_columns, ()
         size_columns = usual("width", "height")
@@ -245,9 +243,7 @@ def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
     Raises:
         ValueError: If the names are not in the order of the format, or could mean two formats.
     """
-    plain_names = [
-        re.sub(r"^(bbox|box|bb)|[^a-z0-9]", "", re.sub(r"[\s_.-]", "", name.lower())) for name in names
-    ]
+    plain_names = [re.sub(r"^(bbox|box|bb)|[^a-z0-9]", "", re.sub(r"[\s_.-]", "", name.lower())) for name in names]
     second_corner = {"x1": "xmax", "y1": "ymax"} if "x0" in plain_names else {}
     roles = [second_corner.get(name) or _COLUMN_NAMES.get(name, name) for name in plain_names]
     listed = shorten(", ".join(names))
@@ -255,9 +251,7 @@ def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
     for box_format, ordered in _BOX_FORMATS.items():
         if sorted(roles) == sorted(ordered):
             if roles != list(ordered):
-                raise ValueError(
-                    f"box_columns {listed} are not in the order {', '.join(ordered)}; list them in it"
-                )
+                raise ValueError(f"box_columns {listed} are not in the order {', '.join(ordered)}; list them in it")
             if normalized and box_format == "xywh" and plain_names[:2] == ["x", "y"]:
                 raise ValueError(f"{remedy}; x and y of fractions may be a corner or the centre")
             return box_format

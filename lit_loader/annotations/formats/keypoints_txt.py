@@ -21,14 +21,7 @@ from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError
 
-__all__ = [
-    "BoxFormat",
-    "Columns",
-    "KeypointsTxtReader",
-    "KeypointsTxtWriter",
-    "LineReader",
-    "column_names",
-]
+__all__ = ["BoxFormat", "Columns", "KeypointsTxtReader", "KeypointsTxtWriter", "LineReader", "column_names"]
 
 BoxFormat: TypeAlias = Literal["xyxy", "xywh", "cxcywh"]
 _NO_VALUE: Final = "-"
@@ -157,9 +150,7 @@ class LineReader(Reader):
             name = _DEFAULT_CLASS if class_name is None else class_name
             rows.object(image, class_name=name, line=line, **arguments)
 
-    def _points(
-        self, columns: Columns, fields: Sequence[str]
-    ) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
+    def _points(self, columns: Columns, fields: Sequence[str]) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
         texts = [fields[place] for place in columns.points]
         visibility: list[int] | None = None
         if columns.visibility is not None:
@@ -167,9 +158,7 @@ class LineReader(Reader):
             for flag in flags:
                 if flag not in columns.visibility:
                     listed = ", ".join(f"{known_flag:g}" for known_flag in columns.visibility)
-                    raise AnnotationError(
-                        f"flag {flag:g} of a point must be one of {listed}; see visibility_values"
-                    )
+                    raise AnnotationError(f"flag {flag:g} of a point must be one of {listed}; see visibility_values")
             visibility = [columns.visibility[flag] for flag in flags]
             del texts[2::3]
         if "" in texts:
@@ -252,10 +241,7 @@ class KeypointsTxtReader(LineReader):
 
 
 def _parse_columns(
-    columns: Sequence[str] | str,
-    *,
-    schema: KeypointSchema | None,
-    visibility_values: Mapping[float, int] | None = None,
+    columns: Sequence[str] | str, *, schema: KeypointSchema | None, visibility_values: Mapping[float, int] | None = None
 ) -> Columns:
     """Return the positions of the named columns.
 
@@ -305,9 +291,7 @@ def _parse_columns(
         points=fields[points[0]] if points else (),
         visibility=visibility if "points_v" in fields else None,
         box=fields.get("box", corners),
-        attributes=[
-            (name.removeprefix(_ATTRIBUTE), field[0]) for name, field in fields.items() if ":" in name
-        ],
+        attributes=[(name.removeprefix(_ATTRIBUTE), field[0]) for name, field in fields.items() if ":" in name],
     )
 
 
@@ -408,9 +392,7 @@ class KeypointsTxtWriter(Writer):
         schema = KeypointSchema(names=table.keypoint_names) if has_points else None
         columns = _parse_columns(self.columns, schema=schema)
         if missing := sorted({name for name, _ in columns.attributes}.difference(table.attributes)):
-            raise ValueError(
-                f"columns ask for attributes {missing}; the table has {sorted(table.attributes)}"
-            )
+            raise ValueError(f"columns ask for attributes {missing}; the table has {sorted(table.attributes)}")
         return columns
 
     def _written_boxes(self, table: AnnotationTable) -> npt.NDArray[Any]:
@@ -448,9 +430,7 @@ class KeypointsTxtWriter(Writer):
         subject = f"{kind} {shorten(repr(text))}"
         if is_split or not text or any(mark in text for mark in "\n\r\0"):
             separators = "blanks" if separator is None else f"{separator=}"
-            raise ValueError(
-                f"{subject} cannot be in a list with {separators} between columns; choose another"
-            )
+            raise ValueError(f"{subject} cannot be in a list with {separators} between columns; choose another")
         # A byte order mark at the start of the file would be removed.
         if is_first and text.startswith((_COMMENT, "\ufeff")):
             raise ValueError(f"{subject} at the start of a line would be a comment")

@@ -91,12 +91,7 @@ class LabelmeReader(Reader):
         image_path = document.get("imagePath")
         shapes = document.get("shapes")
         flags = document.get("flags") or {}
-        if (
-            not image_path
-            or not isinstance(image_path, str)
-            or not isinstance(shapes, list)
-            or not _are_flags(flags)
-        ):
+        if not image_path or not isinstance(image_path, str) or not isinstance(shapes, list) or not _are_flags(flags):
             rule = "must be text, shapes a list, flags names with true or false, in a LabelMe file"
             raise AnnotationError(f"imagePath {shorten(repr(image_path))} {rule}", path=rows.root / unit)
         image = self._image(rows, unit, document)
@@ -180,11 +175,7 @@ class LabelmeReader(Reader):
 def _valid_shapes(rows: Rows, entries: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the shapes that can be read, with their position and default values, and report the others."""
     for index, entry in enumerate(entries):
-        stated = (
-            {key: value for key, value in entry.items() if value is not None}
-            if isinstance(entry, dict)
-            else {}
-        )
+        stated = {key: value for key, value in entry.items() if value is not None} if isinstance(entry, dict) else {}
         shape = {**_SHAPE_DEFAULTS, **stated, "index": index}
         kind = shape["shape_type"]
         if isinstance(kind, str) and kind not in _NUM_POINTS:

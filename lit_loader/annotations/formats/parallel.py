@@ -136,11 +136,7 @@ def _with_bar(
         yield from results
         return
     bar = Progress(
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-        console=console,
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
     )
     # The bar advances after each yield, so it also shows the time that the consumer takes.
     with bar:

@@ -29,14 +29,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final
 
-from lit_loader.annotations.cache import (
-    cache_folder,
-    cache_key,
-    keep,
-    load_last,
-    load_unchanged,
-    was_read,
-)
+from lit_loader.annotations.cache import cache_folder, cache_key, keep, load_last, load_unchanged, was_read
 from lit_loader.annotations.formats.folder import Folder, file_stamp
 from lit_loader.annotations.formats.parallel import iter_chunks, status_spinner
 from lit_loader.annotations.formats.policy import ReadPolicy
@@ -221,9 +214,7 @@ class Reader(ABC):
 
     # -- for the caller -------------------------------------------------------------------------------------
 
-    def read_table(
-        self, root: Path | str | Folder, name: str, options: ReadOptions | None = None
-    ) -> AnnotationTable:
+    def read_table(self, root: Path | str | Folder, name: str, options: ReadOptions | None = None) -> AnnotationTable:
         """Return the table of a set, from the cache if possible.
 
         Args:
@@ -261,9 +252,7 @@ class Reader(ABC):
         was_known = was_read(folder=cache, request=request)
         if was_known:
             stamps += [number for file in unit_files for number in folder.stamp(file)]
-            table = load_unchanged(
-                folder=cache, key=make_key(stamps=stamps), request=request, root=folder.root
-            )
+            table = load_unchanged(folder=cache, key=make_key(stamps=stamps), request=request, root=folder.root)
             if table is not None:
                 return table
         # A first read has no key to compare, so each file is stamped by the process that reads it. This saves
@@ -300,12 +289,7 @@ class Reader(ABC):
         units = inputs.files if inputs.units is None else inputs.units
         names = [*inputs.files[:3], *inputs.unit_files[:3]]
         read = partial(
-            _read_chunk,
-            reader=self,
-            root=folder.root,
-            options=options,
-            is_single=len(units) == 1,
-            stamp=stamp,
+            _read_chunk, reader=self, root=folder.root, options=options, is_single=len(units) == 1, stamp=stamp
         )
         with (
             # Listing folders and building the table take time before and after the progress bar.
@@ -361,9 +345,7 @@ def _read_chunk(
 
 
 def _has_all_images(table: AnnotationTable) -> bool:
-    return not any(
-        table.report.count(kind, "drop") for kind in ("missing_image", "turned_image", "unreadable_image")
-    )
+    return not any(table.report.count(kind, "drop") for kind in ("missing_image", "turned_image", "unreadable_image"))
 
 
 @contextmanager
@@ -398,9 +380,7 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
 
 def _with_message(error: AnnotationError, message: str) -> AnnotationError:
     """Return an error with another message, and the same place, remedy and settings."""
-    return type(error)(
-        message, path=error.path, line=error.line, remedy=error.remedy, settings=error.settings
-    )
+    return type(error)(message, path=error.path, line=error.line, remedy=error.remedy, settings=error.settings)
 
 
 def _entries(folder: Folder, parents: Iterable[str]) -> list[str]:

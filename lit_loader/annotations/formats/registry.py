@@ -130,9 +130,7 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
             )
         if not fits(value, hints[name]):
             option_text = f"{name}={shorten(repr(value))}"
-            raise ValueError(
-                f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}"
-            )
+            raise ValueError(f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}")
     for name, option in option_fields.items():
         # Checked here, because the constructor's own TypeError would name Python arguments instead of the format.
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
@@ -140,9 +138,7 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
     return kind(**options)
 
 
-def read_annotations(
-    format: str, root: Path | str | Folder, name: str = ".", **options: Any
-) -> AnnotationTable:
+def read_annotations(format: str, root: Path | str | Folder, name: str = ".", **options: Any) -> AnnotationTable:
     """Read a set of any format: ``read_annotations("coco", "data", "val.json", image_dir="val2017")``.
 
     Args:

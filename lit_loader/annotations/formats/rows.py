@@ -560,9 +560,7 @@ class Rows:
         images = self.images
         added = other.images
         # Unpickled `Rows` come without their index.
-        self._image_numbers = self._image_numbers or {
-            path: number for number, path in enumerate(images.paths)
-        }
+        self._image_numbers = self._image_numbers or {path: number for number, path in enumerate(images.paths)}
         num_images = len(images.paths)
         numbers = _number_names(self._image_numbers, added.paths)
         is_new = (numbers >= num_images).tolist()
@@ -602,9 +600,7 @@ class Rows:
             self.objects.attribute_rows.append(row)
             self.objects.attribute_values.append(numbers.setdefault(pair, len(numbers)))
 
-    def _add_points(
-        self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None
-    ) -> None:
+    def _add_points(self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None) -> None:
         num_points = len(names)
         xy = np.asarray(points, dtype=np.float64)
         flags = np.asarray(np.full(num_points, 2) if visibility is None else visibility, dtype=np.uint8)

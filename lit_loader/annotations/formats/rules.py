@@ -214,9 +214,7 @@ class _Images:
             chosen = (same_extension or files)[0]
             self._problem(number, "several_images", "choose", f"{files} match; {chosen!r} is used")
         if file_name and not _is_name_of(file_name, chosen):
-            message = (
-                f"the annotation names the image file {shorten(file_name)!r}, but its id leads to {chosen!r}"
-            )
+            message = f"the annotation names the image file {shorten(file_name)!r}, but its id leads to {chosen!r}"
             self._problem(number, "wrong_filename", policy.wrong_filename, message)
         return chosen
 
@@ -282,9 +280,7 @@ class _Images:
         paths = [self.paths[number] for number in unsized.tolist()]
         # Stamps first: a file that changes while it is read then has another stamp at the next start.
         self.stamps[unsized] = [image_stamp(root, path) for path in paths]
-        self.sizes[unsized], reasons = read_image_sizes(
-            root, paths, num_workers=num_workers, progress=progress
-        )
+        self.sizes[unsized], reasons = read_image_sizes(root, paths, num_workers=num_workers, progress=progress)
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
@@ -370,9 +366,7 @@ class _Objects:
         self.visibility = np.zeros(self.points.shape[:2], dtype=np.uint8)
         positions = {name: position for position, name in enumerate(names)}
         layouts = self._objects["layout"]
-        lengths = np.array([*map(len, rows.layouts), 0], dtype=np.int64)[
-            layouts
-        ]  # layout -1 selects the last, 0
+        lengths = np.array([*map(len, rows.layouts), 0], dtype=np.int64)[layouts]  # layout -1 selects the last, 0
         ends = np.cumsum(lengths)
         flat_points = as_array(rows.objects.points, rows.objects.points.typecode).reshape(-1, 2)
         flat_visibility = np.frombuffer(bytes(rows.objects.visibility), dtype=np.uint8)
@@ -531,11 +525,7 @@ class _Objects:
         return boxes
 
     def _point_message(
-        self,
-        points: npt.NDArray[np.float32],
-        wrong: _Mask,
-        rule: str,
-        sizes: npt.NDArray[np.int32] | None = None,
+        self, points: npt.NDArray[np.float32], wrong: _Mask, rule: str, sizes: npt.NDArray[np.int32] | None = None
     ) -> _Message:
         def message(row: int) -> str:
             assert self._schema is not None
@@ -631,10 +621,7 @@ def _padded(
 def _is_name_of(file_name: str, path: str) -> bool:
     """Return True if a file name in an annotation, with or without extension, is the name of the image at ``path``."""
     image_name = path.rpartition("/")[2].lower()
-    return file_name.replace("\\", "/").rpartition("/")[2].lower() in (
-        image_name,
-        image_name.rpartition(".")[0],
-    )
+    return file_name.replace("\\", "/").rpartition("/")[2].lower() in (image_name, image_name.rpartition(".")[0])
 
 
 def _attributes(

@@ -143,9 +143,7 @@ def read_with_state(path: Path | str, *, max_bytes: int) -> tuple[bytes, os.stat
         while len(data) < num_bytes - 1 and (piece := os.read(file, num_bytes - len(data))):
             data += piece
     if len(data) > max_bytes:
-        raise AnnotationError(
-            f"the file is larger than {max_bytes} bytes, the limit for such a file", path=path
-        )
+        raise AnnotationError(f"the file is larger than {max_bytes} bytes, the limit for such a file", path=path)
     return data, state
 
 

@@ -347,8 +347,7 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
             not_read += [
                 f"<{shorten(part.tag)}> of <{child.tag}>"
                 for part in child
-                if part.tag != _BLOCKS[child.tag]
-                and (child.tag != "actions" or _parse_flag(part.text) is not False)
+                if part.tag != _BLOCKS[child.tag] and (child.tag != "actions" or _parse_flag(part.text) is not False)
             ]
         elif not _is_empty(child):
             not_read.append(f"<{shorten(child.tag)}> of an <object>")
@@ -357,9 +356,7 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     fields: dict[str, Any] = {"class_name": checked_name(texts["name"], "<name>")}
     flags = {name: _parse_flag(texts.get(name)) for name in (*_FLAGS, "crowd")}
     bad_flags = [
-        f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected"
-        for name, value in flags.items()
-        if value is None
+        f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected" for name, value in flags.items() if value is None
     ]
     if flags["crowd"] is None:  # a crowd that is read as an object would be trained as one
         raise ValueError(bad_flags[-1])

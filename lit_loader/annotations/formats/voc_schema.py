@@ -79,9 +79,7 @@ def add_text(parent: Element, tag: str, text: str) -> None:
 def xml_text(text: str, subject: str) -> str:
     """Return the text; raise ValueError if XML cannot represent it."""
     # XML 1.0 forbids control characters, surrogates, U+FFFE and U+FFFF; a parser would change "\r" to "\n".
-    if not all(
-        c in "\t\n" or "\x20" <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" for c in text
-    ):
+    if not all(c in "\t\n" or "\x20" <= c <= "\ud7ff" or "\ue000" <= c <= "\ufffd" or c > "\uffff" for c in text):
         raise ValueError(f"{subject} {text!r} has a character that XML cannot represent")
     return text
 
@@ -91,9 +89,7 @@ def _read_keypoints(element: Element) -> KeypointSchema:
     if schema_name is not None:
         if schema_name not in KEYPOINT_SCHEMAS:
             listed = ", ".join(sorted(KEYPOINT_SCHEMAS))
-            raise ValueError(
-                f"<keypoints schema={schema_name[:100]!r}> must be one of {listed}; or list its points"
-            )
+            raise ValueError(f"<keypoints schema={schema_name[:100]!r}> must be one of {listed}; or list its points")
         return KEYPOINT_SCHEMAS[schema_name]
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _distinct(points, "<point>")

@@ -118,9 +118,7 @@ class VocWriter(Writer):
         """Return the parts of a table that VOC cannot hold."""
         losses = lost(table, "masks", "numbers", "places", "sizes")
         if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
-            losses.append(
-                "names of classes, points and attributes, since there is no image to write them for"
-            )
+            losses.append("names of classes, points and attributes, since there is no image to write them for")
         return losses
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
@@ -172,9 +170,7 @@ def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") ->
     return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
 
 
-def write_image_xml(
-    path: Path, table: AnnotationTable, image: int, *, filename: str, declared: Declared
-) -> None:
+def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename: str, declared: Declared) -> None:
     """Write the annotation of one image of a table.
 
     Args:
@@ -204,9 +200,7 @@ def write_image_xml(
         add_text(element, "name", written_name(table.class_names[int(table.labels[row])], "class"))
         for tag in ("truncated", "difficult", "occluded", "crowd"):
             is_set = bool(getattr(table, tag)[row])
-            if (
-                is_set or tag != "crowd"
-            ):  # <crowd> is not part of VOC, so it is written only where it is needed
+            if is_set or tag != "crowd":  # <crowd> is not part of VOC, so it is written only where it is needed
                 add_text(element, tag, str(int(is_set)))
         box = SubElement(element, "bndbox")
         for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), table.boxes[row], strict=True):
@@ -259,12 +253,7 @@ def _add_points(element: Element, table: AnnotationTable, row: int) -> None:
     for name, (x, y), visibility in zip(*columns, strict=True):
         if visibility:
             xml_name = xml_text(written_name(name, "point"), "point")
-            texts = {
-                "name": xml_name,
-                "x": _number_text(x),
-                "y": _number_text(y),
-                "visibility": str(visibility),
-            }
+            texts = {"name": xml_name, "x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
             SubElement(parent, "point", texts)
 
 

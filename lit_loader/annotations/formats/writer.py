@@ -54,13 +54,7 @@ class Writer(ABC):
         """
 
     def write_table(
-        self,
-        table: AnnotationTable,
-        root: Path | str,
-        name: str,
-        *,
-        allow_loss: bool = False,
-        progress: bool = True,
+        self, table: AnnotationTable, root: Path | str, name: str, *, allow_loss: bool = False, progress: bool = True
     ) -> list[str]:
         """Write a table and return descriptions of the values that the format could not hold.
 
@@ -78,9 +72,7 @@ class Writer(ABC):
         return losses
 
 
-def in_chunks(
-    write: Callable[[Sequence[_Item]], _Part], items: Sequence[_Item], *, progress: bool
-) -> Iterator[_Part]:
+def in_chunks(write: Callable[[Sequence[_Item]], _Part], items: Sequence[_Item], *, progress: bool) -> Iterator[_Part]:
     """Yield the result of ``write`` for each chunk of the items, with a progress bar on a terminal if ``progress``."""
     return iter_chunks(write, items, num_workers=0, progress=progress, description="Writing annotations")
 

@@ -252,9 +252,7 @@ class YoloReader(Reader):
         if self.task == "detect" or schema is not None:
             polygons = "no"
         elif self.task == "segment" or (data.file and not data.file.endswith(".data")):
-            polygons = (
-                "yes"  # a YAML file without kpt_shape declares no points; darknet's file has no such key
-            )
+            polygons = "yes"  # a YAML file without kpt_shape declares no points; darknet's file has no such key
         num_points = 0 if schema is None else len(schema.names)
         point_sizes = (point_size,) if point_size else (2, 3)
         lengths = tuple(5 + num_points * size for size in point_sizes) if num_points else (5,)
@@ -379,9 +377,7 @@ def _object_arguments(values: list[float], row_format: _RowFormat, names: Sequen
     class_id = values[0]
     polygons = row_format.polygons
     if not (class_id.is_integer() and 0 <= class_id < len(names)):
-        message = (
-            f"class {class_id:g} has no name: {row_format.file or 'class_names'} has {len(names)}, from 0 on"
-        )
+        message = f"class {class_id:g} has no name: {row_format.file or 'class_names'} has {len(names)}, from 0 on"
         raise AnnotationError(f"{message}; name it there, or pass class_names")
     class_name = names[int(class_id)]
     if polygons != "no" and count > 6 and count % 2:
@@ -396,9 +392,7 @@ def _object_arguments(values: list[float], row_format: _RowFormat, names: Sequen
         is_prediction = count - 1 in row_format.lengths or (polygons != "no" and count > 6)
         remedy = "remove the confidence of a prediction at its end" if is_prediction else "see `task`"
         if count == 9 and polygons == "no" and row_format.keypoints is None:
-            remedy = (
-                "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
-            )
+            remedy = "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
         raise AnnotationError(f"{message}; {remedy}")
     x, y, width, height = values[1:5]
     box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
@@ -430,9 +424,7 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     if any(class_names != names for class_names in name_lists):
         raise ValueError("classes have points of other names; pass `schema`")
     flips = [int(index) for index in entries.get("flip_idx", range(num_points))]
-    if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(
-        range(num_points)
-    ):
+    if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(range(num_points)):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {num_points} points")
     pair: Any = entries.get("normalization_pair")
     return KeypointSchema(
@@ -564,10 +556,7 @@ def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_
             closed = [np.concatenate([part, part[:1]]) for part in parts]
             parts = [np.concatenate([*closed, *(part[:1] for part in parts[-2:0:-1])])]
         polygons += parts
-    losses = {
-        "objects without a polygon, which get their box": num_without,
-        "masks of several polygons": num_joined,
-    }
+    losses = {"objects without a polygon, which get their box": num_without, "masks of several polygons": num_joined}
     if not polygons:
         return [], losses
     lengths = [len(polygon) for polygon in polygons]

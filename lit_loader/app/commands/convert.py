@@ -27,13 +27,7 @@ from lit_loader.app.commands.output_folder import (
     write_record,
 )
 from lit_loader.app.commands.printing import print_lines
-from lit_loader.app.commands.settings import (
-    UsageError,
-    parse_options,
-    parse_shares,
-    parse_splits,
-    usage_errors,
-)
+from lit_loader.app.commands.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 
 __all__ = ["convert"]
 
@@ -61,11 +55,7 @@ def convert(arguments: argparse.Namespace) -> None:
     image_dir = str(options.get("image_dir", "JPEGImages")) if to == "voc" else "images"
     places = image_places(tables.values(), image_dir=image_dir)
     names = {split: find_writer(to).name_of_split.format(split) for split in tables}
-    source_paths = {
-        root,
-        *(root / name for name in splits.values()),
-        *((root / path).parent for path in places),
-    }
+    source_paths = {root, *(root / name for name in splits.values()), *((root / path).parent for path in places)}
     # Images go last, since placing them is slow and a writer may still refuse a table.
     lost: list[str] = []
     with new_folder(arguments.out, overwrite=arguments.overwrite, keep=source_paths) as folder:
@@ -99,9 +89,7 @@ def _print_next_steps(
     """
     to = arguments.to
     first = tables[str(splits_by_stage(tables)["train"])]
-    reader_options = {
-        name: value for name, value in writer_options.items() if name in format_options(find_reader(to))
-    }
+    reader_options = {name: value for name, value in writer_options.items() if name in format_options(find_reader(to))}
     if to == "keypoints_txt" and first.keypoint_schema is not None:
         reader_options["schema"] = _schema_value(first.keypoint_schema)
     class_names = _lost_class_names(to, writer_options, tables)
@@ -111,9 +99,7 @@ def _print_next_steps(
     # --class-names separates names by commas.
     if class_names and not any("," in name for name in class_names):
         words = ["--class-names", ",".join(class_names)]
-        print_lines(
-            f"the files do not hold the order of the classes; to read them again, pass {shlex.join(words)}"
-        )
+        print_lines(f"the files do not hold the order of the classes; to read them again, pass {shlex.join(words)}")
     print_lines(
         *splits_left_out({split: splits.get(split, split) for split in tables}),
         f"written to {arguments.out}; next:",
@@ -154,11 +140,7 @@ def _hold_out(
         if shares:
             train = source_tables["train"]
             parts, text, _ = hold_out(
-                train,
-                shares,
-                group_pattern=pattern,
-                seed=arguments.seed,
-                cache_dir=arguments.cache_dir,
+                train, shares, group_pattern=pattern, seed=arguments.seed, cache_dir=arguments.cache_dir
             )
             tables |= {split: train.select(rows) for split, rows in parts.items()}
         if pattern is not None:
@@ -167,9 +149,7 @@ def _hold_out(
     return tables, [text] if text else []
 
 
-def _lost_class_names(
-    to: str, options: Mapping[str, Any], tables: Mapping[str, AnnotationTable]
-) -> list[str]:
+def _lost_class_names(to: str, options: Mapping[str, Any], tables: Mapping[str, AnnotationTable]) -> list[str]:
     """Return the class names in the order of their ids if reading the written list would give another order.
 
     A list holds the class of each object, and its reader sorts the classes that occur unless ``class_names`` is given.

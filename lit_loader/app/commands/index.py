@@ -22,13 +22,7 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.settings import (
-    UsageError,
-    parse_actions,
-    parse_options,
-    parse_splits,
-    usage_errors,
-)
+from lit_loader.app.commands.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
 
 __all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
 
@@ -60,8 +54,7 @@ def index(arguments: argparse.Namespace) -> None:
         return
     print_figures(figures)
     print_lines(
-        *(f"{len(paths)} images are in {a} and in {b}, such as {paths[0]!r}" for a, b, paths in shared),
-        *copies,
+        *(f"{len(paths)} images are in {a} and in {b}, such as {paths[0]!r}" for a, b, paths in shared), *copies
     )
     print_reports(tables)
     # Files such as annotations/train.txt are sets of this name, but the stages of a run are called train, val and test.
@@ -81,9 +74,7 @@ def index(arguments: argparse.Namespace) -> None:
     if stages["val"] is None:
         missing_stages = [stage for stage in ("val", "test") if stages[stage] is None]
         fractions = " ".join(f"dataset.{stage}_fraction=0.1" for stage in missing_stages)
-        print_lines(
-            f"no split is named {' or '.join(missing_stages)}; to hold out training images, add {fractions}"
-        )
+        print_lines(f"no split is named {' or '.join(missing_stages)}; to hold out training images, add {fractions}")
     print_lines("next:", f"  {command}")
 
 
@@ -166,8 +157,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
             "unknown": int((~has_size).sum()),
         },
         "classes": {
-            name: {"objects": int(n), "images": images[name]}
-            for name, n in zip(table.class_names, counts, strict=True)
+            name: {"objects": int(n), "images": images[name]} for name, n in zip(table.class_names, counts, strict=True)
         },
         "attributes": {
             name: {
@@ -228,9 +218,7 @@ def formats_text(*, with_writers: bool) -> str:
 
 def _describe(formats: Mapping[str, type[Reader]] | Mapping[str, type[Writer]]) -> Iterator[str]:
     for name, cls in formats.items():
-        yield from textwrap.wrap(
-            f"{name}: {cls.description}", 100, initial_indent="  ", subsequent_indent=" " * 6
-        )
+        yield from textwrap.wrap(f"{name}: {cls.description}", 100, initial_indent="  ", subsequent_indent=" " * 6)
         options = " ".join(map(_option_text, format_options(cls).values()))
         yield from textwrap.wrap(options, 100, initial_indent=" " * 6, subsequent_indent=" " * 6)
 
@@ -249,9 +237,7 @@ def _summary(figures: _Figures) -> Iterator[str]:
     yield "" if figures["imbalance"] is None else f"{figures['imbalance']:.4g} : 1"
     size = figures["image_size"]
     unknown = f" ({size['unknown']} unknown)" if size["unknown"] else ""
-    yield from (
-        "unknown" if size[side] is None else _spread(size[side]) + unknown for side in ("width", "height")
-    )
+    yield from ("unknown" if size[side] is None else _spread(size[side]) + unknown for side in ("width", "height"))
     yield str(sum(count for *_, count in figures["problems"]["counts"]))
 
 

@@ -258,12 +258,7 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     add("--policy", **_REPEATED, help="action for a problem in the annotations, e.g. missing_image=drop")
     add("--class-names", metavar="NAME,NAME", help="classes in the order of their ids (default: sorted)")
     add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
-    add(
-        "--num-workers",
-        type=int,
-        metavar="N",
-        help="number of reading processes (default: by the amount of work)",
-    )
+    add("--num-workers", type=int, metavar="N", help="number of reading processes (default: by the amount of work)")
     add("--no-progress", action="store_true", help="draw no progress bars")
 
 
@@ -289,9 +284,7 @@ def _add_writing(command: argparse.ArgumentParser) -> None:
         help="drop annotations that the new format cannot hold (ids are always dropped)",
     )
     add(
-        "--overwrite",
-        action="store_true",
-        help="replace the files that an earlier convert wrote to DIR, but no others",
+        "--overwrite", action="store_true", help="replace the files that an earlier convert wrote to DIR, but no others"
     )
 
 
@@ -303,22 +296,9 @@ def _add_tuning(command: argparse.ArgumentParser) -> None:
     add("--config-name", metavar="NAME", default="train", help="name of the config (default: train)")
     add("--budget", type=float, metavar="SECONDS", default=60.0, help="duration of the search (default: 60)")
     methods = ("thread", *multiprocessing.get_all_start_methods())
-    text = (
-        "workers to try: threads, or the start method of processes (default: thread, and the config's method)"
-    )
+    text = "workers to try: threads, or the start method of processes (default: thread, and the config's method)"
     add("--method", choices=methods, action="append", help=text)
-    add(
-        "--max-workers",
-        type=int,
-        metavar="N",
-        help="largest number of workers (default: by cores and memory)",
-    )
-    add(
-        "--simulate-step",
-        type=float,
-        metavar="MS",
-        default=0.0,
-        help="duration of a computation after each batch",
-    )
+    add("--max-workers", type=int, metavar="N", help="largest number of workers (default: by cores and memory)")
+    add("--simulate-step", type=float, metavar="MS", default=0.0, help="duration of a computation after each batch")
     add("--json", action="store_true", help="print JSON")
     add("--no-progress", action="store_true", help="draw no progress bar")

@@ -138,9 +138,7 @@ def _task(table: AnnotationTable) -> list[str]:
     sizes = np.stack([table.widths, table.heights], axis=1)[table.image_of_object()]
     if table.keypoint_schema is not None:
         name = "unified" if table.attributes else "landmarks"
-    elif table.num_objects and np.array_equal(
-        table.boxes, np.concatenate([np.zeros_like(sizes), sizes], axis=1)
-    ):
+    elif table.num_objects and np.array_equal(table.boxes, np.concatenate([np.zeros_like(sizes), sizes], axis=1)):
         name = "classification"
     else:
         return []

@@ -27,15 +27,7 @@ from lit_loader.annotations.table import COLUMNS
 from lit_loader.app.commands.settings import UsageError
 from lit_loader.errors import AnnotationError
 
-__all__ = [
-    "RECORD",
-    "check_rows_agree",
-    "image_places",
-    "new_folder",
-    "place_images",
-    "relocated",
-    "write_record",
-]
+__all__ = ["RECORD", "check_rows_agree", "image_places", "new_folder", "place_images", "relocated", "write_record"]
 
 RECORD: Final = "lit_loader_conversion.json"
 """Name of the record of a conversion and its files; only a folder with a record is ever replaced."""
@@ -192,12 +184,7 @@ def image_places(tables: Iterable[AnnotationTable], *, image_dir: str) -> dict[s
 
 
 def place_images(
-    root: Path,
-    places: Mapping[str, str],
-    folder: Path,
-    *,
-    how: Literal["hardlink", "copy", "none"],
-    progress: bool,
+    root: Path, places: Mapping[str, str], folder: Path, *, how: Literal["hardlink", "copy", "none"], progress: bool
 ) -> str:
     """Link or copy the images into the new folder, and return a summary.
 
@@ -296,8 +283,6 @@ def _embedded_ending(path: Path) -> str:
         reason = f"{type(error).__name__}: {error}"
         raise AnnotationError(f"the embedded image cannot be read ({reason})", path=path) from None
     if ending not in IMAGE_EXTENSIONS:
-        message = (
-            f"the embedded image would have the extension {ending!r}, which no format reads; embed a PNG"
-        )
+        message = f"the embedded image would have the extension {ending!r}, which no format reads; embed a PNG"
         raise AnnotationError(message, path=path)
     return ending

@@ -29,13 +29,7 @@ from lit_loader.app.tuning import (
     search_settings,
 )
 from lit_loader.datamodules import LoaderDataModule
-from lit_loader.foundation.host import (
-    PROCESS_BYTES,
-    THREAD_BYTES,
-    Resources,
-    decide_num_workers,
-    read_resources,
-)
+from lit_loader.foundation.host import PROCESS_BYTES, THREAD_BYTES, Resources, decide_num_workers, read_resources
 
 __all__ = ["tune"]
 

@@ -16,11 +16,4 @@ from lit_loader.app.composition.checks import ConfigError, validate  # noqa: E40
 from lit_loader.app.composition.compose import build_datamodule, compose_config, worker_override  # noqa: E402 - see above
 from lit_loader.app.composition.hints import run_with_hints  # noqa: E402 - see above
 
-__all__ = [
-    "ConfigError",
-    "build_datamodule",
-    "compose_config",
-    "run_with_hints",
-    "validate",
-    "worker_override",
-]
+__all__ = ["ConfigError", "build_datamodule", "compose_config", "run_with_hints", "validate", "worker_override"]

@@ -71,9 +71,7 @@ def _misfits(path: str, node: DictConfig | ListConfig, parent: Mapping[Any, Any]
         if not OmegaConf.is_interpolation(node, key) and not OmegaConf.is_missing(node, key):
             child = node[key]
             if isinstance(child, DictConfig | ListConfig):
-                yield from _misfits(
-                    _joined(path, str(key)), child, node if isinstance(node, DictConfig) else {}
-                )
+                yield from _misfits(_joined(path, str(key)), child, node if isinstance(node, DictConfig) else {})
 
 
 def _key_misfits(path: str, node: DictConfig, signature: Signature | None) -> Iterator[str]:

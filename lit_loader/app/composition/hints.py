@@ -23,15 +23,7 @@ from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.signatures import signature_of
 
-__all__ = [
-    "SHIPPED",
-    "explain",
-    "is_override",
-    "missing_extra",
-    "normalize_words",
-    "run_with_hints",
-    "shipped_targets",
-]
+__all__ = ["SHIPPED", "explain", "is_override", "missing_extra", "normalize_words", "run_with_hints", "shipped_targets"]
 
 SHIPPED = Path(__file__).parents[2] / "conf"  # in a wheel a folder, in an editable install a link
 
@@ -157,9 +149,7 @@ def _run_with_missing_choices(main: Callable[[], Any]) -> None:
                 main()
             return
         except HydraException as error:
-            match = re.search(
-                r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE
-            )
+            match = re.search(r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE)
             if match is None:
                 raise
             group, option = match.groups()
@@ -206,10 +196,7 @@ def normalize_words(words: Sequence[str]) -> list[str]:
 
 
 def explain(
-    error: Exception,
-    write: SettingText = as_argument,
-    *,
-    write_in: Callable[[str], SettingText] | None = None,
+    error: Exception, write: SettingText = as_argument, *, write_in: Callable[[str], SettingText] | None = None
 ) -> str:
     """Return the message of an error of Hydra, OmegaConf or the checks, with the remedy where one is known.
 

@@ -32,16 +32,7 @@ _MAX_BYTES: Final = 1 << 16
 _LIGHTNING_WORDS: Final = ("last", "best", "hpc", "null")
 # Keys that belong to one command, and mean nothing for a later one.
 _ONE_COMMAND: Final = frozenset(
-    {
-        "ckpt_path",
-        "hparams_search",
-        "optimized_metric",
-        "resume_in_place",
-        "source",
-        "task_name",
-        "train",
-        "trust_run",
-    }
+    {"ckpt_path", "hparams_search", "optimized_metric", "resume_in_place", "source", "task_name", "train", "trust_run"}
 )
 # Groups of the shipped configs that a stored override may choose, without `hydra`, `paths` and `hparams_search`.
 _GROUPS: Final = frozenset(
@@ -141,9 +132,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
     if replayed:
         sys.stderr.write(printable(f"as in {run_folder}: {shlex.join(replayed)}\n"))
     if outputs:
-        sys.stderr.write(
-            printable(f"not as in {run_folder}, since these name outputs: {shlex.join(outputs)}\n")
-        )
+        sys.stderr.write(printable(f"not as in {run_folder}, since these name outputs: {shlex.join(outputs)}\n"))
     # Hydra's parser needs flags before all overrides; the sort is stable, so the command's overrides still win.
     return sorted([*replayed, *words], key=is_override)
 

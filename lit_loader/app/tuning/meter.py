@@ -53,9 +53,7 @@ class LoaderMeter:
         start = time.perf_counter()
         with warnings.catch_warnings():
             # torch warns about more workers than cores, but the measurement is there to find out.
-            warnings.filterwarnings(
-                "ignore", message="This DataLoader will create .* worker processes in total"
-            )
+            warnings.filterwarnings("ignore", message="This DataLoader will create .* worker processes in total")
             try:
                 loader = self._datamodule.train_dataloader()
                 batch_sizes = _iterate_batch_sizes(loader, self._datamodule.batch_size)

@@ -344,17 +344,13 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     Args:
         measured: One or more measurements by settings.
     """
-    medians = [
-        median(runs) for candidate, runs in measured.items() if is_measured_enough(candidate, measured)
-    ]
+    medians = [median(runs) for candidate, runs in measured.items() if is_measured_enough(candidate, measured)]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
     if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + INLINE_MARGIN):
         return INLINE
     fastest = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - TIE)]
-    return min(
-        fastest, key=lambda figures: (figures.candidate.num_workers, figures.cpu_s_per_sample)
-    ).candidate
+    return min(fastest, key=lambda figures: (figures.candidate.num_workers, figures.cpu_s_per_sample)).candidate
 
 
 def is_measured_enough(candidate: Candidate, measured: Mapping[Candidate, Sequence[Measurement]]) -> bool:

@@ -202,11 +202,7 @@ def _nothing_to_gain(measured: _Measured, best: Measurement, host: Resources) ->
 
 def _no_limit(measured: _Measured, best: Measurement, host: Resources) -> str:
     inline = _inline(measured)
-    gain = (
-        ""
-        if inline is None
-        else f", {best.samples_per_s / inline.samples_per_s:.1f} times the rate of inline"
-    )
+    gain = "" if inline is None else f", {best.samples_per_s / inline.samples_per_s:.1f} times the rate of inline"
     return (
         f"no limit was reached: {best.candidate!s} loads {best.samples_per_s:.0f} samples/s{gain} and keeps "
         f"{best.cores_used:.1f} of {host.cores:g} cores busy."
@@ -228,9 +224,7 @@ _RULES: Final[Sequence[Callable[[_Measured, Measurement, Resources], str | None]
 )
 
 
-def _without_gain(
-    measured: _Measured, host: Resources, *, threads: bool
-) -> Iterator[tuple[Measurement, Measurement]]:
+def _without_gain(measured: _Measured, host: Resources, *, threads: bool) -> Iterator[tuple[Measurement, Measurement]]:
     """Yield measurements of fewer and of more workers whose rates are the same although cores are free."""
 
     def kind(figures: Measurement) -> tuple[str, int]:

@@ -81,9 +81,7 @@ class PixelFile:
         self._pixels = torch.from_numpy(data)
         self._index: Index = data[_DIGEST_BYTES:start].view(INDEX)
         if data[:start].tobytes() != head(self._index, key) or not _is_consistent(self._index, len(data)):
-            raise CacheError(
-                f"{path} is damaged, or was made from other files or by another version; delete it"
-            )
+            raise CacheError(f"{path} is damaged, or was made from other files or by another version; delete it")
 
     def image(self, slot: int) -> tuple[Tensor, tuple[int, int]] | None:
         """Return the pixels and the decoded size of an image, or None if it could not be decoded.
@@ -170,16 +168,10 @@ def head(index: Index, key: str) -> bytes:
 def _is_consistent(index: Index, num_bytes: int) -> bool:
     """Return True if the sizes and offsets in an index add up to the size of the file."""
     # float64 does not overflow for hostile sizes, and is exact for the sizes of any real file.
-    end, width, height, true_width, true_height = (
-        index[name].astype(np.float64) for name in INDEX.names or ()
-    )
+    end, width, height, true_width, true_height = (index[name].astype(np.float64) for name in INDEX.names or ())
     expected_ends = np.cumsum(np.append(pixels_start(len(index)), 3 * width * height))
-    valid_sizes = (
-        (width >= 0) & ((width > 0) == (height > 0)) & (true_width >= width) & (true_height >= height)
-    )
-    return bool(
-        valid_sizes.all() and np.array_equal(end, expected_ends[1:]) and expected_ends[-1] == num_bytes
-    )
+    valid_sizes = (width >= 0) & ((width > 0) == (height > 0)) & (true_width >= width) & (true_height >= height)
+    return bool(valid_sizes.all() and np.array_equal(end, expected_ends[1:]) and expected_ends[-1] == num_bytes)
 
 
 def _subject(path: Path) -> str:

@@ -23,14 +23,7 @@ from torchvision.transforms.v2 import functional
 from lit_loader.annotations.cache import cache_key, image_stamp
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.foundation.host import count_cores
-from lit_loader.images.decoded_cache.pixel_file import (
-    FORMAT,
-    INDEX,
-    Index,
-    head,
-    open_or_build,
-    pixels_start,
-)
+from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, Index, head, open_or_build, pixels_start
 from lit_loader.images.decoded_cache.settings import CacheSettings, byte_count, byte_words
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.images.reading import ImageReading
@@ -221,9 +214,7 @@ def _fill(
     file.write(head(index, key))
 
 
-def _decode(
-    path: str, *, reader: ImageReading, longest_side: int | None
-) -> tuple[Tensor, tuple[int, ...]] | None:
+def _decode(path: str, *, reader: ImageReading, longest_side: int | None) -> tuple[Tensor, tuple[int, ...]] | None:
     """Return the pixels to cache, ``(height, width, 3)``, and the decoded (width, height); None for a bad image."""
     try:
         pixels = reader.read(path)

@@ -49,9 +49,7 @@ class CacheSettings:
     def __post_init__(self) -> None:
         size = self.cache_size
         if size is not None and (type(size) is not int or size < 1):
-            raise ValueError(
-                f"cache_size={size!r} is not a positive int; give a longest side in pixels, or None."
-            )
+            raise ValueError(f"cache_size={size!r} is not a positive int; give a longest side in pixels, or None.")
         byte_count(self.cache_budget)
 
     @classmethod
@@ -64,9 +62,7 @@ class CacheSettings:
         if isinstance(cache, cls):
             return cache
         if not isinstance(cache, bool):
-            raise TypeError(
-                f"cache={cache!r} is not a bool; give True, False or CacheSettings(cache_size=...)."
-            )
+            raise TypeError(f"cache={cache!r} is not a bool; give True, False or CacheSettings(cache_size=...).")
         return cls() if cache else None
 
     @property

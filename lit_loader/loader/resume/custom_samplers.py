@@ -44,12 +44,7 @@ class SamplerPosition(NamedTuple):
 
 
 def custom_tasks(
-    spec: KeyedSpec,
-    progress: Progress,
-    point: ResumePoint | None,
-    seen: Seen,
-    *,
-    gather: Gather | None,
+    spec: KeyedSpec, progress: Progress, point: ResumePoint | None, seen: Seen, *, gather: Gather | None
 ) -> Iterator[Task]:
     """Return this rank's tasks of an epoch of a custom sampler, from a point on.
 
@@ -100,9 +95,7 @@ def custom_tasks(
     return plan_custom(indices, spec, progress.epoch, num_before=num_before, seen=seen)
 
 
-def _keyed_items(
-    spec: KeyedSpec, epoch: int, stateful: Any, state: Any, *, retry_if_empty: bool
-) -> Iterator[Any]:
+def _keyed_items(spec: KeyedSpec, epoch: int, stateful: Any, state: Any, *, retry_if_empty: bool) -> Iterator[Any]:
     """Yield the items of a custom sampler, from its own state on if there is one: see NOTE [Keyed custom samplers].
 
     With ``retry_if_empty``, a sampler with a state that gives nothing is iterated once more.
@@ -156,11 +149,7 @@ def _noted_items(
                 start = batches.start
             progress.note(SamplerPosition(samples, state_or_none(stateful), digest.hex(), start=start))
             yield samples_before, index
-        elif (
-            number == num_dropped
-            and is_checked
-            and (samples != saved.samples or digest.differs(saved.digest))
-        ):
+        elif number == num_dropped and is_checked and (samples != saved.samples or digest.differs(saved.digest)):
             raise ValueError(
                 f"{name} gave other indices in the first {num_before} batches of epoch {progress.epoch} than when the "
                 "state was saved: it draws from a generator of its own, or its arguments changed; give it a state_dict "

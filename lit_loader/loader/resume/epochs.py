@@ -80,9 +80,7 @@ class EpochState(StateRules[SpecT]):
     # -- the rules of a subclass ----------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def plan(
-        self, spec: SpecT, progress: Progress, point: ResumePoint | None, *, new_iterator: bool
-    ) -> EpochPlan:
+    def plan(self, spec: SpecT, progress: Progress, point: ResumePoint | None, *, new_iterator: bool) -> EpochPlan:
         """Return how an epoch that was claimed is started.
 
         Args:
@@ -189,9 +187,7 @@ class EpochState(StateRules[SpecT]):
             if loaded_point is None:
                 # Persistent workers continue with their datasets as the epoch before has left them, unless it was
                 # broken off.
-                keeps_datasets = next_point.epoch == self.next and isinstance(
-                    next_point.detail, StreamPosition
-                )
+                keeps_datasets = next_point.epoch == self.next and isinstance(next_point.detail, StreamPosition)
                 detail = next_point.detail if keeps_datasets else None
                 next_point = ResumePoint(self.next, 0, self._last_set, detail)
             progress = self._begin_progress(spec, next_point)
@@ -281,9 +277,7 @@ class EpochState(StateRules[SpecT]):
             complete = self._is_complete(spec, position)
         if complete:
             number = self.next if progress is self._progress else progress.epoch + 1
-            return ResumePoint(
-                number, 0, progress.last_set, _detail_of_next_epoch(detail, spec.keeps_workers)
-            )
+            return ResumePoint(number, 0, progress.last_set, _detail_of_next_epoch(detail, spec.keeps_workers))
         return ResumePoint(progress.epoch, position, progress.last_set, detail)
 
 

@@ -10,15 +10,7 @@ from typing import Any, ClassVar
 
 from torch.utils.data import BatchSampler
 
-from lit_loader.engine import (
-    BatchKey,
-    BatchSlicing,
-    FetchSpec,
-    KeyedSpec,
-    Task,
-    plan_order,
-    plan_stream,
-)
+from lit_loader.engine import BatchKey, BatchSlicing, FetchSpec, KeyedSpec, Task, plan_order, plan_stream
 from lit_loader.loader.lightning import begin_seen_indices, is_watched, unwrapped
 from lit_loader.loader.resume.custom_samplers import SamplerPosition, custom_tasks
 from lit_loader.loader.resume.epochs import EpochPlan, EpochState
@@ -75,9 +67,7 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             return BatchSlicing(batches.sampler, batches.batch_size, batches.drop_last)
         return None
 
-    def plan(
-        self, spec: KeyedSpec, progress: Progress, point: ResumePoint | None, *, new_iterator: bool
-    ) -> EpochPlan:
+    def plan(self, spec: KeyedSpec, progress: Progress, point: ResumePoint | None, *, new_iterator: bool) -> EpochPlan:
         """Return how an epoch that was claimed is started; see `EpochState.plan`."""
         epoch = progress.epoch
         fetch = self._checked_fetch(spec, epoch)

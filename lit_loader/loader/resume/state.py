@@ -113,9 +113,7 @@ def check_sampler_state(state: dict[str, Any]) -> None:
 class StateRules(abc.ABC, Generic[SpecT]):
     """Saves and loads states; a subclass says how the sampler of a map dataset is resumed."""
 
-    def _save(
-        self, spec: SpecT, point: ResumePoint, *, has_begun: bool, dataset_before: Any
-    ) -> dict[str, Any]:
+    def _save(self, spec: SpecT, point: ResumePoint, *, has_begun: bool, dataset_before: Any) -> dict[str, Any]:
         """Return the state of a loader.
 
         Args:
@@ -170,9 +168,7 @@ class StateRules(abc.ABC, Generic[SpecT]):
 
     def _fitting_point(self, spec: SpecT, state: dict[str, Any]) -> ResumePoint:
         if not state["resumable"]:
-            raise ValueError(
-                f"the loader that saved this state cannot be resumed: {state['reason']}. {RESTART_HINT}"
-            )
+            raise ValueError(f"the loader that saved this state cannot be resumed: {state['reason']}. {RESTART_HINT}")
         if (reason := self._why_not_resumable(spec)) is not None:
             raise ValueError(f"this loader cannot be resumed: {reason}. {RESTART_HINT}")
         self._check_differences(spec, state)
@@ -222,15 +218,13 @@ class StateRules(abc.ABC, Generic[SpecT]):
         """Return why a loader's state cannot be resumed, or None if it can."""
         if not spec.in_order and spec.num_workers > 0:
             return (
-                "with in_order=False the batches delivered are not the first ones of the epoch; leave in_order at "
-                "True"
+                "with in_order=False the batches delivered are not the first ones of the epoch; leave in_order at True"
             )
         samplers = (spec.sampler, spec.batch_sampler)
         inner = (getattr(sampler, "sampler", None) for sampler in samplers)
         if any(hasattr(sampler, "__next__") for sampler in (*samplers, *inner)):
             return (
-                "its sampler is an iterator, which cannot be iterated twice; give an iterable with an __iter__ "
-                "instead"
+                "its sampler is an iterator, which cannot be iterated twice; give an iterable with an __iter__ instead"
             )
         return None
 

@@ -118,13 +118,7 @@ _FIELDS: dict[str, _Fields] = {
     "replay": {**_CUSTOM, "samples": (_COUNT,), "digest": (_TEXT, _NONE)},
     "generator": {**_CUSTOM, "generator": (_GENERATOR, _NONE), "base_seed_drawn": (_BOOL,)},
     "count": _CUSTOM,
-    "stream": {
-        **_COMMON,
-        "world_size": (_COUNT,),
-        "num_workers": (_COUNT,),
-        "workers": (_PLACES,),
-        "turn": (_COUNT,),
-    },
+    "stream": {**_COMMON, "world_size": (_COUNT,), "num_workers": (_COUNT,), "workers": (_PLACES,), "turn": (_COUNT,)},
 }
 
 

@@ -104,9 +104,7 @@ class StreamBatches(WrappedBatches):
         position: Where the epoch begins.
     """
 
-    def __init__(
-        self, batches: Scheduler | InlineBatches, progress: Progress, position: StreamPosition
-    ) -> None:
+    def __init__(self, batches: Scheduler | InlineBatches, progress: Progress, position: StreamPosition) -> None:
         super().__init__(batches)
         self._stream_batches = batches
         self._progress = progress

@@ -105,9 +105,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
             raise
         return progress, point
 
-    def plan(
-        self, spec: LoaderSpec, progress: Progress, point: ResumePoint | None, *, new_iterator: bool
-    ) -> EpochPlan:
+    def plan(self, spec: LoaderSpec, progress: Progress, point: ResumePoint | None, *, new_iterator: bool) -> EpochPlan:
         """Return how an epoch that was claimed is started; see `EpochState.plan`."""
         if spec.is_iterable:
             position = None if point is None else point.detail
@@ -202,15 +200,11 @@ class TorchEpochs(EpochState[LoaderSpec]):
                 # Try it on another generator of the same kind: a state is from an untrusted source.
                 _set_state(Generator("cpu" if generator is None else generator.device), text)
             except (RuntimeError, TypeError, ValueError) as error:
-                raise ValueError(
-                    f"generator of a loader's state does not fit the sampler's: {error!r}"
-                ) from error
+                raise ValueError(f"generator of a loader's state does not fit the sampler's: {error!r}") from error
         return TorchPosition(state.get("sampler_state"), text, state.get("base_seed_drawn", True))
 
     def _sampler_notice(self, state: dict[str, Any]) -> str | None:
-        text = (
-            f"without seed= this loader resumes after batch {state['position']} of epoch {state['epoch']} as "
-        )
+        text = f"without seed= this loader resumes after batch {state['position']} of epoch {state['epoch']} as "
         if state["kind"] == "count":
             return (
                 f"{text}torchdata's does: {state['sampler']} has no state_dict, so it is iterated anew and its first "

@@ -1,0 +1,237 @@
+from __future__ import annotations
+
+import os
+
+import pytest
+
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.annotations.formats.keypoints_txt import KeypointsTxtReader
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
+from lit_loader.errors import AnnotationError, UnsafePathError
+from tests.support.text_sets import write_image
+
+
+@pytest.fixture
+def read(tmp_path):
+    for name in ("a.jpg", "b c.jpg", "deep/d.png"):
+        write_image(tmp_path / name)
+
+    def read(text, *, columns, policy=None, use_cache=False, **options):
+        (tmp_path / "list.txt").write_text(text)
+        return read_annotations(
+            "keypoints_txt",
+            tmp_path,
+            "list.txt",
+            columns=columns,
+            policy=None if policy is None else ReadPolicy(**policy),
+            use_cache=use_cache,
+            cache_dir=tmp_path / "cache",
+            **options,
+        )
+
+    return read
+
+
+def test_points_and_class_after_the_path(read):
+    text = "# faces\r\n\r\na.jpg 1 2 30 5.5 sad\r\ndeep/d.png 5 6 7 8 happy\r\n  # end"
+    table = read(text, columns="path points class", schema=2)
+    assert list(table.image_paths) == ["a.jpg", "deep/d.png"]
+    assert (table.class_names, table.labels.tolist()) == (("happy", "sad"), [1, 0])
+    assert table.keypoints.tolist() == [[[1, 2], [30, 5.5]], [[5, 6], [7, 8]]]
+    assert table.boxes.tolist() == [[1, 2, 30, 5.5], [5, 6, 7, 8]]
+    assert (table.visibility == 2).all()
+    assert table.widths.tolist() == [60, 60]
+    assert table.keypoint_names == ("00", "01")
+
+
+def test_columns_may_stand_in_any_order_and_be_skipped(read):
+    table = read(
+        "left 7 1 2 x 30 40 - a.jpg", columns="attribute:pose skip xmin ymin skip xmax ymax attribute:hat path"
+    )
+    assert table.boxes.tolist() == [[1, 2, 30, 40]]
+    assert table.class_names == ("object",)
+    assert table.attributes["pose"].names == ("left",)
+    assert (table.attributes["hat"].names, table.attributes["hat"].ids.tolist()) == ((), [-1])
+
+
+def test_paths_alone_are_images_without_objects(read):
+    table = read("a.jpg\ndeep/d.png", columns="path", class_names=["cat"])
+    assert (list(table.image_paths), table.num_objects) == (["a.jpg", "deep/d.png"], 0)
+    assert read("a.jpg\na.jpg", columns="path", class_name="cat").num_objects == 2
+
+
+@pytest.mark.parametrize("separator", [",", ";", "\t", "|"])
+def test_paths_may_have_blanks_between_other_separators(read, separator):
+    text = separator.join([" b c.jpg ", "big cat", "1", " 2", "30", "40"])
+    table = read(text, columns=["path", "class", "box"], separator=separator)
+    assert (list(table.image_paths), table.class_names) == (["b c.jpg"], ("big cat",))
+
+
+def test_a_path_with_blanks_between_blanks_is_named_with_the_remedy(read):
+    with pytest.raises(
+        AnnotationError, match=r"list\.txt:2: 6 fields; columns 'path box' ask for 5; see `separator` for p"
+    ):
+        read("a.jpg 1 2 3 4\nb c.jpg 1 2 3 4", columns="path box")
+
+
+def test_lines_of_one_path_are_objects_of_one_image(read):
+    table = read("a.jpg 1 2 3 4\ndeep/d.png 1 2 3 4\na.jpg 5 6 7 8", columns="path box")
+    assert table.offsets.tolist() == [0, 2, 3]
+    assert table.boxes[:2].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
+
+
+def test_flags_say_what_is_visible(read):
+    text = "a.jpg 1 2 0 3 4 1 5 6 -1"
+    table = read(text, columns="path points_v", schema=3, visibility_values={"0.0": 2, 1: 1, -1: 0})
+    assert table.visibility.tolist() == [[2, 1, 0]]
+    assert table.keypoints[0, 2].tolist() == [0, 0]
+    plain = read("a.jpg 1 2 0 3 4 1 5 6 2", columns="path points_v", schema=3)
+    assert plain.visibility.tolist() == [[0, 1, 2]]
+    with pytest.raises(AnnotationError, match=r"list\.txt:1: flag -1 of a point must be one of 0, 1, 2"):
+        read(text, columns="path points_v", schema=3)
+
+
+def test_schemas_give_names_and_mirror_images(read):
+    line = "a.jpg " + "1 2 " * 5
+    assert (
+        read(line, columns="path points", schema="face_5", policy={"degenerate": "keep"}).keypoint_schema
+        == (KEYPOINT_SCHEMAS["face_5"])
+    )
+
+
+def test_coordinates_are_converted_as_asked(read):
+    def boxes(text, **options):
+        table = read(text, columns="path box points", schema=1, **options)
+        return table.boxes.tolist(), table.keypoints.tolist()
+
+    line = "a.jpg 1 2 30 40 5 6"
+    assert boxes(line) == ([[1, 2, 30, 40]], [[[5, 6]]])
+    assert boxes(line, one_based=True) == ([[0, 1, 29, 39]], [[[4, 5]]])
+    assert boxes(line, box_format="xywh") == ([[1, 2, 31, 42]], [[[5, 6]]])
+    assert boxes("a.jpg 11 22 20 40 5 6", box_format="cxcywh") == ([[1, 2, 21, 42]], [[[5, 6]]])
+    assert boxes(line, y_up=True) == ([[1, 10, 30, 48]], [[[5, 44]]])
+    assert boxes("a.jpg 0 0.5 0.5 1 1 1", normalized=True, y_up=True) == ([[0, 0, 30, 25]], [[[60, 0]]])
+    assert boxes("a.jpg 0 0.5 0.5 1 1 1", normalized=True) == ([[0, 25, 30, 50]], [[[60, 50]]])
+
+
+def test_lines_are_skipped_as_asked(read):
+    text = "2\npath x y w h\na.jpg 1 2 3 4\n#b.jpg 1 2 3 4\n"
+    assert read(text, columns="path box", header=2).num_objects == 1
+    assert read("h\na.jpg 1 2 3 4", columns="path box", header=True).num_objects == 1
+    assert read("% no\na.jpg 1 2 3 4", columns="path box", comment="%").num_objects == 1
+    with pytest.raises(AnnotationError, match=r"list\.txt:4: there is no image '#b.jpg'"):
+        read(text, columns="path box", header=2, comment=None)
+
+
+def test_attributes_may_be_translated(read):
+    columns = "path attribute:smile"
+    table = read("a.jpg 1", columns=columns, attribute_values={"0": "no", "1": "yes"})
+    assert (table.attributes["smile"].names, table.attributes["smile"].ids.tolist()) == (("no", "yes"), [1])
+    with pytest.raises(AnnotationError, match=r"list\.txt:1: attribute 'smile' is '2'; known: '0', '1'"):
+        read("a.jpg 2", columns=columns, attribute_values={"0": "no", "1": "yes"})
+
+
+def test_names_and_folders_are_taken_as_given(read):
+    table = read("d.png", columns="path", image_dir="deep", class_name="cat", split="val", class_names=["dog", "cat"])
+    assert (list(table.image_paths), list(table.image_ids)) == (["deep/d.png"], ["d.png"])
+    assert (table.class_names, table.labels.tolist(), table.split) == (("dog", "cat"), [1], "val")
+    assert table.boxes.tolist() == [[0, 0, 60, 50]]
+
+
+def test_an_empty_field_is_an_absent_point(read):
+    table = read("a.jpg,1,2,,4", columns="path points", separator=",", schema=2, policy={"degenerate": "keep"})
+    assert (table.visibility.tolist(), table.keypoints.tolist()) == ([[2, 0]], [[[1, 2], [0, 0]]])
+
+
+def test_y_upwards_needs_the_size_and_moves_boxes_around_points_too(read):
+    options = {"columns": "path points", "schema": 2, "y_up": True}
+    assert read("a.jpg 1 2 13 40", **options).boxes.tolist() == [[1, 10, 13, 48]]
+    assert read("a.jpg", columns="path", class_name="cat", y_up=True).boxes.tolist() == [[0, 0, 60, 50]]
+    with pytest.raises(AnnotationError, match=r"from the lower edge of the image, and the size of 'none\.jpg'"):
+        read("none.jpg 1 2 3 4", policy={"missing_image": "keep"}, **options)
+
+
+def test_malformed_lines_are_dropped_and_listed(read):
+    text = "a.jpg 1 2 3\na.jpg 1 2 3 x\na.jpg 1 2 3 4\n\ta.jpg nan 2 3 4\n"
+    table = read(text, columns="path box", policy={"malformed": "drop"})
+    assert table.report.counts == {("malformed", "drop"): 2, ("non_finite", "drop"): 1}
+    assert [problem.line for problem in table.report.problems] == [1, 2, 4]
+    with pytest.raises(AnnotationError, match=r"list\.txt:2: expected number 4 of 4, got 'x'"):
+        read("\n" + text[12:], columns="path box")
+
+
+def test_paths_out_of_the_root_are_refused_even_when_lines_may_be_dropped(read):
+    with pytest.raises(UnsafePathError, match=r"list\.txt:2"):
+        read("a.jpg\n../a.jpg", columns="path", policy={"malformed": "drop", "missing_image": "drop"})
+
+
+def test_a_table_is_read_from_the_cache_until_something_changes(read, tmp_path, monkeypatch):
+    options = {"columns": "path class", "use_cache": True}
+    assert read("a.jpg x", **options).num_images == 1
+    monkeypatch.setattr(KeypointsTxtReader, "read", lambda *_: pytest.fail("read again"))
+    stamp = (tmp_path / "list.txt").stat().st_mtime_ns
+
+    def again(**changed):
+        (tmp_path / "list.txt").write_text("a.jpg x")
+        os.utime(tmp_path / "list.txt", ns=(stamp, stamp))
+        return read_annotations(
+            "keypoints_txt", tmp_path, "list.txt", cache_dir=tmp_path / "cache", **{"columns": "path class", **changed}
+        )
+
+    assert again().num_images == 1
+    for changed in (
+        {"columns": "path attribute:x"},
+        {"separator": ","},
+        {"class_names": ["x", "y"]},
+        {"comment": None},
+        {"header": 1},
+        {"one_based": True},
+        {"normalized": True},
+        {"split": "val"},
+        {"image_dir": "deep"},
+        {"policy": ReadPolicy(missing_image="drop")},
+        {"columns": "path class box"},
+        {"columns": "path class points", "schema": 2},
+        {"columns": "path class points_v", "schema": 2, "visibility_values": {3: 2}},
+        {"columns": "path attribute:x", "attribute_values": {"x": "y"}},
+        {"columns": "path box", "box_format": "xywh"},
+        {"columns": "path box", "class_name": "other"},
+    ):
+        with pytest.raises(pytest.fail.Exception, match="read again"):
+            again(**changed)
+    write_image(tmp_path / "c.jpg", (90, 90))  # pictures below the root change nothing
+    assert again().num_images == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"columns": "class"}, "have no 'path'"),
+        ({"columns": "path path"}, "hold 'path' twice"),
+        ({"columns": "path color"}, "hold 'color'; each must be one of path, class"),
+        ({"columns": "path points"}, "no schema do not go together"),
+        ({"columns": "path", "schema": 5}, "a schema of 5 points do not go together"),
+        ({"columns": "path points points_v", "schema": 5}, "give one column of points"),
+        ({"columns": "path xmin ymin xmax"}, "must hold all of"),
+        ({"columns": "path box xmin ymin xmax ymax"}, "must hold all of"),
+        ({"columns": "path attribute:"}, "each must be one of"),
+        ({"columns": "path class", "class_name": "x"}, "exclude each other"),
+        ({"columns": "path", "box_format": "xywh"}, "needs a box of four numbers"),
+        ({"columns": "path xmin ymin xmax ymax", "box_format": "cxcywh"}, "needs a box of four numbers"),
+        ({"columns": "path box", "box_format": "yxyx"}, "must be 'xyxy' or 'xywh' or 'cxcywh'"),
+        ({"columns": "path", "one_based": True, "y_up": True}, "exclude each other"),
+        ({"columns": "path", "one_based": True, "normalized": True}, "exclude each other"),
+        ({"columns": "path", "separator": ", "}, "must be one character"),
+        ({"columns": "path", "separator": "."}, "must be one character"),
+        ({"columns": "path", "comment": ""}, "would skip every line"),
+        ({"columns": "path", "header": -1}, "must be a number of lines"),
+        ({"columns": "path", "visibility_values": {0: 1}}, "need a column 'points_v'"),
+        ({"columns": "path points_v", "schema": 1, "visibility_values": {0: 3}}, "must mean 0 absent"),
+        ({"columns": "path", "attribute_values": {"0": "no"}}, "need a column of an attribute"),
+        ({"columns": "path", "num_workers": -1}, "num_workers=-1"),
+        ({"columns": "path", "class_names": []}, "at least one"),
+    ],
+)
+def test_arguments_that_contradict_each_other_are_refused(read, options, words):
+    with pytest.raises(ValueError, match=words):
+        read("a.jpg", **options)

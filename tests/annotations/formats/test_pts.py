@@ -1,0 +1,149 @@
+from __future__ import annotations
+
+import pytest
+
+from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.errors import AnnotationError, UnsafePathError
+from tests.support.text_sets import make_pts, write_image
+
+TWO = "version: 1\nn_points: 2\n{\n1 2\n30 40.5\n}\n"
+
+
+@pytest.fixture
+def face(tmp_path):
+    """A face of two points beside its image; its text may be another."""
+    write_image(tmp_path / "faces/a.png")
+    (tmp_path / "faces/a.pts").write_text(TWO)
+    return tmp_path / "faces/a.pts"
+
+
+def read(root, name="faces", *, schema=2, policy=None, **options):
+    policy = None if policy is None else ReadPolicy(**policy)
+    return read_annotations("pts", root, name, schema=schema, policy=policy, use_cache=False, **options)
+
+
+def test_a_file_is_a_face_of_the_image_beside_it(face, tmp_path):
+    table = read(tmp_path, class_name="head", split="val")
+    assert (list(table.image_paths), list(table.image_ids)) == (["faces/a.png"], ["faces/a"])
+    assert table.keypoints.tolist() == [[[1, 2], [30, 40.5]]]
+    assert table.boxes.tolist() == [[1, 2, 30, 40.5]]
+    assert (table.class_names, table.split, table.widths.tolist()) == (("head",), "val", [60])
+    assert read(tmp_path, one_based=True).keypoints.tolist() == [[[0, 1], [29, 39.5]]]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        TWO.replace("1\n", "1.0\n", 1),
+        TWO.replace("\n", "\r\n"),
+        TWO.replace(": ", ":"),
+        TWO.replace("n_points: 2", "n_points:  2").replace("\n{", "\n\n{"),
+        TWO.replace("1 2", "  1\t2.000 ").rstrip(),
+        "\n" + TWO + "\n\n",
+    ],
+)
+def test_every_known_spelling_is_read(face, tmp_path, text):
+    face.write_text(text, newline="")
+    assert read(tmp_path).keypoints.tolist() == [[[1, 2], [30, 40.5]]]
+
+
+def test_clips_have_their_images_in_a_folder_of_their_own(tmp_path):
+    make_pts(tmp_path)
+    for name in ("*/annot/*.pts", "*/annot", "**/*.pts", "**", "00[12]/?nnot/*"):
+        if name in ("*/annot", "**"):
+            with pytest.raises(AnnotationError, match="no file"):
+                read_annotations("pts", tmp_path, name, image_dir="../imgs", use_cache=False)
+            continue
+        table = read_annotations("pts", tmp_path, name, image_dir="../imgs", use_cache=False)
+        assert list(table.image_paths) == ["001/imgs/1.jpg", "001/imgs/2.jpg", "002/imgs/1.jpg"]
+        assert table.keypoints.shape == (3, 68, 2)
+    assert read_annotations("pts", tmp_path, "001/annot/2.pts", image_dir="../imgs", use_cache=False).num_images == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("", 1, "expected 'version: 1', got the end of the file"),
+        (TWO.replace("version: 1", "version: 2"), 1, "got 'version: 2'"),
+        (TWO.replace("n_points: 2", "n_points: two"), 2, "expected 'n_points: <number>'"),
+        (TWO.replace("n_points: 2", "n_points: 999999999"), 2, "n_points: 999999999; the schema has 2"),
+        (TWO.replace("{\n", ""), 3, "expected '{', got '1 2'"),
+        (TWO.replace("1 2", "1"), 4, "expected point 1 of 2, as x and y, got '1'"),
+        (TWO.replace("1 2", "1 2 3"), 4, "expected point 1 of 2"),
+        (TWO.replace("1 2", "1 x"), 4, "expected number 2 of 2, got 'x'"),
+        (TWO.replace("30 40.5\n", ""), 5, "expected point 2 of 2, as x and y, got '}'"),
+        (TWO.replace("}", "5 6\n}"), 6, "expected '}', got '5 6'"),
+        (TWO.replace("}", ""), 5, "expected '}', got the end of the file"),
+        (TWO[:-8], 5, "expected point 2 of 2"),
+        (TWO + "more", 7, "expected the end of the file, got 'more'"),
+        (TWO.replace("1 2", "1 \0"), 4, "expected number 2 of 2"),
+        (TWO + " " * 2**20, None, "larger than"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_line(face, tmp_path, text, line, words):
+    face.write_text(text)
+    place = "" if line is None else f":{line}"
+    with pytest.raises(AnnotationError, match=rf"a\.pts{place}: .*{words}"):
+        read(tmp_path)
+    write_image(tmp_path / "faces/b.jpg")
+    (tmp_path / "faces/b.pts").write_text(TWO)
+    table = read(tmp_path, policy={"malformed": "drop"})
+    assert (list(table.image_ids), table.report.counts) == (["faces/b"], {("malformed", "drop"): 1})
+    assert table.report.problems[0].file == "faces/a.pts"
+
+
+def test_a_missing_image_is_named(face, tmp_path):
+    (tmp_path / "faces/a.png").unlink()
+    with pytest.raises(AnnotationError, match=r"a\.pts: there is no image 'faces/a'"):
+        read(tmp_path)
+
+
+def test_points_that_are_not_finite_are_absent(face, tmp_path):
+    face.write_text(TWO.replace("1 2", "nan 1e308"))
+    table = read(tmp_path, policy={"degenerate": "keep"})
+    assert table.visibility.tolist() == [[0, 2]]
+
+
+@pytest.mark.parametrize("image_dir", ["../..", "/imgs", "../../../imgs"])
+def test_images_are_not_looked_for_outside_the_root(face, tmp_path, image_dir):
+    with pytest.raises(UnsafePathError, match="leads out of the data set's root"):
+        read(tmp_path, image_dir=image_dir)
+
+
+def test_names_lead_nowhere_outside_the_root_and_links_are_followed(tmp_path):
+    root = tmp_path / "root"
+    make_pts(root)
+    write_image(tmp_path / "elsewhere/a.png")
+    (tmp_path / "elsewhere/a.pts").write_text(TWO)
+    (root / "link").symlink_to(tmp_path / "elsewhere")
+    for name in ("../elsewhere", str(tmp_path / "elsewhere"), "link/../../elsewhere"):
+        with pytest.raises(UnsafePathError):
+            read(root, name)
+    for name in ("link", "link/*.pts", "link/a.pts", "**/a.pts"):
+        assert list(read(root, name).image_paths) == ["link/a.png"]
+
+
+def test_names_that_fit_nothing_are_refused(face, tmp_path):
+    for name in ("none", "*.pts", "faces/a.png", "faces/*.txt", "faces/a.pts/b"):
+        with pytest.raises(AnnotationError, match=r"no file .* with the extension '.pts'"):
+            read(tmp_path, name)
+
+
+def test_processes_change_nothing(tmp_path):
+    make_pts(tmp_path)
+    tables = [
+        read_annotations("pts", tmp_path, "*/annot/*.pts", image_dir="../imgs", use_cache=False, num_workers=n)
+        for n in (0, 2)
+    ]
+    assert tables[0].keypoints.tolist() == tables[1].keypoints.tolist()
+
+
+@pytest.mark.parametrize(("name", "image_dir", "faces"), [
+    ("mmpose_samples/300vw/*/annot/*.pts", "../imgs", 4),
+    ("derived_face_txt/300w_pts", "../../mmpose_samples/300w", 2),
+])  # fmt: skip
+def test_real_files_have_the_faces_that_they_have(shared_data, name, image_dir, faces):
+    table = read_annotations("pts", shared_data, name, image_dir=image_dir, use_cache=False)
+    assert (table.num_images, table.num_objects, len(table.report)) == (faces, faces, 0)
+    assert (table.visibility == 2).all()
+    assert table.keypoints.shape[1] == 68

@@ -1,0 +1,247 @@
+from __future__ import annotations
+
+import time
+
+import numpy as np
+import pytest
+
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.errors import AnnotationError, UnsafePathError
+
+
+def test_all_annotations_are_read_sorted_by_id(three_images):
+    table = three_images.read()
+    assert list(table.image_ids) == ["a", "b", "c"]
+    assert list(table.image_paths) == ["JPEGImages/a.jpg", "JPEGImages/b.jpg", "JPEGImages/c.jpg"]
+    assert table.image_path(1) == three_images.root.resolve() / "JPEGImages/b.jpg"
+    assert table.offsets.tolist() == [0, 0, 2, 5]
+    assert table.class_names == ("cat", "dog")
+    assert table.labels.tolist() == [1, 0, 1, 1, 1]
+    assert (table.widths.tolist(), table.heights.tolist()) == ([50, 100, 100], [60, 80, 80])
+    assert table.boxes[3].tolist() == [1.5, 2.25, 20, 20]
+    assert (table.split, len(table.report)) == (None, 0)
+
+
+def test_a_split_gives_its_images_in_its_order_and_its_name(three_images):
+    three_images.split("train", "\ufeffc\r\n\r\n  b  \r\n")
+    table = three_images.read("train")
+    assert (list(table.image_ids), table.split) == (["c", "b"], "train")
+
+
+def test_the_second_column_of_a_class_file_is_ignored(three_images):
+    three_images.add("frame 1")
+    three_images.split("dog_train", "a -1\nb  1\nc\t0\nframe 1\n")
+    assert list(three_images.read("dog_train").image_ids) == ["a", "b", "c", "frame 1"]
+
+
+def test_class_names_given_keep_their_order(three_images):
+    table = three_images.read(class_names=["owl", "dog", "cat"])
+    assert table.class_names == ("owl", "dog", "cat")
+    assert table.class_counts().tolist() == [0, 4, 1]
+
+
+def test_one_based_subtracts_one_from_all_corners(three_images):
+    kept = three_images.read(out_of_image="keep")
+    moved = three_images.read(out_of_image="keep", one_based=True)
+    np.testing.assert_array_equal(moved.boxes, kept.boxes - 1)
+
+
+def test_a_zero_in_a_one_based_file_lies_outside(three_images):
+    table = three_images.read(one_based=True)
+    assert table.report.counts == {("out_of_image", "keep"): 1}
+    assert table.boxes[2].tolist() == [-1, -1, 9, 9]
+    assert three_images.read(one_based=True, out_of_image="clip").boxes[2].tolist() == [0, 0, 9, 9]
+
+
+def test_folders_may_be_named_and_nested(tmp_path, three_images):
+    root = tmp_path / "other"
+    (root / "deep").mkdir(parents=True)
+    (three_images.root / "Annotations").rename(root / "deep/xml")
+    (three_images.root / "JPEGImages").rename(root / "deep/0--Images")
+    (root / "train.txt").write_text("b\n")
+    dirs = {"image_dir": "deep/0--Images", "annotation_dir": "deep/xml", "split_dir": "."}
+    table = read_annotations("voc", root, "train", **dirs, use_cache=False)
+    assert list(table.image_paths) == ["deep/0--Images/b.jpg"]
+
+
+def test_ids_may_have_folders(voc):
+    voc.add("day/1", ("x", 1, 1, 2, 2))
+    voc.split("train", "day/1\n")
+    table = voc.read("train", wrong_filename="raise")
+    assert (table.image_id(0), table.image_paths[0]) == ("day/1", "JPEGImages/day/1.jpg")
+
+
+@pytest.mark.parametrize("extension", [".jpg", ".JPG", ".jpeg", ".JPEG", ".png", ".bmp", ".webp", ".tif"])
+def test_images_are_found_whatever_their_extension(voc, extension):
+    voc.add("a", image=extension)
+    table = voc.read(wrong_filename="raise")
+    assert table.image_path(0).name == f"a{extension}"
+
+
+def test_of_several_images_the_one_that_filename_means_is_used_and_reported(voc):
+    voc.add("a", image=".png")
+    voc.add("b", image=".png", filename="<filename>b</filename>")
+    for name in ("a.jpg", "b.jpg", "a.txt", ".a.png"):
+        (voc.root / "JPEGImages" / name).touch()
+    table = voc.read(wrong_filename="raise")
+    assert list(table.image_paths) == ["JPEGImages/a.png", "JPEGImages/b.jpg"]
+    assert table.report.counts == {("several_images", "choose"): 2}
+
+
+def test_flags_absent_odd_and_in_words(voc):
+    extras = ["", "<difficult>1</difficult>", "<difficult>true</difficult>", "<difficult>Unspecified</difficult>"]
+    extras += ["<truncated>1</truncated><occluded>1</occluded>", "<difficult/><occluded>0</occluded>"]
+    voc.add("a", *(("x", 1, 1, 5, 5, extra) for extra in extras))
+    table = voc.read()
+    assert table.difficult.tolist() == [False, True, True, False, False, False]
+    assert table.truncated.tolist() == table.occluded.tolist() == [False] * 4 + [True, False]
+    assert table.report.counts == {("odd_flag", "false"): 1}
+    assert next(iter(table.report)).object_index == 3
+
+
+@pytest.mark.parametrize("corner", ["<xmin>5.5</xmin>", "<xmin>5</xmin><ymin>6</ymin><xmax>7</xmax><ymax>8</ymax>"])
+def test_parts_and_their_boxes_are_not_objects(voc, corner):
+    part = f"<part><name>head</name><bndbox>{corner}</bndbox></part>"
+    voc.add("a", ("person", 1, 2, 3, 4, part))
+    table = voc.read()
+    assert (table.class_names, table.boxes.tolist()) == (("person",), [[1, 2, 3, 4]])
+    assert table.report.counts == {("<part> of an <object>", "not read"): 1}
+
+
+def test_pose_is_an_attribute_unless_it_is_unspecified(voc):
+    poses = ["Left", "Unspecified", " Frontal ", "", "unspecified"]
+    voc.add("a", *(("car", 1, 2, 3, 4, f"<pose>{pose}</pose>") for pose in poses), ("car", 1, 2, 3, 4))
+    table = voc.read()
+    assert table.attributes["pose"].names == ("Frontal", "Left")
+    assert table.attributes["pose"].ids.tolist() == [1, -1, 0, -1, -1, -1]
+    assert len(table.report) == 0
+    assert dict(voc.read(attributes=False).attributes) == {}
+
+
+def test_of_a_pose_and_an_attribute_of_that_name_the_attribute_is_read(voc):
+    given = "<attributes><attribute><name>pose</name><value>up</value></attribute></attributes>"
+    voc.add("a", *(("car", 1, 2, 3, 4, f"<pose>{pose}</pose>{given}") for pose in ("Left", "up")))
+    table = voc.read()
+    assert table.attributes["pose"].names == ("up",)
+    assert table.report.counts == {("<pose> of an <object>", "not read"): 1}
+
+
+def test_what_the_table_has_no_place_for_is_counted_by_name(voc):
+    actions = "<actions><walking>1</walking><running>0</running><reading>1</reading></actions>"
+    more = "<point><x>3</x><y>4</y></point><polygon><x1>1</x1></polygon><id>7</id><empty/><name>cat</name>"
+    voc.add(
+        "a", *[("person", 1, 2, 3, 4, actions, more)] * 2, before="<segmented>1</segmented><verified>yes</verified>"
+    )
+    voc.add("b", before="<segmented>0</segmented><source><image>flickr</image></source><owner/><path>C:\\b</path>")
+    assert voc.read().report.counts == {
+        ("<segmented> of an <annotation>", "not read"): 1,
+        ("<verified> of an <annotation>", "not read"): 1,
+        ("<walking> of <actions>", "not read"): 2,
+        ("<reading> of <actions>", "not read"): 2,
+        ("<point> of an <object>", "not read"): 2,
+        ("<polygon> of an <object>", "not read"): 2,
+        ("<id> of an <object>", "not read"): 2,
+        ("<name> of an <object>", "not read"): 2,
+    }
+
+
+def test_results_do_not_depend_on_num_workers(voc):
+    for i in range(450):
+        voc.add(f"{i:03}", (f"class{i % 7}", 1, 2, 3 + i % 50, 4), ("x", 9, 9, 2, 2), ("y", 3, 3, 3, 3))
+    tables = [voc.read(num_workers=n) for n in (0, 1, 3, None)]
+    for table in tables[1:]:
+        assert (table.class_names, table.report) == (tables[0].class_names, tables[0].report)
+        for name in ("offsets", "labels", "boxes", "widths"):
+            np.testing.assert_array_equal(getattr(table, name), getattr(tables[0], name))
+
+
+def test_the_first_malformed_file_is_the_one_named_whatever_num_workers(voc):
+    for i in range(450):
+        voc.add(f"{i:03}")
+    for i in (437, 211, 305):
+        voc.raw(f"{i:03}", "<annotation>\n<oops")
+    for num_workers in (0, 2):
+        with pytest.raises(AnnotationError, match=r"211\.xml:2: not well-formed"):
+            voc.read(num_workers=num_workers)
+
+
+@pytest.mark.parametrize("line", ["../../secret", "/etc/passwd", "a/../../b", "..\\b", "../a 1"])
+def test_a_split_cannot_name_files_outside_the_root(three_images, line):
+    three_images.split("train", f"a\n{line}\n")
+    with pytest.raises(UnsafePathError, match=r"train\.txt:2"):
+        three_images.read("train")
+    three_images.split("train", "a\na\0b\n")
+    with pytest.raises(AnnotationError, match=r"train\.txt:2: the line contains a NUL"):
+        three_images.read("train")
+
+
+@pytest.mark.parametrize("split", ["../../Annotations/a", "/etc/passwd"])
+def test_the_name_of_a_split_cannot_leave_the_root(three_images, split):
+    with pytest.raises((UnsafePathError, AnnotationError)):
+        three_images.read(split)
+
+
+def test_a_filename_that_leaves_the_root_is_reported_and_not_followed(voc):
+    voc.add("a", filename="<filename>../../../etc/passwd</filename>")
+    table = voc.read()
+    assert list(table.image_paths) == ["JPEGImages/a.jpg"]
+    assert table.report.count("wrong_filename", "report") == 1
+
+
+@pytest.mark.parametrize("name", ["JPEGImages", "Annotations", "JPEGImages/a.jpg", "Annotations/a.xml"])
+def test_links_are_followed_wherever_they_lead(three_images, tmp_path, name):
+    expected = three_images.read()
+    (three_images.root / name).rename(tmp_path / "elsewhere")
+    (three_images.root / name).symlink_to(tmp_path / "elsewhere")
+    table = three_images.read()
+    assert list(table.image_paths) == list(expected.image_paths)
+    np.testing.assert_array_equal(table.boxes, expected.boxes)
+
+
+@pytest.mark.parametrize("name", ["JPEGImages/a.jpg", "Annotations/a.xml"])
+def test_a_circle_of_links_is_a_missing_file(three_images, name):
+    (three_images.root / name).unlink()
+    (three_images.root / name).symlink_to(three_images.root / name)
+    three_images.split("train", "a\n")
+    with pytest.raises(AnnotationError, match=r"there is no image|there is no XML"):
+        three_images.read("train")
+
+
+def test_thousands_long_names_end_in_an_error_or_a_report_quickly(voc):
+    begin = time.perf_counter()
+    voc.add("a", ("n" * 5_000, 1, 1, 2, 2), ("ok", 1, 1, 2, 2), filename=f"<filename>{'f' * 5_000}</filename>")
+    with pytest.raises(AnnotationError, match=r"a\.xml:2: object 0: <name> has 5000 characters"):
+        voc.read()
+    table = voc.read(malformed="drop")
+    assert table.class_names == ("ok",)
+    assert len(str(table.report)) < 5_000
+    voc.split("long", "x" * 100_000 + "\n" + "y/" * 10_000 + "z\n" + "a b " * 50_000 + "\n")
+    assert voc.read("long", missing_annotation="drop").num_images == 0
+    assert time.perf_counter() - begin < 5
+
+
+def test_missing_folders_and_splits_say_what_there_is(three_images):
+    three_images.split("val", "a\n")
+    with pytest.raises(AnnotationError, match=r"train\.txt: the split file cannot be read; splits found there: val"):
+        three_images.read("train")
+    with pytest.raises(AnnotationError, match=r"no folder 'XML'.*annotation_dir"):
+        three_images.read(annotation_dir="XML")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "words"),
+    [
+        ({"class_names": []}, ValueError, "at least one"),
+        ({"class_names": ["a", "a"]}, ValueError, "different"),
+        ({"class_names": "dog"}, TypeError, "not a string"),
+        ({"num_workers": -1}, ValueError, "num_workers=-1"),
+    ],
+)
+def test_wrong_arguments_are_refused(three_images, arguments, error, words):
+    with pytest.raises(error, match=words):
+        three_images.read(**arguments)
+
+
+def test_an_empty_data_set_gives_an_empty_table(voc):
+    table = voc.read()
+    assert (table.num_images, table.num_objects, table.class_names) == (0, 0, ())

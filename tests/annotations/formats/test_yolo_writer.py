@@ -1,0 +1,256 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import yaml
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from PIL import Image
+
+from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.formats import ReadPolicy, find_writer, read_annotations, write_annotations
+from lit_loader.annotations.masks import Masks, RunLengths
+from tests.support.any_table import assert_same_table, tables
+
+KEEP = ReadPolicy(degenerate="keep", out_of_image="keep", keypoint_outside="keep")
+
+
+def read(root, name="train", **options):
+    return read_annotations("yolo", root, name, policy=KEEP, use_cache=False, progress=False, **options)
+
+
+def write(table, root, name="train", **options):
+    return write_annotations("yolo", table, root, name, progress=False, **options)
+
+
+def without_losses(table, **columns):
+    """Return a table of what YOLO can hold: ids are paths, and pairs come in the order of their points."""
+    kept = {"boxes", "labels", "offsets", "widths", "heights", "class_names", "masks"}
+    kept |= {"keypoints", "visibility", "keypoint_names", "flip_pairs", "normalization_pair"}
+    values = {name: getattr(table, name) for name in kept} | {"split": "train", "image_paths": table.image_paths}
+    values["flip_pairs"] = sorted(tuple(sorted(pair)) for pair in table.flip_pairs)
+    return AnnotationTable(**({"root": table.root} | values | columns))
+
+
+def make_images(table, root):
+    for i, path in enumerate(table.image_paths):
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        Image.new("1", (int(table.widths[i]), int(table.heights[i]))).save(root / path, "png")
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(table=tables(exact=True), folder=st.sampled_from(["images", "images/train", "pictures"]))
+def test_any_table_of_boxes_or_points_written_and_read_is_the_same_table(tmp_path_factory, table, folder):
+    root = tmp_path_factory.mktemp("set")
+    paths = [f"{folder}/{i}.png" for i in range(table.num_images)]
+    table = without_losses(table, image_paths=paths)
+    make_images(table, root)
+    lost = write(table, root, allow_loss=True)
+    again = read(root)
+    if lost:
+        assert all("boxes exactly" in words for words in lost)
+    else:
+        assert_same_table(again, table)
+    write(again, root / "again")
+    assert (root / "again/data.yaml").read_bytes() == (root / "data.yaml").read_bytes()
+    for path in root.glob("**/*.txt"):
+        if "again" not in path.parts:
+            assert (root / "again" / path.relative_to(root)).read_bytes() == path.read_bytes()
+
+
+SIDE = st.integers(1, 4000)
+COORDINATE = st.floats(-50, 5000, width=32).map(lambda value: value + 0.0)
+
+
+@settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
+@given(
+    polygons=st.lists(st.lists(st.tuples(COORDINATE, COORDINATE), min_size=3, max_size=6), max_size=4),
+    size=st.tuples(SIDE, SIDE),
+)
+def test_any_polygons_come_back_bit_for_bit_with_the_boxes_around_them(tmp_path_factory, polygons, size):
+    root = tmp_path_factory.mktemp("set")
+    arrays = [np.array(points, dtype=np.float32) for points in polygons]
+    table = AnnotationTable(
+        root=root,
+        image_paths=["images/a.png"],
+        class_names=["x", "y"],
+        offsets=[0, len(arrays)],
+        boxes=[[*points.min(axis=0), *points.max(axis=0)] for points in arrays],
+        labels=[i % 2 for i in range(len(arrays))],
+        masks=Masks.from_rows([[points] for points in arrays]),
+        widths=[size[0]],
+        heights=[size[1]],
+        split="train",
+    )
+    make_images(table, root)
+    assert write(table, root) == []
+    again = read(root)
+    assert_same_table(again, table)
+    for row, points in enumerate(arrays):
+        (part,) = again.masks.polygons(row)
+        np.testing.assert_array_equal(part, points)
+
+
+def table_of(root=None, **columns):
+    arguments = {
+        "root": "/" if root is None else root,
+        "image_paths": ["images/a.png"],
+        "class_names": ["cat", "dog"],
+        "offsets": [0, 1],
+        "boxes": np.array([[6, 10, 30, 20]], dtype=np.float32),
+        "labels": [1],
+        "widths": [60],
+        "heights": [50],
+    }
+    return AnnotationTable(**(arguments | columns))
+
+
+POINTS = {
+    "keypoints": np.array([[[6, 25], [3, 4], [0, 0]]], dtype=np.float32),
+    "visibility": [[2, 1, 0]],
+    "keypoint_names": ["l", "m", "r"],
+    "flip_pairs": [(0, 2)],
+    "normalization_pair": (0, 1),
+}
+SQUARE = [[6, 10], [30, 10], [30, 20], [6, 20]]
+TRIANGLE = [[40, 30], [50, 30], [50, 40]]
+
+
+def test_files_are_those_that_ultralytics_reads(tmp_path):
+    write(table_of(image_paths=["images/day/a.png"], **POINTS), tmp_path)
+    write(table_of(image_paths=["images/b.png"], **POINTS), tmp_path, "val")
+    assert (tmp_path / "train.txt").read_text() == "./images/day/a.png\n"
+    row = "1 0.3 0.3 0.4 0.2 0.1 0.5 2 0.05 0.08 1 0 0 0\n"
+    assert (tmp_path / "labels/day/a.txt").read_text() == row
+    data = yaml.safe_load((tmp_path / "data.yaml").read_text())
+    names = ["l", "m", "r"]
+    assert data == {
+        "train": "train.txt",
+        "val": "val.txt",
+        "names": {0: "cat", 1: "dog"},
+        "kpt_shape": [3, 3],
+        "flip_idx": [2, 1, 0],
+        "kpt_names": {0: names, 1: names},
+        "normalization_pair": [0, 1],
+    }
+
+
+@pytest.mark.parametrize("task", ["detect", "segment", "pose"])
+def test_the_task_decides_what_is_written_of_a_table_that_has_all(tmp_path, task):
+    table = table_of(**POINTS, masks=Masks.from_rows([[SQUARE]]))
+    make_images(table, tmp_path)
+    lost = write(table, tmp_path, allow_loss=True, task=task)
+    rest = {"detect": ["1 masks", "3 points of each object"], "segment": ["3 points of each object"]}
+    assert lost == rest.get(task, ["1 masks"])
+    again = read(tmp_path)
+    assert (again.masks is not None, again.keypoints is not None) == (task == "segment", task == "pose")
+    np.testing.assert_array_equal(again.boxes, table.boxes)
+
+
+FLAGS = ("difficult", "truncated", "occluded", "crowd")
+
+
+@pytest.mark.parametrize(
+    ("columns", "lost"),
+    [
+        ({}, []),
+        *(({flag: [True]}, [f"1 {flag} objects"]) for flag in FLAGS),
+        ({"attributes": {"pose": Attribute(ids=np.array([0]), names=("up",))}}, ["1 values of attribute 'pose'"]),
+        ({"source_ids": [7]}, ["1 ids of images"]),
+        ({"category_ids": [3, 4]}, ["2 ids of classes"]),
+        ({"object_ids": [7]}, ["1 ids of objects"]),
+        ({"areas": [7.5]}, ["1 areas of objects"]),
+        ({**POINTS, "visibility": [[2, 0, 0]]}, ["1 absent points with a place"]),
+        ({"boxes": [[-1e30, 0, 1, 1]]}, ["1 boxes exactly"]),
+        (
+            {"image_paths": ["images/a.png"] * 2, "offsets": [0, 1, 1], "widths": [60] * 2, "heights": [50] * 2},
+            ["1 images that have the same file as another"],
+        ),
+        ({"masks": Masks.from_rows([[SQUARE, TRIANGLE]]), "boxes": [[6, 10, 50, 40]]}, ["1 masks of several polygons"]),
+        ({"masks": Masks.from_rows([[TRIANGLE]])}, ["1 boxes that are not around their polygons"]),
+        ({"masks": Masks.from_rows([None])}, ["1 objects without a polygon, which get their box"]),
+        (
+            {"masks": Masks.from_rows([RunLengths([0, 3000], 50, 60)])},
+            ["1 objects without a polygon, which get their box", "1 masks of run lengths"],
+        ),
+    ],
+)
+def test_each_loss_is_named_with_its_count_and_refused_unless_allowed(tmp_path, columns, lost):
+    table = table_of(**columns)
+    assert find_writer("yolo")().losses(table) == lost
+    if lost and "ids of" not in lost[0]:
+        with pytest.raises(ValueError, match=f"cannot hold {lost[0]}.*allow_loss=True"):
+            write(table, tmp_path / "set")
+        assert not (tmp_path / "set").exists()
+    assert write(table, tmp_path / "set", allow_loss=True) == lost
+
+
+@pytest.mark.parametrize("count", [2, 3, 4])
+def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count):
+    parts = [np.array(SQUARE) / 2 + [7 * (i % 2), 9 * i] for i in range(count)]
+    table = table_of(masks=Masks.from_rows([[part.astype(np.float32) for part in parts]]))
+    make_images(table, tmp_path)
+    write(table, tmp_path, allow_loss=True)
+    again = read(tmp_path)
+    assert len(again.masks.polygons(0)) == 1
+    np.testing.assert_array_equal(again.masks.rasterize(0, 50, 60), table.masks.rasterize(0, 50, 60))
+
+
+@pytest.mark.parametrize(
+    ("columns", "name", "words"),
+    [
+        ({"widths": [0]}, "train", "size of image 'images/a.png' is unknown"),
+        ({"split": "val"}, "train", "the table's split, 'val'"),
+        ({}, "names", "must be a word such as 'train'"),
+        ({}, ".", "must be a word such as 'train'"),
+        ({"image_paths": ["images/a\n.png"]}, "train", "cannot be in a list"),
+        ({"image_paths": ["train.png"]}, "train", "label file 'train.txt'"),
+        (
+            {
+                "image_paths": ["images/a.png", "images/a.jpg"],
+                "offsets": [0, 1, 1],
+                "widths": [9, 9],
+                "heights": [9, 9],
+            },
+            "train",
+            "'images/a.jpg' cannot be .* label file 'labels/a.txt' with 'images/a.png'",
+        ),
+        ({"class_names": ["cat", "d" * 300]}, "train", "cannot be in a data.yaml"),
+        ({"class_names": ["cat", "\udcff"]}, "train", "cannot be in a data.yaml"),
+    ],
+)
+def test_what_cannot_be_written_is_refused_before_a_file_is(tmp_path, columns, name, words):
+    with pytest.raises(ValueError, match=words):
+        write(table_of(**columns), tmp_path, name)
+    assert not list(tmp_path.iterdir())
+
+
+def test_points_are_not_made_up(tmp_path):
+    with pytest.raises(ValueError, match="the table has none"):
+        write(table_of(), tmp_path, task="pose")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "names: [cat, dog]\ntrain: images/train\n",
+        "names: {0: dog, 1: cat}\nval: val.txt\n",
+        "path: /data\nnames: [a]\n",
+    ],
+)
+def test_a_data_file_of_another_is_not_touched(tmp_path, text):
+    (tmp_path / "data.yaml").write_text(text)
+    with pytest.raises(ValueError, match="has other classes or points; write into another folder"):
+        write(table_of(), tmp_path)
+    assert (tmp_path / "data.yaml").read_text() == text
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+NAMES = ("no", "~", "null", "0x1", "1_0", "a: b", "#x", "x #y", "{", "é語", "'", '"', "- a", "*a", "yes", "1.0")
+
+
+def test_names_that_mean_something_in_yaml_come_back_as_they_are(tmp_path):
+    table = table_of(class_names=NAMES)
+    make_images(table, tmp_path)
+    write(table, tmp_path)
+    assert read(tmp_path).class_names == NAMES

@@ -1,0 +1,112 @@
+"""Checks of configs: mistakes are explained, in the signatures of strangers too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import yaml
+from omegaconf import OmegaConf
+
+from lit_loader.app.composition import ConfigError, validate
+from tests.support.shipped_configs import composed_once
+
+
+@pytest.mark.parametrize(
+    ("overrides", "told"),
+    [
+        (["workers.num_workers=two"], ["workers.num_workers='two' should be int or 'auto'"]),
+        (["workers.num_workers=1.5"], ["workers.num_workers=1.5 should be int or 'auto'"]),
+        (
+            ["workers.worker_method=threads"],
+            ["workers.worker_method='threads' should be 'multiprocessing' or 'thread'"],
+        ),
+        (["workers.persistent_workers=maybe"], ["workers.persistent_workers='maybe'", "bool"]),
+        (["datamodule.batch_size=abc"], ["datamodule.batch_size='abc'", "int"]),
+        (["+datamodule.batchsize=8"], ["datamodule has no key 'batchsize'", "did you mean datamodule.batch_size?"]),
+        (["dataset=voc"], ["dataset.root is missing", "dataset.root=VALUE"]),
+        (["trainer.max_epochs=many"], ["trainer.max_epochs='many'"]),
+        (["seed=abc"], ["seed='abc' should be int or null"]),
+        (["num_threads=two"], ["num_threads='two' should be int"]),
+        (["datamodule.train_transforms.hflip=two"], ["datamodule.train_transforms.hflip='two'", "float"]),
+        (
+            ["+datamodule.train_transforms.hflipp=1"],
+            ["datamodule.train_transforms has no key 'hflipp'", "did you mean datamodule.train_transforms.hflip?"],
+        ),
+        (["datamodule.val_transforms={size: 64, hflipp: 1}"], ["datamodule.val_transforms has no key 'hflipp'"]),
+        (
+            ["datamodule=landmarks", "datamodule.sample_unit=image", "++datamodule.train_transforms.hflip=a"],
+            ["datamodule.train_transforms has no key 'margin'", "datamodule.train_transforms.hflip='a'"],
+        ),
+        (["workers.num_workers=two", "datamodule.batch_size=abc"], ["num_workers", "batch_size"]),
+    ],
+    ids=str,
+)
+def test_misfits_are_told_with_value_rule_and_remedy(overrides, told):
+    groups = [word for word in overrides if word.startswith(("dataset=", "datamodule="))]
+    cfg = composed_once(*groups).copy()
+    for word in overrides:  # as Hydra sets them, without composing anew
+        key, _, value = word.lstrip("+").partition("=")
+        if word not in groups:
+            OmegaConf.update(cfg, key, yaml.safe_load(value), force_add=True)
+    with pytest.raises(ConfigError) as caught:
+        validate(cfg)
+    for part in told:
+        assert part in str(caught.value)
+
+
+class Base:
+    """A stranger's base."""
+
+    def __init__(self, *, depth: int = 2, most: int = 5) -> None:
+        pass
+
+
+class Own(Base):
+    """A stranger's class, whose keywords are those of its base too."""
+
+    def __init__(self, root: Path, *, names: list[str] | None = None, **keywords: object) -> None:
+        super().__init__(**keywords)
+
+
+def untyped(first, second=None, **others):
+    """Return what it is given."""
+    return first, second, others
+
+
+HERE = "tests.app.composition.test_config_checks"
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"root": "a", "names": "b"}, r"dataset\.names='b' should be list\[str\] or null"),
+        ({"root": "a", "names": [3]}, r"dataset\.names=\[3\] should be list\[str\] or null"),
+        ({"root": 3}, r"dataset\.root=3 should be Path"),
+        ({"depth": "deep"}, r"dataset\.depth='deep' should be int"),
+        ({"most": True}, r"dataset\.most=True should be int"),
+        ({"roots": "a"}, r"dataset has no key 'roots'; did you mean dataset\.root\?"),
+    ],
+    ids=str,
+)
+def test_a_class_of_a_stranger_is_checked_by_its_own_signature(given, told):
+    own = {"_target_": f"{HERE}.Own"}
+    validate(OmegaConf.create({"dataset": {**own, "root": "a", "names": ["b"], "depth": 3, "most": 4}}))
+    cfg = OmegaConf.create({"dataset": {**own, **given}})
+    with pytest.raises(ConfigError, match=told):
+        validate(cfg)
+
+
+def test_what_says_nothing_of_its_keys_takes_any():
+    anything = {"_target_": f"{HERE}.untyped", "first": 1, "second": "b", "third": {"a": [1]}}
+    validate(OmegaConf.create({"dataset": anything, "more": {"_target_": "my.Own", "anything": 1}}))
+
+
+def test_what_stands_in_a_node_that_cannot_be_imported_is_checked():
+    wrong = {"_target_": "lit_loader.transforms.detection_transforms", "train": True, "vflip": "often"}
+    with pytest.raises(ConfigError, match=r"dataset\.parts\.0\.vflip='often' should be float"):
+        validate(OmegaConf.create({"dataset": {"_target_": "my.Own", "parts": [wrong]}}))
+
+
+def test_an_app_may_have_keys_of_its_own_at_the_root():
+    validate(OmegaConf.create({"mine": 5, "seed": None, "more": {"x": [1]}}))

@@ -1,0 +1,55 @@
+"""The documented commands on sets of the layouts that they name: composed, built, a step of training and a test."""
+
+from __future__ import annotations
+
+import pytest
+from hydra.utils import instantiate
+from lightning.pytorch import Trainer
+
+from lit_loader.app.composition import build_datamodule, compose_config
+from lit_loader.recipes import model_kwargs_from_datamodule
+from tests.support.documents import PAGES, commands
+from tests.support.made_sets import MAKERS, split_in_two
+
+COMMANDS = {
+    words[0].removeprefix("dataset="): words
+    for words in commands(PAGES["training"].split("## Choosing by Hydra")[1], "lit-loader train")
+    if words[0].startswith("dataset=")
+}
+QUICK = ["workers=inline", "dataset.progress=false", "trainer.max_steps=1", "trainer.limit_val_batches=1"]
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+
+def small(layout):
+    if layout == "image_folder":
+        return ["model.weights=null", "datamodule.train_transforms.size=32"]
+    sizes = ("channels=8", "head_channels=32", "min_size=64", "max_size=96")
+    return ["model=fcos_small", *(f"model.model.{size}" for size in sizes)]
+
+
+def test_there_is_a_command_for_each_layout():
+    assert COMMANDS.keys() == MAKERS.keys()
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+def test_the_documented_command_trains_and_tests_on_its_layout(layout, tmp_path):
+    """With fewer images than a batch: nothing has to be set for a small set."""
+    root = tmp_path / "set"
+    root.mkdir()
+    MAKERS[layout](root, split_in_two(tmp_path))
+    given = [word for word in COMMANDS[layout] if not word.startswith("dataset.root=")]
+    overrides = [f"dataset.root={root}", f"dataset.cache_dir={tmp_path / 'cache'}", *QUICK, *small(layout)]
+    cfg = compose_config(overrides=[*given, *overrides])
+    datamodule = build_datamodule(cfg)
+    datamodule.prepare_data()
+    assert [len(datamodule.tables(stage)[0].image_paths) for stage in ("train", "val", "test")] == [6, 2, 2]
+    assert set(datamodule.class_names) >= {"common", "rare"}
+    model = instantiate(cfg.model, **model_kwargs_from_datamodule(datamodule), _convert_="all")
+    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer: Trainer = instantiate(cfg.trainer, **quiet, enable_checkpointing=False, default_root_dir=tmp_path)
+    trainer.fit(model, datamodule=datamodule)
+    trainer.test(model, datamodule=datamodule, verbose=False)
+    assert trainer.global_step == 1
+    sampler = "ClassBalancedSampler" if layout == "image_folder" else "RandomSampler"
+    assert type(datamodule.train_dataloader().sampler).__name__ == sampler

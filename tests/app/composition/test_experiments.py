@@ -1,0 +1,103 @@
+"""Every experiment fits, validates, tests and predicts on a small set of its layout, from random weights."""
+
+from __future__ import annotations
+
+from functools import partial
+
+import pytest
+
+from lit_loader.app.building import build_run
+from tests.datasets.test_masks import draw_polygons
+from tests.support.drawn_set import draw_set
+from tests.support.made_sets import WITHOUT_POINTS, face_columns, make_coco, make_image_folder, make_voc, split_in_three
+from tests.support.shipped_configs import EXPERIMENTS, composed
+
+pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+
+SHAPES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=48"]
+SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3,0.3]"]
+NET = ["model.model.channels=8", "model.model.head_channels=32"]
+SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
+DETECTOR = ["model.weights=null", *SIZES]
+CROPS = ["model.weights=null", "datamodule.train_transforms.size=32"]
+QUICK = [
+    *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.log_every_n_steps=1"),
+    *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
+    *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
+    # the state of an optimizer is twice as much again
+    *(f"callbacks.{name}.save_weights_only=true" for name in ("model_checkpoint", "last_checkpoint")),
+    *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
+]
+PLAIN = partial(split_in_three, objects=1, **WITHOUT_POINTS)
+POINTS = partial(split_in_three, objects=1)
+FACES = partial(split_in_three, objects=1, **face_columns(18))
+MASKS = partial(split_in_three, draw=draw_polygons)
+
+
+def one_folder(tmp_path):
+    return {"Dataset": draw_set(tmp_path / "drawn", num_images=18, objects=1, **WITHOUT_POINTS)}
+
+
+LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and further words
+    "bccd": (make_voc, PLAIN, [*NET, *SIZES]),
+    "bccd_cells": (make_image_folder, PLAIN, NET),
+    "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
+    "coco_fasterrcnn": (make_coco, PLAIN, DETECTOR),
+    "coco_maskrcnn": (make_coco, MASKS, DETECTOR),
+    "coco_retinanet": (make_coco, PLAIN, DETECTOR),
+    "faces": (make_voc, FACES, [*NET, "datamodule.train_transforms.size=32"]),
+    "landmarks": (make_voc, POINTS, ["dataset=voc", *CROPS]),
+    "sign_digits": (make_image_folder, one_folder, NET),
+    "unified": (make_voc, POINTS, ["dataset=voc", *DETECTOR]),
+    "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
+    "voc_retinanet": (make_voc, PLAIN, DETECTOR),
+}
+LONG = {  # models of millions of weights, and ones that learn from the same data in seconds
+    "classification": ["model=classifier_small"],
+    "coco_fasterrcnn": ["model=fcos_small"],
+    "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
+    "coco_retinanet": ["model=fcos_small"],
+    "landmarks": ["model=heatmaps_small"],
+    "unified": ["model=multi_task_small"],
+    "voc_fasterrcnn": ["model=fcos_small"],
+    "voc_retinanet": ["model=fcos_small"],
+}
+
+
+def words_of(name, tmp_path):
+    if name not in LAYOUTS:
+        sizes = [] if name in ("shapes_finish", "shapes_landmarks") else ["model.model.min_size=48"]
+        return [*SHAPES, *NET, *sizes]
+    make, draw, words = LAYOUTS[name]
+    root = tmp_path / "set"
+    root.mkdir()
+    make(root, draw(tmp_path))
+    return [f"dataset.root={root}", *words]
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.soak if name in LONG else ()) for name in EXPERIMENTS]
+)
+def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path):
+    fit_validate_test_and_predict(name, tmp_path)
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_the_data_of_long_experiments_train_a_small_model(name, tmp_path):
+    fit_validate_test_and_predict(name, tmp_path, *LONG[name], *NET)
+
+
+def fit_validate_test_and_predict(name, tmp_path, *words):
+    folders = [f"dataset.cache_dir={tmp_path / 'cache'}", f"paths.output_dir={tmp_path / 'run'}"]
+    folders += [f"paths.work_dir={tmp_path}"]
+    run = build_run(composed(f"experiment={name}", *words_of(name, tmp_path), *folders, *QUICK, *words))
+    run.trainer.fit(run.model, datamodule=run.datamodule)
+    assert run.trainer.global_step == 2
+    assert run.model.monitor in run.trainer.callback_metrics
+    run.trainer.validate(run.model, datamodule=run.datamodule, verbose=False)
+    run.trainer.test(run.model, datamodule=run.datamodule, verbose=False)
+    assert run.model.test_report()
+    assert len(run.trainer.predict(run.model, datamodule=run.datamodule)) == 2
+    assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
+    assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
+    assert len(list((tmp_path / "run/pictures").glob("*.png"))) == 3

@@ -1,0 +1,82 @@
+"""Tables of every kind, and what it means for two to be the same."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import strategies as st
+
+from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
+
+COLUMNS = ("widths", "heights", "offsets", "boxes", "labels", "difficult", "truncated", "occluded", "crowd")
+NAMES = st.text(st.sampled_from("abz09 <&\"'é語"), min_size=1, max_size=6).filter(lambda n: n == n.strip())
+COORDINATE = st.floats(-1e6, 1e6, width=32)
+
+
+def assert_same_table(again: AnnotationTable, table: AnnotationTable) -> None:
+    for name in COLUMNS:
+        np.testing.assert_array_equal(getattr(again, name), getattr(table, name), err_msg=name)
+    for name in ("class_names", "keypoint_names", "flip_pairs", "normalization_pair", "split"):
+        assert getattr(again, name) == getattr(table, name), name
+    assert list(again.image_ids) == list(table.image_ids)
+    assert (again.keypoints is None) == (table.keypoints is None)
+    if table.keypoints is not None:
+        np.testing.assert_array_equal(again.keypoints, table.keypoints)
+        np.testing.assert_array_equal(again.visibility, table.visibility)
+    assert list(again.attributes) == list(table.attributes)
+    for name, attribute in table.attributes.items():
+        assert again.attributes[name].names == attribute.names
+        np.testing.assert_array_equal(again.attributes[name].ids, attribute.ids)
+
+
+@st.composite
+def schemas(draw) -> KeypointSchema:
+    names = draw(st.lists(NAMES, min_size=1, max_size=6, unique=True))
+    order = draw(st.permutations(range(len(names))))
+    pairs = [tuple(order[i : i + 2]) for i in range(0, len(order) - 1, 2)]
+    scale = tuple(order[:2]) if len(order) > 1 and draw(st.booleans()) else None
+    flips = tuple(pairs[: draw(st.integers(0, len(pairs)))])
+    return KeypointSchema(names=tuple(names), flip_pairs=flips, normalization_pair=scale)
+
+
+@st.composite
+def tables(draw, *, exact: bool = False) -> AnnotationTable:
+    """Draw a table; under ``exact`` its boxes are whole quarters, so that sums of them are exact."""
+    counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
+    total = sum(counts)
+    rng = np.random.default_rng(draw(st.integers(0, 2**32)))
+    class_names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
+    corners = np.array([draw(st.tuples(*[COORDINATE] * 4)) for _ in range(total)], dtype=np.float32).reshape(-1, 4)
+    corners = np.round(corners * 4) / 4 + np.float32(0) if exact else corners
+    boxes = np.hstack([np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])])
+    parts = {}
+    schema = draw(st.none() | schemas() | st.sampled_from([*KEYPOINT_SCHEMAS.values()]))
+    if schema is not None:
+        visibility = rng.integers(0, 3, (total, len(schema.names))).astype(np.uint8)
+        points = rng.normal(50, 40, (total, len(schema.names), 2)).astype(np.float32)
+        parts = {
+            "keypoints": np.where(visibility[..., None] > 0, points, np.float32(0)),
+            "visibility": visibility,
+            "keypoint_names": schema.names,
+            "flip_pairs": schema.flip_pairs,
+            "normalization_pair": schema.normalization_pair,
+        }
+    attributes = {}
+    for name in draw(st.lists(NAMES, max_size=3, unique=True)):
+        values = tuple(draw(st.lists(NAMES, min_size=1, max_size=3, unique=True)))
+        attributes[name] = Attribute(ids=rng.integers(-1, len(values), total), names=values)
+    return AnnotationTable(
+        root="/",
+        image_paths=[f"JPEGImages/{i}.jpg" for i in range(len(counts))],
+        image_ids=[str(i) for i in range(len(counts))],
+        class_names=class_names,
+        widths=rng.integers(1, 999, len(counts)),
+        heights=rng.integers(1, 999, len(counts)),
+        offsets=np.cumsum([0, *counts]),
+        boxes=boxes,
+        labels=rng.integers(0, len(class_names), total),
+        attributes=attributes,
+        split=draw(st.sampled_from([None, "train"])),
+        **{name: rng.random(total) < 0.5 for name in ("difficult", "truncated", "occluded", "crowd")},
+        **parts,
+    )

@@ -1,0 +1,41 @@
+"""What a test needs beyond the base install."""
+
+from __future__ import annotations
+
+import re
+from importlib.util import find_spec
+
+import pytest
+
+__all__ = ["absent_extra", "is_installed", "needs"]
+
+PACKAGES = {
+    "dev": ["jsonargparse", "scipy"],
+    "fast": ["simplejpeg"],
+    "hydra": ["hydra", "omegaconf"],
+    "optuna": ["hydra_plugins.hydra_optuna_sweeper"],
+    "plot": ["matplotlib"],
+    "recipes": ["faster_coco_eval"],  # torchmetrics comes with lightning
+    "tensorboard": ["tensorboard"],
+    "timm": ["safetensors", "timm"],
+    "wandb": ["wandb"],
+}
+
+
+def is_installed(extra: str) -> bool:
+    """Return whether every package of an extra is there."""
+    return all(find_spec(package) is not None for package in PACKAGES[extra])
+
+
+def needs(extra: str) -> pytest.MarkDecorator:
+    """Return a mark that skips a test where an extra is not installed."""
+    return pytest.mark.skipif(not is_installed(extra), reason=f"the extra {extra} is not installed")
+
+
+def absent_extra(error: BaseException) -> str | None:
+    """Return the extra that an error asks for, if that is absent; a rank's error is found by its text."""
+    asked = re.search(r"(\w+) is not installed; install it with `pip install 'lit-loader\[(\w+)\]'`", str(error))
+    if asked is not None:
+        return None if find_spec(asked[1]) else asked[2]
+    name = error.name if isinstance(error, ModuleNotFoundError) else None
+    return next((extra for extra, packages in PACKAGES.items() if name in packages), None)

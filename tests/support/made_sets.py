@@ -1,0 +1,99 @@
+"""Small sets on disk in the layouts that the config group ``dataset`` reads."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import yaml
+
+from lit_loader.annotations.formats import write_annotations
+from lit_loader.annotations.keypoints import keypoint_schema
+from tests.support.drawn_set import SIZE, draw_set
+
+WITHOUT_POINTS = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
+
+
+def split_in_two(tmp_path):
+    """Return a drawn table without points, cut into training and validation."""
+    table = draw_set(tmp_path / "drawn", num_images=8, objects=1, **WITHOUT_POINTS)
+    return {"train": table.select(range(6)), "val": table.select(range(6, 8))}
+
+
+def split_in_three(tmp_path, draw=draw_set, **columns):
+    """Return a drawn table of an object or more an image, cut into training, validation and test."""
+    table = draw(tmp_path / "drawn", num_images=18, **columns)
+    table = table.select(np.flatnonzero(np.diff(table.offsets)))
+    return {"train": table.select(range(6)), "val": table.select(range(6, 9)), "test": table.select(range(9, 12))}
+
+
+def face_columns(num_faces):
+    """Return columns of 68 points for so many faces, an object an image, for `draw_set`."""
+    schema = keypoint_schema("face_68")
+    grid = np.stack(np.meshgrid(np.arange(10), np.arange(7)), axis=-1).reshape(-1, 2)[:68]
+    points = np.tile(grid * np.float32([4, 5]) + 8, (num_faces, 1, 1))
+    points += np.random.default_rng(0).uniform(0, 4, (num_faces, 1, 2)).astype(np.float32)
+    return {
+        "keypoints": points,
+        "visibility": np.full((num_faces, 68), 2, dtype=np.uint8),
+        "keypoint_names": schema.names,
+        "flip_pairs": schema.flip_pairs,
+        "class_names": ("face",),
+        "labels": [0] * num_faces,
+        "attributes": {},
+    }
+
+
+def make_coco(root, tables):
+    for split, table in tables.items():
+        write_annotations("coco", table, root, f"annotations/instances_{split}2017.json", allow_loss=True)
+        copy_images(table, root / f"{split}2017")
+
+
+def make_yolo(root, tables):
+    for split, table in tables.items():
+        copy_images(table, root / "images" / split)
+        (root / "labels" / split).mkdir(parents=True)
+        for path, label, box in zip(table.image_paths, table.labels, table.boxes, strict=True):
+            (left, top), (right, bottom) = box[:2] / SIZE, box[2:] / SIZE
+            row = (label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
+            (root / "labels" / split / path).with_suffix(".txt").write_text(" ".join(map(str, row)))
+    names = dict(enumerate(table.class_names))
+    data = {"path": "../datasets/set", "train": "images/train", "val": "images/val", "names": names}
+    (root / "data.yaml").write_text(yaml.safe_dump(data))
+
+
+def make_voc(root, tables):
+    """As clusters have it: the images are somewhere else, behind a link."""
+    for split, table in tables.items():
+        write_annotations("voc", table, root, split, allow_loss=True)
+    (root / "JPEGImages").symlink_to(Path(table.root))
+
+
+def make_csv(root, tables):
+    for split, table in tables.items():
+        copy_images(table, root / split)
+        with (root / f"{split}.csv").open("w", newline="") as file:
+            rows = csv.writer(file)
+            rows.writerow(["path", "label", "xmin", "ymin", "xmax", "ymax"])
+            for path, label, box in zip(table.image_paths, table.labels, table.boxes, strict=True):
+                rows.writerow([f"{split}/{path}", table.class_names[label], *map(float, box)])
+
+
+def make_image_folder(root, tables):
+    for split, table in tables.items():
+        for name in table.class_names:
+            (root / split / name).mkdir(parents=True)
+        for path, label in zip(table.image_paths, table.labels, strict=True):
+            copy = root / split / table.class_names[label] / path
+            copy.write_bytes(Path(table.root, path).read_bytes())
+
+
+def copy_images(table, folder):
+    folder.mkdir(parents=True)
+    for path in table.image_paths:
+        (folder / path).write_bytes(Path(table.root, path).read_bytes())
+
+
+MAKERS = {"coco": make_coco, "yolo": make_yolo, "voc": make_voc, "csv": make_csv, "image_folder": make_image_folder}
