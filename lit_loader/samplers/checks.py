@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -57,19 +58,28 @@ def checked_num_samples(num_samples: Any, default: int) -> int:
     return default if num_samples is None else checked_int("num_samples", num_samples, minimum=1)
 
 
-def checked_number(name: str, value: Any, valid: Callable[[float], bool], *, rule: str) -> float:
+_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
+    "beta": (lambda value: 0 <= value < 1, "be in [0, 1)"),
+    "empty_share": (lambda value: 0 <= value <= 1, "be in [0, 1]"),
+    "empty_weight": (lambda value: value >= 0, "not be negative"),
+    "exponent": (lambda value: 0 <= value <= 1, "be in [0, 1]"),
+    "repeat_thresh": (lambda value: 0 < value <= 1, "be in (0, 1]"),
+}
+
+
+def checked_number(name: str, value: Any) -> float:
     """Return an argument as a float.
 
     Args:
-        name: The argument's name, for the message.
+        name: The argument's name, such as ``exponent``. It has the same range in every sampler.
         value: Any real number that is not a bool.
-        valid: Returns True for a finite number that is allowed.
-        rule: The condition that ``valid`` checks, for the message: "be in [0, 1]".
 
     Raises:
+        KeyError: If no range is known for ``name``.
         TypeError: If the value is not a number.
-        ValueError: If it is infinite or NaN, or not valid.
+        ValueError: If it is infinite, NaN or out of range.
     """
+    valid, rule = _RANGES[name]
     if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
         raise TypeError(f"`{name}` must be a number and {rule}, got {value!r} of type {type(value).__name__}")
     if not (math.isfinite(value) and valid(float(value))):
@@ -77,26 +87,31 @@ def checked_number(name: str, value: Any, valid: Callable[[float], bool], *, rul
     return float(value)
 
 
-_RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "beta": (lambda value: 0 <= value < 1, "be in [0, 1)"),
-    "empty_share": (lambda value: 0 <= value <= 1, "be in [0, 1]"),
-    "exponent": (lambda value: 0 <= value <= 1, "be in [0, 1]"),
-    "repeat_thresh": (lambda value: 0 < value <= 1, "be in (0, 1]"),
+_SETTING_CHECKS: dict[str, Callable[[str, Any], Any]] = {
+    **dict.fromkeys(_RANGES, checked_number),
+    "empty_as_class": checked_flag,
+    "num_samples": partial(checked_int, minimum=1),
+    "replacement": checked_flag,
 }
 
 
-def checked_setting(name: str, value: Any) -> float:
-    """Return a setting of a sampler, such as ``exponent``, as a float.
+def check_settings(settings: Mapping[str, Any]) -> None:
+    """Check the numbers and flags among the settings of a sampler config, before there is a table.
 
-    A sampler config checks its settings with this function before there is a table, the sampler checks them again.
+    The samplers check the same arguments with the same functions, but a sampler is made only after the data was
+    prepared, which may take hours.
+
+    Args:
+        settings: Arguments by name. None and arguments of other kinds, such as names of attributes, are accepted.
 
     Raises:
-        KeyError: If no range is known for ``name``.
-        TypeError: If the value is not a number.
-        ValueError: If the value is out of range.
+        TypeError: If a number or flag is of another type.
+        ValueError: If a number is out of range.
     """
-    valid, rule = _RANGES[name]
-    return checked_number(name, value, valid, rule=rule)
+    for name, value in settings.items():
+        # None stands for the sampler's own default, such as the number of images.
+        if name in _SETTING_CHECKS and value is not None:
+            _SETTING_CHECKS[name](name, value)
 
 
 def checked_integers(name: str, values: Any) -> IndexArray:

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import torch
 
 from lit_loader.errors import SettingError
-from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_setting, refuse_first
+from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_number, refuse_first
 from lit_loader.samplers.order import SizedSampler, SliceableOrder
 from lit_loader.samplers.shuffle import permutation, shuffled_cycles
 from lit_loader.seeding import key64
@@ -113,11 +113,19 @@ class ClassBalancedSampler(ClassSampler):
         seed: int | None = None,
     ) -> None:
         super().__init__(labels, num_samples, seed)
-        self.exponent = checked_setting("exponent", exponent)
+        self.exponent = checked_number("exponent", exponent)
         self.class_counts = self._members.counts[:-1]
         self.num_classes = len(self.class_counts)
         self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
-        empty = _empty_share(self._members, empty_share)
+        num_empty = int(self._members.counts[-1])
+        if empty_share is None:
+            empty = Fraction(num_empty, self.num_indices)
+        else:
+            empty = Fraction(checked_number("empty_share", empty_share))
+            if empty > 0 and num_empty == 0:
+                raise ValueError(f"empty_share={empty_share}, but every image has a class; leave it out or set 0")
+            if empty < 1 and num_empty == self.num_indices:
+                raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it out or set it to 1")
         self.empty_share = float(empty)
         shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
         quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
@@ -287,18 +295,6 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
         quotas[quotas.argmax()] -= 1
         quotas[c] = 1
     return quotas
-
-
-def _empty_share(members: ClassMembers, empty_share: float | None) -> Fraction:
-    num_empty = int(members.counts[-1])
-    if empty_share is None:
-        return Fraction(num_empty, members.num_images)
-    share = Fraction(checked_setting("empty_share", empty_share))
-    if share > 0 and num_empty == 0:
-        raise ValueError(f"empty_share={empty_share}, but every image has a class; leave it out or set 0")
-    if share < 1 and num_empty == members.num_images:
-        raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it out or set it to 1")
-    return share
 
 
 # -- an epoch ----------------------------------------------------------------------------------------------

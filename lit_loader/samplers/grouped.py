@@ -66,10 +66,28 @@ class GroupedSampler(OrderSampler):
     def __init__(
         self, sampler: OrderSampler, group_ids: npt.NDArray[Any] | torch.Tensor | list[int], *, seed: int | None = None
     ) -> None:
-        _check_sampler(sampler)
+        if not isinstance(sampler, OrderSampler):
+            raise TypeError(
+                f"`sampler` must be an OrderSampler, got {type(sampler).__name__}, whose order is not known before it "
+                "is iterated; use the sampler of the same name from lit_loader.samplers"
+            )
+        if type(sampler).batch_order is not OrderSampler.batch_order or isinstance(sampler, MixedSourceSampler):
+            raise TypeError(
+                f"{type(sampler).__name__} composes every batch itself, and groups would undo that; pass a sampler of "
+                f"single samples to GroupedSampler, or use {type(sampler).__name__} without groups"
+            )
         super().__init__(seed=sampler.seed if seed is None else seed)
         self.sampler = sampler
-        self.group_ids = _checked_groups(group_ids)
+        values = checked_integers("group_ids", group_ids)
+        refuse_first(
+            "group_ids",
+            values,
+            (values < 0) | (values >= _MOST_GROUPS),
+            rule=f"be in [0, {_MOST_GROUPS - 1}]",
+            remedy="count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]",
+        )
+        self.group_ids = values.astype(np.uint16)
+        self.group_ids.flags.writeable = False
         # With the sampler's revision at that time.
         self._draws: tuple[int, _GroupDraws] | None = None
         self._check_length()
@@ -173,30 +191,6 @@ def regrouped(indices: IndexArray, groups: _Groups, *, global_batch: int, key: i
     batches = np.concatenate([sorted_indices[is_full], sorted_indices[~is_full]])
     batches = batches.reshape(num_full, global_batch)
     return np.concatenate([batches[permutation(key, num_full)].reshape(-1), indices[stop:]])
-
-
-def _check_sampler(sampler: Any) -> None:
-    if not isinstance(sampler, OrderSampler):
-        raise TypeError(
-            f"`sampler` must be an OrderSampler, got {type(sampler).__name__}, whose order is not known before it is "
-            "iterated; use the sampler of the same name from lit_loader.samplers"
-        )
-    if type(sampler).batch_order is not OrderSampler.batch_order or isinstance(sampler, MixedSourceSampler):
-        raise TypeError(
-            f"{type(sampler).__name__} composes every batch itself, and groups would undo that; pass a sampler of "
-            f"single samples to GroupedSampler, or use {type(sampler).__name__} without groups"
-        )
-
-
-def _checked_groups(group_ids: Any) -> _Groups:
-    values = checked_integers("group_ids", group_ids)
-    wrong = (values < 0) | (values >= _MOST_GROUPS)
-    rule = f"be in [0, {_MOST_GROUPS - 1}]"
-    remedy = "count the groups from 0: numpy.unique(group_ids, return_inverse=True)[1]"
-    refuse_first("group_ids", values, wrong, rule=rule, remedy=remedy)
-    result = values.astype(np.uint16)
-    result.flags.writeable = False
-    return result
 
 
 # -- weighted draws in batches of one group ----------------------------------------------------------------

@@ -26,7 +26,15 @@ class _DatasetSampler(OrderSampler):
 
     def __init__(self, data_source: Sized | int, *, seed: int | None = None) -> None:
         OrderSampler.__init__(self, seed=seed)
-        self.data_source = data_source if isinstance(data_source, Sized) else _range_of(data_source)
+        if not isinstance(data_source, Sized):
+            try:
+                data_source = range(checked_int("data_source", data_source, minimum=0))
+            except TypeError:
+                raise TypeError(
+                    f"`data_source` must be a length or have one, got {type(data_source).__name__}; "
+                    "give a dataset with `__len__` or an int"
+                ) from None
+        self.data_source = data_source
 
     def __len__(self) -> int:
         return len(self.data_source)
@@ -149,15 +157,5 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
 
 
 def _subset_slice(indices: IndexArray, places: Order, start: int, stop: int) -> IndexArray:
+    # A module-level function, because an order can be pickled and a lambda cannot.
     return indices[places[start:stop]]
-
-
-def _range_of(data_source: Any) -> Sized:
-    """Return the ``range`` of a dataset's length; TypeError if it is not an int, ValueError if it is negative."""
-    try:
-        return range(checked_int("data_source", data_source, minimum=0))
-    except TypeError:
-        raise TypeError(
-            f"`data_source` must be a length or have one, got {type(data_source).__name__}; "
-            "give a dataset with `__len__` or an int"
-        ) from None

@@ -11,14 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from lit_loader.samplers.checks import (
-    Weights,
-    checked_integers,
-    checked_number,
-    checked_setting,
-    checked_weights,
-    refuse_first,
-)
+from lit_loader.samplers.checks import Weights, checked_integers, checked_number, checked_weights, refuse_first
 from lit_loader.samplers.class_balanced import Labels, class_members
 from lit_loader.samplers.order import SizedSampler, array_order
 from lit_loader.samplers.shuffle import permutation
@@ -46,7 +39,7 @@ def repeat_factors(labels: Labels, *, repeat_thresh: float) -> npt.NDArray[np.fl
     Source:
         Gupta et al. 2019, "LVIS: A dataset for large vocabulary instance segmentation".
     """
-    thresh = checked_setting("repeat_thresh", repeat_thresh)
+    thresh = checked_number("repeat_thresh", repeat_thresh)
     members = class_members(labels)
     # A class without images has no image to repeat, and must not divide by zero.
     frequencies = np.maximum(members.counts[:-1], 1) / members.num_images
@@ -166,7 +159,7 @@ def effective_number_weights(
         Cui et al. 2019, "Class-balanced loss based on effective number of samples".
     """
     sample_counts = checked_integers("counts", counts)
-    base = Decimal(checked_setting("beta", beta))
+    base = Decimal(checked_number("beta", beta))
     refuse_first("counts", sample_counts, sample_counts < 0, rule="be numbers of samples, not negative")
     # Decimal arithmetic is slow, so each distinct count is computed once.
     distinct, places = np.unique(sample_counts, return_inverse=True)
@@ -201,7 +194,5 @@ def effective_number_image_weights(
     members = class_members(labels)
     class_weights = effective_number_weights(members.counts[:-1], beta=beta)
     if empty_weight is None:
-        empty = float(members.largest(class_weights, empty=1.0).min())
-    else:
-        empty = checked_number("empty_weight", empty_weight, lambda x: x >= 0, rule="not be negative")
-    return members.largest(class_weights, empty=empty)
+        empty_weight = float(members.largest(class_weights, empty=1.0).min())
+    return members.largest(class_weights, empty=checked_number("empty_weight", empty_weight))
