@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,9 +19,9 @@ __all__ = [
     "RaggedColumn",
     "TextColumn",
     "check_offsets",
+    "checked_names",
     "frozen_array",
     "gather_ragged",
-    "joined_offsets",
     "offsets_of",
 ]
 
@@ -85,7 +86,7 @@ class RaggedColumn(ABC):
         for name, dtype in cls.ARRAYS.items():
             parts = [getattr(column, name) for column in columns]
             if name.endswith("offsets"):
-                arrays.append(joined_offsets(parts))
+                arrays.append(offsets_of(*map(np.diff, parts)))
             else:
                 arrays.append(np.concatenate([np.zeros(0, dtype), *parts]))
         return cls(*arrays)
@@ -125,16 +126,11 @@ class TextColumn(RaggedColumn, Sequence[str]):
         return cls(offsets_of([*map(len, encoded)]), np.frombuffer(b"".join(encoded), dtype=np.uint8))
 
     def __getitem__(self, row: Any) -> Any:
-        if isinstance(row, slice):
-            return [self[i] for i in range(*row.indices(len(self)))]
-        num_rows = len(self)
-        if not -num_rows <= row < num_rows:
-            raise IndexError(f"row {row} is outside a column of {num_rows} rows")
-        row %= num_rows
-        return self.data[self.offsets[row] : self.offsets[row + 1]].tobytes().decode("utf-8", "surrogateescape")
-
-    def __iter__(self) -> Iterator[str]:
-        return (self[row] for row in range(len(self)))
+        # A range resolves negative rows and slices as a list does, and refuses rows outside the column.
+        rows = range(len(self))[row]
+        if isinstance(rows, range):
+            return [self[i] for i in rows]
+        return self.data[self.offsets[rows] : self.offsets[rows + 1]].tobytes().decode("utf-8", "surrogateescape")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +295,23 @@ def frozen_array(
     return column
 
 
+def checked_names(field_name: str, names: Any) -> tuple[str, ...]:
+    """Return names of classes, points or attribute values as a tuple.
+
+    Raises:
+        TypeError: If they are not a sequence of strings.
+        ValueError: If a name is empty or a duplicate.
+    """
+    # A string is a sequence of strings, too.
+    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
+        raise TypeError(f"expected {field_name} as a sequence of strings, got {names!r} ({type(names).__name__})")
+    for name, count in Counter(names).items():
+        if not name or count > 1:
+            problem = f"has {name!r} twice" if name else f"is empty at position {names.index(name)}"
+            raise ValueError(f"{field_name} {problem}; every name must be unique and not empty")
+    return tuple(names)
+
+
 def check_offsets(offsets: IndexArray, *, total: int, name: str) -> None:
     """Raise ValueError unless ``offsets`` is non-decreasing from 0 to ``total``."""
     decreases = bool((offsets[1:] < offsets[:-1]).any())
@@ -310,11 +323,6 @@ def offsets_of(*lengths: npt.ArrayLike) -> IndexArray:
     """Return int64 ``(n + 1,)`` offsets of rows with some lengths; several arrays of lengths are concatenated."""
     parts = (np.asarray(part, np.int64) for part in lengths)
     return np.concatenate([np.zeros(1, np.int64), *parts]).cumsum()
-
-
-def joined_offsets(columns: Iterable[IndexArray]) -> IndexArray:
-    """Return the offsets of concatenated columns."""
-    return offsets_of(*map(np.diff, columns))
 
 
 def gather_ragged(offsets: IndexArray, rows: IndexArray) -> tuple[IndexArray, IndexArray]:

@@ -9,6 +9,10 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
 
+import numpy as np
+
+from lit_loader.annotations.columns import checked_names
+
 __all__ = ["KEYPOINT_SCHEMAS", "KeypointSchema", "keypoint_schema"]
 
 _KEYS: Final = ("names", "flip_pairs", "normalization_pair")
@@ -37,7 +41,9 @@ class KeypointSchema:
     normalization_pair: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
-        names = self._names()
+        names = checked_names("names", self.names)
+        if not names:
+            raise ValueError("names is empty; a schema has at least 1 point")
         pairs = tuple(self._pair(pair, "flip_pairs") for pair in self.flip_pairs)
         for position, times in Counter(chain(*pairs)).items():
             if times > 1:
@@ -57,32 +63,16 @@ class KeypointSchema:
             "normalization_pair": self.normalization_pair,
         }
 
-    def _names(self) -> tuple[str, ...]:
-        names: Any = self.names
-        if isinstance(names, str) or not isinstance(names, Sequence):
-            raise TypeError(f"expected names as a sequence of strings, got {names!r} ({type(names).__name__})")
-        if not names:
-            raise ValueError("names is empty; a schema has at least 1 point")
-        for position, name in enumerate(names):
-            if not isinstance(name, str):
-                raise TypeError(f"names[{position}] must be a string, got {name!r} ({type(name).__name__})")
-            if not name:
-                raise ValueError(f"names[{position}] is empty; name every point")
-        name, count = Counter(names).most_common(1)[0]
-        if count > 1:
-            raise ValueError(f"names has {name!r} twice; names must be unique")
-        return tuple(names)
-
     def _pair(self, pair: Any, field_name: str) -> tuple[int, int]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
             raise ValueError(f"expected two positions in {field_name}, got {pair!r}")
         for position in pair:
             # `bool` is a subclass of `int`, and True would silently mean position 1.
-            if isinstance(position, bool) or not isinstance(position, int):
+            if isinstance(position, bool) or not isinstance(position, int | np.integer):
                 raise TypeError(f"positions in {field_name} must be int, got {position!r}")
             if not 0 <= position < len(self.names):
                 raise ValueError(f"{field_name} has position {position}, but there are {len(self.names)} points")
-        first, second = pair
+        first, second = map(int, pair)
         if first == second:
             raise ValueError(f"{field_name} pairs position {first} with itself; leave this point out")
         return first, second
@@ -126,7 +116,7 @@ def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
     if "names" not in values:
         raise ValueError("schema has no names; add one name per point")
     # The names are checked first, because pairs refer to them.
-    names = KeypointSchema(names=values["names"]).names
+    names = checked_names("names", values["names"])
     normalization_pair = values.get("normalization_pair")
     return KeypointSchema(
         names=names,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from lit_loader.annotations.columns import joined_offsets
+from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import ReadReport
 from lit_loader.annotations.table import COLUMNS, AnnotationTable, Attribute
@@ -65,7 +65,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
         report.merge(table.report)
     return replace(
         aligned[0],
-        offsets=joined_offsets(table.offsets for table in aligned),
+        offsets=offsets_of(*(np.diff(table.offsets) for table in aligned)),
         attributes={
             name: Attribute(ids=np.concatenate([table.attributes[name].ids for table in aligned]), names=names)
             for name, names in attributes.items()

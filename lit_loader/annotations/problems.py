@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Any
 
 __all__ = ["Problem", "ReadReport", "shorten"]
@@ -30,76 +32,71 @@ class Problem:
     object_index: int | None = None
 
 
+@dataclass(kw_only=True, repr=False)
 class ReadReport:
     """Problems by (kind, action): counts of all, details of the first ``max_details`` of each.
 
     Args:
         max_details: Number of details per (kind, action); it bounds the memory that a broken data set takes.
+
+    Attributes:
+        counts: Number of problems of each (kind, action), with and without details.
+        details: The first problems of each (kind, action).
     """
 
-    def __init__(self, *, max_details: int = 20) -> None:
-        if max_details < 0:
-            raise ValueError(f"max_details={max_details} must be >= 0")
-        self.max_details = max_details
-        # Counts and details are separate, because most problems of a broken data set are only counted.
-        self._counts: dict[tuple[str, str], int] = {}
-        self._details: dict[tuple[str, str], list[Problem]] = {}
+    max_details: int = 20
+    # Counts and details are separate, because most problems of a broken data set are only counted.
+    counts: Counter[tuple[str, str]] = field(default_factory=Counter, init=False)
+    details: dict[tuple[str, str], list[Problem]] = field(default_factory=dict, init=False)
 
-    @property
-    def counts(self) -> dict[tuple[str, str], int]:
-        """Number of problems of each (kind, action)."""
-        return dict(self._counts)
+    def __post_init__(self) -> None:
+        if self.max_details < 0:
+            raise ValueError(f"max_details={self.max_details} must be >= 0")
 
     @property
     def problems(self) -> tuple[Problem, ...]:
         """Details of the first problems, grouped by (kind, action) in the order of first occurrence."""
-        return tuple(problem for problems in self._details.values() for problem in problems)
+        return tuple(chain.from_iterable(self.details.values()))
 
     def count(self, kind: str, action: str | None = None) -> int:
         """Return the number of problems of a kind, with any action or with ``action``."""
-        return sum(n for (k, a), n in self._counts.items() if k == kind and action in (None, a))
+        return sum(n for (k, a), n in self.counts.items() if k == kind and action in (None, a))
 
     def keeps_detail(self, kind: str, action: str) -> bool:
         """Return True if `add` would store the next detail; if not, callers need not write its message."""
-        return len(self._details.get((kind, action), ())) < self.max_details
+        return len(self.details.get((kind, action), ())) < self.max_details
 
     def add(self, problem: Problem) -> None:
         """Count a problem, and store its detail if there are fewer than ``max_details``."""
-        key = (problem.kind, problem.action)
-        self.add_count(*key, 1)
-        details = self._details.setdefault(key, [])
-        if len(details) < self.max_details:
-            details.append(problem)
+        self.add_count(problem.kind, problem.action, 1)
+        if self.keeps_detail(problem.kind, problem.action):
+            self.details.setdefault((problem.kind, problem.action), []).append(problem)
 
     def add_count(self, kind: str, action: str, count: int) -> None:
         """Count problems without details."""
-        self._counts[kind, action] = self._counts.get((kind, action), 0) + count
+        self.counts[kind, action] += count
 
     def merge(self, other: ReadReport) -> None:
         """Add the counts of another report, and its details up to ``max_details``."""
+        self.counts.update(other.counts)
         # Details of this report come first: workers are merged in the order of the files.
-        for (kind, action), count in other._counts.items():
-            self.add_count(kind, action, count)
-            details = self._details.setdefault((kind, action), [])
-            details.extend(other._details.get((kind, action), [])[: self.max_details - len(details)])
+        for key, problems in other.details.items():
+            details = self.details.setdefault(key, [])
+            details.extend(problems[: self.max_details - len(details)])
 
     def __len__(self) -> int:
-        return sum(self._counts.values())
+        return self.counts.total()
 
     def __iter__(self) -> Iterator[Problem]:
         return iter(self.problems)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, ReadReport) and self.to_dict() == other.to_dict()
 
     def __repr__(self) -> str:
         return f"ReadReport({len(self)} problems)"
 
     def __str__(self) -> str:
-        if not self._counts:
+        if not self.counts:
             return "no problems found"
-        rows = [(kind, action, str(count)) for (kind, action), count in self._counts.items()]
-        rows.insert(0, ("problem", "action", "count"))
+        rows = [("problem", "action", "count"), *((*key, str(count)) for key, count in self.counts.items())]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         lines = [f"{k:<{widths[0]}}  {a:<{widths[1]}}  {c:>{widths[2]}}" for k, a, c in rows]
         for problem in self.problems:
@@ -114,7 +111,7 @@ class ReadReport:
         """Return the report as JSON data."""
         return {
             "max_details": self.max_details,
-            "counts": [[kind, action, count] for (kind, action), count in self._counts.items()],
+            "counts": [[*key, count] for key, count in self.counts.items()],
             "problems": [asdict(problem) for problem in self.problems],
         }
 
@@ -131,7 +128,7 @@ class ReadReport:
                 report.add_count(str(kind), str(action), count)
             # `add` would count them again.
             for problem in (Problem(**fields) for fields in values["problems"]):
-                report._details.setdefault((problem.kind, problem.action), []).append(problem)
+                report.details.setdefault((problem.kind, problem.action), []).append(problem)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(f"not a read report: {error}") from None
         return report

@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -101,10 +101,7 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
         copies = json.loads(path.read_bytes())
         if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
             return copies, False
-    # Each trait is more expensive and more precise than the one before, and only splits the groups further.
-    copies = [list(range(table.num_images))]
-    for trait in (os.path.getsize, _tail, _digest):
-        copies = [subgroup for group in copies for subgroup in _equal_images(table, group, trait)]
+    copies = _equal_files([f"{table.root}/{image}" for image in table.image_paths])
     # Without a writable cache they are compared every time.
     with suppress(OSError), new_file(path) as file:
         file.write(json.dumps(copies).encode())
@@ -120,28 +117,22 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
     Args:
         tables: The sets by name. A path in several sets is one file, not a copy of itself.
     """
-    sets_of_file: dict[str, set[str]] = {}
+    sets_of_file: dict[str, set[str]] = defaultdict(set)
     for name, table in tables.items():
         for path in table.image_paths:
-            sets_of_file.setdefault(f"{table.root}/{path}", set()).add(name)
-    # As in `find_copies`, but a group matters only while it has files of more than one set.
-    groups = [list(sets_of_file)]
-    for trait in (os.path.getsize, _tail, _digest):
-        groups = [
-            files
-            for group in groups
-            for files in _equal_files(group, trait)
-            if len(set().union(*(sets_of_file[file] for file in files))) > 1
-        ]
+            sets_of_file[f"{table.root}/{path}"].add(name)
+    files = list(sets_of_file)
+    sets = list(sets_of_file.values())
+    # Copies within one set are no problem here, so files of other sizes than those of another set are never opened.
+    groups = _equal_files(files, lambda group: len(set().union(*(sets[file] for file in group))) > 1)
     sentences = []
     for a, b in combinations(tables, 2):
         pairs = []
-        for files in groups:
-            files_of_a = [file for file in files if a in sets_of_file[file]]
-            for file in files:
-                if b in sets_of_file[file]:
-                    # Of several originals in the first set, the first one counts.
-                    pairs += [(other, file) for other in files_of_a if other != file][:1]
+        for group in groups:
+            files_of_a = [files[i] for i in group if a in sets[i]]
+            for copy in (files[i] for i in group if b in sets[i]):
+                # Of several originals in the first set, the first one counts.
+                pairs += [(original, copy) for original in files_of_a if original != copy][:1]
         if pairs:
             original, copy = (os.path.relpath(file, tables[a].root) for file in pairs[0])
             sentences.append(
@@ -151,13 +142,26 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
     return sentences
 
 
-def _equal_files(files: Iterable[str], trait: Callable[[str], object]) -> Iterator[list[str]]:
-    """Yield groups of at least two files with an equal trait, without unreadable and empty files."""
-    files_by_value: dict[object, list[str]] = {}
-    for file in files:
-        with suppress(OSError):
-            files_by_value.setdefault(trait(file), []).append(file)
-    return (equal for value, equal in files_by_value.items() if value and len(equal) > 1)
+def _equal_files(files: Sequence[str], matters: Callable[[list[int]], bool] = lambda group: True) -> list[list[int]]:
+    """Return groups of positions of byte-identical files, without unreadable and empty files.
+
+    Args:
+        files: Absolute paths.
+        matters: Returns False for a group of positions that need not be compared further.
+    """
+    groups = [list(range(len(files)))]
+    # Each trait is more expensive and more precise than the one before, and only splits the groups further.
+    for trait in (os.path.getsize, _tail, _digest):
+        subgroups: list[list[int]] = []
+        for group in groups:
+            positions_by_value: dict[object, list[int]] = defaultdict(list)
+            for position in group:
+                with suppress(OSError):  # the reader's policy decides on missing and unreadable images
+                    positions_by_value[trait(files[position])].append(position)
+            # The value of an empty file is 0 or b"".
+            subgroups += [equal for value, equal in positions_by_value.items() if value and len(equal) > 1]
+        groups = list(filter(matters, subgroups))
+    return groups
 
 
 def stratified_split(
@@ -224,6 +228,7 @@ def group_names(paths: Iterable[str], pattern: str) -> list[str]:
     names = []
     for path in paths:
         match = compiled.search(path)
+        # The group may be in an alternative that did not take part in the match.
         if match is None or match[1] is None:
             raise ValueError(f"group_pattern={pattern!r} does not match the image path {path[:200]!r}")
         names.append(match[1])
@@ -258,15 +263,6 @@ def shared_names(names: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str,
         shared = sorted(sets[a] & sets[b])
         if shared:
             yield a, b, shared
-
-
-def _equal_images(table: AnnotationTable, images: Iterable[int], trait: Callable[[str], object]) -> Iterator[list[int]]:
-    """Yield groups of at least two images whose files have an equal trait."""
-    images_by_value: dict[object, list[int]] = {}
-    for image in images:
-        with suppress(OSError):  # the reader's policy decides on missing and unreadable images
-            images_by_value.setdefault(trait(f"{table.root}/{table.image_paths[image]}"), []).append(image)
-    return (group for value, group in images_by_value.items() if value and len(group) > 1)
 
 
 def _tail(path: str) -> bytes:
@@ -309,7 +305,7 @@ def _units(groups: Iterable[str], *, seed: int) -> tuple[list[str], IndexArray]:
 
     names = sorted(sizes, key=key)
     positions = {name: position for position, name in enumerate(names)}
-    return names, np.array([positions[name] for name in group_of_image], dtype=np.int64)
+    return names, np.array(list(map(positions.__getitem__, group_of_image)), dtype=np.int64)
 
 
 def _assign_units(

@@ -16,8 +16,6 @@ NOTE [A derived table is rows of a file]
 
 from __future__ import annotations
 
-import operator
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
@@ -34,6 +32,7 @@ from lit_loader.annotations.columns import (
     RaggedColumn,
     TextColumn,
     check_offsets,
+    checked_names,
     frozen_array,
     gather_ragged,
     offsets_of,
@@ -154,15 +153,24 @@ class AnnotationTable:
             "image_paths": paths,
             "image_ids": paths if self.image_ids is None else self.image_ids,
             "root": Path(self.root).absolute(),
-            "class_names": tuple(self.class_names),
-            "keypoint_names": tuple(self.keypoint_names),
-            "flip_pairs": tuple(_pair(pair) for pair in self.flip_pairs),
-            "normalization_pair": None if self.normalization_pair is None else _pair(self.normalization_pair),
+            "class_names": checked_names("class_names", self.class_names),
+            "keypoint_names": (),
+            "flip_pairs": (),
             "offsets": frozen_array(self.offsets, np.int64, "offsets"),
         }
+        # All three are present or all are absent, so the set has one element.
+        if len({self.keypoints is None, self.visibility is None, not self.keypoint_names}) > 1:
+            raise ValueError("keypoints, visibility and keypoint_names go together: pass all of them or none")
+        if self.keypoint_schema is not None:
+            # The schema has checked the names and pairs, and made tuples of them.
+            values |= self.keypoint_schema.columns()
+        elif self.flip_pairs or self.normalization_pair:
+            raise ValueError(
+                f"flip_pairs={self.flip_pairs} and normalization_pair={self.normalization_pair} are positions of "
+                "keypoints, but the table has none; remove them or pass keypoints"
+            )
         for name, value in values.items():
             object.__setattr__(self, name, value)
-        self._check_names()
         counts = {"images": len(paths), "objects": len(self.labels), "classes": len(self.class_names)}
         shape = (counts["images"] + 1,)
         if self.offsets.shape != shape:
@@ -178,26 +186,11 @@ class AnnotationTable:
         for name, attribute in self.attributes.items():
             column = f"attribute {name!r}"
             ids = _ATTRIBUTE.convert(column, attribute.ids, rows=counts["objects"], num_points=0)
-            names = tuple(attribute.names)
-            _check_distinct(names, field_name=column)
+            names = checked_names(column, attribute.names)
             _check_ids(ids, low=-1, names=names, column=column, names_field="values")
             attributes[name] = Attribute(ids=ids, names=names)
         # The dataclass is frozen; a proxy keeps callers from changing the mapping in place as well.
         object.__setattr__(self, "attributes", MappingProxyType(attributes))
-
-    def _check_names(self) -> None:
-        _check_distinct(self.class_names, field_name="class_names")
-        _check_distinct(self.keypoint_names, field_name="keypoint_names")
-        # All three are present or all are absent, so the set has one element.
-        if len({self.keypoints is None, self.visibility is None, not self.keypoint_names}) > 1:
-            raise ValueError("keypoints, visibility and keypoint_names go together: pass all of them or none")
-        if self.keypoint_names:
-            _ = self.keypoint_schema  # its constructor checks the pairs, and names the field in its errors
-        elif self.flip_pairs or self.normalization_pair:
-            raise ValueError(
-                f"flip_pairs={self.flip_pairs} and normalization_pair={self.normalization_pair} are positions of "
-                "keypoints, but the table has none; remove them or pass keypoints"
-            )
 
     def __len__(self) -> int:
         return len(self.image_paths)
@@ -504,23 +497,9 @@ def _checked_rows(indices: npt.ArrayLike, *, limit: int, unit: str) -> IndexArra
     return rows.astype(np.int64)
 
 
-def _pair(pair: tuple[int, int]) -> tuple[int, int]:
-    a, b = pair
-    return operator.index(a), operator.index(b)
-
-
 def _check_ids(ids: IndexArray, *, low: int, names: Sequence[str], column: str, names_field: str) -> None:
     if len(ids) and not low <= int(ids.min()) <= int(ids.max()) < len(names):
         raise ValueError(f"{column} {ids.min()}..{ids.max()} are outside the {len(names)} {names_field}")
-
-
-def _check_distinct(names: Sequence[str], *, field_name: str) -> None:
-    for name in names:
-        if not isinstance(name, str) or not name:
-            raise ValueError(f"{field_name} has {name!r}; every name must be a non-empty string")
-    duplicates = sorted(name for name, count in Counter(names).items() if count > 1)
-    if duplicates:
-        raise ValueError(f"{field_name} has duplicates {duplicates[:5]}; names must be unique")
 
 
 def _check_paths(paths: TextColumn) -> None:

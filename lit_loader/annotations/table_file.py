@@ -24,8 +24,7 @@ _Arrays = dict[str, npt.NDArray[Any]]
 # The columns of a record batch have one length, a table's columns several (images, objects, bytes of names). So
 # the file has a single row whose cells are large lists: each cell is one flat numpy array, whose buffer Arrow aligns
 # and maps. The file's schema contains a JSON header and a checksum of header and buffers.
-_MAGIC: Final = b"lit_loader.columns.1"
-_FORMAT: Final = 4
+_FORMAT: Final = 5
 _ATTRIBUTE: Final = "attribute:"
 
 
@@ -64,15 +63,15 @@ def read_table(path: Path, specs: Mapping[str, ColumnSpec], *, key: str) -> dict
         AttributeError, KeyError, TypeError, ValueError: If a value has a wrong type.
     """
     arrays, header = read_arrays(path, key=key)
-    names = _strings(header["keypoint_names"])
-    columns = {name: spec.from_arrays(name, arrays, num_points=len(names)) for name, spec in specs.items()}
-    _strings([header["root"], "" if header["split"] is None else header["split"]])  # check only
+    # The table checks all other names.
+    if not isinstance(header["split"], str | None):
+        raise TypeError(f"expected split as a string or null, got {header['split']!r}")
+    num_points = len(header["keypoint_names"])
+    columns = {name: spec.from_arrays(name, arrays, num_points=num_points) for name, spec in specs.items()}
     decoded = {
         "offsets": arrays["offsets"],
-        "class_names": _strings(header["class_names"]),
-        "keypoint_names": names,
         "attributes": {
-            name: Attribute(ids=arrays[f"{_ATTRIBUTE}{name}"], names=_strings(values))
+            name: Attribute(ids=arrays[f"{_ATTRIBUTE}{name}"], names=values)
             for name, values in header["attributes"].items()
         },
         "report": ReadReport.from_dict(header["report"]),
@@ -96,7 +95,7 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]], header: Map
         values = pa.array(array, from_pandas=False)
         cells.append(pa.LargeListArray.from_arrays(pa.array([0, len(array)], type=pa.int64()), values))
         fields.append(pa.field(name, cells[-1].type))
-    metadata = {b"magic": _MAGIC, b"header": encoded, b"checksum": _checksum(encoded, arrays)}
+    metadata = {b"header": encoded, b"checksum": _checksum(encoded, arrays)}
     batch = pa.record_batch(cells, schema=pa.schema(fields, metadata=metadata))
     with new_file(path) as file, pa.PythonFile(file, mode="w") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
         writer.write_batch(batch)
@@ -116,15 +115,11 @@ def read_arrays(path: Path, *, key: str) -> tuple[_Arrays, dict[str, Any]]:
         with pa.memory_map(str(path), "r") as source:
             reader = pa.ipc.open_file(source)
             metadata = reader.schema.metadata or {}
-            # Header and key are checked before any buffer is touched, so a stale file costs no reading.
-            if metadata.get(b"magic") != _MAGIC:
-                raise CacheError(f"{path} was not written by this version; delete it")
+            # Format and key are checked before any buffer is touched, so a stale file costs no reading.
             encoded = metadata[b"header"]
             header = json.loads(encoded)
-            if not isinstance(header, dict) or (header.get("format"), header.get("key")) != (_FORMAT, key):
+            if (header["format"], header["key"]) != (_FORMAT, key):
                 raise CacheError(f"{path} was made by another version or from other files; delete it")
-            if reader.num_record_batches != 1:
-                raise CacheError(f"{path} has {reader.num_record_batches} record batches instead of 1; delete it")
             batch = reader.get_batch(0)
         batch.validate(full=True)
         arrays = {name: _view(path, batch, name) for name in batch.schema.names}
@@ -153,16 +148,9 @@ def _checksum(header: bytes, arrays: Mapping[str, npt.NDArray[Any]]) -> bytes:
 
 def _view(path: Path, batch: Any, name: str) -> npt.NDArray[Any]:
     column = batch.column(name)
-    if not pa.types.is_large_list(column.type) or len(column) != 1 or column.null_count:
-        raise CacheError(f"{path}: column {name!r} is not one row of a large list; delete it")
-    values = column.flatten()
-    if values.null_count or not pa.types.is_primitive(values.type):
-        raise CacheError(f"{path}: column {name!r} has nulls or is not numeric; delete it")
+    values = column.flatten() if pa.types.is_large_list(column.type) and len(column) == 1 else None
+    # A column with nulls, of text or of booleans has no numpy view.
+    if values is None or not pa.types.is_primitive(values.type) or values.null_count or column.null_count:
+        raise CacheError(f"{path}: column {name!r} is not one row of numbers; delete it")
     view: npt.NDArray[Any] = values.to_numpy(zero_copy_only=True)
     return view
-
-
-def _strings(values: Any) -> tuple[str, ...]:
-    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
-        raise ValueError("expected names as a list of strings")
-    return tuple(values)

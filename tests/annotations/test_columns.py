@@ -37,7 +37,7 @@ def test_row_index_accepts_negatives_and_checks_bounds():
     column = TextColumn.from_rows(["a", "b"])
     assert (column[-1], column[-2]) == ("b", "a")
     for row in (2, -3):
-        with pytest.raises(IndexError, match="outside a column of 2 rows"):
+        with pytest.raises(IndexError):
             column[row]
 
 
