@@ -45,9 +45,7 @@ def batch_images(batch: Any) -> list[Tensor]:
     Args:
         batch: The result of one of lit_loader's collate functions. Images in one tensor are returned as views of it.
     """
-    if isinstance(batch, MultiTaskBatch):
-        return batch.image_list()
-    if isinstance(batch, PaddedBatch):
+    if isinstance(batch, MultiTaskBatch | PaddedBatch):
         sizes = batch.sizes.tolist()
         return [image[:, :height, :width] for image, (height, width) in zip(batch.images, sizes, strict=True)]
     images, *_ = batch

@@ -8,16 +8,9 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
 
-from lit_loader.collate.samples import (
-    check_attribute_names,
-    duplicate_mask,
-    field_rows,
-    pad_images,
-    pad_rows,
-    row_mask,
-    transpose_samples,
-)
+from lit_loader.collate.samples import check_attribute_names, duplicate_mask, field_rows, pad_images, transpose_samples
 
 
 class MultiTaskBatch(NamedTuple):
@@ -56,11 +49,6 @@ class MultiTaskBatch(NamedTuple):
     iscrowd: Tensor
     image_ids: Tensor
     is_duplicate: Tensor
-
-    def image_list(self) -> list[Tensor]:
-        """Return the images as a list of ``(3, H, W)`` views of the batch, without padding."""
-        sizes = self.sizes.tolist()
-        return [image[:, :height, :width] for image, (height, width) in zip(self.images, sizes, strict=True)]
 
     def target_list(self) -> list[dict[str, Any]]:
         """Return one dict per image with views of its objects' rows.
@@ -126,7 +114,7 @@ class MultiTaskCollate:
         images, targets = transpose_samples(batch, num_elements=2)
         padded, _, sizes = pad_images(images, size_divisor=self.size_divisor, pad_value=self.pad_value)
         counts = [len(field_rows(target, "boxes")) for target in targets]
-        mask = row_mask(counts)
+        mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
         attributes = {name: _padded(targets, name, counts, torch.int64, value=-1) for name in self.attributes}
         if self.keypoints:
             keypoints = _padded(targets, "keypoints", counts, torch.float32)
@@ -163,4 +151,4 @@ def _padded(
     shapes = sorted({tuple(row.shape[1:]) for row in rows})
     if len(shapes) > 1:
         raise ValueError(f"expected rows of field {name!r} to have one shape, got {shapes}; check the transforms.")
-    return pad_rows(rows, value=value, dtype=dtype)
+    return pad_sequence([row.to(dtype) for row in rows], batch_first=True, padding_value=value)

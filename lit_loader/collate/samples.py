@@ -31,15 +31,11 @@ def transpose_samples(batch: Sequence[Any], *, num_elements: int | None = None) 
                 f"expected a sample (image, target, ...), got a {type(sample).__name__}; for other samples use "
                 "default_collate."
             )
-    lengths = sorted({len(sample) for sample in batch})
-    if len(lengths) > 1:
+    lengths = {len(sample) for sample in batch}
+    if lengths != {num_elements or len(batch[0])}:
         raise ValueError(
-            f"expected samples of one length, got samples with {lengths} elements in a batch; check the dataset."
-        )
-    if num_elements is not None and lengths != [num_elements]:
-        raise ValueError(
-            f"expected samples with {num_elements} elements, got {lengths[0]}; return only those, or collate with "
-            "DetectionCollate, which keeps further elements."
+            f"expected samples of {num_elements or 'equally many'} elements, got {sorted(lengths)} "
+            "elements in a batch; check the dataset, or collate with DetectionCollate, which keeps further elements."
         )
     return [list(values) for values in zip(*batch, strict=True)]
 
@@ -93,7 +89,11 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
     if len(set(sizes)) > 1:
         raise ValueError(f"expected images of one size to stack, got sizes (H, W) {sizes}; {remedy}.")
     # Decoders return uint8 images channels last. In that layout the stack is a plain copy, without a transposition.
-    are_channels_last = plain[0].dtype is torch.uint8 and all(map(_is_channels_last_alone, plain))
+    are_channels_last = plain[0].dtype is torch.uint8 and all(
+        # An image with one channel is contiguous in both layouts.
+        is_channels_last(image) and not image.is_contiguous()
+        for image in plain
+    )
     if are_channels_last:
         plain = [image.permute(1, 2, 0) for image in plain]
     if all(image.is_cpu and not image.requires_grad for image in plain):
@@ -101,10 +101,6 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
     else:
         stacked = torch.stack(plain).contiguous()
     return stacked.permute(0, 3, 1, 2) if are_channels_last else stacked
-
-
-def _is_channels_last_alone(image: Tensor) -> bool:
-    return is_channels_last(image) and not image.is_contiguous()
 
 
 def pad_images(images: Sequence[Any], *, size_divisor: int = 1, pad_value: float = 0) -> tuple[Tensor, Tensor, Tensor]:
@@ -124,7 +120,6 @@ def pad_images(images: Sequence[Any], *, size_divisor: int = 1, pad_value: float
     """
     plain = plain_images(images)
     dtype = plain[0].dtype
-    num_channels = plain[0].shape[0]
     if not dtype.is_floating_point:
         limits = torch.iinfo(dtype)
         if pad_value != int(pad_value) or not limits.min <= pad_value <= limits.max:
@@ -134,7 +129,7 @@ def pad_images(images: Sequence[Any], *, size_divisor: int = 1, pad_value: float
             )
     sizes = torch.tensor([image.shape[1:] for image in plain], dtype=torch.int64)
     height, width = (-(-int(side) // size_divisor) * size_divisor for side in sizes.amax(dim=0))
-    shape = (len(plain), num_channels, height, width)
+    shape = (len(plain), plain[0].shape[0], height, width)
     batch = empty_batch(shape, dtype, "cpu") if plain[0].is_cpu else plain[0].new_empty(shape)
     mask = torch.zeros((len(plain), height, width), dtype=torch.bool)
     for padded, image_mask, image in zip(batch, mask, plain, strict=True):
@@ -186,26 +181,6 @@ def field_rows(target: Any, name: str) -> Tensor:
         kind = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"expected field {name!r} of a target to be a tensor with one row per object, got a {kind}.")
     return value.as_subclass(Tensor)
-
-
-def pad_rows(rows: Sequence[Tensor], *, value: float, dtype: torch.dtype | None = None) -> Tensor:
-    """Pad tensors ``(N, ...)`` at their ends to the largest N and stack them to ``(B, max N, ...)``.
-
-    Args:
-        rows: Tensors that differ only in N.
-        value: Value of padded rows.
-        dtype: Dtype of the result; None for the dtype of the first tensor.
-    """
-    first = rows[0]
-    batch = first.new_full((len(rows), max(map(len, rows)), *first.shape[1:]), value, dtype=dtype)
-    for padded, tensor in zip(batch, rows, strict=True):
-        padded[: len(tensor)] = tensor
-    return batch
-
-
-def row_mask(counts: Sequence[int]) -> Tensor:
-    """Return a bool mask ``(B, max N)`` for padded tensors: True for rows of data, False for padding."""
-    return torch.arange(max(counts)) < torch.tensor(counts, dtype=torch.int64)[:, None]
 
 
 def duplicate_mask(targets: Sequence[Any]) -> Tensor:

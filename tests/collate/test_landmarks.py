@@ -100,7 +100,7 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
         ([sample(0, labels=3)], TypeError, "'labels' of a target .* got a int"),
         ([sample(0, labels=torch.tensor(3))], TypeError, "a 0-d tensor"),
         ([(torch.zeros(3, 8, 8), [1])], TypeError, "dict of fields, got a list"),
-        ([(torch.zeros(3, 8, 8), {}, 1)], ValueError, "samples with 2 elements, got 3"),
+        ([(torch.zeros(3, 8, 8), {}, 1)], ValueError, r"samples of 2 elements, got \[3\]"),
         ([torch.zeros(3, 8, 8)], TypeError, "got a Tensor"),
     ],
 )
