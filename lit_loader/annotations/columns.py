@@ -302,7 +302,7 @@ def checked_names(field_name: str, names: Any) -> tuple[str, ...]:
         TypeError: If they are not a sequence of strings.
         ValueError: If a name is empty or a duplicate.
     """
-    # A string is a sequence of strings, too.
+    # A string is also a sequence of strings.
     if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
         raise TypeError(f"expected {field_name} as a sequence of strings, got {names!r} ({type(names).__name__})")
     for name, count in Counter(names).items():

@@ -110,6 +110,7 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
 
 
 def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
+    # A typo such as flip_pair would otherwise mean a schema without mirror images.
     unknown = [key for key in values if key not in _KEYS]
     if unknown:
         raise ValueError(f"schema has an unknown key {unknown[0]!r}; expected {', '.join(_KEYS)}")

@@ -47,6 +47,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
     # A single table stays a view of its cache file.
     if len(tables) == 1 and split == first.split:
         return first
+    # All tables get the same columns first, so that joining is plain concatenation.
     attributes = _attribute_values(tables, _union)
     schema = _common_schema(tables)
     aligned = _with_names(tables, _union(table.class_names for table in tables), attributes, schema)

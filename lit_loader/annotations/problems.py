@@ -102,6 +102,7 @@ class ReadReport:
         for problem in self.problems:
             place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
             lines.append(f"  {place}: {problem.message} [{problem.action}]")
+        # Problems that were only counted, see `max_details`.
         hidden = len(self) - len(self.problems)
         if hidden:
             lines.append(f"  and {hidden} more")
@@ -136,4 +137,5 @@ class ReadReport:
 
 def shorten(text: str, length: int = 500) -> str:
     """Return ``text``, truncated if it is longer than ``length`` characters."""
+    # Messages may quote a file that is not an annotation file at all.
     return text if len(text) <= length else f"{text[:length]}..."

@@ -123,7 +123,7 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
             sets_of_file[f"{table.root}/{path}"].add(name)
     files = list(sets_of_file)
     sets = list(sets_of_file.values())
-    # Copies within one set are no problem here, so files of other sizes than those of another set are never opened.
+    # Copies within one set are harmless, so a file is only opened if another set has a file of its size.
     groups = _equal_files(files, lambda group: len(set().union(*(sets[file] for file in group))) > 1)
     sentences = []
     for a, b in combinations(tables, 2):

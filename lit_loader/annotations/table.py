@@ -107,7 +107,7 @@ class AnnotationTable:
         ValueError: If columns contradict each other; names the column.
         UnsafePathError: If an image path is absolute or leads out of the root.
 
-    Runs in: main and worker processes; threads may share a table. Owns nothing that must be closed.
+    Runs in: main and worker processes; threads may share a table. There is nothing to close.
 
     Pickling: a table from a cache file is pickled as the file's name, its selected images or objects, and its classes;
     unpickling maps the file again. Any other table is pickled as its arrays.
@@ -259,6 +259,7 @@ class AnnotationTable:
         Raises:
             ValueError: If the attribute does not exist.
         """
+        # Every function of labels takes `by`, so that attributes can be balanced and counted like classes.
         if by is None:
             return self.labels, self.class_names
         if by not in self.attributes:
@@ -429,6 +430,7 @@ class AnnotationTable:
         # The file is mapped again on the other side, so its pages are shared between processes.
         if self._lineage is not None:
             lineage = self._lineage
+            # Plain values, because they are pickled for every worker.
             ids = None if self.category_ids is None else tuple(self.category_ids.tolist())
             source = (lineage.path, lineage.key, lineage.rows, lineage.by_object)
             return _reopen, (*source, self.class_names, ids)

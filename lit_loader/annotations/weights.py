@@ -40,6 +40,7 @@ def image_labels(table: AnnotationTable, by: str | None = None) -> LabelSets:
         ValueError: If the table has no such attribute.
     """
     ids, names = table.labels_of(by)
+    # A table without names has no labels, and must not divide by zero.
     stride = max(len(names), 1)
     # Unique (image, label) cells, sorted, so the labels of an image are consecutive and ascending.
     cells = np.unique((table.image_of_object() * stride + ids)[ids >= 0])
@@ -115,6 +116,7 @@ def image_weights(
     Raises:
         ValueError: If the weights do not fit the table's labels, or ``by`` or ``reduce`` is unknown.
     """
+    # Objects without a value have the id -1.
     ids, names = table.labels_of(by)
     per_label = np.asarray(weights, dtype=np.float64)
     if per_label.shape != (len(names),):

@@ -36,6 +36,7 @@ def batch_duplicates(batch: Any) -> Tensor:
     """
     if isinstance(batch, MultiTaskBatch | LandmarkBatch | ClassificationBatch):
         return batch.is_duplicate
+    # Detection batches begin with images and targets in every mode, and each target has the flag.
     return duplicate_mask(batch[1])
 
 
@@ -46,6 +47,7 @@ def batch_images(batch: Any) -> list[Tensor]:
         batch: The result of one of lit_loader's collate functions. Images in one tensor are returned as views of it.
     """
     if isinstance(batch, MultiTaskBatch | PaddedBatch):
+        # One transfer for all sizes: reading them one by one would wait for the device every time.
         sizes = batch.sizes.tolist()
         return [image[:, :height, :width] for image, (height, width) in zip(batch.images, sizes, strict=True)]
     images, *_ = batch
@@ -125,6 +127,7 @@ def masked_labels(
             raise TypeError(f"label={label!r}: a ClassificationBatch has one kind of label; leave label out.")
         if not batch.labels.is_floating_point():
             return batch.labels, None
+        # The number of selected labels decides a shape, so selecting them here would wait for the device.
         # Multi-hot: every image gets all class ids, and the mask selects those that it has.
         classes = torch.arange(batch.labels.shape[1], device=batch.labels.device)
         return classes.expand(batch.labels.shape), batch.labels != 0
@@ -132,6 +135,7 @@ def masked_labels(
         if label is None:
             return batch.labels, None
         labels = _attribute(batch.attributes, label)
+        # Objects without the attribute have the id -1.
         return labels, labels >= 0
     if isinstance(batch, MultiTaskBatch):
         if label is None:
@@ -140,6 +144,7 @@ def masked_labels(
         return labels, batch.object_mask & (labels >= 0)
     targets = batch_targets(batch)
     rows = [target["labels"] if label is None else _attribute(target, label) for target in targets]
+    # torch.cat refuses an empty list.
     labels = torch.cat(rows) if rows else torch.zeros(0, dtype=torch.int64)
     return (labels - first_label, None) if label is None else (labels, labels >= 0)
 

@@ -80,6 +80,7 @@ class ClassificationCollate:
 
 
 def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
+    # Class ids from lit_loader's datasets are plain ints, which need no tensor for each label.
     if not multi_label and all(type(label) is int for label in labels):
         return torch.tensor(labels, dtype=torch.int64)
     tensors = [torch.as_tensor(label) for label in labels]
@@ -91,4 +92,5 @@ def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
                 f"expected a label to be {expected} (multi_label={multi_label}), got {label.dtype} of shape "
                 f"{tuple(label.shape)}."
             )
+    # float32, because binary cross entropy takes targets of the dtype of the logits.
     return torch.stack([label.to(torch.float32 if multi_label else torch.int64) for label in tensors])

@@ -89,6 +89,7 @@ def default_collate(batch: Any) -> Any:
 def _collate(batch: Any) -> Any:
     first = batch[0]
     kind = type(first)
+    # One lookup; torch calls isinstance for each entry of its table.
     function = _BY_EXACT_TYPE.get(kind)
     if function is not None:
         return function(batch, collate_fn_map=_TABLE)
@@ -118,6 +119,7 @@ def is_builtin_collate(collate_fn: Any) -> bool:
     False for user subclasses of lit_loader's, and for default collation while the user has entries in torch's
     ``default_collate_fn_map``, because those may draw.
     """
+    # The arguments of a partial do not change whether its function draws.
     while isinstance(collate_fn, partial):
         collate_fn = collate_fn.func
     if collate_fn in (torch_default_collate, default_collate):
@@ -137,6 +139,7 @@ def collate_tensors(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any
     first = column[0]
     if first.is_nested or first.layout is not torch.strided:
         return torch_collate.collate_tensor_fn(column, collate_fn_map=collate_fn_map)
+    # Below these sizes torch.stack in ordinary memory is faster than checking every tensor of the column.
     min_bytes = HUGE_BYTES if batch_memory.current() is None else LARGE_BYTES
     if first.nbytes * len(column) >= min_bytes:
         plain = _as_uniform_tensors(column)
@@ -181,6 +184,7 @@ def collate_numbers(column: Sequence[Any], *, collate_fn_map: Any = None) -> Any
     """
     kind = type(column[0])
     dtype = _NUMBERS.get(kind)
+    # True is an int, and torch decides by the first value; a mixed column goes to torch for the same result.
     if dtype is not None and _are_all(kind, column):
         try:
             batch = torch.empty(len(column), dtype=dtype)
@@ -223,6 +227,7 @@ def empty_batch(shape: Sequence[int], dtype: torch.dtype, device: str | None = N
         return batch
     batch = torch.empty(tuple(shape), dtype=dtype, device=device)
     if _madvise is not None and batch.nbytes >= HUGE_BYTES and batch.is_cpu:
+        # madvise() takes whole pages: the start is rounded up and the end down, so that no other memory is affected.
         start = -(-batch.data_ptr() // mmap.PAGESIZE) * mmap.PAGESIZE
         end = (batch.data_ptr() + batch.nbytes) // mmap.PAGESIZE * mmap.PAGESIZE
         _madvise(start, end - start, _MADV_HUGEPAGE)  # only advice: if the kernel refuses, small pages are used
@@ -278,6 +283,7 @@ def _as_uniform_tensors(column: Sequence[Any]) -> Sequence[Tensor] | None:
 def _are_uniform_arrays(arrays: Sequence[Any]) -> bool:
     """Return True for plain numpy arrays of one dtype and one contiguous layout."""
     first = arrays[0]
+    # A stride of a broadcast array is 0, and a negative one is torch's error to raise.
     return (
         first.flags.c_contiguous
         and min(first.strides, default=0) >= 0

@@ -75,6 +75,7 @@ class DetectionCollate:
             raise ValueError(f'expected images to be "stack", "list" or "pad", got images={self.images!r}.')
         if self.size_divisor < 1:
             raise ValueError(f"expected size_divisor >= 1, got size_divisor={self.size_divisor}.")
+        # Ignoring the arguments would hide a forgotten images="pad".
         if self.images != "pad" and (self.size_divisor != 1 or self.pad_value != 0):
             rule = f"leaves size_divisor={self.size_divisor} and pad_value={self.pad_value} without effect"
             raise SettingError("images", self.images, rule, "leave them out", settings={"images": "pad"})
@@ -94,6 +95,7 @@ class DetectionCollate:
         """
         images, raw_targets, *columns = transpose_samples(batch)
         targets = _convert_targets(raw_targets)
+        # Not torch's function, which would put them into shared memory of its own.
         extras = tuple(map(default_collate, columns))
         if self.images == "pad":
             padded, mask, sizes = pad_images(images, size_divisor=self.size_divisor, pad_value=self.pad_value)
@@ -127,6 +129,7 @@ def _convert_targets(targets: Sequence[Any]) -> list[Any]:
     An empty list becomes ``(0, K)``, with K of the batch's other targets, or 5.
     """
     rows = [target if isinstance(target, Mapping) else _as_rows(target) for target in targets]
+    # All targets of a batch get one width, so that code for the batch can concatenate them.
     widths = [len(row[0]) for row in rows if isinstance(row, Tensor) and row.ndim == 2 and len(row)]
     width = widths[0] if widths else _CLASSIC_COLUMNS
     # An empty list has become a tensor of one dimension.
@@ -137,6 +140,7 @@ def _convert_targets(targets: Sequence[Any]) -> list[Any]:
 
 def _as_rows(target: Any) -> Tensor:
     if isinstance(target, Tensor):
+        # Rows with a column for the class are no longer BoundingBoxes.
         rows = target.as_subclass(Tensor).to(torch.float32)
     else:
         # np.array copies: the batch must not share memory with an array that the dataset keeps.

@@ -63,6 +63,7 @@ class LandmarkCollate:
     attributes: Sequence[str] = ()
 
     def __post_init__(self) -> None:
+        # The dataclass is frozen.
         object.__setattr__(self, "attributes", check_attribute_names(self.attributes))
 
     def __call__(self, batch: Sequence[Any]) -> LandmarkBatch:
@@ -81,6 +82,7 @@ class LandmarkCollate:
             keypoints = _column(targets, "keypoints", dtype=torch.float32)
             visibility = _column(targets, "visibility", dtype=torch.uint8)
         else:
+            # The fields exist in every batch, so code for a batch needs no case for models without points.
             keypoints = torch.zeros((len(targets), 0, 2))
             visibility = torch.zeros((len(targets), 0), dtype=torch.uint8)
         return LandmarkBatch(
@@ -92,6 +94,7 @@ class LandmarkCollate:
             labels=_column(targets, "labels", dtype=torch.int64),
             attributes={name: _column(targets, name, dtype=torch.int64) for name in self.attributes},
             crops=_column(targets, "crop", dtype=torch.float32),
+            # int() also accepts 0-d tensors and numpy integers.
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
             is_duplicate=duplicate_mask(targets),
         )
@@ -99,6 +102,7 @@ class LandmarkCollate:
 
 def _column(targets: Sequence[Any], name: str, *, dtype: torch.dtype) -> Tensor:
     rows = [field_rows(target, name) for target in targets]
+    # Checked for all samples at once, because the message of torch.cat names neither the field nor the remedy.
     shapes = sorted({tuple(row.shape) for row in rows})
     if len(shapes) > 1 or shapes[0][0] != 1:
         raise ValueError(

@@ -97,6 +97,7 @@ class MultiTaskCollate:
     def __post_init__(self) -> None:
         if self.size_divisor < 1:
             raise ValueError(f"expected size_divisor >= 1, got size_divisor={self.size_divisor}.")
+        # The dataclass is frozen.
         object.__setattr__(self, "attributes", check_attribute_names(self.attributes))
 
     def __call__(self, batch: Sequence[Any]) -> MultiTaskBatch:
@@ -113,6 +114,7 @@ class MultiTaskCollate:
         """
         images, targets = transpose_samples(batch, num_elements=2)
         padded, _, sizes = pad_images(images, size_divisor=self.size_divisor, pad_value=self.pad_value)
+        # Boxes decide the number of objects; every other field must have as many rows.
         counts = [len(field_rows(target, "boxes")) for target in targets]
         mask = torch.arange(max(counts)) < torch.tensor(counts)[:, None]
         attributes = {name: _padded(targets, name, counts, torch.int64, value=-1) for name in self.attributes}
@@ -120,6 +122,7 @@ class MultiTaskCollate:
             keypoints = _padded(targets, "keypoints", counts, torch.float32)
             visibility = _padded(targets, "visibility", counts, torch.uint8)
         else:
+            # The fields exist in every batch, so code for a batch needs no case for models without points.
             keypoints = torch.zeros((*mask.shape, 0, 2))
             visibility = torch.zeros((*mask.shape, 0), dtype=torch.uint8)
         return MultiTaskBatch(
@@ -134,6 +137,7 @@ class MultiTaskCollate:
             keypoint_mask=visibility > 0,
             attribute_masks={name: ids >= 0 for name, ids in attributes.items()},
             iscrowd=_padded(targets, "iscrowd", counts, torch.int64),
+            # int() also accepts 0-d tensors and numpy integers.
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
             is_duplicate=duplicate_mask(targets),
         )
@@ -143,6 +147,7 @@ def _padded(
     targets: Sequence[Any], name: str, counts: Sequence[int], dtype: torch.dtype, *, value: float = 0
 ) -> Tensor:
     rows = [field_rows(target, name) for target in targets]
+    # A transform that drops boxes may have forgotten this field; padding would silently shift its rows.
     if [len(row) for row in rows] != list(counts):
         raise ValueError(
             f"expected one row per box: field {name!r} has {[len(row) for row in rows]} rows for {list(counts)} boxes; "

@@ -77,6 +77,7 @@ class StackPool:
 
     def take(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor:
         """Return an uninitialised contiguous CPU tensor."""
+        # Plain bytes, because only the size decides whether memory fits another batch.
         num_bytes = math.prod(shape) * dtype.itemsize
         with self._lock:
             free = self._free
@@ -89,6 +90,7 @@ class StackPool:
             # Memory of another size is dropped: the size of batches has changed.
             free = [memory for memory in free if memory.nbytes == num_bytes]
             memory = free.pop() if free else np.empty(num_bytes, dtype=np.uint8)
+            # Tensors refer to the view and not to the memory itself, which the pool keeps alive.
             view = memory[:]
             self._free = free[: self._num_kept]
             self._used = [*used, (memory, weakref.ref(view))]
@@ -130,6 +132,7 @@ class SampleStack:
         row = self._next_row(shape, dtype)
         if row is None:
             return None
+        # Tensors of the caller keep this array alive, so the reference tells whether the row is still in use.
         array = row.numpy()
         self._next_reference = weakref.ref(array)
         return torch.from_numpy(array)
@@ -157,6 +160,7 @@ class SampleStack:
             return None
         start = stack.data_ptr()
         size = stack.stride(0) * stack.itemsize
+        # In order and without gaps: the collate function may have left out or repeated samples.
         if list(addresses) != list(range(start, start + len(addresses) * size, size)):
             return None
         # The dataset keeps a sample that it returned, so the batch must be a copy, like every other stack.
@@ -176,6 +180,7 @@ class SampleStack:
 
     def _moved_tensor(self, value: Any) -> Any:
         kind = type(value)
+        # Other subclasses may override how they are stacked.
         if kind is not Tensor and kind.__module__ != "torchvision.tv_tensors._image":
             return value
         with torch._C.DisableTorchFunction():

@@ -31,6 +31,7 @@ def transpose_samples(batch: Sequence[Any], *, num_elements: int | None = None) 
                 f"expected a sample (image, target, ...), got a {type(sample).__name__}; for other samples use "
                 "default_collate."
             )
+    # Before the transposition, because the error of zip() names neither the lengths nor the remedy.
     lengths = {len(sample) for sample in batch}
     if lengths != {num_elements or len(batch[0])}:
         raise ValueError(
@@ -96,6 +97,7 @@ def stack_images(images: Sequence[Any], *, remedy: str) -> Tensor:
     )
     if are_channels_last:
         plain = [image.permute(1, 2, 0) for image in plain]
+    # Memory of batches is on the CPU, and autograd does not record writes to it.
     if all(image.is_cpu and not image.requires_grad for image in plain):
         stacked = stack_tensors(plain)
     else:
@@ -121,6 +123,7 @@ def pad_images(images: Sequence[Any], *, size_divisor: int = 1, pad_value: float
     plain = plain_images(images)
     dtype = plain[0].dtype
     if not dtype.is_floating_point:
+        # `fill_` would silently cut off the fraction.
         limits = torch.iinfo(dtype)
         if pad_value != int(pad_value) or not limits.min <= pad_value <= limits.max:
             raise ValueError(
@@ -144,6 +147,7 @@ def pad_images(images: Sequence[Any], *, size_divisor: int = 1, pad_value: float
 
 def check_attribute_names(names: Sequence[str]) -> tuple[str, ...]:
     """Return attribute names as a tuple; raise TypeError for a single string."""
+    # A string is also a sequence of strings: "pose" would be read as four attributes.
     if isinstance(names, str):
         raise TypeError(
             f"expected attributes to be a list of names, got the string attributes={names!r}; pass [{names!r}]."
@@ -177,6 +181,7 @@ def field_rows(target: Any, name: str) -> Tensor:
         "it in the transforms"
     )
     value = target_field(target, name, remedy=remedy)
+    # A 0-d tensor has no rows, and len() of it raises an error that names no field.
     if not isinstance(value, Tensor) or value.ndim == 0:
         kind = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
         raise TypeError(f"expected field {name!r} of a target to be a tensor with one row per object, got a {kind}.")
@@ -193,6 +198,7 @@ def duplicate_mask(targets: Sequence[Any]) -> Tensor:
         TypeError: If a target is not a mapping, or the field not a bool.
         ValueError: If a target lacks the field.
     """
+    # No default: if a transform lost the flag, metrics would silently count duplicates.
     remedy = 'let __getitem__ add "is_duplicate": lit_loader.is_duplicate(), and keep it in the transforms'
     return flag_tensor([target_field(target, "is_duplicate", remedy=remedy) for target in targets])
 

@@ -79,6 +79,7 @@ def checked_number(name: str, value: Any) -> float:
         TypeError: If the value is not a number.
         ValueError: If it is infinite, NaN or out of range.
     """
+    # One range a name, so that a sampler and its config cannot disagree.
     valid, rule = _RANGES[name]
     if isinstance(value, bool) or not isinstance(value, float | int | np.floating | np.integer):
         raise TypeError(f"`{name}` must be a number and {rule}, got {value!r} of type {type(value).__name__}")
@@ -109,7 +110,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
         ValueError: If a number is out of range.
     """
     for name, value in settings.items():
-        # None stands for the sampler's own default, such as the number of images.
+        # None selects the sampler's default, such as the number of images.
         if name in _SETTING_CHECKS and value is not None:
             _SETTING_CHECKS[name](name, value)
 

@@ -54,6 +54,7 @@ class ClassAwareSampler(ClassSampler):
     ) -> None:
         super().__init__(labels, num_samples, seed)
         self.empty_as_class = checked_flag("empty_as_class", empty_as_class)
+        # A class without images would have no image to visit when its turn comes.
         takes_turns = self._members.counts > 0
         self.classes = tuple(np.flatnonzero(takes_turns[:-1]).tolist())
         # The last row counts images without a class.

@@ -127,6 +127,7 @@ class ClassBalancedSampler(ClassSampler):
             if empty < 1 and num_empty == self.num_indices:
                 raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it out or set it to 1")
         self.empty_share = float(empty)
+        # Fractions: a float share would give machines different quotas.
         shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
         quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
         # `quotas` is a public view of this array.

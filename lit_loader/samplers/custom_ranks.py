@@ -42,7 +42,7 @@ def shards_itself(*samplers: Any) -> bool:
 
 
 def _has_int(sampler: Any, names: tuple[str, ...]) -> bool:
-    # Exactly int: a bool or a property object is no rank.
+    # Exactly int: bools and property objects are not ranks.
     return any(type(getattr(sampler, name, None)) is int for name in names)
 
 
@@ -239,11 +239,11 @@ class IndexDigest:
     """Running digest of indices. It becomes None after an index that is not a plain value.
 
     Args:
-        kept: False for a digest that is always None.
+        enabled: False for a digest that is always None.
     """
 
-    def __init__(self, *, kept: bool = True) -> None:
-        self._hasher: Any = blake2b(digest_size=8) if kept else None
+    def __init__(self, *, enabled: bool = True) -> None:
+        self._hasher: Any = blake2b(digest_size=8) if enabled else None
 
     def add(self, item: Any) -> None:
         """Add an index, or a batch of indices."""

@@ -120,6 +120,7 @@ class GroupedSampler(OrderSampler):
         Raises:
             ValueError: If the length of the inner sampler's dataset has changed.
         """
+        # The inner sampler's length follows its dataset, which may have changed since.
         self._check_length()
         # Exactly WeightedRandomSampler: a subclass may draw in another way.
         if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:

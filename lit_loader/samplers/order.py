@@ -49,6 +49,7 @@ class SliceableOrder:
             raise TypeError(f"an order is read by slices, got order[{positions!r}]; use order[i : i + 1]")
         if positions.step not in (None, 1):
             raise ValueError(f"an order has no steps, got step={positions.step}; slice and take every k-th")
+        # Clamps as for a list, so a function of positions never sees a position outside the order.
         start, stop, _ = positions.indices(self._length)
         return self._positions(start, stop) if start < stop else np.empty(0, dtype=np.int64)
 
@@ -132,6 +133,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
         Two samplers with the same fingerprint give the same orders, on any machine. The first call reads all settings,
         at a gigabyte a second; the result is cached until `revision` or a length changes.
         """
+        # The length of a dataset may change between epochs without a new revision.
         state = (self.revision, len(self), self.num_indices)
         if self._cached_fingerprint is None or self._cached_fingerprint[0] != state:
             self._cached_fingerprint = (state, fingerprint_of(type(self).__name__, *self._identity()))
@@ -173,6 +175,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
             TypeError: If ``epoch`` is not an int.
             ValueError: If ``epoch`` is negative.
         """
+        # Counted, because set_epoch(3) twice means that epoch 3 is iterated twice.
         self.epoch = checked_int("epoch", epoch, minimum=0)
         self.num_epochs_set += 1
 
@@ -191,6 +194,7 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
         if seed is None:
             # As torch's RandomSampler does, so that manual_seed() decides the order.
             seed = int(torch.empty((), dtype=torch.int64).random_().item())
+        # In blocks: a list of all indices would take 36 bytes each, and the order of a shuffle may store nothing.
         order = self.order(seed=seed, epoch=self.epoch)
         for start in range(0, len(order), _BLOCK):
             yield from order[start : start + _BLOCK].tolist()

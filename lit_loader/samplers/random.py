@@ -65,6 +65,7 @@ class SequentialSampler(_DatasetSampler, torch.utils.data.SequentialSampler):
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return 0, 1, 2, ...; the same for every seed and epoch, without memory."""
+        # np.arange(start, stop) gives the indices at these positions, because each index is its own position.
         return SliceableOrder(len(self.data_source), np.arange)
 
 
@@ -93,6 +94,7 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
         self.replacement = False
         self.generator = None
         if len(self.data_source) == 0:
+            # torch's message.
             raise ValueError("num_samples should be a positive integer value, but got num_samples=0")
 
     def order(self, *, seed: int, epoch: int) -> Order:
@@ -101,7 +103,7 @@ class RandomSampler(_DatasetSampler, torch.utils.data.RandomSampler):
 
 
 class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
-    """A subset of the indices, each once an epoch; a repeated index comes as often as it is listed.
+    """A subset of the indices, each once an epoch; a repeated index is visited repeatedly.
 
     ``seed`` replaces torch's ``generator``. With ``shuffle`` an epoch costs as much as with a `RandomSampler` of the
     same length; without it an epoch costs nothing.
@@ -128,6 +130,7 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
         seed: int | None = None,
     ) -> None:
         OrderSampler.__init__(self, seed=seed)
+        # A copy, because the fingerprint is cached and must not change with the caller's array.
         self.indices = checked_integers("indices", indices).copy()
         self.indices.flags.writeable = False
         self.shuffle = checked_flag("shuffle", shuffle)

@@ -79,12 +79,14 @@ class RepeatFactorSampler(SizedSampler):
     def __init__(self, repeat_factors: Weights, *, seed: int | None = None) -> None:
         super().__init__(seed=seed)
         factors = checked_weights("repeat_factors", repeat_factors)
+        # fsum() is exactly rounded; the error of numpy's sum differs between machines, and so might the length.
         total = math.fsum(factors)
         if not 0.5 < total < 2**31:
             raise ValueError(
                 f"`repeat_factors` must sum to more than 0.5 and less than 2**31 positions an epoch, got {total:g}, "
                 f"with repeat_factors[{factors.argmax()}]={factors.max():g} the largest; scale them all"
             )
+        # The part of each factor that needs no draw.
         certain = np.floor(factors)
         self._drawn: IndexArray = np.flatnonzero(factors > certain)
         self._fractions, self._num_drawn = _with_integer_sum((factors - certain)[self._drawn])

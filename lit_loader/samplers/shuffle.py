@@ -37,8 +37,8 @@ _U64Array = npt.NDArray[np.uint64]
 def permutation(key: int, length: int) -> IndexArray:
     """Return a random permutation of ``range(length)``, int64, in O(length log length).
 
-    The indices are sorted by a 64-bit hash of each. For a given key `hash_u64` is a bijection, so there are no ties to
-    break, and the sort is exact: the result is the same on any machine and numpy version.
+    The indices are sorted by a 64-bit hash of each. For a given key `hash_u64` is a bijection, so all hashes differ and
+    the result is the same on any machine and numpy version.
 
     Args:
         key: A 64-bit key, as ``seeding.key64`` gives it.

@@ -131,7 +131,7 @@ def _noted_items(
     name = type(spec.custom_sampler).__name__
     # The parts of a sampler that shards itself may differ, and a state is the same on every rank.
     is_checked = stateful is None and (spec.world_size == 1 or batches is not None)
-    digest = IndexDigest(kept=is_checked)
+    digest = IndexDigest(enabled=is_checked)
     num_dropped = num_before if stateful is None else 0
     samples = 0 if stateful is None else saved.samples
     number = 0
