@@ -1,0 +1,65 @@
+"""Every kind of sampler, for the tests of guarantees that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from lit_loader import samplers
+from lit_loader.samplers import (
+    ClassAwareSampler,
+    ClassBalancedSampler,
+    GroupedSampler,
+    MixedSourceSampler,
+    OrderSampler,
+    RandomSampler,
+    RepeatFactorSampler,
+    SequentialSampler,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
+
+
+def class_balanced(n, seed=None):
+    return ClassBalancedSampler(np.arange(n) % 3 - 1, num_samples=n + 3, seed=seed)
+
+
+def without_replacement(n, seed=None):
+    return WeightedRandomSampler(np.arange(n), n - 1, replacement=False, seed=seed)
+
+
+# Samplers of n indices, n >= 2, with a seed for __iter__.
+WITHOUT_REPEATS: dict[str, Callable[[int, int | None], OrderSampler]] = {
+    "sequential": lambda n, seed: SequentialSampler(n, seed=seed),
+    "random": lambda n, seed: RandomSampler(n, seed=seed),
+    "weighted without replacement": without_replacement,
+    "subset": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], num_indices=n, seed=seed),
+    "subset in order": lambda n, seed: SubsetRandomSampler(np.arange(n)[::-2], shuffle=False, num_indices=n, seed=seed),
+    "grouped": lambda n, seed: GroupedSampler(RandomSampler(n), np.arange(n) % 3, seed=seed),
+    "grouped without replacement": lambda n, seed: GroupedSampler(without_replacement(n), np.arange(n) % 2, seed=seed),
+}
+FAMILIES = WITHOUT_REPEATS | {
+    "weighted": lambda n, seed: WeightedRandomSampler(np.arange(1, n + 1), 2 * n, seed=seed),
+    "class balanced": class_balanced,
+    "class aware": lambda n, seed: ClassAwareSampler(
+        np.arange(n) % 7 % 3 - 1, num_samples=n + 5, empty_as_class=True, seed=seed
+    ),
+    "repeat factor": lambda n, seed: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6, seed=seed),
+    "mixed source": lambda n, seed: MixedSourceSampler([n - 1, 1], [3, 2], seed=seed),
+    "grouped weighted": lambda n, seed: GroupedSampler(
+        WeightedRandomSampler(np.arange(1, n + 1), n + 3), np.arange(n) % 4, seed=seed
+    ),
+    "grouped class balanced": lambda n, seed: GroupedSampler(class_balanced(n), np.arange(n) % 4, seed=seed),
+}
+# The same order in every epoch and with every seed.
+FIXED = ("sequential", "subset in order")
+# A grouped sampler must know the size of a batch.
+ITERABLE = [name for name in FAMILIES if not name.startswith("grouped")]
+
+
+def sampler_classes():
+    """Return the sampler classes that lit_loader exports."""
+    exported = [getattr(samplers, name) for name in samplers.__all__]
+    classes = {member for member in exported if isinstance(member, type) and issubclass(member, OrderSampler)}
+    return classes - {OrderSampler}
