@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -27,16 +25,6 @@ def test_every_turn_holds_every_class_once_across_epochs(labels, num_samples, em
     assert sampler.classes == tuple(c for c in classes if c >= 0)
     for start in range(0, len(row) - len(classes) + 1, len(classes)):
         assert sorted(row[start : start + len(classes)].tolist()) == classes
-
-
-@given(labels=single_labels, num_samples=st.integers(1, 60), seed=st.integers())
-def test_within_a_cycle_each_image_of_a_class_comes_exactly_once(labels, num_samples, seed):
-    row = _row(ClassAwareSampler(labels, num_samples=num_samples), seed=seed, epochs=5).tolist()
-    for c in set(labels) - {-1}:
-        images = [i for i, label in enumerate(labels) if label == c]
-        visits = [i for i in row if labels[i] == c]
-        for start in range(0, len(visits) - len(images) + 1, len(images)):
-            assert sorted(visits[start : start + len(images)]) == images
 
 
 def test_batches_of_every_rank_are_even_in_classes_which_shuffled_quotas_are_not():
@@ -75,13 +63,6 @@ def test_the_first_batch_waits_for_the_images_of_its_own_classes_alone(family, m
     np.testing.assert_array_equal(first, indices[0:20])
     np.testing.assert_array_equal(order[:], indices)
     assert len(visited) == len(set(visited)) == 500
-
-
-def test_turns_have_an_order_of_their_own_each():
-    labels = [0, 1, 2, 3, 4]
-    turns = _row(ClassAwareSampler(labels), seed=0, epochs=40).reshape(-1, 5)
-    assert len({tuple(turn) for turn in turns.tolist()}) > 25
-    assert any(a[-1] == b[0] for a, b in pairwise(turns.tolist()))
 
 
 def test_images_of_several_classes_take_part_in_each():

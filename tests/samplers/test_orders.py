@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lit_loader.samplers import SequentialSampler, array_order
-from lit_loader.samplers.shuffle import permutation
 
 
 def sequential(length):
@@ -43,8 +40,3 @@ def test_an_array_order_is_read_only():
 def test_an_array_order_refuses_other_shapes_and_types(indices):
     with pytest.raises(ValueError, match="`indices` must be int64"):
         array_order(indices)
-
-
-@given(key=st.integers(0, 2**64 - 1), length=st.integers(0, 300))
-def test_a_permutation_holds_every_index_once(key, length):
-    assert sorted(permutation(key, length).tolist()) == list(range(length))

@@ -14,7 +14,7 @@ import pytest
 from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler, rank_batch
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
-from tests.support.chi_square import assert_fits
+from tests.support.chi_square import assert_fits, assert_permutations_fit
 
 
 def _pairs(values, lag):
@@ -35,9 +35,7 @@ def test_the_bound_refuses_a_wrong_distribution():
 
 
 def test_all_permutations_of_five_are_equally_likely():
-    numbers = {p: k for k, p in enumerate(permutations(range(5)))}
-    drawn = [numbers[tuple(permutation(key64(k), 5).tolist())] for k in range(12_000)]
-    assert_fits(np.bincount(drawn, minlength=120), np.full(120, 1 / 120))
+    assert_permutations_fit([permutation(key64(k), 5) for k in range(12_000)])
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -103,10 +101,7 @@ def test_a_class_balanced_position_matches_the_expected_visits_over_seeds():
 def test_a_classes_cycles_and_places_are_uniform():
     labels = np.array([0] * 40 + [1] * 4)
     order = ClassBalancedSampler(labels, num_samples=80_000).order(seed=2, epoch=1)[:]
-    rare = (order[order >= 40] - 40).reshape(-1, 4)
-    numbers = {p: k for k, p in enumerate(permutations(range(4)))}
-    cycles = [numbers[tuple(cycle)] for cycle in rare.tolist()]
-    assert_fits(np.bincount(cycles, minlength=24), np.full(24, 1 / 24))
+    assert_permutations_fit(order[order >= 40].reshape(-1, 4))
     places = np.flatnonzero(order >= 40) * 100 // len(order)
     # Half of each block's places are of this class: a hypergeometric count has half the variance.
     assert_fits(np.bincount(places, minlength=100), np.full(100, 0.01), scale=2.0)

@@ -5,16 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch.utils.data
-from hypothesis import given
-from hypothesis import strategies as st
 
 from lit_loader.samplers import RandomSampler, SequentialSampler
-
-
-@given(n=st.integers(1, 300), seed=st.integers(), epoch=st.integers(0, 100))
-def test_every_index_comes_exactly_once(n, seed, epoch):
-    for sampler in (SequentialSampler(n), RandomSampler(n)):
-        assert sorted(sampler.order(seed=seed, epoch=epoch)[:].tolist()) == list(range(n))
 
 
 def test_lightning_can_tell_shuffled_from_sequential():

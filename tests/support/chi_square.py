@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+from itertools import permutations
+
 import numpy as np
 
 NORMAL_QUANTILE = 4.753424308822899  # of 1 - 1e-6: statistics.NormalDist().inv_cdf(1 - 1e-6)
+
+
+def assert_permutations_fit(rows):
+    """Check that all permutations of the same values are equally likely among rows, ``(N, number of values)``."""
+    rows = np.asarray(rows)
+    number_by_permutation = {values: number for number, values in enumerate(permutations(np.unique(rows).tolist()))}
+    numbers = [number_by_permutation[tuple(row)] for row in rows.tolist()]
+    count = len(number_by_permutation)
+    assert_fits(np.bincount(numbers, minlength=count), np.full(count, 1 / count))
 
 
 def assert_fits(counts, probabilities, *, lost=1, scale=1.0):
