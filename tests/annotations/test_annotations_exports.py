@@ -9,6 +9,8 @@ from lit_loader import annotations
 
 MODULES = [
     annotations.__name__,
+    "lit_loader.collate",
+    "lit_loader.samplers",
     *(m.name for m in pkgutil.iter_modules(annotations.__path__, "lit_loader.annotations.")),
 ]
 

@@ -1,4 +1,4 @@
-"""Large batches ask for huge pages, before they are written, and are torch's batches in every other way."""
+"""Large batches request huge pages before they are written, and otherwise equal torch's."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ LARGE = torch.arange(default.HUGE_BYTES // 8, dtype=torch.float32).reshape(2, -1
 
 
 @pytest.fixture
-def asked(monkeypatch):
-    """The ranges for which huge pages were asked, as (address, bytes)."""
+def huge_page_ranges(monkeypatch):
+    """Ranges for which huge pages were requested, as (address, bytes)."""
     ranges: list[tuple[int, int]] = []
 
     def madvise(address: int, num_bytes: int, advice: int) -> int:
@@ -31,10 +31,10 @@ def asked(monkeypatch):
 
 
 @pytest.mark.parametrize("sample", [LARGE, LARGE.numpy()], ids=["tensor", "array"])
-def test_a_large_batch_asks_for_huge_pages_under_its_own_memory(asked, sample):
+def test_large_batch_requests_huge_pages_for_its_own_memory(huge_page_ranges, sample):
     batch = default_collate([sample, sample])
-    (address, num_bytes) = asked[0]
-    assert len(asked) == 1
+    (address, num_bytes) = huge_page_ranges[0]
+    assert len(huge_page_ranges) == 1
     assert batch.data_ptr() <= address < batch.data_ptr() + mmap.PAGESIZE
     assert batch.data_ptr() + batch.nbytes - mmap.PAGESIZE < address + num_bytes
     assert address + num_bytes <= batch.data_ptr() + batch.nbytes
@@ -42,9 +42,9 @@ def test_a_large_batch_asks_for_huge_pages_under_its_own_memory(asked, sample):
 
 
 @pytest.mark.parametrize("sample", [LARGE[:, :-1].contiguous(), LARGE.numpy()[:, 1:]], ids=["tensor", "array"])
-def test_a_smaller_batch_asks_for_nothing(asked, sample):
+def test_smaller_batch_requests_no_huge_pages(huge_page_ranges, sample):
     default_collate([sample, sample])
-    assert asked == []
+    assert huge_page_ranges == []
 
 
 def test_the_system_takes_the_advice():
@@ -70,7 +70,7 @@ def test_the_system_takes_the_advice():
         [LARGE.numpy().T] * 2,
     ],
     ids=[
-        "alike",
+        "equal layout",
         "transposed",
         "mixed",
         "dtypes",
@@ -91,7 +91,7 @@ def test_large_batches_equal_torchs(samples):
 
 
 class Rows:
-    """Shared memory in which all values lie one behind the other."""
+    """Shared memory that holds all samples as one stack."""
 
     def empty(self, shape, dtype):
         return None
@@ -105,7 +105,7 @@ def test_rows_in_shared_memory_are_the_batch():
         assert default_collate([LARGE, LARGE]).count_nonzero() == 0
 
 
-def test_rows_whose_conjugation_is_not_in_their_memory_are_stacked():
+def test_conjugated_rows_are_stacked():
     samples = [torch.complex(LARGE, LARGE + 1).conj()] * 2
     with batch_memory.using(Rows()):
         assert torch.equal(default_collate(samples), torch_default_collate(samples))
@@ -122,12 +122,12 @@ def test_large_samples_of_different_sizes_are_refused_as_torch_does():
 
 def test_a_batch_can_be_resized():
     for batch in default_collate([(LARGE, LARGE.numpy(), 1, 2.5, np.float32(1))] * 2):
-        wanted = batch.numel() * 2
-        assert batch.resize_(wanted).numel() == wanted
+        num_values = batch.numel() * 2
+        assert batch.resize_(num_values).numel() == num_values
 
 
 @pytest.mark.parametrize("keeps", [False, True])
-def test_large_images_of_torchvisions_types_are_stacked_to_what_torch_makes_of_them(keeps):
+def test_large_tv_tensors_are_stacked_as_by_torch(keeps):
     images = [tv_tensors.Image(torch.full((3, 600, 600), n, dtype=torch.uint8)) for n in range(4)]
     with tv_tensors.set_return_type("TVTensor" if keeps else "Tensor"):
         ours = default_collate(images)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 from torchvision import tv_tensors
@@ -32,11 +30,6 @@ def test_labels_are_multi_hot():
     batch = ClassificationCollate(multi_label=True)([sample(row) for row in rows])
     assert (batch.labels.tolist(), batch.labels.dtype) == ([[0, 1, 1], [0, 0, 0]], torch.float32)
     assert batch_labels(batch).tolist() == [1, 2]
-
-
-def test_collate_pickles():
-    collate = ClassificationCollate(multi_label=True)
-    assert pickle.loads(pickle.dumps(collate)) == collate
 
 
 def test_batch_has_one_kind_of_label_and_no_targets():

@@ -63,7 +63,7 @@ class ChannelsLast(Labelled):
 
 
 @pytest.mark.parametrize("workers", ["inline", "thread", "fork"])
-def test_images_that_are_channels_last_make_a_batch_that_is(workers):
+def test_channels_last_images_give_a_channels_last_batch(workers):
     loader = DataLoader(ChannelsLast(), batch_size=3, collate_fn=ClassificationCollate(), **WORKERS[workers])
     for number, (images, _) in enumerate(loader):
         samples = [ChannelsLast()[index][0].as_subclass(torch.Tensor) for index in range(3 * number, 3 * number + 3)]
@@ -98,25 +98,25 @@ def test_every_field_is_page_locked(monkeypatch, pin):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, *device: locked.append(tensor) or tensor.clone())
     batch = batch_of()
     assert_same(pin(batch), batch)
-    assert all(found is given for found, given in zip(locked, vars(batch).values(), strict=True))
+    assert all(tensor is field for tensor, field in zip(locked, vars(batch).values(), strict=True))
 
 
 @pytest.mark.parametrize("move", [move_data_to_device, moved], ids=["lightning", "prefetch"])
-def test_every_field_is_moved_to_a_device_and_the_given_batch_stays(move):
+def test_every_field_is_moved_to_a_device_and_the_original_is_unchanged(move):
     batch = batch_of()
-    found = move(batch, torch.device("meta"))
-    assert type(found) is ClassificationBatch
-    assert {getattr(found, name).device.type for name in FIELDS} == {"meta"}
+    copy = move(batch, torch.device("meta"))
+    assert type(copy) is ClassificationBatch
+    assert {getattr(copy, name).device.type for name in FIELDS} == {"meta"}
     assert {getattr(batch, name).device.type for name in FIELDS} == {"cpu"}
 
 
-def test_torchvisions_transforms_change_its_images_and_keep_the_rest():
+def test_torchvision_transforms_change_only_images():
     batch = batch_of()
     batch.images = torch.rand(2, 3, 4, 5)
-    found = v2.RandomHorizontalFlip(1.0)(batch)
-    assert torch.equal(found.images, batch.images.flip(-1))
-    found.images = batch.images
-    assert_same(found, batch)
+    flipped = v2.RandomHorizontalFlip(1.0)(batch)
+    assert torch.equal(flipped.images, batch.images.flip(-1))
+    flipped.images = batch.images
+    assert_same(flipped, batch)
 
 
 def test_lightning_finds_its_size():

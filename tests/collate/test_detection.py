@@ -1,4 +1,4 @@
-"""Detection collation: the three image modes and what comes along."""
+"""Detection collation: the three image modes, targets and further elements."""
 
 from __future__ import annotations
 
@@ -7,18 +7,9 @@ import pickle
 import numpy as np
 import pytest
 import torch
-from torch.utils import data
 from torchvision import tv_tensors
 
-from lit_loader import collate
-from lit_loader.collate import (
-    DetectionCollate,
-    PaddedBatch,
-    batch_duplicates,
-    batch_images,
-    batch_targets,
-    detection_collate,
-)
+from lit_loader.collate import DetectionCollate, PaddedBatch, batch_images, batch_targets, detection_collate
 
 
 def make_sample(index, *, height=8, width=6, num_boxes=2, dtype=torch.float32):
@@ -51,8 +42,8 @@ def test_the_default_is_the_classic_function():
     images, targets = batch
     assert torch.equal(images, torch.stack([image for image, _ in samples], 0))
     assert [type(target) for target in targets] == [torch.Tensor] * 3
-    for target, (_, given) in zip(targets, samples, strict=True):
-        assert torch.equal(target, torch.FloatTensor(np.asarray(given)))
+    for target, (_, rows) in zip(targets, samples, strict=True):
+        assert torch.equal(target, torch.FloatTensor(np.asarray(rows)))
 
 
 def test_images_without_boxes_give_no_rows_of_the_batches_width():
@@ -85,8 +76,8 @@ def test_dict_targets_are_kept_whole_with_their_boxes():
     images, targets = detection_collate(samples)
     assert type(images) is torch.Tensor
     assert images.shape == (2, 3, 8, 6)
-    for target, (_, given) in zip(targets, samples, strict=True):
-        assert target is given
+    for target, (_, sample_target) in zip(targets, samples, strict=True):
+        assert target is sample_target
         assert isinstance(target["boxes"], tv_tensors.BoundingBoxes)
         assert target["boxes"].canvas_size == (8, 6)
 
@@ -100,7 +91,7 @@ def test_list_keeps_every_image_as_it_is():
     samples = make_unequal()
     images, targets = detection_collate(samples, images="list")
     assert [type(image) for image in images] == [torch.Tensor] * 3
-    assert all(torch.equal(image, given) for image, (given, _) in zip(images, samples, strict=True))
+    assert all(torch.equal(image, pixels) for image, (pixels, _) in zip(images, samples, strict=True))
     assert len(targets) == 3
 
 
@@ -134,13 +125,6 @@ def test_pad_gives_pixels_mask_and_sizes(size_divisor, dtype, pad_value):
     assert batch.extras == ()
 
 
-def test_pad_of_equal_sizes_is_stack():
-    samples = [make_sample(i) for i in range(3)]
-    padded = detection_collate(samples, images="pad")
-    assert torch.equal(padded.images, detection_collate(samples)[0])
-    assert padded.mask.all()
-
-
 @pytest.mark.parametrize("value", [0.5, 256, -1])
 def test_a_pad_value_outside_the_images_type_is_refused(value):
     with pytest.raises(ValueError, match=r"from 0 to 255 for torch\.uint8 images, got pad_value="):
@@ -168,18 +152,10 @@ def test_the_class_pickles_and_equals_the_function(arguments):
 
 def test_a_padded_batch_pickles():
     batch = detection_collate(make_unequal(), images="pad")
-    again = pickle.loads(pickle.dumps(batch))
-    assert isinstance(again, PaddedBatch)
-    assert torch.equal(again.mask, batch.mask)
-    assert again.targets[2]["boxes"].canvas_size == (7, 7)
-
-
-def test_the_classic_function_serves_a_dataloader_with_workers():
-    samples = [make_sample(i) for i in range(4)]
-    loader = data.DataLoader(samples, batch_size=2, num_workers=1, collate_fn=DetectionCollate())
-    batches = list(loader)
-    assert [batch[0].shape for batch in batches] == [(2, 3, 8, 6)] * 2
-    assert isinstance(batches[0][1][0]["boxes"], tv_tensors.BoundingBoxes)
+    copy = pickle.loads(pickle.dumps(batch))
+    assert isinstance(copy, PaddedBatch)
+    assert torch.equal(copy.mask, batch.mask)
+    assert copy.targets[2]["boxes"].canvas_size == (7, 7)
 
 
 @pytest.mark.parametrize(
@@ -191,7 +167,7 @@ def test_the_classic_function_serves_a_dataloader_with_workers():
         ({"images": "list", "pad_value": 1}, "without effect"),
     ],
 )
-def test_wrong_arguments_are_refused(arguments, message):
+def test_invalid_arguments_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         DetectionCollate(**arguments)
 
@@ -208,26 +184,9 @@ def test_wrong_arguments_are_refused(arguments, message):
         ([(torch.zeros(3, 2, 2), 3)], ValueError, r"N x K.*default_collate"),
     ],
 )
-def test_wrong_samples_are_refused_with_a_remedy(batch, error, message):
+def test_invalid_samples_are_refused_with_a_remedy(batch, error, message):
     with pytest.raises(error, match=message):
         detection_collate(batch)
-
-
-def test_torchs_own_functions_are_at_hand():
-    samples = [{"a": index, "b": [1.5, "s"]} for index in range(3)]
-    assert str(collate.default_collate(samples)) == str(data.default_collate(samples))
-    assert collate.__all__ == sorted(collate.__all__)
-
-
-@pytest.mark.parametrize("mark", [7, 0.5, None])
-def test_a_mark_that_is_no_bool_is_refused(mark):
-    def marks(given):
-        target = {"labels": torch.ones(1), "is_duplicate": given}
-        return batch_duplicates(detection_collate([(torch.zeros(3, 2, 2), target)]))
-
-    assert marks(True).tolist() == [True]
-    with pytest.raises(TypeError, match=rf"lit_loader\.is_duplicate\(\), got is_duplicate={mark}"):
-        marks(mark)
 
 
 def test_images_and_targets_of_every_mode_come_one_by_one():

@@ -9,7 +9,15 @@ import pytest
 import torch
 from torchvision import tv_tensors
 
-from lit_loader.collate import LandmarkBatch, LandmarkCollate, batch_images, batch_labels, batch_targets
+from lit_loader.collate import (
+    ClassificationCollate,
+    LandmarkBatch,
+    LandmarkCollate,
+    MultiTaskCollate,
+    batch_images,
+    batch_labels,
+    batch_targets,
+)
 
 
 def sample(i, *, size=(8, 8), **fields):
@@ -64,10 +72,16 @@ def test_attributes_come_only_when_named():
     assert LandmarkCollate()([sample(0)]).attributes == {}
 
 
-def test_collate_pickles_and_accepts_lists_of_configuration_libraries():
-    collate = LandmarkCollate(attributes=["finish"])
+@pytest.mark.parametrize(
+    "collate",
+    [
+        ClassificationCollate(multi_label=True),
+        LandmarkCollate(attributes=["finish"]),
+        MultiTaskCollate(attributes=["finish"], size_divisor=4),
+    ],
+)
+def test_collate_functions_pickle_and_compare(collate):
     assert pickle.loads(pickle.dumps(collate)) == collate == copy.deepcopy(collate)
-    assert collate.attributes == ("finish",)
 
 
 def test_its_images_and_labels_are_found_and_it_has_no_targets():

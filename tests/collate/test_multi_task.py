@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-
 import pytest
 import torch
 from torchvision import tv_tensors
@@ -98,11 +96,6 @@ def test_without_points_a_batch_has_points_of_no_columns():
     batch = MultiTaskCollate(keypoints=False)([(image, bare)])
     assert (batch.keypoints.shape, batch.keypoint_mask.shape) == ((1, 2, 0, 2), (1, 2, 0))
     assert batch.attributes == batch.attribute_masks == {}
-
-
-def test_collate_pickles():
-    collate = MultiTaskCollate(attributes=["finish"], size_divisor=4)
-    assert pickle.loads(pickle.dumps(collate)) == collate
 
 
 @pytest.mark.parametrize(

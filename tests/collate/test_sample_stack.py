@@ -1,4 +1,4 @@
-"""Samples of worker threads lie in their batch as soon as they are made, in memory that nothing else uses."""
+"""Worker threads write samples straight into the memory of their batch, which nothing else uses."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def collated(stack, samples):
 
 
 @pytest.mark.parametrize("kind", [torch.Tensor, tv_tensors.Image])
-def test_the_stack_is_the_batch_and_nothing_is_copied_for_it(kind):
+def test_stack_becomes_the_batch_without_a_copy(kind):
     stack = SampleStack(3, StackPool(1))
     samples = [stack.moved((image(n).as_subclass(kind), n)) for n in range(3)]
     assert all(type(sample[0]) is kind for sample in samples)
@@ -47,16 +47,16 @@ def test_the_stack_is_the_batch_and_nothing_is_copied_for_it(kind):
 
 def test_a_batch_of_fewer_samples_is_their_stack():
     stack = SampleStack(5, StackPool(1))
-    found = collated(stack, [stack.moved(image(n)) for n in range(2)])
-    assert torch.equal(found, torch.stack([image(0), image(1)]))
+    batch = collated(stack, [stack.moved(image(n)) for n in range(2)])
+    assert torch.equal(batch, torch.stack([image(0), image(1)]))
 
 
 @pytest.mark.parametrize("order", [(1, 0), (0, 0), (0,)], ids=str)
 def test_samples_in_another_order_are_stacked_in_theirs(order):
     stack = SampleStack(2, StackPool(1))
     samples = [stack.moved(image(n)) for n in range(2)]
-    found = collated(stack, [samples[n] for n in order])
-    assert torch.equal(found, torch.stack([image(n) for n in order]))
+    batch = collated(stack, [samples[n] for n in order])
+    assert torch.equal(batch, torch.stack([image(n) for n in order]))
 
 
 def test_first_image_of_a_sample_is_stacked():
@@ -86,18 +86,18 @@ def test_values_that_cannot_be_stacked_are_not_moved():
         assert stack.moved((value, 1))[0] is value
 
 
-def given(stack, n):
-    """Return a sample that is written to the row it is given, or to ordinary memory if it is given none."""
+def written(stack, n):
+    """Return a sample that is written to the next row, or to ordinary memory if there is none."""
     row = stack.empty(SHAPE, torch.float32)
     return (torch.empty(SHAPE) if row is None else row).copy_(image(n))
 
 
-def test_a_sample_is_written_to_its_row_and_not_copied():
+def test_sample_written_to_its_row_is_not_copied():
     stack = SampleStack(3, pool_of())
     addresses = []
     samples = []
     for n in range(3):
-        sample = given(stack, n)
+        sample = written(stack, n)
         addresses.append(sample.data_ptr())
         samples.append(stack.moved((sample, n)))
     del sample
@@ -127,31 +127,29 @@ def test_images_that_are_channels_last_are_written_to_rows_and_not_copied():
     assert torch.equal(batch.images, images)
 
 
-def test_a_batch_whose_samples_the_dataset_keeps_is_a_copy():
+def test_batch_is_a_copy_if_the_dataset_keeps_a_sample():
     stack = SampleStack(3, pool_of())
-    made = [given(stack, 0)]
-    samples = [stack.moved(made[0])]
-    made += [given(stack, n) for n in (1, 2)]
-    samples += [stack.moved(made[n]) for n in (1, 2)]
-    del made[1:]
+    dataset_sample = written(stack, 0)
+    samples = [stack.moved(dataset_sample)]
+    samples += [stack.moved(written(stack, n)) for n in (1, 2)]
     stack.end_samples()
     images = collated(stack, samples)
     images.zero_()
-    assert torch.equal(made[0], image(0))
+    assert torch.equal(dataset_sample, image(0))
 
 
-def test_no_more_rows_are_given_out_once_the_dataset_has_kept_one():
+def test_pool_offers_no_rows_after_the_dataset_kept_one():
     pool = pool_of()
     stack = SampleStack(1, pool)
-    kept = given(stack, 0)
-    stack.moved(kept)
+    dataset_sample = written(stack, 0)
+    stack.moved(dataset_sample)
     stack.end_samples()
-    assert stack.rows([kept.data_ptr()], SHAPE, torch.float32) is None
+    assert stack.rows([dataset_sample.data_ptr()], SHAPE, torch.float32) is None
     assert SampleStack(1, pool).empty(SHAPE, torch.float32) is None
     assert SampleStack(1, pool_of()).empty(SHAPE, torch.float32) is not None
 
 
-def test_no_row_is_given_out_for_what_a_transform_makes_before_the_sample():
+def test_intermediate_images_of_another_shape_get_no_row():
     pool = StackPool(1)
     for _ in range(2):
         stack = SampleStack(2, pool)
@@ -163,22 +161,22 @@ def test_no_row_is_given_out_for_what_a_transform_makes_before_the_sample():
     assert SampleStack(2, pool).empty(SHAPE, torch.float32) is not None
 
 
-def test_a_row_that_is_no_sample_is_given_again_when_nobody_has_it_and_not_before():
+def test_unused_row_is_offered_again_once_released():
     stack = SampleStack(2, pool_of())
-    first = given(stack, 5)
+    first = written(stack, 5)
     second = stack.empty(SHAPE, torch.float32)
     assert second is None
-    held = {"a": first, "b": image(1)}  # not a sample that is stacked
-    assert stack.moved(held) is held
+    mapping = {"a": first, "b": image(1)}  # tensors in mappings are not stacked
+    assert stack.moved(mapping) is mapping
     assert stack.empty(SHAPE, torch.float32) is None
-    one = image(7)
-    assert stack.moved(one) is one
+    other_image = image(7)
+    assert stack.moved(other_image) is other_image
     address = first.data_ptr()
     del first
-    assert torch.equal(held.pop("a"), image(5))
-    again = stack.empty(SHAPE, torch.float32)
-    assert again.data_ptr() == address
-    del again
+    assert torch.equal(mapping.pop("a"), image(5))
+    row = stack.empty(SHAPE, torch.float32)
+    assert row.data_ptr() == address
+    del row
     assert stack.moved(image(6)).data_ptr() == address
 
 
@@ -193,7 +191,7 @@ def test_rows_are_for_samples_of_one_shape_and_not_for_batches():
     assert stack.empty(SHAPE, torch.float32) is None
 
 
-def test_memory_is_used_again_when_nothing_refers_to_it_and_never_before():
+def test_memory_is_reused_only_without_references():
     pool = StackPool(2)
     first = pool.take((4, *SHAPE), torch.float32)
     address = first.data_ptr()
@@ -201,21 +199,18 @@ def test_memory_is_used_again_when_nothing_refers_to_it_and_never_before():
     del first
     assert pool.take((4, *SHAPE), torch.float32).data_ptr() != address  # an array of it is left
     del array
-    held = [pool.take((4, *SHAPE), torch.float32) for _ in range(2)]
-    assert address in {one.data_ptr() for one in held}
+    stacks = [pool.take((4, *SHAPE), torch.float32) for _ in range(2)]
+    assert address in {stack.data_ptr() for stack in stacks}
 
 
-def test_no_more_stacks_are_kept_than_asked_for_and_none_of_another_size():
+def test_pool_bounds_its_unused_stacks_and_drops_other_sizes():
     pool = StackPool(2)
-    held = [pool.take((4, *SHAPE), torch.float32) for _ in range(6)]
-    held.clear()
-    one = pool.take((4, *SHAPE), torch.uint8)
-    assert (len(pool._free), len(pool._used)) == (0, 1)
-    held = [pool.take((4, *SHAPE), torch.uint8) for _ in range(6)]
-    held.clear()
-    del one
-    pool.take((4, *SHAPE), torch.uint8)
-    assert len(pool._free) == 2
+    for dtype in (torch.float32, torch.uint8):
+        stacks = [pool.take((4, *SHAPE), dtype) for _ in range(6)]
+        stacks.clear()
+        pool.take((4, *SHAPE), dtype)
+        assert {memory.nbytes for memory in pool._free} == {4 * 3 * 64 * 64 * dtype.itemsize}
+        assert len(pool._free) == 2
 
 
 @pytest.mark.parametrize(
@@ -249,18 +244,18 @@ class Keeping(Dataset):
 
 
 @pytest.mark.parametrize("on_bad_sample", ["raise", "skip"])
-def test_batches_of_threads_are_their_own_however_long_they_are_kept(on_bad_sample):
+def test_thread_batches_never_share_memory_with_kept_samples(on_bad_sample):
     dataset = Keeping()
     with DataLoader(
         dataset, batch_size=5, num_workers=2, worker_method="thread", on_bad_sample=on_bad_sample
     ) as loader:
-        kept = []
+        batches = []
         for _ in range(3):
             for images, labels in loader:
                 assert torch.equal(images[:, 0, 0, 0].long(), labels)
                 images += 100  # a consumer's edit
-                kept.append((images, labels))
-    for images, labels in kept:
+                batches.append((images, labels))
+    for images, labels in batches:
         assert torch.equal(images, torch.stack([image(n) for n in labels.tolist()]) + 100)
     assert all(torch.equal(sample, image(n)) for sample, n in dataset.samples)
 
@@ -283,14 +278,13 @@ class Placed(Dataset):
 
 
 @pytest.mark.parametrize("kept_every", [0, 1, 5])
-def test_a_loader_on_threads_gives_each_sample_once_and_leaves_those_that_are_kept(kept_every):
+def test_thread_loader_yields_each_sample_once_and_preserves_kept_ones(kept_every):
     dataset = Placed(kept_every)
     loader = DataLoader(dataset, batch_size=4, num_workers=2, worker_method="thread", collate_fn=default_collate)
     for _ in range(3):
         seen = []
         for images, numbers in loader:
-            assert [int(one[0, 0, 0]) for one in images] == numbers.tolist()
-            assert all(len(one.unique()) == 1 for one in images)
+            assert torch.equal(images, numbers.to(torch.uint8)[:, None, None, None].expand(-1, *SHAPE))
             seen += numbers.tolist()
             images.zero_()
         assert seen == list(range(24))

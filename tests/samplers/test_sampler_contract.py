@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import DistributedSampler
 
-from lit_loader import samplers
 from lit_loader.samplers import OrderSampler, RandomSampler
 from lit_loader.types import Order
 from tests.support.sampler_families import FAMILIES, FIXED, ITERABLE, sampler_classes
@@ -175,8 +174,3 @@ class Unsized(OrderSampler):
 def test_user_sampler_without_lengths_is_refused():
     with pytest.raises(TypeError, match=r"Unsized .*__len__.*num_indices"):
         Unsized()
-
-
-def test_exports_are_sorted_and_exist():
-    assert samplers.__all__ == sorted(samplers.__all__)
-    assert all(hasattr(samplers, name) for name in samplers.__all__)
