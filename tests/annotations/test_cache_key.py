@@ -78,16 +78,6 @@ def test_image_changed_during_header_read_is_read_again(fractions, tmp_path, mon
     assert read_list(fractions, tmp_path / "cache").widths.tolist() != old
 
 
-def test_new_picture_under_root_keeps_table_fresh(fractions, tmp_path):
-    read_list(fractions, tmp_path / "cache")
-    (file,) = (tmp_path / "cache").rglob("*.arrow")
-    mtime_ns = file.stat().st_mtime_ns
-    Image.new("RGB", (8, 8)).save(fractions / "batch.png")
-    read_list(fractions, tmp_path / "cache")
-    assert file.stat().st_mtime_ns == mtime_ns
-    assert len(list((tmp_path / "cache").rglob("*.arrow"))) == 1
-
-
 def test_dropped_image_is_read_once_it_exists(fractions, tmp_path):
     (fractions / "b.png").rename(tmp_path / "b.png")
     assert read_list(fractions, tmp_path / "cache", missing_image="drop").num_images == 1

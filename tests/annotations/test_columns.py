@@ -21,13 +21,6 @@ def test_text_column_round_trips(strings):
     assert list(pickle.loads(pickle.dumps(column))) == strings
 
 
-@given(TEXTS, st.data())
-def test_take_selects_rows_in_order(strings, data):
-    rows = data.draw(st.lists(st.integers(0, len(strings) - 1), max_size=8)) if strings else []
-    selected = TextColumn.from_rows(strings).take(np.array(rows, dtype=np.int64))
-    assert list(selected) == [strings[row] for row in rows]
-
-
 def test_file_names_with_invalid_utf8_round_trip():
     name = b"\xff\xfe.jpg".decode("utf-8", "surrogateescape")
     assert TextColumn.from_rows([name])[0] == name
@@ -64,12 +57,6 @@ def test_gathered_positions_equal_the_plain_loop():
     positions, gathered = gather_ragged(offsets, np.array([2, 0, 1, 2]))
     assert positions.tolist() == [2, 3, 4, 0, 1, 2, 3, 4]
     assert gathered.tolist() == [0, 3, 5, 5, 8]
-
-
-@given(st.lists(TEXTS, max_size=4))
-def test_joined_columns_have_all_rows_in_order(columns):
-    joined = TextColumn.joined([TextColumn.from_rows(strings) for strings in columns])
-    assert list(joined) == [string for strings in columns for string in strings]
 
 
 def test_read_only_array_is_not_copied():

@@ -61,26 +61,21 @@ def test_merge_adds_counts_and_keeps_the_bound():
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "words"),
     [
-        {"counts": [["swapped", "fix", "many"]]},
-        {"counts": [[1, 2]]},
-        {"max_details": -1},
-        {"problems": [{"kind": "x"}]},
-        {"problems": 3},
+        ({"counts": [["swapped", "fix", "many"]]}, ""),
+        ({"counts": [[1, 2]]}, ""),
+        ({"max_details": -1}, "max_details=-1 must be >= 0"),
+        ({"problems": [{"kind": "x"}]}, ""),
+        ({"problems": 3}, ""),
     ],
 )
-def test_foreign_json_is_refused(change):
+def test_foreign_json_is_refused(change, words):
     report = ReadReport()
     report.add(problem())
     values = report.to_dict() | change
-    with pytest.raises(ValueError, match="not a read report"):
+    with pytest.raises(ValueError, match=f"not a read report: .*{words}"):
         ReadReport.from_dict(values)
-
-
-def test_a_negative_bound_is_refused():
-    with pytest.raises(ValueError, match="max_details=-1"):
-        ReadReport(max_details=-1)
 
 
 def test_messages_are_cut_to_a_bounded_length():

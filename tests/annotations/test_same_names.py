@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.merge import with_same_names
+from tests.support.annotation_tables import full_table
 
 
-def table_of(class_names, labels, *, pose=None, points=None, split=None):
-    """One image with objects of these labels; ``pose`` is (names, ids), ``points`` names of points."""
+def table_of(class_names, labels, *, pose=None, split=None):
+    """One image with objects of these labels; ``pose`` is (names, ids)."""
     num_objects = len(labels)
-    keypoints = {}
-    if points is not None:
-        keypoints = {
-            "keypoints": np.ones((num_objects, len(points), 2), np.float32),
-            "visibility": np.full((num_objects, len(points)), 2, np.uint8),
-            "keypoint_names": points,
-            "flip_pairs": [(0, 1)],
-        }
     return AnnotationTable(
         root="/data",
         image_paths=["a.jpg"],
@@ -29,7 +21,6 @@ def table_of(class_names, labels, *, pose=None, points=None, split=None):
         labels=labels,
         attributes={} if pose is None else {"pose": Attribute(names=pose[0], ids=np.array(pose[1]))},
         split=split,
-        **keypoints,
     )
 
 
@@ -57,15 +48,16 @@ def test_a_table_that_has_all_the_names_keeps_their_order():
     assert second.attributes["pose"].ids.tolist() == [1]
 
 
-def test_a_table_without_points_or_attributes_gets_absent_ones():
-    a = table_of(["face"], [0], pose=(("up",), [0]), points=("left", "right"))
-    b = table_of(["face"], [0, 0])
-    first, second = with_same_names([a, b])
-    assert first is a
-    assert second.keypoint_schema == a.keypoint_schema
-    assert second.visibility.tolist() == [[0, 0], [0, 0]]
-    assert second.attributes["pose"].ids.tolist() == [-1, -1]
-    assert second.boxes.tolist() == b.boxes.tolist()
+def test_table_without_points_or_attributes_gets_absent_ones():
+    table = full_table()
+    names = ("keypoints", "visibility", "normalization_pair")
+    without = full_table(**dict.fromkeys(names), keypoint_names=(), flip_pairs=(), attributes={})
+    first, second = with_same_names([table, without])
+    assert first is table
+    assert second.keypoint_schema == table.keypoint_schema
+    assert not second.visibility.any()
+    assert second.attributes["pose"].ids.tolist() == [-1, -1, -1]
+    np.testing.assert_array_equal(second.boxes, table.boxes)
 
 
 def test_tables_with_equal_names_are_unchanged(tmp_path):
@@ -74,9 +66,3 @@ def test_tables_with_equal_names_are_unchanged(tmp_path):
     loaded = AnnotationTable.load(tmp_path / "table.arrow", key="k")
     assert with_same_names([loaded, loaded]) == [loaded, loaded]
     assert with_same_names([]) == []
-
-
-def test_different_keypoint_schemas_are_refused():
-    tables = [table_of(["face"], [0], points=("a", "b")), table_of(["face"], [0], points=("c", "d"))]
-    with pytest.raises(ValueError, match="read both sets with one schema"):
-        with_same_names(tables)

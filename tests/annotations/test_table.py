@@ -47,11 +47,17 @@ def test_no_operation_loses_a_column(tmp_path):
         loaded,
         pickle.loads(pickle.dumps(loaded)),
         pickle.loads(pickle.dumps(table)),
+        copy.copy(table),
+        copy.deepcopy(table),
         table.with_class_names(["dog", "owl", "cat"]).with_class_names(table.class_names),
         with_same_names([table.with_class_names(["dog", "owl", "cat"]), table])[0].with_class_names(table.class_names),
         dataclasses.replace(table),
     ):
         assert_same(same, table)
+        assert not same.boxes.flags.writeable
+    for name, spec in COLUMNS.items():
+        # Loading maps the file and copies nothing.
+        assert not any(array.flags.owndata for array in spec.to_arrays(name, getattr(loaded, name)).values())
     objects = table.per_object()
     assert_same(objects.select([0, 1, 2]), objects)
     assert all(getattr(objects, name) is not None for name in COLUMNS)
@@ -120,25 +126,6 @@ def test_table_is_immutable_and_independent_of_source_arrays():
         table.boxes[0] = 0
     with pytest.raises(TypeError):
         table.attributes["x"] = 1
-
-
-def test_save_and_load_keep_everything_without_copying(tmp_path):
-    table = full_table()
-    table.save(tmp_path / "t.arrow", key="k")
-    loaded = AnnotationTable.load(tmp_path / "t.arrow", key="k")
-    assert_same(loaded, table)
-    for name, spec in COLUMNS.items():
-        for array in spec.to_arrays(name, getattr(loaded, name)).values():
-            assert not array.flags.owndata
-    with pytest.raises(CacheError, match="other"):
-        AnnotationTable.load(tmp_path / "t.arrow", key="another")
-
-
-@pytest.mark.parametrize("duplicate", [lambda t: pickle.loads(pickle.dumps(t)), copy.deepcopy, copy.copy])
-def test_pickled_and_copied_tables_are_equal(duplicate):
-    table = full_table()
-    assert_same(duplicate(table), table)
-    assert not duplicate(table).boxes.flags.writeable
 
 
 def test_unpickling_without_file_is_cache_error(tmp_path):

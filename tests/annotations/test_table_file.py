@@ -132,11 +132,6 @@ def test_a_file_of_another_key_or_format_is_refused(tmp_path, change):
         read_arrays(tmp_path / "x.arrow", key="k")
 
 
-def test_a_missing_file_is_a_cache_error(tmp_path):
-    with pytest.raises(CacheError, match=r"cache file .* does not exist"):
-        read_arrays(tmp_path / "none.arrow", key="k")
-
-
 def test_a_failed_write_leaves_nothing(tmp_path):
     path = tmp_path / "x.arrow"
     with pytest.raises(TypeError):

@@ -54,16 +54,14 @@ def test_class_without_objects_has_weight_zero():
     assert class_weights([0]).tolist() == [0]
 
 
-@pytest.mark.parametrize(("arguments", "words"), [(([-1],), "counts"), (([np.nan],), "counts"), (([[1]],), "counts")])
-def test_invalid_counts_are_refused(arguments, words):
+@pytest.mark.parametrize(
+    ("counts", "exponent", "words"),
+    [([-1], 1, "counts"), ([np.nan], 1, "counts"), ([[1]], 1, "counts")]
+    + [([1], exponent, "exponent") for exponent in (-0.1, 1.1, np.nan)],
+)
+def test_invalid_counts_and_exponents_are_refused(counts, exponent, words):
     with pytest.raises(ValueError, match=words):
-        class_weights(*arguments)
-
-
-@pytest.mark.parametrize("exponent", [-0.1, 1.1, np.nan])
-def test_exponents_outside_0_to_1_are_refused(exponent):
-    with pytest.raises(ValueError, match="exponent"):
-        class_weights([1], exponent=exponent)
+        class_weights(counts, exponent=exponent)
 
 
 @pytest.mark.parametrize(
