@@ -95,15 +95,6 @@ def test_list_keeps_every_image_as_it_is():
     assert len(targets) == 3
 
 
-def test_list_feeds_a_torchvision_detector():
-    from torchvision.models.detection.transform import GeneralizedRCNNTransform
-
-    transform = GeneralizedRCNNTransform(16, 32, [0.5] * 3, [0.5] * 3)
-    images, targets = transform(*detection_collate(make_unequal(), images="list"))
-    assert images.tensors.shape[0] == 3
-    assert [len(target["boxes"]) for target in targets] == [0, 1, 2]
-
-
 @pytest.mark.parametrize("size_divisor", [1, 4, 32])
 @pytest.mark.parametrize(("dtype", "pad_value"), [(torch.uint8, 7), (torch.float32, 0.5)])
 def test_pad_gives_pixels_mask_and_sizes(size_divisor, dtype, pad_value):

@@ -47,21 +47,6 @@ def test_groups_do_not_depend_on_the_order_of_images(buckets, sizes):
     assert buckets(widths, heights, 5).tolist() == [groups[size] for size in sizes]
 
 
-def test_ratios_are_parted_where_nothing_is():
-    """Quantiles would cut through the landscapes, which are three in four."""
-    upright = [(30, 40), (31, 40), (20, 30)]
-    landscape = [(40, 30)] * 5 + [(41, 30), (40, 31), (30, 20), (33, 20)]
-    groups = aspect_ratio_buckets(*np.array(upright + landscape).T, 2)
-    assert groups.tolist() == [0] * 3 + [1] * 9
-
-
-def test_sizes_are_parted_where_nothing_is():
-    """The median would cut through the small ones, which are nine in twelve."""
-    small = [(100, 100)] * 5 + [(102, 100), (98, 100), (100, 103), (101, 99)]
-    large = [(900, 880)] * 3
-    assert size_buckets(*np.array(small + large).T, 2).tolist() == [0] * 9 + [1] * 3
-
-
 def test_sizes_are_cut_along_widths_heights_areas_and_ratios():
     # one area
     wide = (400, 100)

@@ -114,11 +114,6 @@ def test_pickling_and_copying_keep_it(family):
         assert copy.deepcopy(sampler).fingerprint() == expected
 
 
-def test_samplers_of_other_classes_differ():
-    fingerprints = {sampler.fingerprint() for sampler in (SequentialSampler(7), RandomSampler(7))}
-    assert len(fingerprints) == 2
-
-
 def test_fingerprint_is_cached_until_the_weights_change(monkeypatch):
     calls = []
     identity = WeightedRandomSampler._identity

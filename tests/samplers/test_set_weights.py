@@ -9,7 +9,7 @@ import pytest
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.samplers import RandomSampler, WeightedRandomSampler
+from lit_loader.samplers import WeightedRandomSampler
 
 OLD = np.arange(1.0, 41.0)
 NEW = np.arange(40.0, 0.0, -1.0) ** 2
@@ -41,14 +41,6 @@ def test_orders_made_from_then_on_use_them_and_those_before_do_not(replacement):
     assert pickle.loads(pickle.dumps(sampler)).revision == 1
 
 
-def test_they_are_copied():
-    weights = NEW.copy()
-    sampler = WeightedRandomSampler(OLD)
-    sampler.set_weights(weights)
-    weights[:] = 0
-    np.testing.assert_array_equal(sampler.weights, NEW)
-
-
 @pytest.mark.parametrize(
     ("weights", "error", "message"),
     [
@@ -67,10 +59,6 @@ def test_invalid_weights_are_refused_and_change_nothing(weights, error, message)
         sampler.set_weights(weights)
     assert (sampler.revision, sampler.fingerprint()) == (0, fingerprint)
     assert sampler.weights.tolist() == [1.0, 2.0, 3.0]
-
-
-def test_a_sampler_that_cannot_change_has_revision_zero():
-    assert RandomSampler(5).revision == 0
 
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])

@@ -59,17 +59,6 @@ def test_more_ranks_than_positions_go_round_several_times():
     assert _all_batches(order, batch_size=4, world_size=8, drop_last=True) == []
 
 
-def test_the_last_batch_is_shared_and_filled_from_the_start():
-    _, last = _all_batches(np.arange(11), batch_size=4, world_size=2, drop_last=False)
-    assert [part.indices.tolist() for part in last] == [[8, 9], [10, 0]]
-    assert last[1].positions == range(10, 12)
-
-
-def test_one_rank_gets_a_smaller_last_batch_as_in_torch():
-    batches = _all_batches(np.arange(5), batch_size=4, world_size=1, drop_last=False)
-    assert [ranks[0].indices.tolist() for ranks in batches] == [[0, 1, 2, 3], [4]]
-
-
 def test_an_empty_order_has_no_batches():
     for drop_last in (True, False):
         assert num_batches(0, batch_size=2, world_size=3, drop_last=drop_last) == 0

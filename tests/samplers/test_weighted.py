@@ -33,10 +33,6 @@ def test_arguments_stand_where_torch_has_them_and_it_is_torchs_sampler():
     assert torch.equal(sampler.weights, torch.tensor([1.0, 2.0, 3.0], dtype=torch.float64))
 
 
-def test_num_samples_is_the_number_of_weights_if_not_given():
-    assert len(WeightedRandomSampler([1, 2, 3])) == 3
-
-
 @given(
     weights=st.lists(st.sampled_from([0.0, 1e-320, 1e-3, 1.0, 7.0, 1e300]), min_size=1, max_size=40),
     seed=st.integers(),
@@ -99,14 +95,6 @@ def test_other_bad_arguments_are_refused():
         WeightedRandomSampler([1.0], 1, generator=torch.Generator())
 
 
-def test_later_changes_of_the_callers_array_do_not_reach_the_sampler():
-    weights = np.array([1.0, 0.0])
-    sampler = WeightedRandomSampler(weights, 20, seed=0)
-    weights[:] = [0.0, 1.0]
-    sampler.weights[1] = 5.0
-    assert set(sampler) == {0}
-
-
 @pytest.mark.parametrize("kind", ["array", "memory map", "tensor", "arrow", "chunked arrow"])
 def test_weights_are_copied_once_whatever_they_come_in(kind, tmp_path):
     n = 100_000
@@ -128,7 +116,9 @@ def test_weights_are_copied_once_whatever_they_come_in(kind, tmp_path):
         tracemalloc.stop()
     assert peak < 1.5 * 8 * n  # the copy, and a few bits a weight for the checks
     changed[: n - 1] = 0.0
+    sampler.weights[0] = 0.0
     assert sampler.expected_visits()[0] == 1.0
+    assert len(sampler) == n
 
 
 @pytest.mark.parametrize("kind", ["memory map", "arrow"])
