@@ -10,7 +10,7 @@ import pytest
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.annotations.formats.rows import Declared
-from lit_loader.annotations.formats.voc_writer import write_image_xml
+from lit_loader.annotations.formats.voc import write_image_xml
 from lit_loader.annotations.keypoints import keypoint_schema
 
 

@@ -91,7 +91,7 @@ def test_plain_files_are_read_by_their_text_and_known_objects_are_not_parsed_aga
     (tmp_path / "a.xml").write_bytes(document(PLAIN, RICH))
     rows = Rows(tmp_path, ReadPolicy())
     VocReader().read(rows, ("a", "a.xml", None))
-    monkeypatch.setattr("lit_loader.annotations.formats.voc.parse_xml", None)
+    monkeypatch.setattr("lit_loader.annotations.formats.voc.reader.parse_xml", None)
     VocReader().read(rows, ("b", "a.xml", None))
     assert len(rows.objects) == 4
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations.formats import ReadPolicy, read_annotations, write_annotations
-from lit_loader.annotations.formats.voc_writer import voc_image_paths
+from lit_loader.annotations.formats.voc import voc_image_paths
 from lit_loader.errors import AnnotationError
 
 read_voc = partial(read_annotations, "voc", use_cache=False, progress=False)

@@ -13,7 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable, Attribute
-from lit_loader.annotations.formats import ReadPolicy, read_annotations, voc_writer, write_annotations
+from lit_loader.annotations.formats import ReadPolicy, read_annotations, write_annotations
+from lit_loader.annotations.formats import voc as voc_format
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
 from tests.support.any_table import assert_same_table, tables
 from tests.support.voc_set import write_voc_xml
@@ -58,7 +59,7 @@ def test_every_subset_of_a_written_set_has_the_columns_of_the_whole(tmp_path_fac
 
 
 def documented_example() -> str:
-    text = (voc_writer.__doc__ or "").replace("\r", "")
+    text = (voc_format.__doc__ or "").replace("\r", "")
     found = re.search(r"\n    <annotation>\n.*?\n    </annotation>\n", text, re.S)
     assert found
     return textwrap.dedent(found[0]).strip()

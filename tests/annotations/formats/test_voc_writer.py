@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import ReadPolicy, Rows, read_annotations, write_annotations
-from lit_loader.annotations.formats.voc import VocReader
-from lit_loader.annotations.formats.voc_writer import voc_image_paths
+from lit_loader.annotations.formats.voc import VocReader, voc_image_paths
 from lit_loader.errors import UnsafePathError
 from tests.support.voc_set import write_voc_xml
 

@@ -1,4 +1,4 @@
-"""Pascal VOC: one XML file per image, plain or with the points, attributes and crowds described in ``voc_writer.py``.
+"""Read Pascal VOC, plain or unified.
 
 NOTE [Objects by their text]
     Parsing a file with ElementTree and walking its objects takes twice the time of parsing alone. But the objects of a
@@ -28,8 +28,8 @@ from lit_loader.annotations.formats.folder import Folder, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import Declared, Rows
 from lit_loader.annotations.formats.text_file import read_lines
-from lit_loader.annotations.formats.voc_schema import checked_name, read_schema
-from lit_loader.annotations.formats.xml_tree import MAX_XML_BYTES, child_line, child_text, parse_xml
+from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, read_schema
+from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_line, parse_xml
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
@@ -57,9 +57,8 @@ _IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "
 
 _BOOLEANS: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
 _VISIBILITY: Final = {"0": 0, "1": 1, "2": 2}
-_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _SPACE: Final = r"[ \t\r\n]*"  # XML's white space; \s would also match a form feed, which XML forbids
-_NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in _CORNERS)
+_NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in CORNERS)
 _BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
 _PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII without the markup characters & < >
 _FILENAME: Final = re.compile(f"<filename>({_PLAIN})</filename>".encode())
@@ -158,7 +157,8 @@ class VocReader(Reader):
             return
         rows.file = xml
         try:
-            head, file_name, objects = self._parse(rows, f"{rows.root}/{xml}")
+            data = rows.read_bytes(max_bytes=MAX_XML_BYTES)
+            head, file_name, objects = self._parse_pieces(data) or self._parse_whole(rows, data, f"{rows.root}/{xml}")
         except AnnotationError as error:
             rows.malformed(error.message, line=error.line)
             return
@@ -183,17 +183,8 @@ class VocReader(Reader):
             if element.is_plain or _may_add(rows, index, element, schema_points):
                 rows.object(number, box=element.box if box is None else box, index=index, **element.fields)
 
-    def _parse(self, rows: Rows, path: str) -> tuple[_Head, str, Iterable[tuple[int, _Object, _Box]]]:
-        """Return the head of a file, the name of its image, and its objects with their boxes."""
-        data = rows.read_bytes(max_bytes=MAX_XML_BYTES)
-        parsed = self._parse_pieces(data)
-        if parsed is not None:
-            return parsed
-        root = parse_xml(data, path=path)
-        return _read_head(root, path), child_text(root, "filename") or "", self._iter_objects(rows, root)
-
-    def _parse_pieces(self, data: bytes) -> tuple[_Head, str, list[tuple[int, _Object, _Box]]] | None:
-        """Parse a file piece by piece, or return None if it must be parsed as a whole.
+    def _parse_pieces(self, data: bytes) -> tuple[_Head, str, Iterable[_PlacedObject]] | None:
+        """Return the head of a file, the name of its image and its objects, or None if it must be parsed as a whole.
 
         See NOTE [Objects by their text].
         """
@@ -204,7 +195,7 @@ class VocReader(Reader):
         pieces[-1], end_tag, tail = pieces[-1].rpartition(b"</object>")
         pieces[-1] += end_tag
         shift = float(self.one_based)
-        objects: list[tuple[int, _Object, _Box]] = []
+        objects: list[_PlacedObject] = []
         try:
             # Without a match, split() returns one part, and unpacking it raises ValueError.
             prefix, file_name, suffix = _FILENAME.split(start, 1)
@@ -219,14 +210,21 @@ class VocReader(Reader):
             return None
         return head, file_name.decode().strip(), objects
 
-    def _iter_objects(self, rows: Rows, root: Element) -> Iterator[tuple[int, _Object, _Box]]:
-        """Yield the objects of a file that was parsed as a whole."""
+    def _parse_whole(self, rows: Rows, data: bytes, path: str) -> tuple[_Head, str, Iterable[_PlacedObject]]:
+        root = parse_xml(data, path=path)
+        file_name = root.findtext("filename") or ""
+        return _read_head(root, path), file_name.strip(), self._iter_objects(rows, root)
+
+    def _iter_objects(self, rows: Rows, root: Element) -> Iterator[_PlacedObject]:
+        """Yield the well-formed objects of a file that was parsed as a whole, and report the others."""
         shift = float(self.one_based)
-        for index, element in enumerate(root.findall("object")):
+        for index, element in enumerate(root.iterfind("object")):
             try:
                 parsed = _read_object(element, self.keypoints, self.attributes, shift)
                 box = element.find("bndbox")
-                corners = None if box is None else [number - shift for number in _corners(box)]
+                corners = None
+                if box is not None:
+                    corners = [_number(box.findtext(tag, ""), f"<{tag}>") - shift for tag in CORNERS]
             except ValueError as error:
                 rows.malformed(str(error), index=index)
                 continue
@@ -264,6 +262,10 @@ class _Object:
     is_plain: bool
 
 
+_PlacedObject: TypeAlias = tuple[int, _Object, _Box]
+"""Position of an object in its file, its content, and the corners of its box or None."""
+
+
 @lru_cache(maxsize=4_096)
 def _parse_head(text: bytes) -> _Head:
     """Parse a file with one empty ``<object>`` and an empty ``<filename>``.
@@ -290,7 +292,6 @@ def _read_head(root: Element, path: str) -> _Head:
         message = f"the root element is <{shorten(root.tag)}>; a VOC file has <annotation>"
         raise AnnotationError(message, path=path, line=1)
     schemas = root.findall("schema")
-    size = root.find("size")
     try:
         if len(schemas) > 1:
             raise ValueError("the file holds <schema> more than once")
@@ -301,8 +302,8 @@ def _read_head(root: Element, path: str) -> _Head:
     unread = [child for child in root if child.tag not in _IN_HEAD and not _is_empty(child)]
     return _Head(
         declared=declared,
-        width=0 if size is None else _pixels(size.findtext("width")),
-        height=0 if size is None else _pixels(size.findtext("height")),
+        width=_pixels(root.findtext("size/width")),
+        height=_pixels(root.findtext("size/height")),
         not_read=tuple(
             f"<{shorten(child.tag)}> of an <annotation>"
             for child in unread
@@ -338,42 +339,31 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     Raises:
         ValueError: If the object is malformed.
     """
-    texts: dict[str, str] = {}
-    not_read = []
-    for child in element:
-        if child.tag in _SINGLE and child.tag not in texts:
-            texts[child.tag] = (child.text or "").strip()
-        elif child.tag in _BLOCKS:
-            not_read += [
-                f"<{shorten(part.tag)}> of <{child.tag}>"
-                for part in child
-                if part.tag != _BLOCKS[child.tag] and (child.tag != "actions" or _parse_flag(part.text) is not False)
-            ]
-        elif not _is_empty(child):
-            not_read.append(f"<{shorten(child.tag)}> of an <object>")
+    texts, not_read = _child_texts(element)
     if "name" not in texts:
         raise ValueError("has no <name>")
     fields: dict[str, Any] = {"class_name": checked_name(texts["name"], "<name>")}
-    flags = {name: _parse_flag(texts.get(name)) for name in (*_FLAGS, "crowd")}
-    bad_flags = [
-        f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected" for name, value in flags.items() if value is None
-    ]
-    if flags["crowd"] is None:  # a crowd that is read as an object would be trained as one
+    bad_flags = []
+    for name in (*_FLAGS, "crowd"):
+        flag = _parse_flag(texts.get(name))
+        if flag is None:
+            bad_flags.append(f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected")
+        elif flag:
+            fields[name] = True
+    if _parse_flag(texts.get("crowd")) is None:  # a crowd that is read as an object would be trained as one
         raise ValueError(bad_flags[-1])
-    fields |= {name: True for name, value in flags.items() if value}
     if attributes:
         values = _read_attributes(element)
         pose = texts.get("pose", "")
         if pose.lower() not in ("", "unspecified") and values.setdefault("pose", pose) != pose:
             not_read.append("<pose> of an <object>")
-        if values:
-            fields["attributes"] = values
-    tight_box = None
-    points: dict[str, tuple[float, float, int]] = {}
-    if keypoints or "bndbox" not in texts:
-        points = _read_points(element)
-    if not points and "bndbox" not in texts:
+        fields["attributes"] = values
+    has_box = "bndbox" in texts
+    # Points that are not read still give the tight box of an object without a box.
+    points = {} if has_box and not keypoints else _read_points(element)
+    if not has_box and not points:
         raise ValueError("has neither <bndbox> nor a point")
+    tight_box = None
     if points:
         coordinates = np.array([point[:2] for point in points.values()], dtype=np.float64) - shift
         if keypoints:
@@ -393,6 +383,24 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     )
 
 
+def _child_texts(element: Element) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of an object's single children by tag, and the names of the children that are not read."""
+    texts: dict[str, str] = {}
+    not_read = []
+    for child in element:
+        if child.tag in _SINGLE and child.tag not in texts:
+            texts[child.tag] = (child.text or "").strip()
+        elif child.tag in _BLOCKS:
+            for part in child:
+                # VOC lists every action with 0 or 1, and only a 1 says something about the object.
+                is_unset_action = child.tag == "actions" and _parse_flag(part.text) is False
+                if part.tag != _BLOCKS[child.tag] and not is_unset_action:
+                    not_read.append(f"<{shorten(part.tag)}> of <{child.tag}>")
+        elif not _is_empty(child):
+            not_read.append(f"<{shorten(child.tag)}> of an <object>")
+    return texts, not_read
+
+
 def _read_points(element: Element) -> dict[str, tuple[float, float, int]]:
     """Return x, y and visibility of the points that are not absent, sorted by name.
 
@@ -408,12 +416,10 @@ def _read_points(element: Element) -> dict[str, tuple[float, float, int]]:
         if visibility is None:
             text = shorten(repr(point.get("visibility")))
             raise ValueError(f"the point {name!r} has visibility {text}; 0, 1 or 2 expected")
-        x, y = (_number(point.get(axis, "")) for axis in "xy")
-        if visibility and (x is None or y is None):
-            axis = "x" if x is None else "y"
-            text = shorten(repr(point.get(axis, "")))
-            raise ValueError(f"the point {name!r} has {axis}={text}, not a number")
-        points[name] = (x or 0.0, y or 0.0, visibility)
+        points[name] = (0.0, 0.0, 0)
+        if visibility:  # the coordinates of an absent point have no meaning, and are often empty
+            x, y = (_number(point.get(axis, ""), f"{axis} of the point {name!r}") for axis in "xy")
+            points[name] = (x, y, visibility)
     return {name: point for name, point in sorted(points.items()) if point[2]}
 
 
@@ -435,12 +441,10 @@ def _read_attributes(element: Element) -> dict[str, str]:
 
 def _may_add(rows: Rows, index: int, element: _Object, schema_points: frozenset[str] | None) -> bool:
     """Report an object's problems; return False if it has points that its file's ``<schema>`` does not list."""
-    if schema_points is not None:
-        for name in element.point_names:
-            if name not in schema_points:
-                message = f"has the point {name!r}, which the file's <schema> does not list"
-                rows.malformed(message, index=index)
-                return False
+    for name in element.point_names:
+        if schema_points is not None and name not in schema_points:
+            rows.malformed(f"has the point {name!r}, which the file's <schema> does not list", index=index)
+            return False
     for message in element.bad_flags:
         rows.problem("odd_flag", "false", message, index=index)
     for name in element.not_read:
@@ -468,26 +472,19 @@ def _find_xml(folder: Folder, annotation_dir: str, image_id: str) -> str:
     return ""
 
 
-def _corners(box: Element) -> list[float]:
-    texts = [box.findtext(corner, "") for corner in _CORNERS]
-    try:
-        return [float(text) for text in texts]
-    except ValueError:
-        corner, text = next(pair for pair in zip(_CORNERS, texts, strict=True) if _number(pair[1]) is None)
-        raise ValueError(f"<{corner}> is {shorten(repr(text))}, not a number") from None
-
-
 def _pixels(text: str | None) -> float:
     """Return the number of pixels, 0 without a text, and NaN, which is reported, for a text that is not a number."""
-    value = _number(text or "0")
-    return math.nan if value is None else value
+    try:
+        return float(text or "0")
+    except ValueError:
+        return math.nan
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, subject: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return None
+        raise ValueError(f"{subject} is {shorten(repr(text))}, not a number") from None
 
 
 def _parse_flag(text: str | None) -> bool | None:

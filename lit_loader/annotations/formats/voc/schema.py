@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement
 
 from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Declared
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 
-__all__ = ["add_text", "checked_name", "read_schema", "schema_element", "written_name", "xml_text"]
+__all__ = ["CORNERS", "checked_name", "read_schema", "schema_element", "written_name", "xml_text"]
+
+CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
+"""Tags of a box, in the order of a table's columns."""
 
 
 def read_schema(element: Element) -> Declared:
@@ -44,14 +48,14 @@ def schema_element(declared: Declared) -> Element | None:
     """
     root = Element("schema")
     for name in declared.class_names:
-        add_text(root, "class", written_name(name, "class"))
+        SubElement(root, "class").text = written_name(name, "class")
     if declared.keypoints is not None:
         _add_keypoints(root, declared.keypoints)
     for name, values in declared.attributes:
         attribute = SubElement(root, "attribute")
-        add_text(attribute, "name", written_name(name, "attribute"))
+        SubElement(attribute, "name").text = written_name(name, "attribute")
         for value in values:
-            add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
+            SubElement(attribute, "value").text = written_name(value, f"value of attribute {name!r}")
     return root if len(root) else None
 
 
@@ -64,16 +68,11 @@ def checked_name(text: str | None, subject: str) -> str:
 
 
 def written_name(name: str, subject: str) -> str:
-    """Return the name; raise ValueError if the reader would change or refuse it."""
+    """Return the name; raise ValueError if the reader would change or refuse it, or XML cannot represent it."""
     if name != name.strip() or not 0 < len(name) <= MAX_NAME_CHARS:
         rule = f"a name has 1 to {MAX_NAME_CHARS} characters, without space at its ends"
         raise ValueError(f"{subject} {name[:MAX_NAME_CHARS]!r} would not be read back; {rule}")
-    return name
-
-
-def add_text(parent: Element, tag: str, text: str) -> None:
-    """Add a child that contains only text; raise ValueError if XML cannot represent it."""
-    SubElement(parent, tag).text = xml_text(text, f"<{tag}>")
+    return xml_text(name, subject)
 
 
 def xml_text(text: str, subject: str) -> str:
@@ -113,7 +112,7 @@ def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
         element.set("schema", registered_name)
         return
     for name in schema.names:
-        SubElement(element, "point", name=xml_text(written_name(name, "point"), "point"))
+        SubElement(element, "point", name=written_name(name, "point"))
     pairs = [("mirror", pair) for pair in schema.flip_pairs]
     if schema.normalization_pair is not None:
         pairs.append(("normalization_pair", schema.normalization_pair))
