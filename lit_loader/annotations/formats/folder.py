@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -37,8 +37,6 @@ IMAGE_FORMATS: Final = (*("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "J
 
 Files of other formats may run programs (EPS), or contain more than their headers say.
 """
-
-_EXTENSION_ORDER: Final = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
 
 # Few folders are joined with many paths.
 _check_folder = lru_cache(maxsize=256)(check_relative)
@@ -85,24 +83,20 @@ def file_stamp(path: str) -> tuple[int, int]:
     return 0 if stat.S_ISDIR(state.st_mode) else -1, state.st_mtime_ns
 
 
-@dataclass(slots=True)
+@dataclass
 class _Listing:
     files: set[str] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)  # links without a target
     inode: tuple[int, int] = (0, 0)  # device and inode
     error: str = ""  # reason why the folder cannot be listed
-    extensions: list[str] | None = None
 
+    @cached_property
     def image_extensions(self) -> list[str]:
-        """Return the extensions of the images in the folder, in upper and lower case, in `IMAGE_EXTENSIONS` order."""
-        if self.extensions is None:
-            extensions = {name[name.rfind(".") :] for name in self.files}
-            self.extensions = sorted(
-                (extension for extension in extensions if extension.lower() in _EXTENSION_ORDER),
-                key=lambda extension: (_EXTENSION_ORDER[extension.lower()], extension),
-            )
-        return self.extensions
+        """Extensions of the images in the folder, in upper and lower case, in the order of `IMAGE_EXTENSIONS`."""
+        extensions = {name[name.rfind(".") :] for name in self.files}
+        known = [extension for extension in extensions if extension.lower() in IMAGE_EXTENSIONS]
+        return sorted(known, key=lambda extension: (IMAGE_EXTENSIONS.index(extension.lower()), extension))
 
 
 class Folder:
@@ -249,7 +243,7 @@ class Folder:
                 last_parent = parent
                 listing = self._listing(parent or ".") or _Listing()
                 files = listing.files
-                extensions = listing.image_extensions()
+                extensions = listing.image_extensions
             if not is_stem and (name in files or is_image_name(name)):
                 yield [path] if name in files else []
                 continue

@@ -97,9 +97,9 @@ class ImglabReader(Reader):
         flags = {}
         for name in _FLAGS:
             text = box.attributes.get(name, "0").strip().lower()
-            if (flag := _BOOLEANS.get(text)) is None:
+            if text not in _BOOLEANS:
                 raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
-            flags[name] = flag
+            flags[name] = _BOOLEANS[text]
         flags["difficult"] |= flags.pop("ignore")
         points: dict[str, tuple[float, float]] = {}
         for part in (child.attributes for child in box.children if child.tag == "part" and self.keypoints):
@@ -144,7 +144,8 @@ class _Parser:
         self._expat.EndElementHandler = self._end
         self._expat.CharacterDataHandler = self._characters
         # A file can declare entities only in its document type.
-        self._expat.StartDoctypeDeclHandler = self._refuse
+        refusal = "document types and entities are refused; remove the <!DOCTYPE"
+        self._expat.StartDoctypeDeclHandler = lambda *_: self._fail(refusal)
         self._open: list[_Element] = []  # without elements that are not read
         self._depth = 0  # with them
         self._num_tags = 0  # of the current image
@@ -210,9 +211,6 @@ class _Parser:
             self._open[-1].text += text
             if len(self._open[-1].text) > _MAX_TAG_BYTES:
                 self._fail("a <label> that does not end")
-
-    def _refuse(self, *_: object) -> NoReturn:
-        self._fail("document types and entities are refused; remove the <!DOCTYPE")
 
     def _fail(self, message: str) -> NoReturn:
         raise AnnotationError(message, path=self._path, line=self._expat.CurrentLineNumber) from None

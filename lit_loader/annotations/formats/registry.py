@@ -129,8 +129,8 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
                 f"format {kind.format!r} has no option {name!r}; {_suggestion(name, option_fields, 'its options')}"
             )
         if not fits(value, hints[name]):
-            option_text = f"{name}={shorten(repr(value))}"
-            raise ValueError(f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}")
+            rule = f"of format {kind.format!r} must be {type_text(hints[name])}"
+            raise ValueError(f"option {name}={shorten(repr(value))} {rule}")
     for name, option in option_fields.items():
         # Checked here, because the constructor's own TypeError would name Python arguments instead of the format.
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
@@ -155,9 +155,13 @@ def read_annotations(format: str, root: Path | str | Folder, name: str = ".", **
     kind = find_reader(format)
     # Fields of `ReadOptions` apply to every format; all other options belong to the format.
     shared = {field.name: options.pop(field.name) for field in fields(ReadOptions) if field.name in options}
-    policy = shared.get("policy")
+    policy = shared.get("policy") or {}
     if not isinstance(policy, ReadPolicy):
-        shared["policy"] = _make_policy(policy or {})
+        problems = [field.name for field in fields(ReadPolicy)]
+        for problem in policy:
+            if problem not in problems:
+                raise ValueError(f"the policy has no {problem!r}; {_suggestion(problem, problems, 'it has')}")
+        shared["policy"] = ReadPolicy(**policy)
     return make_format(kind, options).read_table(root, name, ReadOptions(**shared))
 
 
@@ -188,14 +192,6 @@ def write_annotations(
     """
     writer = make_format(find_writer(format), options)
     return writer.write_table(table, root, name, allow_loss=allow_loss, progress=progress)
-
-
-def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
-    problems = [field.name for field in fields(ReadPolicy)]
-    for name in actions:
-        if name not in problems:
-            raise ValueError(f"the policy has no {name!r}; {_suggestion(name, problems, 'it has')}")
-    return ReadPolicy(**actions)
 
 
 def policy_text() -> str:
@@ -255,9 +251,8 @@ def _find(base: Any, format: str, verb: str) -> Any:
     if format not in kinds:
         # A registered format of the short name has priority.
         format = _SHORT_NAMES.get(format, format)
-    if format not in kinds:
         # Entry points last, because searching for them is slow.
-        kinds = _all(base)
+        kinds = kinds if format in kinds else _all(base)
     if format not in kinds:
         raise ValueError(
             f"format {format!r} cannot be {verb}; {_suggestion(format, kinds, 'formats')}; to add your own, define an "

@@ -225,12 +225,6 @@ def test_sizes_that_are_no_whole_numbers_are_reported_and_read_from_the_image(fo
     assert len(read(folder(BOX, imageWidth=None, imageHeight=None)).report) == 0
 
 
-def test_xml_of_the_old_labelme_is_refused_by_name(tmp_path):
-    (tmp_path / "a.xml").write_text("<annotation></annotation>")
-    with pytest.raises(AnnotationError, match=r"extension '\.json'.*XML files of the old LabelMe to COCO"):
-        read(tmp_path)
-
-
 def test_processes_change_nothing(tmp_path):
     make_labelme(tmp_path)
     tables = [read(tmp_path, "ann", num_workers=n) for n in (0, 2)]
