@@ -76,13 +76,14 @@ class DatasetsDataModule(LoaderDataModule):
 
     def stage_data(self, stage: Stage) -> list[SplitData]:
         """Return the data sets of a stage with their samplers."""
-        return [(dataset, self._sampler(stage, dataset)) for dataset in self._datasets[stage]]
-
-    def _sampler(self, stage: Stage, dataset: Any) -> Sampler[int] | None:
-        # An iterable data set decides its order, and evaluation is sequential.
-        if stage != "train" or _is_stream(dataset):
-            return None
-        return RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
+        split_data: list[SplitData] = []
+        for dataset in self._datasets[stage]:
+            # An iterable data set decides its order, and evaluation is sequential.
+            sampler = None
+            if stage == "train" and not _is_stream(dataset):
+                sampler = RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
+            split_data.append((dataset, sampler))
+        return split_data
 
     def collate_fn(self, stage: Stage) -> CollateFn | None:
         """Return the collate function of all stages, or None for the default."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -45,13 +44,10 @@ def arguments_of(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
         owner: The class.
         values: ``locals()`` at the start of its ``__init__``.
     """
-    # locals() also has self, **keywords and the class cell.
-    parameters = inspect.signature(owner).parameters.values()
-    return {
-        parameter.name: values[parameter.name]
-        for parameter in parameters
-        if parameter.kind is not parameter.VAR_KEYWORD
-    }
+    # locals() also has self, **keywords and the class cell; the signature also has the keywords of parent classes.
+    signature = signature_of(owner)
+    assert signature is not None  # a class has one
+    return {name: values[name] for name in signature.types if name in values}
 
 
 def check_types(owner: type, arguments: Mapping[str, Any]) -> None:

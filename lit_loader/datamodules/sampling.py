@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.errors import SettingError
@@ -38,7 +38,7 @@ Reduce: TypeAlias = Literal["mean", "max", "sum"]
 
 
 class SamplerConfig(ABC):
-    """Settings of a sampler over the images of a table. Its weights come from the table, without opening images.
+    """Settings of a sampler over the images of a table; weights come from the table, without opening images.
 
     Where a sample is one object, the table has one image row for each object, so the same configs apply.
     """
@@ -70,14 +70,13 @@ class RandomSamplerConfig(SamplerConfig):
 class _BalancedSamplerConfig(SamplerConfig):
     balance_by: str | None = None
 
-    _numbers: ClassVar[tuple[str, ...]] = ()
-
     def __post_init__(self) -> None:
         # The sampler checks its settings too, but it is made only after the data was prepared, which may take hours.
         checked_num_samples(getattr(self, "num_samples", None), 1)
-        for name in self._numbers:
-            if getattr(self, name) is not None:
-                checked_setting(name, getattr(self, name))
+        for name in ("exponent", "empty_share", "repeat_thresh", "beta"):
+            value = getattr(self, name, None)
+            if value is not None:
+                checked_setting(name, value)
 
     def _labels(self, table: AnnotationTable) -> Any:
         """Return the labels of each image; ValueError if no object has a value of the attribute to balance."""
@@ -106,8 +105,6 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
     num_samples: int | None = None
     replacement: bool = True
 
-    _numbers = ("exponent",)
-
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("reduce", self.reduce, Reduce)
@@ -134,8 +131,6 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
     exponent: float = 1.0
     num_samples: int | None = None
     empty_share: float | None = None
-
-    _numbers = ("exponent", "empty_share")
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
@@ -175,8 +170,6 @@ class RepeatFactorSamplerConfig(_BalancedSamplerConfig):
 
     repeat_thresh: float = 0.001
 
-    _numbers = ("repeat_thresh",)
-
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         return RepeatFactorSampler(repeat_factors(self._labels(table), repeat_thresh=self.repeat_thresh))
@@ -196,8 +189,6 @@ class EffectiveNumberSamplerConfig(_BalancedSamplerConfig):
     beta: float = 0.999
     num_samples: int | None = None
     replacement: bool = True
-
-    _numbers = ("beta",)
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""

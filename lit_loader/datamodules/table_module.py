@@ -43,8 +43,9 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 
 
 class _Samples(NamedTuple):
-    """Table of samples, with the numbers of objects (or images) and crowd regions that were left out."""
+    """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out."""
 
+    name: str
     table: AnnotationTable
     num_left_out: int
     num_crowd: int
@@ -365,7 +366,9 @@ class TableDataModule(LoaderDataModule):
             crowds = [int(table.crowd.sum()) for table in tables]
             tables = [table.without_crowds() for table in tables]
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
-        stage_samples = [_Samples(*samples, num_crowd) for samples, num_crowd in zip(selected, crowds, strict=True)]
+        names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
+        parts = zip(names, selected, crowds, strict=True)
+        stage_samples = [_Samples(name, *samples, num_crowd) for name, samples, num_crowd in parts]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
         for samples in stage_samples:
@@ -490,18 +493,12 @@ class TableDataModule(LoaderDataModule):
         labels = dict.fromkeys([self.label_attribute, *attributes, *filter(None, balanced)])
         summaries = []
         for stage in stages:
-            sets = self._open_samples(stage)
-            for number, samples in enumerate(sets):
+            for samples in self._open_samples(stage):
                 sampler = self._sampler(samples.table, stage)
+                left_out = {"num_left_out": samples.num_left_out, "num_crowd": samples.num_crowd}
                 summaries += [
                     SetSummary.of(
-                        stage if len(sets) == 1 else f"{stage}/{number}",
-                        samples.table,
-                        sampler,
-                        by=label,
-                        distinct=self.counts_images,
-                        num_left_out=samples.num_left_out,
-                        num_crowd=samples.num_crowd,
+                        samples.name, samples.table, sampler, by=label, distinct=self.counts_images, **left_out
                     )
                     for label in labels
                 ]
@@ -512,11 +509,7 @@ class TableDataModule(LoaderDataModule):
 
         Image files are opened only if a file of another set has the same size.
         """
-        sets: dict[str, AnnotationTable] = {}
-        for stage in STAGES[:3]:
-            tables = self.tables(stage)
-            names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
-            sets.update(zip(names, tables, strict=True))
+        sets = {samples.name: samples.table for stage in STAGES[:3] for samples in self._open_samples(stage)}
         return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
 
     def first_batch(self, stage: Stage) -> Any:
