@@ -99,4 +99,4 @@ class DetectionDataModule(TableDataModule):
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        return self.draw_targets(batch, first_label=self.first_label, **drawing)
+        return self.draw_targets(batch, **drawing)

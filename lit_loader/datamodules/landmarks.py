@@ -13,7 +13,7 @@ from lit_loader.datasets import DetectionDataset, LandmarkDataset, SampleTable, 
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.errors import SettingError
 from lit_loader.transforms import detection_transforms, landmark_transforms
-from lit_loader.types import FIRST_LABEL, CollateFn
+from lit_loader.types import CollateFn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -96,7 +96,7 @@ class LandmarkDataModule(TableDataModule):
             # select_samples() has dropped samples with too few points, and prediction keeps them.
             return LandmarkDataset(table, min_points=0, **settings)
         # A prediction set without points has no landmarks to load. Crops have labels from 0, whole images from 1.
-        first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
+        first_label = 0 if self.sample_unit == "object" else self.first_label
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def summary(self) -> str:
@@ -120,7 +120,7 @@ class LandmarkDataModule(TableDataModule):
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
         if not isinstance(batch, LandmarkBatch):
-            return self.draw_targets(batch, first_label=FIRST_LABEL, **drawing)
+            return self.draw_targets(batch, **drawing)
         values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
         texts = label_texts(batch.labels, self.class_names, attributes=values)
         return draw_points(batch.images, batch.keypoints, batch.visibility, texts=texts, **drawing)

@@ -10,7 +10,6 @@ from torch import Tensor
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes, draw_labels, draw_points, label_texts
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -65,7 +64,7 @@ def draw_found(
         batch_images(batch),
         predictions,
         class_names=names,
-        first_label=getattr(datamodule, "first_label", FIRST_LABEL),
+        first_label=datamodule.first_label,
         attributes=datamodule.attributes,
         truths=_true_targets(batch),
         min_score=min_score,

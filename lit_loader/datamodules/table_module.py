@@ -32,6 +32,7 @@ from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.samplers import SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -67,6 +68,7 @@ class TableDataModule(LoaderDataModule):
         keypoints: True for batches with points.
         wanted_attributes: Names of the attributes of a batch, or ``"all"`` for all attributes of the tables.
         label_attribute: Attribute whose values are the labels, or None for the class.
+        first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
 
     Args:
@@ -113,6 +115,7 @@ class TableDataModule(LoaderDataModule):
     keypoints: bool = False
     wanted_attributes: Sequence[str] | Literal["all"] = ()
     label_attribute: str | None = None
+    first_label: int = FIRST_LABEL
     counts_images: bool = False
 
     def __init__(
@@ -154,13 +157,16 @@ class TableDataModule(LoaderDataModule):
         }
         self._preset = preset
         stage_transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
-        self._transforms: dict[Stage, Transforms] = {}
+        self._transforms: dict[Stage, Transforms] = {
+            stage: self._with_train_keywords(transforms, train_transforms)
+            for stage, transforms in zip(STAGES, stage_transforms, strict=True)
+        }
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
-        self._stages_without_transforms: set[Stage] = set()
-        for stage, transforms in zip(STAGES, stage_transforms, strict=True):
-            self._transforms[stage] = self._with_train_keywords(transforms, train_transforms)
-            if transforms is None and callable(train_transforms):
-                self._stages_without_transforms.add(stage)
+        self._stages_without_transforms = {
+            stage
+            for stage, transforms in zip(STAGES, stage_transforms, strict=True)
+            if transforms is None and callable(train_transforms)
+        }
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
@@ -258,8 +264,8 @@ class TableDataModule(LoaderDataModule):
 
     def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch of whole images with their targets, with further arguments of `draw_boxes`."""
-        names: dict[str, Any] = {"class_names": self.class_names, "attributes": self.attributes}
-        return draw_boxes(batch_images(batch), batch_targets(batch), **names, **drawing)
+        drawing |= {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
+        return draw_boxes(batch_images(batch), batch_targets(batch), **drawing)
 
     # -- data -----------------------------------------------------------------------------------------------
 
@@ -287,8 +293,9 @@ class TableDataModule(LoaderDataModule):
     def attributes(self) -> dict[str, tuple[str, ...]]:
         """Value names of every attribute of a batch."""
         table = self.first_table()
-        names = () if table is None else attribute_names(table, self.wanted_attributes)
-        return {name: table.attributes[name].names for name in names} if table is not None else {}
+        if table is None:
+            return {}
+        return {name: table.attributes[name].names for name in attribute_names(table, self.wanted_attributes)}
 
     def first_table(self, stages: Sequence[Stage] = STAGES) -> AnnotationTable | None:
         """Return the first table of these stages, or None without any."""
