@@ -107,13 +107,11 @@ class Folder:
 
     Attributes:
         root: The folder as a real absolute path.
-        num_listed: Number of folders listed so far.
     """
 
     def __init__(self, root: Path | str) -> None:
         # Resolved once, so that two ways to the same folder share a cached table.
         self.root = Path(root).resolve()
-        self.num_listed = 0
         self._listings: dict[str, _Listing] = {}
 
     def stamp(self, name: str) -> tuple[int, int]:
@@ -298,7 +296,6 @@ class Folder:
     def _list(self, folder: str) -> _Listing:
         listing = _Listing()
         self._listings[folder] = listing
-        self.num_listed += 1
         try:
             state = (self.root / folder).stat()
             listing.inode = (state.st_dev, state.st_ino)

@@ -80,9 +80,9 @@ def test_groups_that_can_be_read_in_two_ways_are_malformed(folder):
         (0, 1, 1): "two rectangles, or two points of one label",
         (0, 2, 1): "points, and objects of several labels; give each its own",
     }.items():
-        given = [(box, point, box | {"label": "dog"})[i] for i in shapes]
+        group = [(box, point, box | {"label": "dog"})[i] for i in shapes]
         with pytest.raises(AnnotationError, match=rf"a\.json: object \d: group_id 1 has {words}"):
-            read(folder(*given))
+            read(folder(*group))
 
 
 def test_points_without_an_object_are_counted_or_objects_by_the_option(folder):
@@ -193,14 +193,14 @@ def test_a_malformed_shape_is_named_and_the_others_are_read(folder, wrong):
         ('{"shapes": [' + "[]," * 600_000 + "[]]}", "more than 1000000 values"),
     ],
 )
-def test_files_that_are_no_labelme_file_are_refused(folder, text, words):
+def test_a_file_that_is_not_labelme_is_refused(folder, text, words):
     with pytest.raises(AnnotationError) as error:
         read(folder(text=text))
     assert words in str(error.value)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
-def test_text_that_is_no_unicode_is_refused_in_every_spelling(folder, encoding):
+def test_lone_surrogates_are_refused_in_every_encoding(folder, encoding):
     root = folder(BOX | {"label": "@"})
     text = (root / "a.json").read_text()
     (root / "a.json").write_bytes(text.replace("@", "\ud800").encode(encoding, "surrogatepass"))
@@ -218,15 +218,8 @@ def test_a_damaged_file_of_many_is_dropped_by_the_policy(folder, monkeypatch):
         read(root, "a.json")
 
 
-def test_sizes_that_are_no_whole_numbers_are_reported_and_read_from_the_image(folder):
+def test_invalid_sizes_are_reported_and_read_from_the_image(folder):
     table = read(folder(BOX, imageWidth="60"))
     assert (table.widths.tolist(), table.report.counts) == ([SIZE[0]], {("bad_size", "unknown"): 1})
     assert read(folder(BOX, imageWidth="60", imageHeight=50.0)).report.count("bad_size", "unknown") == 1
     assert len(read(folder(BOX, imageWidth=None, imageHeight=None)).report) == 0
-
-
-def test_processes_change_nothing(tmp_path):
-    make_labelme(tmp_path)
-    tables = [read(tmp_path, "ann", num_workers=n) for n in (0, 2)]
-    assert tables[0].boxes.tolist() == tables[1].boxes.tolist()
-    assert tables[0].report == tables[1].report

@@ -28,7 +28,7 @@ from lit_loader.annotations.formats.folder import Folder, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import Declared, Rows
 from lit_loader.annotations.formats.text_file import read_lines
-from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, read_schema
+from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, only_child, read_schema
 from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_line, parse_xml
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
@@ -291,13 +291,11 @@ def _read_head(root: Element, path: str) -> _Head:
     if root.tag != "annotation":
         message = f"the root element is <{shorten(root.tag)}>; a VOC file has <annotation>"
         raise AnnotationError(message, path=path, line=1)
-    schemas = root.findall("schema")
     try:
-        if len(schemas) > 1:
-            raise ValueError("the file holds <schema> more than once")
-        declared = read_schema(schemas[0]) if schemas else None
+        schema = only_child(root, "schema")
+        declared = None if schema is None else read_schema(schema)
     except (TypeError, ValueError) as error:
-        line = child_line(path, "schema", len(schemas) - 1)
+        line = child_line(path, "schema", len(root.findall("schema")) - 1)
         raise AnnotationError(shorten(str(error)), path=path, line=line) from None
     unread = [child for child in root if child.tag not in _IN_HEAD and not _is_empty(child)]
     return _Head(

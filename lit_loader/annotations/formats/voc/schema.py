@@ -9,7 +9,7 @@ from xml.etree.ElementTree import Element, SubElement
 from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Declared
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 
-__all__ = ["CORNERS", "checked_name", "read_schema", "schema_element", "written_name", "xml_text"]
+__all__ = ["CORNERS", "checked_name", "only_child", "read_schema", "schema_element", "written_name", "xml_text"]
 
 CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 """Tags of a box, in the order of a table's columns."""
@@ -29,13 +29,11 @@ def read_schema(element: Element) -> Declared:
         for child in element.findall("attribute")
     )
     _distinct((name for name, _ in attributes), "<attribute>")
-    points = element.findall("keypoints")
-    if len(points) > 1:
-        raise ValueError("<schema> holds <keypoints> more than once")
+    keypoints = only_child(element, "keypoints")
     class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
     return Declared(
         class_names=_distinct(class_names, "<class>"),
-        keypoints=_read_keypoints(points[0]) if points else None,
+        keypoints=None if keypoints is None else _read_keypoints(keypoints),
         attributes=attributes,
     )
 
@@ -57,6 +55,14 @@ def schema_element(declared: Declared) -> Element | None:
         for value in values:
             SubElement(attribute, "value").text = written_name(value, f"value of attribute {name!r}")
     return root if len(root) else None
+
+
+def only_child(parent: Element, tag: str) -> Element | None:
+    """Return the child with a tag, or None without one; raise ValueError if there are several."""
+    children = parent.findall(tag)
+    if len(children) > 1:
+        raise ValueError(f"<{parent.tag}> holds <{tag}> more than once")
+    return children[0] if children else None
 
 
 def checked_name(text: str | None, subject: str) -> str:
@@ -95,13 +101,11 @@ def _read_keypoints(element: Element) -> KeypointSchema:
     index_by_name = {name: i for i, name in enumerate(names)}
     for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
         raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
-    normalization_pairs = [_pair(child, index_by_name) for child in element.findall("normalization_pair")]
-    if len(normalization_pairs) > 1:
-        raise ValueError("<keypoints> holds <normalization_pair> more than once")
+    normalization_pair = only_child(element, "normalization_pair")
     return KeypointSchema(
         names=names,
         flip_pairs=tuple(_pair(child, index_by_name) for child in element.findall("mirror")),
-        normalization_pair=normalization_pairs[0] if normalization_pairs else None,
+        normalization_pair=None if normalization_pair is None else _pair(normalization_pair, index_by_name),
     )
 
 
