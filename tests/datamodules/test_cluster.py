@@ -199,13 +199,3 @@ def test_files_that_change_between_two_runs_are_read_again(tmp_path):
     datamodule.setup("fit")
     assert datamodule._open("train") is opened
     assert images_of_a_run() == [2]
-
-
-def test_a_source_holds_its_tables_until_it_is_prepared_again(source, root):
-    looks = [looked_at(root, lambda stage=stage: source.tables(stage)) for stage in ("train", "val", "test")]
-    assert [bool(look["num_files"]) for look in looks] == [True, False, False]
-    (table,) = source.tables("train")
-    key = source.fingerprint()
-    look = looked_at(root, source.prepare)
-    assert look["num_files"] > 0
-    assert (source.fingerprint(), source.tables("train")) == (key, [table])

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-import pickle
-from dataclasses import replace
-
 import lightning
 import numpy as np
 import pytest
@@ -28,11 +24,6 @@ from lit_loader.datamodules import (
 from lit_loader.datasets import VocSource
 from lit_loader.samplers import SequentialSampler
 from tests.support.toys import plain
-
-
-def targets_of(loader):
-    with loader:
-        return [plain(batch[1]) for batch in loader]
 
 
 def images_of(loader):
@@ -113,16 +104,6 @@ def test_batch_size_is_live_for_lightnings_tuner(shapes):
     assert len(datamodule.val_dataloader()) == 2
 
 
-@pytest.mark.parametrize("workers", [{"num_workers": 1}, {"num_workers": 2}, {"num_workers": 4}], ids=str)
-def test_workers_do_not_change_the_batches(shapes, workers):
-    settings = {"batch_size": 8, "train_sampler": ClassBalancedSamplerConfig()}
-    inline = DetectionDataModule(shapes, **settings).train_dataloader()
-    other = DetectionDataModule(shapes, **settings, **workers)
-    with other.train_dataloader() as loader:
-        for a, b in zip(inline, loader, strict=True):
-            assert plain(a) == plain(b)
-
-
 @pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak), "forkserver"])
 def test_start_methods_do_not_change_the_batches(shapes, method):
     settings = {"batch_size": 16, "train_sampler": WeightedSamplerConfig()}
@@ -178,13 +159,6 @@ def test_training_without_a_set_is_an_error(shapes):
         DetectionDataModule(source).train_dataloader()
 
 
-def test_an_unknown_setting_and_one_that_would_do_nothing_are_refused(shapes):
-    with pytest.raises(TypeError, match="batchsize"):
-        DetectionDataModule(shapes, batchsize=3)
-    with pytest.raises(ValueError, match="size_divisor=32"):
-        DetectionDataModule(shapes, size_divisor=32)
-
-
 def test_further_fields_and_the_first_label_are_passed_on(shapes):
     datamodule = DetectionDataModule(shapes, extra_fields=["difficult"], first_label=0)
     _, targets = next(iter(datamodule.train_dataloader()))
@@ -197,16 +171,6 @@ def test_str_makes_no_loaders(shapes, monkeypatch):
     datamodule.setup("fit")
     monkeypatch.setattr(datamodule, "_make_loaders", None)
     assert str(datamodule) == "DetectionDataModule(batch_size=3, num_workers=0, train: [60], val: [20])"
-
-
-def test_copies_and_pickles_give_the_same_batches(shapes):
-    datamodule = DetectionDataModule(shapes, batch_size=8, num_workers=1)
-    loader = datamodule.train_dataloader()
-    next(iterator := iter(loader))
-    for clone in (copy.deepcopy(datamodule), pickle.loads(pickle.dumps(datamodule))):
-        assert targets_of(clone.train_dataloader()) == targets_of(DetectionDataModule(shapes).train_dataloader())
-    del iterator
-    datamodule.teardown()
 
 
 def test_a_sampling_gives_its_sampler(shapes):
@@ -248,14 +212,3 @@ def test_a_set_without_objects_has_a_mix_of_zeros():
         root="/nowhere", image_paths=["0.png", "1.png"], class_names=("a", "b"), offsets=[0, 0, 0], boxes=[], labels=[]
     )
     assert expected_class_mix(table, SequentialSampler(2)).tolist() == [0, 0]
-
-
-def test_a_picture_of_a_batch_is_saved(shapes, tmp_path):
-    figure = DetectionDataModule(shapes, batch_size=5).plot_batch("val", path=tmp_path / "batch.png", max_images=4)
-    assert (tmp_path / "batch.png").stat().st_size > 5000
-    assert len(figure.axes) == 4
-    assert all(axis.images[0].get_array().shape == (432, 432, 3) for axis in figure.axes)
-
-
-def test_another_source_changes_nothing_of_the_first(shapes):
-    assert replace(shapes, seed=1)._voc().root != shapes._voc().root

@@ -127,7 +127,7 @@ def _run(
             random=random.Random(f"{seed}.{number}"),
         )
         with damage:
-            mutation(damage)
+            damage.apply(mutation)
             description = f"round {number}, {mutation.__name__} of {damage.said}"
             connection.send(description)
             _round(read, root, watch, result, description, max_seconds)
