@@ -101,6 +101,7 @@ def _dataset_list(name: str, argument: Any) -> list[Dataset[Any]]:
     # Lightning takes a mapping of loaders for training, but there is one training set here.
     if isinstance(argument, Mapping):
         raise TypeError(f"{name} is a {type(argument).__name__}; give a data set or a sequence of data sets")
+    # A data set may be iterable too, so only these two types are taken for sequences of data sets.
     datasets = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for dataset in datasets:
         if not _is_stream(dataset) and not hasattr(dataset, "__getitem__"):

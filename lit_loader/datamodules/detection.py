@@ -59,6 +59,7 @@ class DetectionDataModule(TableDataModule):
     ) -> None:
         self._save_arguments(DetectionDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
+        # Made in any case, because it checks both arguments before the data is prepared.
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):
             raise ValueError(

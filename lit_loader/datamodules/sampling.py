@@ -38,7 +38,7 @@ Reduce: TypeAlias = Literal["mean", "max", "sum"]
 
 
 class SamplerConfig(ABC):
-    """Settings of a sampler over the images of a table; weights come from the table, without opening images.
+    """Settings of a sampler over the images of a table; the weights come from annotations, without opening images.
 
     Where a sample is one object, the table has one image row for each object, so the same configs apply.
     """
@@ -73,6 +73,7 @@ class _BalancedSamplerConfig(SamplerConfig):
     def __post_init__(self) -> None:
         # The sampler checks its settings too, but it is made only after the data was prepared, which may take hours.
         checked_num_samples(getattr(self, "num_samples", None), 1)
+        # Each sampler has some of these; None means the sampler's own default.
         for name in ("exponent", "empty_share", "repeat_thresh", "beta"):
             value = getattr(self, name, None)
             if value is not None:
@@ -111,6 +112,7 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        # Called for its check alone: weights are computed per object, from the table.
         self._labels(table)
         weight_by_class = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
         weights = image_weights(table, weight_by_class, by=self.balance_by, reduce=self.reduce)

@@ -74,6 +74,7 @@ class SetSummary:
         """
         class_names = table.labels_of(by)[1]
         _, labels = _delivered_labels(table, by=by, distinct=distinct)
+        # An image with three dogs counts once here, and three times in `labels`.
         labels_by_image = image_labels(table, by=by)
         sampler = SequentialSampler(table.num_images) if sampler is None else sampler
         return cls(
@@ -119,6 +120,7 @@ def expected_class_mix(
         float64 ``(num_classes,)`` that sums to 1 (zeros without labels), or None if the sampler is not lit_loader's or
         the expectation has no closed form (weighted without replacement).
     """
+    # Another sampler can be counted only by drawing from it, which would change its next epoch.
     if not isinstance(sampler, OrderSampler):
         return None
     try:
@@ -175,4 +177,5 @@ def summary_table(summaries: list[SetSummary]) -> str:
 
 def _cell(name: str) -> str:
     """Return a name from a file as one line of text without control characters."""
+    # A terminal would obey control characters, and a line break would tear the table apart.
     return printable(name).replace("\n", "\\n")

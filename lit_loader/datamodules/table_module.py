@@ -162,11 +162,8 @@ class TableDataModule(LoaderDataModule):
             for stage, transforms in zip(STAGES, stage_transforms, strict=True)
         }
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
-        self._stages_without_transforms = {
-            stage
-            for stage, transforms in zip(STAGES, stage_transforms, strict=True)
-            if transforms is None and callable(train_transforms)
-        }
+        missing = [stage for stage, transforms in zip(STAGES, stage_transforms, strict=True) if transforms is None]
+        self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}

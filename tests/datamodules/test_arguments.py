@@ -17,7 +17,6 @@ from lit_loader.datamodules import (
     WorkerSettings,
 )
 from lit_loader.datasets import VocSource
-from lit_loader.images import ImageReading
 from lit_loader.transforms import RandomHorizontalFlip
 from tests.support.drawn_set import DrawnSource, draw_set
 
@@ -90,12 +89,6 @@ def test_num_workers_overrides_the_worker_settings(shapes, kind):
     assert datamodule.workers == WorkerSettings(num_workers=1, timeout=9.0)
 
 
-@pytest.mark.parametrize("kind", [dict, ImageReading])
-def test_reading_reaches_the_data_set(shapes, kind):
-    datamodule = DetectionDataModule(shapes, reading=kind(decode="fast", max_pixels=10_000))
-    assert datamodule.val_dataloader().dataset.reading == ImageReading(decode="fast", max_pixels=10_000)
-
-
 @pytest.mark.parametrize("keywords", [{"hflip": 1.0, "flip_pairs": []}, {"hflip": 1.0, "flip_pairs": [[0, 1]]}])
 def test_points_without_known_pairs_flip_as_the_error_says(tmp_path, keywords):
     source = DrawnSource(train=draw_set(tmp_path, num_images=6, flip_pairs=[]))
@@ -149,7 +142,7 @@ def test_the_shipped_multi_task_config_flips_what_has_no_points(tmp_path, keypoi
 
 
 def test_data_sets_of_the_stages_are_attributes(shapes):
-    root = shapes._voc().root
+    root = shapes.tables("train")[0].root
     datamodule = DetectionDataModule(VocSource(root=root, val=["val", "test"], predict=[], progress=False))
     with pytest.raises(RuntimeError, match=r"train_dataset is not open yet; call setup\('fit'\) first"):
         _ = datamodule.train_dataset

@@ -8,7 +8,7 @@ from PIL import Image
 
 from lit_loader.collate import ClassificationBatch
 from lit_loader.datamodules import ClassBalancedSamplerConfig, ClassificationDataModule, WeightedSamplerConfig
-from lit_loader.datasets import FormatSource, VocSource
+from lit_loader.datasets import FormatSource
 from tests.support.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
 
 
@@ -95,16 +95,6 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, settings):
     assert len(titles) == 3
     assert set(titles) <= {*CLASSES, "none", "common, rare", "common, pointless", "rare, pointless"}
     assert titles[0]
-
-
-def test_crops_of_a_real_detection_set(shared_data, tmp_path):
-    source = VocSource(root=str(shared_data / "bccd" / "BCCD"), cache_dir=str(tmp_path), progress=False)
-    datamodule = ClassificationDataModule(
-        source, sample_unit="object", batch_size=16, train_sampler=ClassBalancedSamplerConfig(num_samples=16)
-    )
-    batch = datamodule.first_batch("train")
-    assert batch.images.shape == (16, 3, 224, 224)
-    assert torch.bincount(batch.labels, minlength=3).tolist() == pytest.approx([16 / 3] * 3, abs=1)
 
 
 def test_the_summary_names_copies_of_training_images_in_other_sets(tmp_path):

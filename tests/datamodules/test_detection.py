@@ -16,7 +16,6 @@ from lit_loader.collate import PaddedBatch
 from lit_loader.datamodules import (
     ClassBalancedSamplerConfig,
     RandomSamplerConfig,
-    SequentialSamplerConfig,
     WeightedSamplerConfig,
     WorkerSettings,
     expected_class_mix,
@@ -144,7 +143,7 @@ def test_setup_is_idempotent_and_opens_only_its_stage(shapes, monkeypatch):
 
 
 def test_several_validation_and_test_sets_come_as_lists(shapes):
-    root = shapes._voc().root
+    root = shapes.tables("train")[0].root
     source = VocSource(root=root, val=["val", "train"], test=["val", "test"], predict=[], progress=False)
     datamodule = DetectionDataModule(source, batch_size=10)
     assert [len(loader) for loader in datamodule.val_dataloader()] == [2, 6]
@@ -154,7 +153,7 @@ def test_several_validation_and_test_sets_come_as_lists(shapes):
 
 
 def test_training_without_a_set_is_an_error(shapes):
-    source = VocSource(root=shapes._voc().root, train=None, progress=False)
+    source = VocSource(root=shapes.tables("train")[0].root, train=None, progress=False)
     with pytest.raises(ValueError, match="needs one data set, and DetectionDataModule has 0"):
         DetectionDataModule(source).train_dataloader()
 
@@ -173,19 +172,15 @@ def test_str_makes_no_loaders(shapes, monkeypatch):
     assert str(datamodule) == "DetectionDataModule(batch_size=3, num_workers=0, train: [60], val: [20])"
 
 
-def test_a_sampling_gives_its_sampler(shapes):
+def test_sampler_configs_pass_their_settings(shapes):
     (table,) = shapes.tables("train")
-    assert len(SequentialSamplerConfig().make_sampler(table)) == 60
     weighted = WeightedSamplerConfig(exponent=0.5, reduce="max", num_samples=7, replacement=False).make_sampler(table)
     assert isinstance(weighted, WeightedRandomSampler)
     assert (len(weighted), weighted.replacement) == (7, False)
-    plainly = WeightedSamplerConfig().make_sampler(table)
-    for other in (
-        WeightedSamplerConfig(exponent=0.5),
-        WeightedSamplerConfig(reduce="max"),
-        WeightedSamplerConfig(reduce="sum"),
-    ):
-        assert not np.allclose(other.make_sampler(table).expected_visits(), plainly.expected_visits())
+    default = WeightedSamplerConfig().make_sampler(table)
+    for settings in ({"exponent": 0.5}, {"reduce": "max"}, {"reduce": "sum"}):
+        other = WeightedSamplerConfig(**settings).make_sampler(table)
+        assert not np.allclose(other.expected_visits(), default.expected_visits())
     balanced = ClassBalancedSamplerConfig(exponent=0.5, num_samples=40, empty_share=0.0).make_sampler(table)
     assert (balanced.exponent, len(balanced), balanced.empty_share) == (0.5, 40, 0.0)
 

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from lit_loader.collate import LandmarkBatch, MultiTaskBatch
-from lit_loader.datamodules import LandmarkDataModule, WeightedSamplerConfig
+from lit_loader.datamodules import LandmarkDataModule
 from lit_loader.recipes import LandmarkTask
-from lit_loader.transforms import landmark_transforms
 from tests.support.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
 
@@ -91,18 +90,6 @@ def test_the_table_gives_the_flip_pairs(source):
         assert torch.allclose(wrong["keypoints"][0, :2], expected[:2], atol=1e-4)
 
 
-def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(source):
-    shared = LandmarkDataModule(source, batch_size=2, train_transforms={"size": 24, "rotation": 30})
-    assert shared.first_batch("val").images.shape[-1] == 24
-    mixed = LandmarkDataModule(
-        source, batch_size=2, train_transforms=landmark_transforms(True, size=24, hflip=0), test_transforms={"size": 40}
-    )
-    assert mixed.first_batch("train").images.shape[-1] == 24
-    with pytest.warns(UserWarning, match="first image of val 24x24 .* make it 256x256"):
-        assert mixed.first_batch("val").images.shape[-1] == 256
-    assert mixed.first_batch("test").images.shape[-1] == 40
-
-
 def test_missing_points_and_attributes_are_refused(source, tmp_path):
     with pytest.raises(ValueError, match=r"min_points=4 must be in \[0, 3\]"):
         LandmarkDataModule(source, min_points=4).train_dataloader()
@@ -111,17 +98,6 @@ def test_missing_points_and_attributes_are_refused(source, tmp_path):
     bare = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     with pytest.raises(ValueError, match="no object of AnnotationTable"):
         LandmarkDataModule(DrawnSource(train=draw_set(tmp_path, **bare))).train_dataloader()
-
-
-def test_samples_of_rare_objects_come_more_often(source):
-    sampling = WeightedSamplerConfig(num_samples=400)
-    datamodule = LandmarkDataModule(source, batch_size=50, train_sampler=sampling)
-    train = datamodule.summaries()[0]
-    assert train.expected_mix[1] == pytest.approx(0.5)
-    assert train.natural_mix[1] < 0.4
-    with datamodule.train_dataloader() as loader:
-        labels = torch.cat([batch.labels for batch in loader])
-    assert abs(float((labels == 1).float().mean()) - 0.5) < 0.15
 
 
 @pytest.mark.parametrize("sample_unit", ["object", "image"])

@@ -108,13 +108,6 @@ def test_an_image_with_several_labels_is_predicted_without_one(train):
     assert 0 < sum(several) < 12
 
 
-def test_training_on_a_set_without_points_is_still_refused(bare):
-    for kind in (LandmarkDataModule, MultiTaskDataModule):
-        for stage in ("train", "val", "test"):
-            with pytest.raises(ValueError, match=r"no object of .* has points"):
-                kind(DrawnSource(**{stage: bare})).setup(None)
-
-
 def test_values_of_the_attribute_that_labels_must_be_numbered_alike(tmp_path, train):
     ids = np.zeros(train.num_objects, dtype=np.int64)
     names = tuple(reversed(FINISHES))

@@ -123,7 +123,7 @@ def test_a_stage_that_does_not_exist_is_refused(shapes):
 
 
 def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
-    source = VocSource(root=shapes._voc().root, val=["val", "train"], progress=False)
+    source = VocSource(root=shapes.tables("train")[0].root, val=["val", "train"], progress=False)
     custom = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
     with pytest.raises(ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*SamplerConfig"):
         custom.val_dataloader()
@@ -164,6 +164,6 @@ def test_columns_and_stages_without_a_batch_cannot_be_plotted(shapes):
         DetectionDataModule(shapes, collate_fn=lambda batch: ([], {"boxes": [], "labels": []})).plot_batch()
     with pytest.raises(ValueError, match=r"60 samples with batch_size=61.*drop_last=True; lower batch_size"):
         DetectionDataModule(shapes, batch_size=61, drop_last=True).plot_batch()
-    source = VocSource(root=shapes._voc().root, test=None, progress=False)
+    source = VocSource(root=shapes.tables("train")[0].root, test=None, progress=False)
     with pytest.raises(ValueError, match="stage='test' gives no batch"):
         DetectionDataModule(source).plot_batch("test")

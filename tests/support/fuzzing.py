@@ -128,7 +128,7 @@ def _run(
         )
         with damage:
             damage.apply(mutation)
-            description = f"round {number}, {mutation.__name__} of {damage.said}"
+            description = f"round {number}, {mutation.__name__} of {damage.file_names}"
             connection.send(description)
             _round(read, root, watch, result, description, max_seconds)
     connection.send(result)
@@ -137,7 +137,7 @@ def _run(
 def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, description: str, max_seconds: float) -> None:
     # Forgets the peak of earlier rounds.
     Path("/proc/self/clear_refs").write_text("5")
-    before = _status("VmRSS")
+    start_bytes = _status("VmRSS")
     start = time.process_time()
     watch.strangers.clear()
     watch.is_on = True
@@ -155,7 +155,7 @@ def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, descriptio
     finally:
         watch.is_on = False
     seconds = time.process_time() - start
-    growth = _status("VmHWM") - before
+    growth = _status("VmHWM") - start_bytes
     if seconds > max_seconds:
         result.failures.append(f"{description}: took {seconds:.1f} s")
     if growth > MAX_GROWTH:
@@ -165,7 +165,7 @@ def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, descriptio
 
 
 class _Watch:
-    """An audit hook that notes what is opened or listed outside some folders, by its real path."""
+    """Audit hook that records the real paths of files and folders opened or listed outside some folders."""
 
     def __init__(self, *folders: Path) -> None:
         code = [Path(lit_loader.__file__).parents[1], sys.prefix, sys.base_prefix, os.__file__]

@@ -50,7 +50,7 @@ class Damage:
         names: The annotation files.
         images: The images.
         random: Generator of all choices.
-        said: Names of the damaged files, for the description.
+        file_names: Names of the damaged files, for the description.
     """
 
     root: Path
@@ -59,7 +59,7 @@ class Damage:
     names: Sequence[str]
     images: Sequence[str]
     random: random.Random
-    said: str = ""
+    file_names: str = ""
     _sound: dict[str, bytes] = field(default_factory=dict)
     _links: list[Path] = field(default_factory=list)
 
@@ -79,7 +79,7 @@ class Damage:
     def pick(self, names: Sequence[str]) -> tuple[Path, bytes]:
         """Choose a file to damage and remember its content."""
         name = self.random.choice(names)
-        self.said += f" {name}"
+        self.file_names += f" {name}"
         data = self._sound[name] = (self.root / name).read_bytes()
         return self.root / name, data
 
@@ -197,7 +197,7 @@ def damaged_image(damage: Damage) -> None:
 def _replace(damage: Damage, path: Path, other: str) -> None:
     path.unlink()
     kind = damage.random.choice(["link", "relative link", "circle", "folder", "pipe", "nothing"])
-    damage.said += f" by a {kind}"
+    damage.file_names += f" by a {kind}"
     if kind == "link":
         path.symlink_to(damage.elsewhere / other)
     elif kind == "relative link":
@@ -217,6 +217,6 @@ EDITS = (
 """Functions of a file's bytes and a random generator that return other bytes."""
 
 REPLACEMENTS = (other_kind_of_file, other_kind_of_image, damaged_image)
-"""Functions of a `Damage` that change what is at the name of a file."""
+"""Functions of a `Damage` that put something else at the name of a file."""
 
 MUTATIONS = (*EDITS, *REPLACEMENTS)

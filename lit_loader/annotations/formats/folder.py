@@ -95,8 +95,8 @@ class _Listing:
     def image_extensions(self) -> list[str]:
         """Extensions of the images in the folder, in upper and lower case, in the order of `IMAGE_EXTENSIONS`."""
         extensions = {name[name.rfind(".") :] for name in self.files}
-        known = [extension for extension in extensions if extension.lower() in IMAGE_EXTENSIONS]
-        return sorted(known, key=lambda extension: (IMAGE_EXTENSIONS.index(extension.lower()), extension))
+        image_extensions = [extension for extension in extensions if extension.lower() in IMAGE_EXTENSIONS]
+        return sorted(image_extensions, key=lambda extension: (IMAGE_EXTENSIONS.index(extension.lower()), extension))
 
 
 class Folder:
@@ -171,6 +171,7 @@ class Folder:
         """
         if not self.is_folder(folder):
             return
+        # A link to a parent would make an endless tree.
         parents = (self.root / path for path in PurePosixPath(folder).parents)
         visited = {(state.st_dev, state.st_ino) for state in map(os.stat, parents)}
         # A stack, because folders may be nested deeper than Python's recursion limit.
@@ -200,6 +201,7 @@ class Folder:
         # A pattern may contain "[", so existing files and folders are tried first.
         if self.is_folder(name):
             paths = [_join(name, file) for file in self.files(name)]
+        # Asked from the disk: listing the folder of one file would take long in a folder of a million.
         elif name.endswith(ending) and (self.root / name).is_file():
             return [name]
         else:

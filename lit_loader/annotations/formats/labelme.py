@@ -107,6 +107,7 @@ class LabelmeReader(Reader):
             name = shape["label"] if shape["group_id"] is not None else shape["index"]
             key = shape["group_id"], None if shape["shape_type"] == "point" else name
             groups.setdefault(key, []).append(shape)
+        # Points belong to the group's object if it has exactly one.
         num_objects = Counter(group for group, name in groups if None not in (group, name))
         for (group, name), members in groups.items():
             if name is not None:
@@ -122,6 +123,7 @@ class LabelmeReader(Reader):
 
     def _image(self, rows: Rows, unit: str, document: Mapping[str, Any]) -> int:
         """Add the image that ``imagePath`` names, or the embedded image if that file does not exist."""
+        # LabelMe on Windows writes backslashes.
         path = document["imagePath"].replace("\\", "/")
         if self.image_dir is not None:
             path = posixpath.join(self.image_dir, posixpath.basename(path))
@@ -133,6 +135,7 @@ class LabelmeReader(Reader):
         # A side that is not a whole number becomes -1, which is reported as a bad size.
         sides = (document.get("imageWidth"), document.get("imageHeight"))
         width, height = (side if type(side) is int else 0 if side is None else -1 for side in sides)
+        # The id stays the image's own path, so that sets with and without embedded images have the same ids.
         image_id = path
         if document.get("imageData") and not os.path.isfile(rows.root / path):  # noqa: PTH113 # Path.is_file may raise
             path = unit
@@ -148,11 +151,13 @@ class LabelmeReader(Reader):
             message = f"group_id {first['group_id']!r} has two rectangles, or two points of one label"
             rows.malformed(f"{message}; give each object its own", index=first["index"])
             return
+        # A flag of an object of several polygons is set if one of them sets it.
         flags: dict[str, bool] = {}
         for shape in shapes:
             for name, is_set in (*shape["flags"].items(), ("difficult", shape["difficult"])):
                 flags[name] = is_set or flags.get(name, False)
         object_flags: dict[str, Any] = {name: flags.pop(name, False) for name in _FLAGS}
+        # Two opposite corners of a rectangle may come in any order, so the extremes are taken.
         xs, ys = zip(*chain(*(rectangles or polygons)), strict=True) if shapes else ((), ())
         rows.object(
             image,
@@ -171,6 +176,7 @@ def _valid_shapes(rows: Rows, entries: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the shapes that can be read, with their position and default values, and report the others."""
     for index, entry in enumerate(entries):
         stated = {key: value for key, value in entry.items() if value is not None} if isinstance(entry, dict) else {}
+        # LabelMe writes null for an unknown value, which means the same as an omitted key.
         shape = {**_SHAPE_DEFAULTS, **stated, "index": index}
         kind = shape["shape_type"]
         if isinstance(kind, str) and kind not in _NUM_POINTS:

@@ -124,6 +124,7 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
     option_fields = format_options(kind)
     hints = get_type_hints(kind)
     for name, value in options.items():
+        # Unknown names first: a misspelt option is unknown, and would also be missing below.
         if name not in option_fields:
             raise ValueError(
                 f"format {kind.format!r} has no option {name!r}; {_suggestion(name, option_fields, 'its options')}"
@@ -199,6 +200,7 @@ def policy_text() -> str:
     hints = get_type_hints(ReadPolicy)
     lines = []
     for field in fields(ReadPolicy):
+        # The default is named apart, so it is left out of the alternatives.
         actions = [action for action in get_args(hints[field.name]) if action != field.default]
         lines.append(f"{field.name}={field.default} (or {', '.join(actions)})")
     return "\n".join(lines)
@@ -226,6 +228,7 @@ def _all(base: Any) -> dict[str, Any]:
 
 def _shipped_and_registered(base: Any) -> dict[str, Any]:
     """Return the classes of one kind by format, without entry points."""
+    # A registered class has priority, so that a program can register its class again.
     registered = {format: kind for (kind_base, format), kind in _registered.items() if kind_base is base}
     return {kind.format: kind for kind in _shipped(base)} | registered
 
@@ -242,6 +245,7 @@ def _shipped(base: Any) -> list[Any]:
         if isinstance(kind, type) and issubclass(kind, base)
         # A class that a module imports belongs to the module, or the subpackage, that defines it.
         if f"{kind.__module__}.".startswith(f"{module.__name__}.")
+        # Base classes that several formats share.
         if not isabstract(kind)
     ]
 

@@ -153,17 +153,6 @@ def test_cache_notices_new_images_classes_and_arguments(tmp_path):
     np.testing.assert_array_equal(read(root, **options).class_counts(), [3, 0, 1])
 
 
-BCCD_CELLS = {"train": (429, 42, 30), "val": (149, 10, 8), "test": (96, 3, 6)}  # RBC, Platelets, WBC
-
-
-@pytest.mark.parametrize("split", BCCD_CELLS)
-def test_bccd_cells_counts_equal_their_readme(shared_data, split):
-    names = ["RBC", "Platelets", "WBC"]
-    table = read(shared_data / "bccd_cells_cls", split, class_names=names)
-    assert tuple(table.class_counts().tolist()) == BCCD_CELLS[split]
-    assert (table.boxes[:, 2:] >= 8).all()
-
-
 def test_sign_digits_counts_equal_their_readme_and_sizes_are_upright(shared_data):
     table = read(shared_data / "sign_digits_cls", "Dataset")
     assert table.class_names == tuple("0123456789")
@@ -171,12 +160,3 @@ def test_sign_digits_counts_equal_their_readme_and_sizes_are_upright(shared_data
     phone = list(table.image_paths).index("Dataset/7/IMG_5874.JPG")
     assert (table.widths[phone], table.heights[phone]) == (3024, 3024)
     assert (np.delete(table.widths, phone) == 100).all()
-
-
-def test_the_imagenet_set_has_an_image_in_the_root_and_a_class_folder_in_another(shared_data):
-    root = shared_data / "formats_datumaro/imagenet_dataset"
-    with pytest.raises(AnnotationError, match=r"label_0_2\.jpg"):
-        read(root)
-    table = read(root, malformed="drop")
-    assert (table.class_names, table.class_counts().tolist()) == (("label_0", "label_1"), [1, 2])
-    assert table.report.counts == {("malformed", "drop"): 1}

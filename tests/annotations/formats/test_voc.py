@@ -165,7 +165,7 @@ def test_missing_folders_and_splits_say_what_there_is(three_images):
     three_images.split("val", "a\n")
     with pytest.raises(AnnotationError, match=r"train\.txt: the split file cannot be read; splits found there: val"):
         three_images.read("train")
-    with pytest.raises(AnnotationError, match=r"no folder 'XML'.*annotation_dir"):
+    with pytest.raises(AnnotationError, match=r"the folder 'XML' does not exist.*annotation_dir"):
         three_images.read(annotation_dir="XML")
 
 

@@ -246,7 +246,7 @@ def test_listed_parts_of_schemas_are_compared_and_omitted_parts_are_not(voc, fir
         voc.read()
 
 
-def test_what_the_caller_says_is_not_compared(voc):
+def test_schemas_are_not_compared_if_the_caller_passes_one(voc):
     add_contradicting_schemas(voc)
     assert voc.read(schema={"names": ["s", "q"]}).report.count("schema_mismatch") == 0
     assert voc.read(keypoints=False).report.count("schema_mismatch") == 0

@@ -25,11 +25,11 @@ def document(*parts, head=HEAD, start=""):
     return f"{start}<annotation>{head}\n{''.join(parts)}\n</annotation>\n".encode()
 
 
-def read_everything(root, data, *, whole, **options):
+def read_everything(root, data, *, in_pieces, **options):
     """Everything that a file adds, or the error."""
     (root / "a.xml").write_bytes(data)
     reader = VocReader(**options)
-    if whole:
+    if not in_pieces:
         object.__setattr__(reader, "_parse_pieces", lambda data: None)
     rows = Rows(root, ReadPolicy(malformed="drop"))
     try:
@@ -41,8 +41,8 @@ def read_everything(root, data, *, whole, **options):
 
 
 def assert_the_same(root, data, **options):
-    rows = read_everything(root, data, whole=False, **options)
-    assert rows == read_everything(root, data, whole=True, **options), data
+    rows = read_everything(root, data, in_pieces=True, **options)
+    assert rows == read_everything(root, data, in_pieces=False, **options), data
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The unified VOC format: what is written is read, and what its documentation shows is true."""
+"""The unified VOC format: tables are restored from written files, and the documented example is valid."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ def write_voc(table, root, **options):
 def test_any_table_written_and_read_without_a_further_argument_is_the_same_table(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
     write_voc(table, root)
-    again = read_voc(root, table.split or ".", policy=KEEP)
-    assert_same_table(again, table)
-    write_voc(again, root / "twice")
+    restored = read_voc(root, table.split or ".", policy=KEEP)
+    assert_same_table(restored, table)
+    write_voc(restored, root / "twice")
     for path in (root / "Annotations").iterdir():
         assert (root / "twice/Annotations" / path.name).read_bytes() == path.read_bytes()
 
@@ -54,18 +54,18 @@ def test_every_subset_of_a_written_set_has_the_columns_of_the_whole(tmp_path_fac
         assert set(few.class_names) <= set(table.class_names)
     else:
         assert few.class_names == table.class_names
-    again = few.with_class_names(table.class_names)
-    np.testing.assert_array_equal(again.labels, table.select(rows).labels)
+    restored = few.with_class_names(table.class_names)
+    np.testing.assert_array_equal(restored.labels, table.select(rows).labels)
 
 
 def documented_example() -> str:
     text = (voc_format.__doc__ or "").replace("\r", "")
-    found = re.search(r"\n    <annotation>\n.*?\n    </annotation>\n", text, re.S)
-    assert found
-    return textwrap.dedent(found[0]).strip()
+    example = re.search(r"\n    <annotation>\n.*?\n    </annotation>\n", text, re.S)
+    assert example
+    return textwrap.dedent(example[0]).strip()
 
 
-def test_the_documented_example_is_read_as_its_text_says(voc):
+def test_documented_example_is_read_as_described(voc):
     voc.add("portrait")
     voc.raw("portrait", documented_example())
     table = voc.read(schema_mismatch="raise", bad_size="raise", wrong_filename="raise")
@@ -81,7 +81,7 @@ def test_the_documented_example_is_read_as_its_text_says(voc):
     assert (expression.names, expression.ids.tolist()) == (("calm", "laughing"), [1, -1])
 
 
-def test_the_documented_example_is_what_the_writer_writes(tmp_path):
+def test_writer_writes_the_documented_example(tmp_path):
     (tmp_path / "Annotations").mkdir()
     write_voc_xml(
         tmp_path / "Annotations/portrait.xml",
@@ -108,10 +108,10 @@ def test_the_documented_example_is_what_the_writer_writes(tmp_path):
         return [line for line in lines if not line.startswith("<?")]
 
     written = normal(Path(tmp_path / "Annotations/portrait.xml").read_text())
-    shown = normal(documented_example())
+    documented = normal(documented_example())
     flags = ["<truncated>0</truncated>", "<difficult>0</difficult>", "<occluded>0</occluded>"]
-    second = shown.index("<crowd>1</crowd>")
-    assert written == shown[:second] + flags + shown[second:]  # the example leaves out what is false
+    second = documented.index("<crowd>1</crowd>")
+    assert written == documented[:second] + flags + documented[second:]  # the example omits flags that are not set
 
 
 def test_points_of_a_known_schema_are_not_listed_and_few_digits_are_written(tmp_path):
@@ -143,9 +143,9 @@ def test_a_plain_table_is_written_as_plain_voc(three_images, tmp_path):
 def test_classes_are_listed_only_where_their_order_is_not_that_of_the_objects(three_images, tmp_path):
     table = three_images.read(class_names=["owl", "dog", "cat"])
     write_voc(table, tmp_path)
-    again = read_voc(tmp_path, policy=KEEP)
-    assert again.class_names == ("owl", "dog", "cat")
-    np.testing.assert_array_equal(again.labels, table.labels)
+    restored = read_voc(tmp_path, policy=KEEP)
+    assert restored.class_names == ("owl", "dog", "cat")
+    np.testing.assert_array_equal(restored.labels, table.labels)
     given_names = read_voc(tmp_path, policy=KEEP, class_names=["cat", "dog"])
     assert given_names.class_names == ("cat", "dog")
 
@@ -176,5 +176,5 @@ def test_points_and_attributes_of_many_files_stay_with_their_objects(tmp_path, n
         attributes={"a": Attribute(ids=rng.integers(-1, 3, total), names=("z", "y", "x"))},
     )
     write_voc(table, tmp_path)
-    again = read_voc(tmp_path, policy=KEEP, num_workers=num_workers)
-    assert_same_table(again, table)
+    restored = read_voc(tmp_path, policy=KEEP, num_workers=num_workers)
+    assert_same_table(restored, table)

@@ -88,9 +88,9 @@ def test_ids_of_other_formats_lose_their_extension_and_say_where_the_image_belon
     write_voc(table, tmp_path, image_dir="x/y")
     assert (tmp_path / "Annotations/train/a.b.xml").is_file()
     assert "<filename>a.b.PNG</filename>" in (tmp_path / "Annotations/train/a.b.xml").read_text()
-    again = read_voc(tmp_path, image_dir="x/y", policy=KEEP)
-    assert list(again.image_ids) == ["c", "train/a.b"]
-    assert again.image_paths[1] == "x/y/train/a.b.PNG"
+    restored = read_voc(tmp_path, image_dir="x/y", policy=KEEP)
+    assert list(restored.image_ids) == ["c", "train/a.b"]
+    assert restored.image_paths[1] == "x/y/train/a.b.PNG"
 
 
 def test_an_image_of_two_extensions_is_found_again(tmp_path):
@@ -103,9 +103,9 @@ def test_an_image_of_two_extensions_is_found_again(tmp_path):
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).touch()
     write_voc(table, tmp_path)
-    again = read_voc(tmp_path, policy=KEEP)
-    assert list(again.image_ids) == ["a.jpg", "sub/b.png"]
-    assert list(again.image_paths) == paths
+    restored = read_voc(tmp_path, policy=KEEP)
+    assert list(restored.image_ids) == ["a.jpg", "sub/b.png"]
+    assert list(restored.image_paths) == paths
 
 
 def test_a_set_without_images_is_read_back(tmp_path):

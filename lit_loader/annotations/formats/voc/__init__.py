@@ -70,7 +70,7 @@ may lack ``<bndbox>``: it gets the tight box of its points.
 ``<schema>`` is the same in every file of a set, so that any file, split or subset is read with the same columns
 and without further arguments. It lists the points in order, the pairs that a horizontal flip exchanges
 (``<mirror>``), and the pair whose distance normalizes an error; the attributes in order, with their values in the
-order of the ids; and ``<class>`` names in the order of theirs. The points of a known schema are not listed:
+order of the ids; and ``<class>`` names in the order of the class ids. The points of a known schema are not listed:
 ``<keypoints schema="face_68"/>``. Omitted parts are collected from the objects and sorted. A set without points and
 attributes, whose classes are the sorted names of its objects, is written without ``<schema>``, as plain VOC.
 

@@ -42,7 +42,7 @@ _Unit: TypeAlias = tuple[str, str, tuple[str, str, int | None] | None]
 _Box: TypeAlias = Sequence[float] | None
 _MESSAGES: Final = {
     "duplicate_id": "image {} is listed more than once",
-    "missing_annotation": "there is no XML file for {}",
+    "missing_annotation": "the XML file of image {} does not exist",
 }
 _COLUMNS: Final = tuple(f"{space}{number}" for space in " \t" for number in (-1, 0, 1))
 """Endings of the lines in VOC's split files of a single class."""
@@ -58,6 +58,7 @@ _IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "
 _BOOLEANS: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
 _VISIBILITY: Final = {"0": 0, "1": 1, "2": 2}
 _SPACE: Final = r"[ \t\r\n]*"  # XML's white space; \s would also match a form feed, which XML forbids
+# The pattern also matches texts such as "1e"; float() refuses them, and the file is then parsed as a whole.
 _NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in CORNERS)
 _BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
 _PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII without the markup characters & < >
@@ -103,12 +104,12 @@ class VocReader(Reader):
         """Return the XML files of a split, or for "." all under the annotation folder, sorted by id.
 
         Raises:
-            AnnotationError: If there is no such folder or split.
+            AnnotationError: If the annotation folder or the split does not exist.
             UnsafePathError: If a line leads out of the root.
         """
         top = posixpath.normpath(self.annotation_dir)
         if not folder.is_folder(top):
-            message = f"there is no folder {top!r} in {folder.root}; pass the data set's folder as `root`"
+            message = f"the folder {top!r} does not exist in {folder.root}; pass the data set's folder as `root`"
             raise AnnotationError(f"{message}, or its annotation folder as `annotation_dir`")
         if name == ".":
             return _inputs_of_folder(folder, top)
@@ -120,6 +121,7 @@ class VocReader(Reader):
             listed = ", ".join(names[:20]) or "none"
             raise AnnotationError(f"the split file cannot be read; splits found there: {listed}", path=source)
         units: list[_Unit] = []
+        # Every line is a unit, but a file that two lines name is stamped once.
         xml_by_id: dict[str, str] = {}
         # A look into this set is faster than `Folder.is_file` for each line.
         xml_names = folder.file_names(top) if top != "." else ()
@@ -150,6 +152,7 @@ class VocReader(Reader):
         image_id, xml, problem = unit
         if problem is not None:
             kind, rows.file, line = problem
+            # The problem is known since `inputs`, but reported here, where the policy and the report are.
             action = getattr(rows.policy, kind)
             rows.problem(kind, action, _MESSAGES[kind].format(shorten(repr(image_id))), line=line)
             if action == "empty":
@@ -163,6 +166,7 @@ class VocReader(Reader):
             rows.malformed(error.message, line=error.line)
             return
         declared = head.declared
+        # Points that the schema does not list are a defect of this file, even if points are not read.
         schema_points = None
         if declared is not None:
             points = declared.keypoints if self.keypoints else None
@@ -180,6 +184,7 @@ class VocReader(Reader):
             height=head.height,
         )
         for index, element, box in objects:
+            # Most objects are plain, and a call for each would take longer than adding it.
             if element.is_plain or _may_add(rows, index, element, schema_points):
                 rows.object(number, box=element.box if box is None else box, index=index, **element.fields)
 
@@ -192,6 +197,7 @@ class VocReader(Reader):
         # The pieces have no XML declaration, so their bytes must mean the same without it.
         if not pieces or not (data.isascii() or b"encoding" not in start):
             return None
+        # The last piece also has the end of the file, which belongs to the head.
         pieces[-1], end_tag, tail = pieces[-1].rpartition(b"</object>")
         pieces[-1] += end_tag
         shift = float(self.one_based)
@@ -202,6 +208,7 @@ class VocReader(Reader):
             head = _parse_head(b"%b<filename/>%b<object/>%b" % (prefix, suffix, tail))
             for index, piece in enumerate(pieces):
                 prefix, xmin, ymin, xmax, ymax, suffix = _BOX.split(piece, 1)
+                # The numbers differ from object to object, so the cached text has none.
                 text = b"<object>%b<bndbox/>%b" % (prefix, suffix)
                 element = _parse_object(text, self.keypoints, self.attributes, shift)
                 box = float(xmin) - shift, float(ymin) - shift, float(xmax) - shift, float(ymax) - shift
@@ -276,6 +283,7 @@ def _parse_head(text: bytes) -> _Head:
     if len(text) > _MAX_TEXT_BYTES:
         raise ValueError("too long")  # lru_cache does not keep a call that raises
     root = parse_xml(text, path="")
+    # A comment or CDATA section could hide the placeholder, and a nested element could repeat it.
     for tag in ("filename", "object"):
         if root.find(tag) is None or sum(1 for _ in root.iter(tag)) != 1:
             raise ValueError(f"another <{tag}>")
@@ -295,6 +303,7 @@ def _read_head(root: Element, path: str) -> _Head:
         schema = only_child(root, "schema")
         declared = None if schema is None else read_schema(schema)
     except (TypeError, ValueError) as error:
+        # Of several schemas the last one is the error; of one, the index is 0.
         line = child_line(path, "schema", len(root.findall("schema")) - 1)
         raise AnnotationError(shorten(str(error)), path=path, line=line) from None
     unread = [child for child in root if child.tag not in _IN_HEAD and not _is_empty(child)]
@@ -318,7 +327,7 @@ def _parse_object(text: bytes, keypoints: bool, attributes: bool, shift: float) 
         ValueError: If it has another box, or is malformed, or the text is too long to be cached.
     """
     if len(text) > _MAX_TEXT_BYTES:
-        raise ValueError("too long")
+        raise ValueError("too long")  # not cached either, see `_parse_head`
     element = parse_xml(text, path="")
     if [len(box) for box in element.findall("bndbox")] != [0]:
         raise ValueError("another box")
@@ -345,6 +354,7 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     for name in (*_FLAGS, "crowd"):
         flag = _parse_flag(texts.get(name))
         if flag is None:
+            # Labelling tools write words such as "Unspecified" here, so the policy decides.
             bad_flags.append(f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected")
         elif flag:
             fields[name] = True
@@ -353,6 +363,7 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     if attributes:
         values = _read_attributes(element)
         pose = texts.get("pose", "")
+        # VOC writes "Unspecified" for most objects. An attribute of the same name has priority over the pose.
         if pose.lower() not in ("", "unspecified") and values.setdefault("pose", pose) != pose:
             not_read.append("<pose> of an <object>")
         fields["attributes"] = values
@@ -418,6 +429,7 @@ def _read_points(element: Element) -> dict[str, tuple[float, float, int]]:
         if visibility:  # the coordinates of an absent point have no meaning, and are often empty
             x, y = (_number(point.get(axis, ""), f"{axis} of the point {name!r}") for axis in "xy")
             points[name] = (x, y, visibility)
+    # Sorted, so that objects with the same points in another order share one tuple of names.
     return {name: point for name, point in sorted(points.items()) if point[2]}
 
 

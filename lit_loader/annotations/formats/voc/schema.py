@@ -28,6 +28,7 @@ def read_schema(element: Element) -> Declared:
         )
         for child in element.findall("attribute")
     )
+    # A repeated attribute would lose its first list of values.
     _distinct((name for name, _ in attributes), "<attribute>")
     keypoints = only_child(element, "keypoints")
     class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
@@ -54,6 +55,7 @@ def schema_element(declared: Declared) -> Element | None:
         SubElement(attribute, "name").text = written_name(name, "attribute")
         for value in values:
             SubElement(attribute, "value").text = written_name(value, f"value of attribute {name!r}")
+    # Without names the file is plain VOC.
     return root if len(root) else None
 
 
@@ -68,6 +70,7 @@ def only_child(parent: Element, tag: str) -> Element | None:
 def checked_name(text: str | None, subject: str) -> str:
     """Return a name without surrounding space; raise ValueError if it is empty or too long."""
     name = (text or "").strip()
+    # Names come from untrusted files, so the limit bounds their memory.
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise ValueError(f"{subject} has {len(name)} characters; 1 to {MAX_NAME_CHARS} expected")
     return name
@@ -91,6 +94,7 @@ def xml_text(text: str, subject: str) -> str:
 
 def _read_keypoints(element: Element) -> KeypointSchema:
     schema_name = element.get("schema")
+    # A reference to a known schema, which writers use instead of listing 68 points in every file.
     if schema_name is not None:
         if schema_name not in KEYPOINT_SCHEMAS:
             listed = ", ".join(sorted(KEYPOINT_SCHEMAS))
@@ -99,6 +103,7 @@ def _read_keypoints(element: Element) -> KeypointSchema:
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _distinct(points, "<point>")
     index_by_name = {name: i for i, name in enumerate(names)}
+    # An unknown element may be a misspelt <mirror>, without which flips would swap no points.
     for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
         raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
     normalization_pair = only_child(element, "normalization_pair")

@@ -41,7 +41,7 @@ class VocWriter(Writer):
         """Return the parts of a table that VOC cannot hold."""
         losses = lost(table, "masks", "numbers", "places", "sizes")
         if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
-            losses.append("names of classes, points and attributes, since there is no image to write them for")
+            losses.append("names of classes, points and attributes, because without images no file can list them")
         return losses
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
@@ -53,6 +53,7 @@ class VocWriter(Writer):
         """
         if table.split not in (None, name):
             raise ValueError(f"name={name!r} must be the table's split, {table.split!r}")
+        # All ids and folders are checked before the first file is written.
         image_paths = voc_image_paths(table, image_dir=self.image_dir)
         ids = _image_ids(table)
         folder = root / check_relative(self.annotation_dir)
@@ -61,6 +62,7 @@ class VocWriter(Writer):
         labels = np.flatnonzero(table.class_counts()).tolist()
         used_names = sorted(table.class_names[label] for label in labels)
         is_plain = tuple(used_names) == table.class_names and table.keypoints is None and not table.attributes
+        # The reader sorts the classes of plain VOC by name, so only another order must be listed.
         declared = Declared(
             class_names=() if is_plain else table.class_names,
             keypoints=table.keypoint_schema,
@@ -75,6 +77,7 @@ class VocWriter(Writer):
         if name != ".":
             lines = "".join(f"{image_id}\n" for image_id in ids)
             split_file.parent.mkdir(parents=True, exist_ok=True)
+            # File names may have bytes that are not UTF-8, which Python holds as surrogates.
             split_file.write_bytes(lines.encode("utf-8", "surrogateescape"))
 
 
@@ -109,6 +112,7 @@ def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename:
     root = Element("annotation")
     SubElement(root, "folder").text = xml_text(path.parent.name, "<folder>")
     SubElement(root, "filename").text = xml_text(filename, "<filename>")
+    # A size of 0 is unknown; without <size> the reader takes it from the image.
     width = int(table.widths[image])
     height = int(table.heights[image])
     if width and height:
@@ -170,6 +174,7 @@ def _image_ids(table: AnnotationTable) -> list[str]:
         is_stem = f"/{path}".removesuffix(ending).endswith(f"/{table_id}")
         stem = table_id if is_stem else table_id.removesuffix(ending)
         image_id = stem if stem and not stem.endswith("/") else table_id
+        # A reader strips the lines of a split, and ignores hidden files and folders.
         parts = check_relative(image_id).split("/")
         is_line = image_id == image_id.strip() and "\n" not in image_id
         if not is_line or any(part == "" or part.startswith(".") for part in parts):
