@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from functools import partial
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from lit_loader import DetectionDataModule
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.transforms import NormalizeBatch
 from tests.support.lightning_ranks import trainer as lightning_trainer
-from tests.support.recording_model import RecordingModel
+from tests.support.recording_model import RecordingModel, stub_trainer
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -94,21 +93,10 @@ def test_each_stage_has_its_own_transforms(shapes):
     assert seen == {"batch_transforms": {"train"}, "eval_batch_transforms": {"val", "test", "predict"}}
 
 
-def fake_trainer(*, rank=0, epoch=0, batch=0, device="cpu"):
-    progress = SimpleNamespace(current=SimpleNamespace(ready=batch))
-    return SimpleNamespace(
-        training=True,
-        strategy=SimpleNamespace(root_device=torch.device(device)),
-        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
-        global_rank=rank,
-        current_epoch=epoch,
-    )
-
-
 @pytest.mark.parametrize("other", [{"rank": 1}, {"epoch": 1}, {"batch": 1}])
 def test_ranks_epochs_and_batches_draw_apart(other):
     def drawn(**place):
-        return apply_to_batch(draw, ([],), fake_trainer(**place), seed=1, dataloader_idx=0)[0]
+        return apply_to_batch(draw, ([],), stub_trainer(**place), seed=1, dataloader_idx=0)[0]
 
     assert drawn() == drawn()
     assert drawn() != drawn(**other)
@@ -119,7 +107,7 @@ def test_a_module_is_moved_to_the_device_once():
     moves = []
     module.to = lambda device: moves.append(device) or nn.Module.to(module.to_empty(device="cpu"), device)
     for _ in range(2):
-        apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
+        apply_to_batch(module, torch.ones(2, 3, 4, 4), stub_trainer(), seed=1, dataloader_idx=0)
     assert moves == [torch.device("cpu")]
 
 
@@ -127,9 +115,9 @@ def test_a_module_that_validation_moves_to_the_device_can_be_changed_in_training
     module = nn.BatchNorm2d(3, device="meta")
     module.to = lambda device: module.to_empty(device=device)
     with torch.inference_mode():
-        apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
+        apply_to_batch(module, torch.ones(2, 3, 4, 4), stub_trainer(), seed=1, dataloader_idx=0)
     count = int(module.num_batches_tracked)
-    apply_to_batch(module, torch.ones(2, 3, 4, 4), fake_trainer(), seed=1, dataloader_idx=0)
+    apply_to_batch(module, torch.ones(2, 3, 4, 4), stub_trainer(), seed=1, dataloader_idx=0)
     assert int(module.num_batches_tracked) == count + 1
 
 
@@ -143,7 +131,7 @@ def test_a_whole_batch_is_flipped_boxes_and_all_by_torchvision(shapes):
         shapes, batch_size=4, images="stack", batch_transforms=v2.RandomHorizontalFlip(1.0)
     )
     batch = datamodule.first_batch("train")
-    datamodule.trainer = fake_trainer()
+    datamodule.trainer = stub_trainer()
     transformed = datamodule.on_after_batch_transfer(batch, 0)
     assert torch.equal(transformed[0], batch[0].flip(-1))
     for target, flipped in zip(batch[1], transformed[1], strict=True):

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import psutil
 import pytest
-import torch
 
 from lit_loader import DataLoader, DetectionDataModule
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WeightedSamplerConfig
 from tests.support.drawn_set import DrawnSource, draw_set
 from tests.support.lightning_ranks import trainer
-from tests.support.recording_model import RecordingModel
+from tests.support.recording_model import RecordingModel, stub_trainer
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -107,8 +104,7 @@ def test_training_without_a_batch_is_refused(shapes):
     with pytest.raises(ValueError, match=message):
         datamodule.train_dataloader()  # not through fit: Lightning leaves its patches on after a hook that raises
     ranks = DetectionDataModule(shapes, batch_size=8, drop_last=True)
-    cpu = SimpleNamespace(root_device=torch.device("cpu"))
-    ranks.trainer = SimpleNamespace(global_rank=3, world_size=8, strategy=cpu)
+    ranks.trainer = stub_trainer(rank=3, world_size=8)
     with pytest.raises(ValueError, match="60 samples with batch_size=8, world_size=8"):
         ranks.train_dataloader()
     assert len(DetectionDataModule(shapes, batch_size=64).train_dataloader()) == 1

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import time
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from lit_loader import DetectionDataModule, WorkerSettings
 from tests.support.lightning_ranks import trainer
-from tests.support.recording_model import RecordingModel
+from tests.support.recording_model import RecordingModel, stub_trainer
 from tests.support.simulated_device import present
 
 
@@ -67,18 +66,11 @@ def test_the_device_is_the_trainers(shapes, monkeypatch, setting, kind, accelera
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerated)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    root = torch.device("cuda", 1) if kind == "cuda" else torch.device("cpu")
     datamodule = DetectionDataModule(shapes, workers=WorkerSettings(prefetch_to_device=setting, pin_memory=False))
     assert datamodule.train_dataloader().device is None  # without a trainer
-    datamodule.trainer = SimpleNamespace(
-        strategy=SimpleNamespace(root_device=root), global_rank=0, world_size=1, num_devices=1
-    )
-    devices = {
-        str(loader.device)
-        for stage in ("train", "val", "test", "predict")
-        for loader in datamodule._make_loaders(stage)
-    }
-    assert devices == {str(expected)}
+    datamodule.trainer = stub_trainer("cuda:1" if kind == "cuda" else kind)
+    for stage in ("train", "val", "test", "predict"):
+        assert str(getattr(datamodule, f"{stage}_dataloader")().device) == str(expected)
     assert datamodule.first_batch("val")[0][0].device.type == "cpu"  # to be looked at
     datamodule.trainer = None
 
@@ -104,9 +96,7 @@ def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memo
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append(1) or tensor)
     datamodule = DetectionDataModule(shapes, workers=WorkerSettings(prefetch_to_device=False, pin_memory=setting))
     if kind is not None:
-        datamodule.trainer = SimpleNamespace(
-            strategy=SimpleNamespace(root_device=torch.device(kind)), global_rank=0, world_size=1, num_devices=1
-        )
+        datamodule.trainer = stub_trainer(kind)
     for stage in ("train", "val", "test", "predict"):
         assert getattr(datamodule, f"{stage}_dataloader")().pin_memory is expected
     datamodule.first_batch("val")

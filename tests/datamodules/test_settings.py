@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
@@ -24,6 +22,7 @@ from lit_loader.datamodules import (
 )
 from lit_loader.datasets import VocSource
 from lit_loader.errors import ImageError
+from tests.support.recording_model import stub_trainer
 
 DETECTION = {"train_batch_size": 0, "val_batch_size": -1, "test_batch_size": 0, "predict_batch_size": 0}
 
@@ -97,14 +96,7 @@ def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypat
     assert next(iter(datamodule.train_dataloader()))[0].shape == (2, 3, 48, 48)
     called = []
     transform.register_forward_hook(lambda *_: called.append(1))
-    progress = SimpleNamespace(current=SimpleNamespace(ready=0))
-    datamodule.trainer = SimpleNamespace(
-        training=True,
-        strategy=SimpleNamespace(root_device=torch.device("cpu")),
-        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
-        global_rank=0,
-        current_epoch=0,
-    )
+    datamodule.trainer = stub_trainer()
     datamodule.on_after_batch_transfer(torch.zeros(1), 0)
     assert called == [1]
 

