@@ -77,9 +77,10 @@ class DatasetsDataModule(LoaderDataModule):
     def stage_data(self, stage: Stage) -> list[SplitData]:
         """Return the data sets of a stage with their samplers."""
         split_data: list[SplitData] = []
+        dataset: Any
         for dataset in self._datasets[stage]:
             # An iterable data set decides its order, and evaluation is sequential.
-            sampler = None
+            sampler: Sampler[int] | None = None
             if stage == "train" and not _is_stream(dataset):
                 sampler = RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
             split_data.append((dataset, sampler))

@@ -80,6 +80,7 @@ class DetectionDataModule(TableDataModule):
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
         """Return the preset's keywords that depend on the table."""
+        # A transform that drops a box also drops its values of these fields.
         return {"per_object": self.extra_fields}
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:

@@ -45,9 +45,7 @@ def arguments_of(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
         values: ``locals()`` at the start of its ``__init__``.
     """
     # locals() also has self, **keywords and the class cell; the signature also has the keywords of parent classes.
-    signature = signature_of(owner)
-    assert signature is not None  # a class has one
-    return {name: values[name] for name in signature.types if name in values}
+    return {name: values[name] for name in _argument_types(owner) if name in values}
 
 
 def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
@@ -57,10 +55,9 @@ def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
         TypeError: If an argument has a wrong type.
         ValueError: If a word is none of the choices.
     """
-    signature = signature_of(owner)
-    assert signature is not None  # a class has one
+    hints = _argument_types(owner)
     for name, value in arguments.items():
-        hint = signature.types[name]
+        hint = hints[name]
         if not fits(value, hint):
             expected = type_text(hint).replace("null", "None")
             remedy = next((f"; {text}" for end, text in _REMEDIES.items() if name.endswith(end)), "")
@@ -71,16 +68,15 @@ def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
 
 def unexpected_argument(owner: type, name: str) -> TypeError:
     """Return the error for a keyword that a class does not take, with the argument that was probably meant."""
-    signature = signature_of(owner)
-    assert signature is not None  # a class has one
+    hints = _argument_types(owner)
     problem = f"{owner.__name__} got an unexpected keyword argument {name!r}"
     # Fields of settings such as WorkerSettings are not arguments, although a loader has arguments of these names.
-    for argument, hint in signature.types.items():
+    for argument, hint in hints.items():
         for kind in get_args(hint):
             if isinstance(kind, type) and is_dataclass(kind) and name in {field.name for field in fields(kind)}:
                 return TypeError(f"{problem}; it is a field of {argument}: give {argument}={kind.__name__}({name}=...)")
-    matches = difflib.get_close_matches(name, signature.types, 1)
-    remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(sorted(signature.types))}"
+    matches = difflib.get_close_matches(name, hints, 1)
+    remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(sorted(hints))}"
     return TypeError(f"{problem}; {remedy}")
 
 
@@ -103,6 +99,13 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
             # A round trip also copies, so that later changes of a list do not change the hyperparameters.
             plain[name] = json.loads(json.dumps(value, default=_as_plain))
     return plain
+
+
+def _argument_types(owner: type) -> dict[str, Any]:
+    """Return the annotations of a class's arguments, including those that it passes to its parent classes."""
+    signature = signature_of(owner)
+    assert signature is not None  # a class has one
+    return signature.types
 
 
 def _as_plain(value: Any) -> Any:

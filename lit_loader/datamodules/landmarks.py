@@ -69,7 +69,7 @@ class LandmarkDataModule(TableDataModule):
             raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
-        # Checks the divisor before the data is prepared.
+        # Made for its check of the divisor, before the data is prepared.
         MultiTaskCollate(size_divisor=size_divisor)
         self.min_points = min_points
         self.sample_unit = sample_unit
@@ -119,6 +119,7 @@ class LandmarkDataModule(TableDataModule):
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
+        # Whole images come as a `MultiTaskBatch`.
         if not isinstance(batch, LandmarkBatch):
             return self.draw_targets(batch, **drawing)
         values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}

@@ -38,7 +38,7 @@ Reduce: TypeAlias = Literal["mean", "max", "sum"]
 
 
 class SamplerConfig(ABC):
-    """Settings of a sampler over the images of a table; the weights come from annotations, without opening images.
+    """Settings of a sampler over the images of a table, which it weights without opening them.
 
     Where a sample is one object, the table has one image row for each object, so the same configs apply.
     """

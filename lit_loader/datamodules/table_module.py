@@ -329,7 +329,11 @@ class TableDataModule(LoaderDataModule):
         split_data: list[SplitData] = []
         for table in self.tables(stage):
             dataset = self.make_dataset(table, self._make_transforms(stage, table))
-            self._note_cache(dataset, stage=stage)
+            cache = getattr(dataset, "cache", None)
+            # Sets of the same images share one cache, which counts once against the budget.
+            if self._cache is not None and isinstance(cache, CachedReader) and cache.key not in self._cached_bytes:
+                self._cached_bytes[cache.key] = cache.num_bytes
+                rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {self._cache.folder}")
             self._compare_sizes(stage, table)
             sampler: Any = self._sampler(table, stage)
             # Batching needs an order to regroup, so None becomes the data set's order.
@@ -409,6 +413,7 @@ class TableDataModule(LoaderDataModule):
         transforms = self._transforms[stage]
         if not isinstance(transforms, Mapping):
             return transforms
+        # The user's keywords have priority over the table's.
         keywords = {**self.transform_defaults(table), **transforms}
         if "flip_pairs" in transforms and "hflip" not in transforms:
             # The table knows no pairs, but the user does, so the default hflip=0 does not apply.
@@ -457,15 +462,6 @@ class TableDataModule(LoaderDataModule):
                 "give a lit_loader.datamodules.SamplerConfig, which makes a sampler for each set"
             )
         return sampler
-
-    def _note_cache(self, dataset: Dataset[Any], *, stage: str) -> None:
-        """Count the bytes of a data set's cache against the budget."""
-        cache = getattr(dataset, "cache", None)
-        # Sets of the same images share one cache, which counts once.
-        if self._cache is None or not isinstance(cache, CachedReader) or cache.key in self._cached_bytes:
-            return
-        self._cached_bytes[cache.key] = cache.num_bytes
-        rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {self._cache.folder}")
 
     def _is_prepared_by_another(self) -> bool:
         """Return True if the trainer has called `prepare_data` in another process of this machine."""

@@ -306,14 +306,15 @@ def _read_head(root: Element, path: str) -> _Head:
         # Of several schemas the last one is the error; of one, the index is 0.
         line = child_line(path, "schema", len(root.findall("schema")) - 1)
         raise AnnotationError(shorten(str(error)), path=path, line=line) from None
-    unread = [child for child in root if child.tag not in _IN_HEAD and not _is_empty(child)]
     return _Head(
         declared=declared,
         width=_pixels(root.findtext("size/width")),
         height=_pixels(root.findtext("size/height")),
         not_read=tuple(
             f"<{shorten(child.tag)}> of an <annotation>"
-            for child in unread
+            for child in root
+            if child.tag not in _IN_HEAD and not _is_empty(child)
+            # VOC writes <segmented>0</segmented> into every file without a mask.
             if child.tag != "segmented" or _parse_flag(child.text) is not False
         ),
     )

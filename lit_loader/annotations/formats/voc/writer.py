@@ -143,8 +143,8 @@ def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
         columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
         for name, (x, y), visibility in zip(*columns, strict=True):
             if visibility:
-                texts = {"x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
-                SubElement(points, "point", name=written_name(name, "point"), **texts)
+                texts = {"name": written_name(name, "point"), "x": _number_text(x), "y": _number_text(y)}
+                SubElement(points, "point", {**texts, "visibility": str(visibility)})
     values = Element("attributes")
     for name, attribute in table.attributes.items():
         if attribute.ids[row] >= 0:
