@@ -20,7 +20,7 @@ from lit_loader.annotations import AnnotationTable, Attribute, KeypointSchema
 from lit_loader.annotations.formats.coco_writer import coco_results
 from lit_loader.annotations.formats.keypoints_txt import KeypointsTxtWriter
 from lit_loader.annotations.formats.rows import Declared
-from lit_loader.annotations.formats.voc_writer import voc_image_paths, write_image_xml
+from lit_loader.annotations.formats.voc import voc_image_paths, write_image_xml
 from lit_loader.annotations.formats.writer import write_file
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.datamodules.pictures import draw_objects

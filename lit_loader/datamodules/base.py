@@ -300,8 +300,7 @@ class LoaderDataModule(LightningDataModule):
     def state_dict(self) -> dict[str, Any]:
         """Return the state of the training loader, because Lightning does not always load its own copy of it."""
         # See NOTE [Gaps in Lightning's resume].
-        states = saved_states(self.trainer)
-        if not states or self.trainer is None:
+        if self.trainer is None or not (states := saved_states(self.trainer)):
             return {}
         return {"train": states[0], "position": loop_position(self.trainer).fields()}
 
@@ -340,7 +339,7 @@ class LoaderDataModule(LightningDataModule):
         rank, world_size = (None, None) if trainer is None else (trainer.global_rank, trainer.world_size)
         workers = self.workers.loader_arguments(self.num_workers_of_loaders)
         # first_batch() draws pictures on the CPU, where neither page-locking nor a copy is of use.
-        pin_memory = to_device and self._pins_memory()
+        transfer = self._transfer_arguments() if to_device else {}
         loaders: list[DataLoader[Any]] = []
         for number, (dataset, sampler) in enumerate(self._open(stage)):
             loader: DataLoader[Any] = DataLoader(
@@ -348,8 +347,6 @@ class LoaderDataModule(LightningDataModule):
                 batch_size=self._stage_batch_size(stage),
                 sampler=sampler,
                 collate_fn=self.collate_fn(stage),
-                pin_memory=pin_memory,
-                device=self._loader_device() if to_device else None,
                 on_bad_sample=self.on_bad_sample,
                 max_bad_samples=self.max_bad_samples,
                 # Evaluation must see every sample.
@@ -361,6 +358,7 @@ class LoaderDataModule(LightningDataModule):
                 rank=rank,
                 world_size=world_size,
                 **workers,
+                **transfer,
             )
             if stage == "train":
                 self._check_not_empty(loader)
@@ -384,24 +382,20 @@ class LoaderDataModule(LightningDataModule):
             "drop_last=False, or give more samples"
         )
 
-    def _loader_device(self) -> torch.device | None:
-        """Return the device to which loaders copy batches, or None if Lightning moves them."""
-        prefetch = self.workers.prefetch_to_device
-        if self.trainer is None or prefetch is False:
-            return None
-        device: torch.device = self.trainer.strategy.root_device
+    def _transfer_arguments(self) -> dict[str, Any]:
+        """Return whether loaders page-lock batches, and the device to which they copy them, None if Lightning does."""
+        device: torch.device | None = None if self.trainer is None else self.trainer.strategy.root_device
         # The trainer may run on the CPU of a machine with an accelerator.
-        accelerated = torch.accelerator.is_available() and device.type != "cpu"
-        return device if prefetch or accelerated else None
-
-    def _pins_memory(self) -> bool:
-        """Return True if loaders page-lock batches; by default, if the trainer's device copies from such memory."""
-        if self.workers.pin_memory is not None:
-            return self.workers.pin_memory
-        # On other devices page-locking would only copy each batch and create a context on the accelerator.
-        if self.trainer is None or not torch.accelerator.is_available():
-            return False
-        return self.trainer.strategy.root_device.type not in ("cpu", "mps")
+        accelerated = device is not None and device.type != "cpu" and torch.accelerator.is_available()
+        pin_memory = self.workers.pin_memory
+        if pin_memory is None:
+            # MPS does not copy from page-locked memory. On a CPU page-locking would only copy each batch, and create a
+            # context on the accelerator.
+            pin_memory = accelerated and device is not None and device.type != "mps"
+        prefetch = self.workers.prefetch_to_device
+        if prefetch is None:
+            prefetch = accelerated
+        return {"pin_memory": pin_memory, "device": device if prefetch else None}
 
     def __str__(self) -> str:
         # Lightning's method would call all four *_dataloader methods.

@@ -63,6 +63,7 @@ class AspectRatioBatching(Batching):
 
     def batched(self, sampler: OrderSampler, table: AnnotationTable) -> OrderSampler:
         """Return the sampler in groups; ValueError if the table does not know the size of an image."""
+        # A size of 0 is unknown, and would put an image of any size into the first bucket.
         unknown = np.flatnonzero((table.widths == 0) | (table.heights == 0))
         if len(unknown):
             raise ValueError(

@@ -25,7 +25,7 @@ class ClassificationDataModule(TableDataModule):
     """Batches `ClassificationBatch` of images with labels from 0.
 
     Samples with an unknown label are left out, and `summary` counts them. Prediction gets every image, or object, with
-    label -1 for unknown. A sampler balances by its ``balance_by``; set it to ``label_attribute`` too.
+    label -1 for unknown. To balance a sampler by the labels, set its ``balance_by`` to ``label_attribute``.
 
     Args:
         source: Location of the data, and the split of each stage.

@@ -76,13 +76,15 @@ class DatasetsDataModule(LoaderDataModule):
 
     def stage_data(self, stage: Stage) -> list[SplitData]:
         """Return the data sets of a stage with their samplers."""
-        return [(dataset, self._sampler(stage, dataset)) for dataset in self._datasets[stage]]
-
-    def _sampler(self, stage: Stage, dataset: Any) -> Sampler[int] | None:
-        # An iterable data set decides its order, and evaluation is sequential.
-        if stage != "train" or _is_stream(dataset):
-            return None
-        return RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
+        split_data: list[SplitData] = []
+        dataset: Any
+        for dataset in self._datasets[stage]:
+            # An iterable data set decides its order, and evaluation is sequential.
+            sampler: Sampler[int] | None = None
+            if stage == "train" and not _is_stream(dataset):
+                sampler = RandomSampler(dataset) if self._train_sampler is None else self._train_sampler
+            split_data.append((dataset, sampler))
+        return split_data
 
     def collate_fn(self, stage: Stage) -> CollateFn | None:
         """Return the collate function of all stages, or None for the default."""
@@ -100,6 +102,7 @@ def _dataset_list(name: str, argument: Any) -> list[Dataset[Any]]:
     # Lightning takes a mapping of loaders for training, but there is one training set here.
     if isinstance(argument, Mapping):
         raise TypeError(f"{name} is a {type(argument).__name__}; give a data set or a sequence of data sets")
+    # A data set may be iterable too, so only these two types are taken for sequences of data sets.
     datasets = list(argument) if isinstance(argument, (list, tuple)) else [argument]
     for dataset in datasets:
         if not _is_stream(dataset) and not hasattr(dataset, "__getitem__"):

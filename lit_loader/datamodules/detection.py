@@ -59,6 +59,7 @@ class DetectionDataModule(TableDataModule):
     ) -> None:
         self._save_arguments(DetectionDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
+        # Made in any case, because it checks both arguments before the data is prepared.
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):
             raise ValueError(
@@ -79,6 +80,7 @@ class DetectionDataModule(TableDataModule):
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
         """Return the preset's keywords that depend on the table."""
+        # A transform that drops a box also drops its values of these fields.
         return {"per_object": self.extra_fields}
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
@@ -99,4 +101,4 @@ class DetectionDataModule(TableDataModule):
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        return self.draw_targets(batch, first_label=self.first_label, **drawing)
+        return self.draw_targets(batch, **drawing)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import difflib
-import inspect
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
@@ -45,13 +44,8 @@ def arguments_of(owner: type, values: Mapping[str, Any]) -> dict[str, Any]:
         owner: The class.
         values: ``locals()`` at the start of its ``__init__``.
     """
-    # locals() also has self, **keywords and the class cell.
-    parameters = inspect.signature(owner).parameters.values()
-    return {
-        parameter.name: values[parameter.name]
-        for parameter in parameters
-        if parameter.kind is not parameter.VAR_KEYWORD
-    }
+    # locals() also has self, **keywords and the class cell; the signature also has the keywords of parent classes.
+    return {name: values[name] for name in _argument_types(owner) if name in values}
 
 
 def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
@@ -61,10 +55,9 @@ def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
         TypeError: If an argument has a wrong type.
         ValueError: If a word is none of the choices.
     """
-    signature = signature_of(owner)
-    assert signature is not None  # a class has one
+    hints = _argument_types(owner)
     for name, value in arguments.items():
-        hint = signature.types[name]
+        hint = hints[name]
         if not fits(value, hint):
             expected = type_text(hint).replace("null", "None")
             remedy = next((f"; {text}" for end, text in _REMEDIES.items() if name.endswith(end)), "")
@@ -75,16 +68,15 @@ def check_types(owner: type, arguments: Mapping[str, Any]) -> None:
 
 def unexpected_argument(owner: type, name: str) -> TypeError:
     """Return the error for a keyword that a class does not take, with the argument that was probably meant."""
-    signature = signature_of(owner)
-    assert signature is not None  # a class has one
+    hints = _argument_types(owner)
     problem = f"{owner.__name__} got an unexpected keyword argument {name!r}"
     # Fields of settings such as WorkerSettings are not arguments, although a loader has arguments of these names.
-    for argument, hint in signature.types.items():
+    for argument, hint in hints.items():
         for kind in get_args(hint):
             if isinstance(kind, type) and is_dataclass(kind) and name in {field.name for field in fields(kind)}:
                 return TypeError(f"{problem}; it is a field of {argument}: give {argument}={kind.__name__}({name}=...)")
-    matches = difflib.get_close_matches(name, signature.types, 1)
-    remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(sorted(signature.types))}"
+    matches = difflib.get_close_matches(name, hints, 1)
+    remedy = f"did you mean {matches[0]!r}?" if matches else f"it takes {', '.join(sorted(hints))}"
     return TypeError(f"{problem}; {remedy}")
 
 
@@ -107,6 +99,13 @@ def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
             # A round trip also copies, so that later changes of a list do not change the hyperparameters.
             plain[name] = json.loads(json.dumps(value, default=_as_plain))
     return plain
+
+
+def _argument_types(owner: type) -> dict[str, Any]:
+    """Return the annotations of a class's arguments, including those that it passes to its parent classes."""
+    signature = signature_of(owner)
+    assert signature is not None  # a class has one
+    return signature.types
 
 
 def _as_plain(value: Any) -> Any:

@@ -13,7 +13,7 @@ from lit_loader.datasets import DetectionDataset, LandmarkDataset, SampleTable, 
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.errors import SettingError
 from lit_loader.transforms import detection_transforms, landmark_transforms
-from lit_loader.types import FIRST_LABEL, CollateFn
+from lit_loader.types import CollateFn
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -69,7 +69,7 @@ class LandmarkDataModule(TableDataModule):
             raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
-        # Checks the divisor before the data is prepared.
+        # Made for its check of the divisor, before the data is prepared.
         MultiTaskCollate(size_divisor=size_divisor)
         self.min_points = min_points
         self.sample_unit = sample_unit
@@ -96,7 +96,7 @@ class LandmarkDataModule(TableDataModule):
             # select_samples() has dropped samples with too few points, and prediction keeps them.
             return LandmarkDataset(table, min_points=0, **settings)
         # A prediction set without points has no landmarks to load. Crops have labels from 0, whole images from 1.
-        first_label = 0 if self.sample_unit == "object" else FIRST_LABEL
+        first_label = 0 if self.sample_unit == "object" else self.first_label
         return DetectionDataset(table, first_label=first_label, keypoints=has_keypoints, **settings)
 
     def summary(self) -> str:
@@ -119,8 +119,9 @@ class LandmarkDataModule(TableDataModule):
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
+        # Whole images come as a `MultiTaskBatch`.
         if not isinstance(batch, LandmarkBatch):
-            return self.draw_targets(batch, first_label=FIRST_LABEL, **drawing)
+            return self.draw_targets(batch, **drawing)
         values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
         texts = label_texts(batch.labels, self.class_names, attributes=values)
         return draw_points(batch.images, batch.keypoints, batch.visibility, texts=texts, **drawing)

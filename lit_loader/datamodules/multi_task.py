@@ -52,7 +52,7 @@ class MultiTaskDataModule(TableDataModule):
     ) -> None:
         self._save_arguments(MultiTaskDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
-        # Checks the divisor before the data is prepared.
+        # Made for its check of the divisor, before the data is prepared.
         MultiTaskCollate(size_divisor=size_divisor)
         check_dataset_settings(first_label=first_label, extra_fields=())
         self.first_label = first_label
@@ -68,6 +68,7 @@ class MultiTaskDataModule(TableDataModule):
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
         """Return the preset's keywords that depend on the table."""
+        # A transform that drops a box also drops its attribute values.
         return {"per_object": tuple(self.attributes), **super().transform_defaults(table)}
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
@@ -88,4 +89,4 @@ class MultiTaskDataModule(TableDataModule):
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
-        return self.draw_targets(batch, first_label=self.first_label, **drawing)
+        return self.draw_targets(batch, **drawing)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torchvision.transforms.v2 import functional
+from torchvision.transforms.v2 import InterpolationMode, functional
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from lit_loader.datamodules.text_drawing import draw_texts, short_text
@@ -98,20 +99,16 @@ def draw_boxes(
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    drawing: dict[str, Any] = {
-        "class_names": class_names,
-        "first_label": first_label,
-        "attributes": attributes,
-        "min_score": min_score,
-    }
+    draw = partial(
+        draw_objects, class_names=class_names, first_label=first_label, attributes=attributes, min_score=min_score
+    )
     canvases = []
     for row, (image, target) in enumerate(zip(list(images)[:max_images], targets, strict=False)):
-        panels = [draw_objects(image, truths[row], **drawing)] if truths else []
-        panels.append(draw_objects(image, target, **drawing))
+        canvas = draw(image, target)
         if truths:
-            gap = torch.full((3, panels[0].shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
-            panels.insert(1, gap)
-        canvases.append(torch.cat(panels, dim=2))
+            gap = torch.full((3, canvas.shape[1], _PAIR_GAP), 255, dtype=torch.uint8)
+            canvas = torch.cat([draw(image, truths[row]), gap, canvas], dim=2)
+        canvases.append(canvas)
     halves = ("ground truth", "predictions") if truths else ()
     return _figure(canvases, title, halves=halves)
 
@@ -157,8 +154,10 @@ def draw_objects(
     # Masks come first, so that boxes, points and texts stay readable on top. torchvision warns if there are none.
     if texts and "masks" in objects:
         masks = objects["masks"].reshape(-1, *objects["masks"].shape[-2:])
-        inside = masks > (0.5 if masks.is_floating_point() else 0)
-        canvas = draw_segmentation_masks(canvas, _resized(inside, canvas), alpha=0.4, colors=colours)
+        # uint8, because resize() takes no bool masks.
+        inside = (masks > (0.5 if masks.is_floating_point() else 0)).to(torch.uint8)
+        inside = functional.resize(inside, list(canvas.shape[-2:]), InterpolationMode.NEAREST)
+        canvas = draw_segmentation_masks(canvas, inside.bool(), alpha=0.4, colors=colours)
     boxes = None
     if texts and "boxes" in objects:
         boxes = objects["boxes"].float() * zoom
@@ -363,21 +362,13 @@ def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
         pixels = (pixels.clamp(0, 1) * 255).round().to(torch.uint8)
     height, width = pixels.shape[-2:]
     zoom = longer_side / max(height, width)
+    mode = InterpolationMode.BILINEAR
     if zoom >= 3:
         # A whole factor shows the pixels of a small image as squares of one size.
         zoom = int(zoom)
-        return _resized(pixels, torch.empty(height * zoom, width * zoom)), zoom
+        mode = InterpolationMode.NEAREST
     size = [max(1, round(height * zoom)), max(1, round(width * zoom))]
-    return functional.resize(pixels, size, antialias=True), zoom
-
-
-def _resized(pixels: Tensor, canvas: Tensor) -> Tensor:
-    """Return pixels ``(N, H, W)`` at the size of a canvas, by nearest-neighbour interpolation."""
-    # interpolate() takes no bool masks, and this keeps their values.
-    rows, columns = (
-        torch.arange(side) * count // side for side, count in zip(canvas.shape[-2:], pixels.shape[-2:], strict=True)
-    )
-    return pixels[:, rows[:, None], columns]
+    return functional.resize(pixels, size, mode), zoom
 
 
 def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, radius: int = 3) -> Tensor:
@@ -440,11 +431,8 @@ def _figure(
     if title:
         figure.suptitle(title, y=1 - 20 / height, va="center")
     if legend:
-        _add_legend(figure, legend, (0.5, 1 - (60 if title else 20) / height))
+        line = require("matplotlib.lines", "plot").Line2D
+        handles = [line([], [], marker="o", ls="", color=colour, label=name) for name, colour in legend.items()]
+        anchor = (0.5, 1 - (60 if title else 20) / height)
+        figure.legend(handles=handles, loc="center", ncols=3, fontsize=8, frameon=False, bbox_to_anchor=anchor)
     return figure
-
-
-def _add_legend(figure: Figure, colours: Mapping[str, str], anchor: tuple[float, float]) -> None:
-    line = require("matplotlib.lines", "plot").Line2D
-    handles = [line([], [], marker="o", ls="", color=colour, label=name) for name, colour in colours.items()]
-    figure.legend(handles=handles, loc="center", ncols=3, fontsize=8, frameon=False, bbox_to_anchor=anchor)

@@ -10,7 +10,6 @@ from torch import Tensor
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images, batch_targets
 from lit_loader.datamodules.pictures import draw_boxes, draw_labels, draw_points, label_texts
 from lit_loader.datamodules.table_module import TableDataModule
-from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -59,13 +58,14 @@ def draw_found(
             visibility = visibility.new_zeros(predicted.shape[:2])
         return draw_points(batch.images, keypoints, visibility, predicted=predicted, **drawing)
     if isinstance(batch, ClassificationBatch):
+        # Each class of a multi-label prediction has a probability of its own, from a sigmoid.
         labels = predictions > 0.5 if batch.labels.ndim == 2 else predictions.argmax(dim=1)
         return draw_labels(batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing)
     return draw_boxes(
         batch_images(batch),
         predictions,
         class_names=names,
-        first_label=getattr(datamodule, "first_label", FIRST_LABEL),
+        first_label=datamodule.first_label,
         attributes=datamodule.attributes,
         truths=_true_targets(batch),
         min_score=min_score,

@@ -60,8 +60,9 @@ def held_loaders(trainer: Trainer | None, loops: Sequence[str] = _LOOPS) -> Iter
 
 
 def held_iterators(trainer: Trainer, loops: Sequence[str]) -> list[Any]:
-    """Return the iterators of the loaders in a trainer's loops."""
-    return [iterator for combined in _combined_loaders(trainer, loops) for iterator in _iterators(combined)]
+    """Return the iterators of the loaders in a trainer's loops, without loops that have not iterated yet."""
+    combined_loaders = _combined_loaders(trainer, loops)
+    return [iterator for combined in combined_loaders for iterator in getattr(combined._iterator, "iterators", [])]
 
 
 def _combined_loaders(trainer: Trainer | None, loops: Sequence[str]) -> Iterator[CombinedLoader]:
@@ -69,11 +70,6 @@ def _combined_loaders(trainer: Trainer | None, loops: Sequence[str]) -> Iterator
         combined = operator.attrgetter(path)(trainer)._combined_loader
         if combined is not None:
             yield combined
-
-
-def _iterators(combined: CombinedLoader) -> list[Any]:
-    """Return the list of iterators that Lightning uses, or an empty list before the first iteration."""
-    return getattr(combined._iterator, "iterators", [])
 
 
 def train_loaders(trainer: Trainer | None) -> list[DataLoader[Any]]:

@@ -38,7 +38,7 @@ Reduce: TypeAlias = Literal["mean", "max", "sum"]
 
 
 class SamplerConfig(ABC):
-    """Settings of a sampler over the images of a table. Its weights come from the table, without opening images.
+    """Settings of a sampler over the images of a table, which it weights without opening them.
 
     Where a sample is one object, the table has one image row for each object, so the same configs apply.
     """
@@ -107,6 +107,7 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
+        # Called for its check alone: weights are computed per object, from the table.
         self._labels(table)
         weight_by_class = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
         weights = image_weights(table, weight_by_class, by=self.balance_by, reduce=self.reduce)

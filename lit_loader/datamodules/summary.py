@@ -74,9 +74,9 @@ class SetSummary:
         """
         class_names = table.labels_of(by)[1]
         _, labels = _delivered_labels(table, by=by, distinct=distinct)
+        # An image with three dogs counts once here, and three times in `labels`.
         labels_by_image = image_labels(table, by=by)
-        if sampler is None:
-            sampler = SequentialSampler(table.num_images)
+        sampler = SequentialSampler(table.num_images) if sampler is None else sampler
         return cls(
             name=name,
             label="class" if by is None else by,
@@ -120,6 +120,7 @@ def expected_class_mix(
         float64 ``(num_classes,)`` that sums to 1 (zeros without labels), or None if the sampler is not lit_loader's or
         the expectation has no closed form (weighted without replacement).
     """
+    # Another sampler can be counted only by drawing from it, which would change its next epoch.
     if not isinstance(sampler, OrderSampler):
         return None
     try:
@@ -151,24 +152,13 @@ def summary_table(summaries: list[SetSummary]) -> str:
     for summary in summaries:
         empty = f" ({summary.num_empty} empty)" if summary.num_empty else ""
         label = "all" if summary.label == "class" else _cell(summary.label)
-        table.add_row(
-            summary.name,
-            f"{label}, {summary.imbalance:.0f} : 1",
-            f"{summary.num_images}{empty}",
-            str(summary.class_counts.sum()),
-            "",
-            summary.sampler,
-        )
-        for c, name in enumerate(summary.class_names):
+        label = f"{label}, {summary.imbalance:.0f} : 1"
+        num_objects = str(summary.class_counts.sum())
+        table.add_row(summary.name, label, f"{summary.num_images}{empty}", num_objects, "", summary.sampler)
+        columns = (summary.class_names, summary.image_counts, summary.class_counts, summary.natural_mix)
+        for c, (name, num_images, count, share) in enumerate(zip(*columns, strict=True)):
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
-            table.add_row(
-                "",
-                _cell(name),
-                str(summary.image_counts[c]),
-                str(summary.class_counts[c]),
-                f"{summary.natural_mix[c]:.1%}",
-                mix,
-            )
+            table.add_row("", _cell(name), str(num_images), str(count), f"{share:.1%}", mix)
         # These figures belong to the set, so they follow only its first label.
         if summary.name != previous:
             if summary.problems:
@@ -187,4 +177,5 @@ def summary_table(summaries: list[SetSummary]) -> str:
 
 def _cell(name: str) -> str:
     """Return a name from a file as one line of text without control characters."""
+    # A terminal would obey control characters, and a line break would tear the table apart.
     return printable(name).replace("\n", "\\n")

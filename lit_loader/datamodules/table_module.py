@@ -32,6 +32,7 @@ from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.samplers import SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,8 +44,9 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 
 
 class _Samples(NamedTuple):
-    """Table of samples, with the numbers of objects (or images) and crowd regions that were left out."""
+    """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out."""
 
+    name: str
     table: AnnotationTable
     num_left_out: int
     num_crowd: int
@@ -66,6 +68,7 @@ class TableDataModule(LoaderDataModule):
         keypoints: True for batches with points.
         wanted_attributes: Names of the attributes of a batch, or ``"all"`` for all attributes of the tables.
         label_attribute: Attribute whose values are the labels, or None for the class.
+        first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
 
     Args:
@@ -112,6 +115,7 @@ class TableDataModule(LoaderDataModule):
     keypoints: bool = False
     wanted_attributes: Sequence[str] | Literal["all"] = ()
     label_attribute: str | None = None
+    first_label: int = FIRST_LABEL
     counts_images: bool = False
 
     def __init__(
@@ -153,13 +157,13 @@ class TableDataModule(LoaderDataModule):
         }
         self._preset = preset
         stage_transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
-        self._transforms: dict[Stage, Transforms] = {}
+        self._transforms: dict[Stage, Transforms] = {
+            stage: self._with_train_keywords(transforms, train_transforms)
+            for stage, transforms in zip(STAGES, stage_transforms, strict=True)
+        }
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
-        self._stages_without_transforms: set[Stage] = set()
-        for stage, transforms in zip(STAGES, stage_transforms, strict=True):
-            self._transforms[stage] = self._with_train_keywords(transforms, train_transforms)
-            if transforms is None and callable(train_transforms):
-                self._stages_without_transforms.add(stage)
+        missing = [stage for stage, transforms in zip(STAGES, stage_transforms, strict=True) if transforms is None]
+        self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
@@ -257,8 +261,8 @@ class TableDataModule(LoaderDataModule):
 
     def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch of whole images with their targets, with further arguments of `draw_boxes`."""
-        names: dict[str, Any] = {"class_names": self.class_names, "attributes": self.attributes}
-        return draw_boxes(batch_images(batch), batch_targets(batch), **names, **drawing)
+        drawing |= {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
+        return draw_boxes(batch_images(batch), batch_targets(batch), **drawing)
 
     # -- data -----------------------------------------------------------------------------------------------
 
@@ -286,8 +290,9 @@ class TableDataModule(LoaderDataModule):
     def attributes(self) -> dict[str, tuple[str, ...]]:
         """Value names of every attribute of a batch."""
         table = self.first_table()
-        names = () if table is None else attribute_names(table, self.wanted_attributes)
-        return {name: table.attributes[name].names for name in names} if table is not None else {}
+        if table is None:
+            return {}
+        return {name: table.attributes[name].names for name in attribute_names(table, self.wanted_attributes)}
 
     def first_table(self, stages: Sequence[Stage] = STAGES) -> AnnotationTable | None:
         """Return the first table of these stages, or None without any."""
@@ -324,7 +329,11 @@ class TableDataModule(LoaderDataModule):
         split_data: list[SplitData] = []
         for table in self.tables(stage):
             dataset = self.make_dataset(table, self._make_transforms(stage, table))
-            self._note_cache(dataset, stage=stage)
+            cache = getattr(dataset, "cache", None)
+            # Sets of the same images share one cache, which counts once against the budget.
+            if self._cache is not None and isinstance(cache, CachedReader) and cache.key not in self._cached_bytes:
+                self._cached_bytes[cache.key] = cache.num_bytes
+                rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {self._cache.folder}")
             self._compare_sizes(stage, table)
             sampler: Any = self._sampler(table, stage)
             # Batching needs an order to regroup, so None becomes the data set's order.
@@ -365,7 +374,9 @@ class TableDataModule(LoaderDataModule):
             crowds = [int(table.crowd.sum()) for table in tables]
             tables = [table.without_crowds() for table in tables]
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
-        stage_samples = [_Samples(*samples, num_crowd) for samples, num_crowd in zip(selected, crowds, strict=True)]
+        names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
+        parts = zip(names, selected, crowds, strict=True)
+        stage_samples = [_Samples(name, *samples, num_crowd) for name, samples, num_crowd in parts]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
         for samples in stage_samples:
@@ -402,6 +413,7 @@ class TableDataModule(LoaderDataModule):
         transforms = self._transforms[stage]
         if not isinstance(transforms, Mapping):
             return transforms
+        # The user's keywords have priority over the table's.
         keywords = {**self.transform_defaults(table), **transforms}
         if "flip_pairs" in transforms and "hflip" not in transforms:
             # The table knows no pairs, but the user does, so the default hflip=0 does not apply.
@@ -451,15 +463,6 @@ class TableDataModule(LoaderDataModule):
             )
         return sampler
 
-    def _note_cache(self, dataset: Dataset[Any], *, stage: str) -> None:
-        """Count the bytes of a data set's cache against the budget."""
-        cache = getattr(dataset, "cache", None)
-        # Sets of the same images share one cache, which counts once.
-        if self._cache is None or not isinstance(cache, CachedReader) or cache.key in self._cached_bytes:
-            return
-        self._cached_bytes[cache.key] = cache.num_bytes
-        rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {self._cache.folder}")
-
     def _is_prepared_by_another(self) -> bool:
         """Return True if the trainer has called `prepare_data` in another process of this machine."""
         trainer = self.trainer
@@ -490,18 +493,12 @@ class TableDataModule(LoaderDataModule):
         labels = dict.fromkeys([self.label_attribute, *attributes, *filter(None, balanced)])
         summaries = []
         for stage in stages:
-            sets = self._open_samples(stage)
-            for number, samples in enumerate(sets):
+            for samples in self._open_samples(stage):
                 sampler = self._sampler(samples.table, stage)
+                left_out = {"num_left_out": samples.num_left_out, "num_crowd": samples.num_crowd}
                 summaries += [
                     SetSummary.of(
-                        stage if len(sets) == 1 else f"{stage}/{number}",
-                        samples.table,
-                        sampler,
-                        by=label,
-                        distinct=self.counts_images,
-                        num_left_out=samples.num_left_out,
-                        num_crowd=samples.num_crowd,
+                        samples.name, samples.table, sampler, by=label, distinct=self.counts_images, **left_out
                     )
                     for label in labels
                 ]
@@ -512,11 +509,7 @@ class TableDataModule(LoaderDataModule):
 
         Image files are opened only if a file of another set has the same size.
         """
-        sets: dict[str, AnnotationTable] = {}
-        for stage in STAGES[:3]:
-            tables = self.tables(stage)
-            names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
-            sets.update(zip(names, tables, strict=True))
+        sets = {samples.name: samples.table for stage in STAGES[:3] for samples in self._open_samples(stage)}
         return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
 
     def first_batch(self, stage: Stage) -> Any:

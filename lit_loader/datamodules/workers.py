@@ -66,6 +66,7 @@ class WorkerSettings:
         check_types(type(self), vars(self))
         check_at_least(0, num_workers=self.num_workers, timeout=self.timeout)
         check_at_least(1, prefetch_factor=self.prefetch_factor)
+        # A wrong name would otherwise fail when the first loader starts its workers.
         start_methods = torch.multiprocessing.get_all_start_methods()
         if self.multiprocessing_context not in (None, *start_methods):
             raise ValueError(f"multiprocessing_context={self.multiprocessing_context!r} is not one of {start_methods}")

@@ -8,7 +8,7 @@ from PIL import Image
 
 from lit_loader.collate import ClassificationBatch
 from lit_loader.datamodules import ClassBalancedSamplerConfig, ClassificationDataModule, WeightedSamplerConfig
-from lit_loader.datasets import FormatSource, VocSource
+from lit_loader.datasets import FormatSource
 from tests.support.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set, drawn_source
 
 
@@ -23,19 +23,14 @@ def single(tmp_path_factory):
     return DrawnSource(train=draw_set(root, num_images=20, objects=1))
 
 
-def first(loader):
-    with loader:
-        return next(iter(loader))
-
-
 def test_a_batch_holds_images_and_ids(single):
     datamodule = ClassificationDataModule(single, batch_size=6, train_transforms={"size": [32, 40]})
-    batch = first(datamodule.train_dataloader())
+    batch = datamodule.first_batch("train")
     assert isinstance(batch, ClassificationBatch)
     assert (batch.images.shape, batch.images.dtype) == ((6, 3, 32, 40), torch.float32)
     assert (batch.labels.shape, batch.labels.dtype) == ((6,), torch.int64)
     assert datamodule.class_names == CLASSES
-    assert first(ClassificationDataModule(single).train_dataloader()).images.shape[2:] == (224, 224)
+    assert ClassificationDataModule(single).first_batch("train").images.shape[2:] == (224, 224)
 
 
 def test_object_crops_of_a_detection_set(source):
@@ -63,7 +58,7 @@ def test_an_attribute_labels(source):
 
 def test_several_labels_an_image(source):
     datamodule = ClassificationDataModule(source, multi_label=True, batch_size=24)
-    batch = first(datamodule.train_dataloader())
+    batch = datamodule.first_batch("train")
     (table,) = source.tables("train")
     for row, image_id in zip(batch.labels, batch.image_ids.tolist(), strict=True):
         classes = set(table.labels[table.objects(image_id)].tolist())
@@ -84,21 +79,6 @@ def test_the_summary_is_that_of_the_label_and_of_what_is_balanced(source):
     assert labels[:4] == [("train", "class"), ("train", "finish"), ("val", "class"), ("val", "finish")]
 
 
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"sample_unit": "boxes"}, ValueError, "sample_unit='boxes'"),
-        ({"sample_unit": "object", "multi_label": True}, ValueError, "one object has one label"),
-        ({"train_transforms": {"crops": True}}, TypeError, "crops"),
-        ({"attributes": "all"}, TypeError, "attributes"),
-    ],
-    ids=str,
-)
-def test_a_value_outside_its_choices_is_refused_at_once(single, settings, error, message):
-    with pytest.raises(error, match=message):
-        ClassificationDataModule(single, **settings)
-
-
 def test_missing_attributes_and_several_labels_are_refused(source):
     with pytest.raises(ValueError, match="got by='colour'"):
         ClassificationDataModule(source, label_attribute="colour", sample_unit="object").train_dataloader()
@@ -115,16 +95,6 @@ def test_a_picture_of_a_batch_is_saved(source, tmp_path, settings):
     assert len(titles) == 3
     assert set(titles) <= {*CLASSES, "none", "common, rare", "common, pointless", "rare, pointless"}
     assert titles[0]
-
-
-def test_crops_of_a_real_detection_set(shared_data, tmp_path):
-    source = VocSource(root=str(shared_data / "bccd" / "BCCD"), cache_dir=str(tmp_path), progress=False)
-    datamodule = ClassificationDataModule(
-        source, sample_unit="object", batch_size=16, train_sampler=ClassBalancedSamplerConfig(num_samples=16)
-    )
-    batch = first(datamodule.train_dataloader())
-    assert batch.images.shape == (16, 3, 224, 224)
-    assert torch.bincount(batch.labels, minlength=3).tolist() == pytest.approx([16 / 3] * 3, abs=1)
 
 
 def test_the_summary_names_copies_of_training_images_in_other_sets(tmp_path):

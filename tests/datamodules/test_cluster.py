@@ -14,7 +14,6 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 
 from lit_loader import DetectionDataModule
 from lit_loader.annotations.formats import write_annotations
@@ -22,30 +21,13 @@ from lit_loader.annotations.formats.folder import Folder
 from lit_loader.datamodules import ClassificationDataModule
 from lit_loader.datasets import FormatSource, ShapesSource, VocSource
 from tests.support.lightning_ranks import on_ranks, trainer
+from tests.support.recording_model import RecordingModel
 from tests.support.text_sets import write_image
 
 pytestmark = [pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")]
 
 SPLITS = {"train": 12, "val": 6, "test": 6}
 RANKS = 3
-
-
-class Nothing(LightningModule):
-    """Trains nothing, so that only the data module reads files."""
-
-    automatic_optimization = False
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-
-    def training_step(self, batch, batch_idx):
-        pass
-
-    validation_step = test_step = training_step
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 @pytest.fixture(scope="module")
@@ -111,7 +93,7 @@ def looked_at(root, work):
 def fit_and_test(source, folder):
     """Note for each command what this rank looked at."""
     datamodule = DetectionDataModule(source, batch_size=2, num_workers=0)
-    model = Nothing()
+    model = RecordingModel(lambda batch: None)
     runner = trainer(max_epochs=1)
     looks = [
         looked_at(source.root, lambda: runner.fit(model, datamodule=datamodule)),
@@ -199,13 +181,3 @@ def test_files_that_change_between_two_runs_are_read_again(tmp_path):
     datamodule.setup("fit")
     assert datamodule._open("train") is opened
     assert images_of_a_run() == [2]
-
-
-def test_a_source_holds_its_tables_until_it_is_prepared_again(source, root):
-    looks = [looked_at(root, lambda stage=stage: source.tables(stage)) for stage in ("train", "val", "test")]
-    assert [bool(look["num_files"]) for look in looks] == [True, False, False]
-    (table,) = source.tables("train")
-    key = source.fingerprint()
-    look = looked_at(root, source.prepare)
-    assert look["num_files"] > 0
-    assert (source.fingerprint(), source.tables("train")) == (key, [table])

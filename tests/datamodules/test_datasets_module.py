@@ -2,47 +2,26 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import chain
 
 import pytest
-import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DatasetsDataModule, DetectionDataModule
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import WeightedRandomSampler
+from tests.support.lightning_ranks import trainer as lightning_trainer
+from tests.support.recording_model import RecordingModel
 from tests.support.toys import Drawing, Stream
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
 
-class Seeing(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen = {"train": [], "val": [], "test": [], "predict": []}
-
-    def training_step(self, batch, batch_idx):
-        self.seen["train"].append(batch["index"].tolist())
-        return self.weight.sum()
-
-    def validation_step(self, batch, batch_idx, dataloader_idx=0):
-        self.seen["val"].append((dataloader_idx, batch["index"].tolist()))
-
-    def test_step(self, batch, batch_idx):
-        self.seen["test"].append(batch["index"].tolist())
-
-    def predict_step(self, batch, batch_idx):
-        self.seen["predict"].append(batch["index"].tolist())
-        return 0
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+trainer = partial(lightning_trainer, max_epochs=2, num_sanity_val_steps=0)
 
 
-def trainer(**arguments):
-    quiet = dict.fromkeys(("logger", "enable_checkpointing", "enable_progress_bar", "enable_model_summary"), False)
-    return Trainer(accelerator="cpu", max_epochs=2, num_sanity_val_steps=0, **quiet, **arguments)
+def seeing():
+    return RecordingModel(lambda batch: batch["index"].tolist())
 
 
 @pytest.mark.parametrize("make", [DatasetsDataModule, DatasetsDataModule.from_datasets])
@@ -55,12 +34,12 @@ def test_every_stage_runs(make):
         batch_size=4,
         seed=1,
     )
-    model = Seeing()
+    model = seeing()
     trainer(log_every_n_steps=1).fit(model, datamodule=datamodule)
     flat = list(chain.from_iterable(model.seen["train"]))
     assert sorted(flat[:9]) == sorted(flat[9:]) == list(range(9))
     assert flat[:9] != flat[9:]
-    assert model.seen["val"] == 2 * [(0, [0, 1]), (1, [0, 1, 2])]
+    assert model.seen["val"] == 2 * [[0, 1], [0, 1, 2]]
     trainer().test(model, datamodule=datamodule, verbose=False)
     trainer().predict(model, datamodule=datamodule, return_predictions=False)
     assert model.seen["test"] == [[0, 1, 2, 3], [4]]
@@ -68,7 +47,7 @@ def test_every_stage_runs(make):
 
 
 def test_training_alone_needs_nothing_else_and_takes_a_sampler():
-    model = Seeing()
+    model = seeing()
     weights = [0.0] * 8 + [1.0]
     datamodule = DatasetsDataModule(
         train_dataset=Drawing(9), train_sampler=WeightedRandomSampler(weights), batch_size=3

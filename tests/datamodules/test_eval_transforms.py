@@ -57,20 +57,15 @@ def test_the_comparison_of_sizes_draws_nothing(shapes):
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_eval_keywords_are_laid_over_those_of_training(shapes):
+def test_eval_keywords_are_merged_into_training_keywords(shapes):
     datamodule = DetectionDataModule(
-        shapes, batch_size=2, train_transforms={"size": [24, 32], "to_float": False}, val_transforms={"hflip": 0}
+        shapes,
+        batch_size=2,
+        train_transforms={"size": [24, 32], "to_float": False},
+        val_transforms={"hflip": 0},
+        test_transforms={"size": [40, 40]},
     )
-    for stage in ("train", "val", "test"):
+    sizes = {"train": (24, 32), "val": (24, 32), "test": (40, 40)}
+    for stage, size in sizes.items():
         images, _ = datamodule.first_batch(stage)
-        assert images[0].shape == (3, 24, 32), stage
-        assert images[0].dtype == torch.uint8, stage
-
-
-def test_an_eval_keyword_wins_over_that_of_training(shapes):
-    datamodule = DetectionDataModule(
-        shapes, batch_size=2, train_transforms={"size": [24, 32], "to_float": False}, val_transforms={"size": [40, 40]}
-    )
-    images, _ = datamodule.first_batch("val")
-    assert images[0].shape == (3, 40, 40)
-    assert images[0].dtype == torch.uint8
+        assert (images[0].shape[1:], images[0].dtype) == (size, torch.uint8), stage

@@ -10,7 +10,6 @@ import pickle
 import pytest
 import torch
 from lightning.fabric.utilities import move_data_to_device
-from lightning.pytorch import LightningModule, Trainer
 from torch.utils._pytree import tree_flatten
 from torch.utils.data._utils.pin_memory import pin_memory
 
@@ -28,6 +27,8 @@ from lit_loader.datamodules import (
 from lit_loader.datasets import ShapesSource
 from tests.support.drawn_set import drawn_source
 from tests.support.extras import needs
+from tests.support.lightning_ranks import trainer
+from tests.support.recording_model import RecordingModel
 from tests.support.toys import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -73,34 +74,6 @@ def test_workers_do_not_change_the_batches(source, task, method):
     assert inline[:half] != inline[half:]
 
 
-class Watching(LightningModule):
-    """A model that counts samples and learns nothing."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen = {"train": 0, "val": 0, "test": 0, "predict": 0}
-        self.scales = []
-
-    def training_step(self, batch, batch_idx):
-        self.seen["train"] += len(batch_images(batch))
-        self.scales.append(float(batch_images(batch)[0].max()))
-        return self.weight.sum() + batch_images(batch)[0].mean() * self.weight.sum()
-
-    def validation_step(self, batch, batch_idx):
-        self.seen["val"] += len(batch_images(batch))
-
-    def test_step(self, batch, batch_idx):
-        self.seen["test"] += len(batch_images(batch))
-
-    def predict_step(self, batch, batch_idx):
-        self.seen["predict"] += len(batch_images(batch))
-        return len(list(batch))
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
 def ten_times(batch):
     if isinstance(batch, ClassificationBatch):
         return dataclasses.replace(batch, images=batch.images * 10)
@@ -112,30 +85,16 @@ def ten_times(batch):
 @every_task
 def test_lightning_fits_tests_and_predicts(source, task):
     datamodule = make(source, task, num_workers=1, batch_transforms=ten_times)
-    model = Watching()
+    model = RecordingModel(lambda batch: (len(batch_images(batch)), float(batch_images(batch)[0].max())))
     monitor = ClassMixMonitor()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        max_epochs=2,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        callbacks=[monitor],
-    )
-    trainer.fit(model, datamodule=datamodule)
-    trainer.test(model, datamodule=datamodule, verbose=False)
-    trainer.predict(model, datamodule=datamodule)
+    runner = trainer(max_epochs=2, num_sanity_val_steps=0, log_every_n_steps=1, callbacks=[monitor])
+    runner.fit(model, datamodule=datamodule)
+    runner.test(model, datamodule=datamodule, verbose=False)
+    runner.predict(model, datamodule=datamodule)
     sizes = {stage: datamodule.tables(stage)[0].num_images for stage in ("train", "val", "test", "predict")}
-    assert model.seen == {
-        "train": 2 * sizes["train"],
-        "val": 2 * sizes["val"],
-        "test": sizes["test"],
-        "predict": sizes["predict"],
-    }
-    assert max(model.scales) > 2  # batch_transforms ran on training batches
+    num_seen = {stage: sum(count for count, _ in records) for stage, records in model.seen.items()}
+    assert num_seen == {**sizes, "train": 2 * sizes["train"], "val": 2 * sizes["val"]}
+    assert max(largest for _, largest in model.seen["train"]) > 2  # batch_transforms ran on training batches
     labelled, *attribute_mixes = monitor.mixes.values()
     assert labelled.class_names == datamodule.class_names
     assert {mix.label for mix in attribute_mixes} == datamodule.attributes.keys()

@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from lit_loader.collate import LandmarkBatch, MultiTaskBatch
-from lit_loader.datamodules import LandmarkDataModule, WeightedSamplerConfig
+from lit_loader.datamodules import LandmarkDataModule
 from lit_loader.recipes import LandmarkTask
-from lit_loader.transforms import landmark_transforms
 from tests.support.drawn_set import CLASSES, FINISHES, POINTS, DrawnSource, draw_set, drawn_source
 
 
@@ -18,14 +17,9 @@ def source(tmp_path_factory):
     return drawn_source(tmp_path_factory.mktemp("drawn"))
 
 
-def first(loader):
-    with loader:
-        return next(iter(loader))
-
-
 def test_a_batch_holds_one_object_a_sample(source):
     datamodule = LandmarkDataModule(source, batch_size=6, attributes="all", train_transforms={"size": 40})
-    batch = first(datamodule.train_dataloader())
+    batch = datamodule.first_batch("train")
     assert isinstance(batch, LandmarkBatch)
     assert batch.images.shape == (6, 3, 40, 40)
     assert (batch.images.dtype, batch.labels.min() >= 0) == (torch.float32, True)
@@ -52,7 +46,7 @@ def test_marks_lie_where_the_points_say_after_augmentation(source):
 
 def test_whole_images_come_as_a_batch_of_several_tasks(source):
     datamodule = LandmarkDataModule(source, sample_unit="image", batch_size=5, size_divisor=32)
-    batch = first(datamodule.val_dataloader())
+    batch = datamodule.first_batch("val")
     assert isinstance(batch, MultiTaskBatch)
     assert batch.images.shape == (5, 3, 64, 64)
     assert batch.sizes.tolist() == [[48, 64]] * 5
@@ -96,50 +90,6 @@ def test_the_table_gives_the_flip_pairs(source):
         assert torch.allclose(wrong["keypoints"][0, :2], expected[:2], atol=1e-4)
 
 
-def test_without_flip_pairs_it_does_not_flip_unless_told(tmp_path):
-    bare = DrawnSource(train=draw_set(tmp_path, flip_pairs=()))
-    still = LandmarkDataModule(bare, train_transforms={"size": 32}).train_dataloader().dataset
-    assert torch.equal(still[0][0], still[0][0])
-    assert len({still[0][0].numpy().tobytes() for _ in range(12)}) == 1
-    with pytest.raises(ValueError, match=r"hflip=0\.5 would label left points as right"):
-        LandmarkDataModule(bare, train_transforms={"size": 32, "hflip": 0.5}).train_dataloader()
-    turning = LandmarkDataModule(bare, train_transforms={"size": 32, "hflip": 0.5, "flip_pairs": []})
-    dataset = turning.train_dataloader().dataset
-    assert len({dataset[0][0].numpy().tobytes() for _ in range(12)}) == 2
-
-
-def test_keywords_of_the_preset_serve_evaluation_too_and_a_transform_does_not(source):
-    shared = LandmarkDataModule(source, batch_size=2, train_transforms={"size": 24, "rotation": 30})
-    assert first(shared.val_dataloader()).images.shape[-1] == 24
-    mixed = LandmarkDataModule(
-        source, batch_size=2, train_transforms=landmark_transforms(True, size=24, hflip=0), test_transforms={"size": 40}
-    )
-    assert first(mixed.train_dataloader()).images.shape[-1] == 24
-    with pytest.warns(UserWarning, match="first image of val 24x24 .* make it 256x256"):
-        assert first(mixed.val_dataloader()).images.shape[-1] == 256
-    assert first(mixed.test_dataloader()).images.shape[-1] == 40
-
-
-@pytest.mark.parametrize(
-    ("settings", "error", "message"),
-    [
-        ({"sample_unit": "box"}, ValueError, "sample_unit='box' is not one of"),
-        ({"min_points": -1}, ValueError, "min_points=-1"),
-        ({"size_divisor": 8}, ValueError, "size_divisor=8 has no effect with sample_unit='object'"),
-        ({"sample_unit": "image", "size_divisor": 0}, ValueError, "size_divisor=0"),
-        ({"train_transforms": {"sizes": 3}}, TypeError, "sizes"),
-        ({"val_transforms": {"size": 0}}, ValueError, "size=0"),
-        ({"reading": {"max_pixels": 0}}, ValueError, "max_pixels=0"),
-        ({"reading": {"size_mismatch": "ignore"}}, ValueError, "size_mismatch='ignore'"),
-        ({"batchsize": 1}, TypeError, "batchsize"),
-    ],
-    ids=str,
-)
-def test_a_value_outside_its_choices_is_refused_at_once(source, settings, error, message):
-    with pytest.raises(error, match=message):
-        LandmarkDataModule(source, **settings)
-
-
 def test_missing_points_and_attributes_are_refused(source, tmp_path):
     with pytest.raises(ValueError, match=r"min_points=4 must be in \[0, 3\]"):
         LandmarkDataModule(source, min_points=4).train_dataloader()
@@ -148,17 +98,6 @@ def test_missing_points_and_attributes_are_refused(source, tmp_path):
     bare = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
     with pytest.raises(ValueError, match="no object of AnnotationTable"):
         LandmarkDataModule(DrawnSource(train=draw_set(tmp_path, **bare))).train_dataloader()
-
-
-def test_samples_of_rare_objects_come_more_often(source):
-    sampling = WeightedSamplerConfig(num_samples=400)
-    datamodule = LandmarkDataModule(source, batch_size=50, train_sampler=sampling)
-    train = datamodule.summaries()[0]
-    assert train.expected_mix[1] == pytest.approx(0.5)
-    assert train.natural_mix[1] < 0.4
-    with datamodule.train_dataloader() as loader:
-        labels = torch.cat([batch.labels for batch in loader])
-    assert abs(float((labels == 1).float().mean()) - 0.5) < 0.15
 
 
 @pytest.mark.parametrize("sample_unit", ["object", "image"])

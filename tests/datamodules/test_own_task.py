@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 import torch
 from lightning.pytorch import LightningModule
 
 from lit_loader.datamodules import ClassBalancedSamplerConfig
-from tests.support import own_task
 from tests.support.drawn_set import drawn_source
 from tests.support.extras import needs
 from tests.support.lightning_ranks import trainer
@@ -36,10 +33,6 @@ class Regression(LightningModule):
 @pytest.fixture
 def source(tmp_path):
     return drawn_source(tmp_path)
-
-
-def test_a_tasks_data_module_is_short():
-    assert len(Path(own_task.__file__).read_text().splitlines()) < 70
 
 
 def test_custom_task_trains_with_samplers_transforms_and_left_out_samples(source):

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader.annotations import Attribute
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, MultiTaskBatch, batch_images
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule
 from tests.datamodules.test_every_task import TASKS, every_task, make
 from tests.support.drawn_set import CLASSES, FINISHES, DrawnSource, draw_set
+from tests.support.lightning_ranks import trainer
+from tests.support.recording_model import RecordingModel
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
 
@@ -35,32 +35,22 @@ def batches(datamodule):
         return list(loader)
 
 
-class Collecting(LightningModule):
-    def test_step(self, batch, batch_idx):
-        return None
-
-    def predict_step(self, batch, batch_idx, dataloader_idx=0):
-        return len(batch_images(batch))
-
-
 def predicted(datamodule):
-    quiet = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
-    trainer = Trainer(accelerator="cpu", enable_checkpointing=False, **quiet)
-    outputs = trainer.predict(Collecting(), datamodule=datamodule)
-    return sum(torch.tensor(outputs).flatten().tolist())
+    model = RecordingModel(lambda batch: len(batch_images(batch)))
+    trainer().predict(model, datamodule=datamodule)
+    return sum(model.seen["predict"])
 
 
 @pytest.mark.parametrize("stage", ["test", "predict"])
 def test_testing_and_predicting_without_data_raise(train, stage):
     datamodule = ClassificationDataModule(DrawnSource(train=train), batch_size=2, sample_unit="object")
-    trainer = Trainer(accelerator="cpu", logger=False, enable_checkpointing=False, enable_progress_bar=False)
     with pytest.raises(ValueError, match=rf"has nothing to {stage} on; give it by {stage}= of the source"):
-        getattr(trainer, stage)(Collecting(), datamodule=datamodule)
+        getattr(trainer(), stage)(RecordingModel(len), datamodule=datamodule)
 
 
 @every_task
 @pytest.mark.parametrize("trained", [True, False], ids=["beside a training set", "alone"])
-def test_images_of_which_only_boxes_are_known_are_all_predicted(train, bare, task, trained):
+def test_images_with_boxes_alone_are_all_predicted(train, bare, task, trained):
     sets = {"train": train} if trained else {}
     settings = {} if trained or "landmarks" not in task else {"attributes": ()}
     datamodule = make(DrawnSource(**sets, predict=bare), task, **settings)
@@ -79,7 +69,7 @@ def test_images_without_any_object_are_predicted_whole(tmp_path, train, task):
 
 
 @every_task
-def test_the_other_stages_still_leave_out_what_they_cannot_use(train, task):
+def test_other_stages_leave_out_unusable_samples(train, task):
     source = DrawnSource(train=train, val=train, test=train, predict=train)
     datamodule = make(source, task)
     sizes = [datamodule.tables(stage)[0].num_images for stage in ("train", "val", "test", "predict")]
@@ -116,13 +106,6 @@ def test_an_image_with_several_labels_is_predicted_without_one(train):
     several = [len(set(train.labels[train.objects(i)].tolist())) != 1 for i in range(12)]
     assert (batch.labels == -1).tolist() == several
     assert 0 < sum(several) < 12
-
-
-def test_training_on_a_set_without_points_is_still_refused(bare):
-    for kind in (LandmarkDataModule, MultiTaskDataModule):
-        for stage in ("train", "val", "test"):
-            with pytest.raises(ValueError, match=r"no object of .* has points"):
-                kind(DrawnSource(**{stage: bare})).setup(None)
 
 
 def test_values_of_the_attribute_that_labels_must_be_numbered_alike(tmp_path, train):

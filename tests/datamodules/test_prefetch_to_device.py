@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import time
 import weakref
-from types import SimpleNamespace
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader import DetectionDataModule, WorkerSettings
+from tests.support.lightning_ranks import trainer
+from tests.support.recording_model import RecordingModel, stub_trainer
 from tests.support.simulated_device import present
 
 
@@ -19,33 +19,9 @@ def simulated(monkeypatch):
     return present(monkeypatch)
 
 
-class Taking(LightningModule):
-    """Remembers where its batches lie."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen = {}
-
-    def _see(self, stage, batch):
-        self.seen.setdefault(stage, []).append(batch[0][0].data_ptr())
-
-    def training_step(self, batch, batch_idx):
-        self._see("fit", batch)
-        return self.weight.sum()
-
-    def validation_step(self, batch, batch_idx):
-        self._see("validate", batch)
-
-    def test_step(self, batch, batch_idx):
-        self._see("test", batch)
-
-    def predict_step(self, batch, batch_idx):
-        self._see("predict", batch)
-        return len(batch)
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
+def taking():
+    """Return a model that records where its images are in memory."""
+    return RecordingModel(lambda batch: batch[0][0].data_ptr())
 
 
 @pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -65,27 +41,13 @@ def test_every_stage_of_lightning_gets_the_batch_where_the_loader_put_it(simulat
         batch_size=20,
         workers=WorkerSettings(num_workers=num_workers, worker_method="thread", prefetch_to_device=True),
     )
-    model = Taking()
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        max_epochs=1,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-    )
-    trainer.fit(model, datamodule=datamodule)
-    trainer.validate(model, datamodule=datamodule, verbose=False)
-    trainer.test(model, datamodule=datamodule, verbose=False)
-    trainer.predict(model, datamodule=datamodule)
-    assert {stage: len(seen) for stage, seen in model.seen.items()} == {
-        "fit": 3,
-        "validate": 2,
-        "test": 2,
-        "predict": 2,
-    }
+    model = taking()
+    runner = trainer(max_epochs=1, num_sanity_val_steps=0, log_every_n_steps=1)
+    runner.fit(model, datamodule=datamodule)
+    runner.validate(model, datamodule=datamodule, verbose=False)
+    runner.test(model, datamodule=datamodule, verbose=False)
+    runner.predict(model, datamodule=datamodule)
+    assert {stage: len(seen) for stage, seen in model.seen.items()} == {"train": 3, "val": 2, "test": 2, "predict": 2}
     assert {place for seen in model.seen.values() for place in seen} <= placed
 
 
@@ -104,18 +66,11 @@ def test_the_device_is_the_trainers(shapes, monkeypatch, setting, kind, accelera
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: accelerated)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device("cuda"))
     monkeypatch.setattr(torch.accelerator, "device_count", lambda: 2)
-    root = torch.device("cuda", 1) if kind == "cuda" else torch.device("cpu")
     datamodule = DetectionDataModule(shapes, workers=WorkerSettings(prefetch_to_device=setting, pin_memory=False))
     assert datamodule.train_dataloader().device is None  # without a trainer
-    datamodule.trainer = SimpleNamespace(
-        strategy=SimpleNamespace(root_device=root), global_rank=0, world_size=1, num_devices=1
-    )
-    devices = {
-        str(loader.device)
-        for stage in ("train", "val", "test", "predict")
-        for loader in datamodule._make_loaders(stage)
-    }
-    assert devices == {str(expected)}
+    datamodule.trainer = stub_trainer("cuda:1" if kind == "cuda" else kind)
+    for stage in ("train", "val", "test", "predict"):
+        assert str(getattr(datamodule, f"{stage}_dataloader")().device) == str(expected)
     assert datamodule.first_batch("val")[0][0].device.type == "cpu"  # to be looked at
     datamodule.trainer = None
 
@@ -141,9 +96,7 @@ def test_batches_are_page_locked_where_the_trainers_device_copies_from_such_memo
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: calls.append(1) or tensor)
     datamodule = DetectionDataModule(shapes, workers=WorkerSettings(prefetch_to_device=False, pin_memory=setting))
     if kind is not None:
-        datamodule.trainer = SimpleNamespace(
-            strategy=SimpleNamespace(root_device=torch.device(kind)), global_rank=0, world_size=1, num_devices=1
-        )
+        datamodule.trainer = stub_trainer(kind)
     for stage in ("train", "val", "test", "predict"):
         assert getattr(datamodule, f"{stage}_dataloader")().pin_memory is expected
     datamodule.first_batch("val")
@@ -157,7 +110,7 @@ def test_no_batch_stays_on_the_device_after_a_validation_that_ends_early(simulat
     counts = []
     copy_to_device = simulated.copy_to_device
 
-    class Watching(Taking):
+    class Watching(RecordingModel):
         def validation_step(self, batch, batch_idx):
             time.sleep(0.1)  # so that the next batch is ready when this one is asked for
 
@@ -173,17 +126,7 @@ def test_no_batch_stays_on_the_device_after_a_validation_that_ends_early(simulat
     datamodule = DetectionDataModule(
         shapes, batch_size=4, workers=WorkerSettings(num_workers=1, worker_method="thread", prefetch_to_device=True)
     )
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        max_epochs=1,
-        limit_train_batches=1,
-        num_sanity_val_steps=2,
-        log_every_n_steps=1,
-    )
-    trainer.fit(Watching(), datamodule=datamodule)
+    runner = trainer(max_epochs=1, limit_train_batches=1, num_sanity_val_steps=2, log_every_n_steps=1)
+    runner.fit(Watching(len), datamodule=datamodule)
     assert copies
     assert counts == [0]

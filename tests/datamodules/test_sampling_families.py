@@ -6,7 +6,13 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute, image_labels
-from lit_loader.datamodules import ClassAwareSamplerConfig, EffectiveNumberSamplerConfig, RepeatFactorSamplerConfig
+from lit_loader.datamodules import (
+    ClassAwareSamplerConfig,
+    ClassBalancedSamplerConfig,
+    EffectiveNumberSamplerConfig,
+    RepeatFactorSamplerConfig,
+    WeightedSamplerConfig,
+)
 from lit_loader.samplers import (
     ClassAwareSampler,
     RepeatFactorSampler,
@@ -31,7 +37,7 @@ def _assert_same(sampler, expected):
 
 
 @BY
-def test_turns_of_a_table(table, by):
+def test_class_aware_config_passes_labels_and_settings(table, by):
     labels = image_labels(table, by=by)
     _assert_same(ClassAwareSamplerConfig(balance_by=by).make_sampler(table), ClassAwareSampler(labels))
     settings = {"num_samples": 31, "empty_as_class": True}
@@ -41,18 +47,17 @@ def test_turns_of_a_table(table, by):
 
 
 @BY
-def test_repeat_factors_of_a_table(table, by):
+def test_repeat_factor_config_passes_labels_and_threshold(table, by):
     labels = image_labels(table, by=by)
     expected = RepeatFactorSampler(repeat_factors(labels, repeat_thresh=0.7))
     assert len(expected) > table.num_images
     _assert_same(RepeatFactorSamplerConfig(balance_by=by, repeat_thresh=0.7).make_sampler(table), expected)
-    assert (
-        len(RepeatFactorSamplerConfig(balance_by=by).make_sampler(table)) == table.num_images
-    )  # few classes: 0.001 repeats none
+    # With few classes the default of 0.001 repeats none.
+    assert len(RepeatFactorSamplerConfig(balance_by=by).make_sampler(table)) == table.num_images
 
 
 @BY
-def test_effective_numbers_of_a_table(table, by):
+def test_effective_number_config_passes_labels_and_beta(table, by):
     weights = effective_number_image_weights(image_labels(table, by=by), beta=0.95)
     _assert_same(
         EffectiveNumberSamplerConfig(balance_by=by, beta=0.95, num_samples=40).make_sampler(table),
@@ -62,8 +67,17 @@ def test_effective_numbers_of_a_table(table, by):
     assert everything.expected_visits().tolist() == [1.0] * table.num_images
 
 
-@pytest.mark.parametrize("sampling", [ClassAwareSamplerConfig, RepeatFactorSamplerConfig, EffectiveNumberSamplerConfig])
-def test_an_attribute_that_no_object_has_is_refused(sampling):
+@pytest.mark.parametrize(
+    "sampling",
+    [
+        ClassAwareSamplerConfig,
+        ClassBalancedSamplerConfig,
+        EffectiveNumberSamplerConfig,
+        RepeatFactorSamplerConfig,
+        WeightedSamplerConfig,
+    ],
+)
+def test_an_attribute_without_values_or_unknown_is_refused(sampling):
     table = AnnotationTable(
         root="/nowhere",
         image_paths=["0.png", "1.png"],
@@ -76,3 +90,5 @@ def test_an_attribute_that_no_object_has_is_refused(sampling):
     with pytest.raises(ValueError, match=r"balance_by='finish' names an attribute that none of the 1 objects .* has"):
         sampling(balance_by="finish").make_sampler(table)
     assert len(sampling().make_sampler(table)) == 2
+    with pytest.raises(ValueError, match=r"one of \['finish'\]; got by='colour'"):
+        sampling(balance_by="colour").make_sampler(table)

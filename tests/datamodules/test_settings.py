@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
-
 import pytest
 import torch
 from torch import nn
@@ -14,40 +12,56 @@ from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import (
     ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
+    ClassificationDataModule,
     EffectiveNumberSamplerConfig,
+    LandmarkDataModule,
+    MultiTaskDataModule,
     RepeatFactorSamplerConfig,
     SequentialSamplerConfig,
     WeightedSamplerConfig,
 )
 from lit_loader.datasets import VocSource
 from lit_loader.errors import ImageError
+from tests.support.recording_model import stub_trainer
+
+DETECTION = {"train_batch_size": 0, "val_batch_size": -1, "test_batch_size": 0, "predict_batch_size": 0}
 
 
 @pytest.mark.parametrize(
-    ("settings", "message"),
+    ("kind", "settings", "message"),
     [
-        ({"batch_size": 0}, "batch_size=0"),
-        ({"train_batch_size": 0}, "train_batch_size=0"),
-        ({"val_batch_size": -1}, "val_batch_size=-1"),
-        ({"test_batch_size": 0}, "test_batch_size=0"),
-        ({"predict_batch_size": 0}, "predict_batch_size=0"),
-        ({"workers": {"multiprocessing_context": "nonsense"}}, "multiprocessing_context='nonsense'"),
-        ({"num_workers": -1}, "num_workers=-1"),
-        ({"workers": {"timeout": -1.0}}, "timeout=-1.0"),
-        ({"workers": {"prefetch_factor": 0}}, "prefetch_factor=0"),
-        ({"images": "nonsense"}, "images='nonsense'"),
-        ({"images": "stack", "collate_fn": DetectionCollate()}, "images='stack' .* next to a collate_fn"),
-        ({"images": "pad", "size_divisor": 8, "collate_fn": DetectionCollate()}, "size_divisor=8"),
-        ({"extra_fields": ["colour"]}, "colour"),
-        ({"first_label": -1}, "first_label=-1"),
-        ({"reading": {"size_mismatch": "ignore"}}, "size_mismatch='ignore'"),
-        ({"reading": {"max_pixels": 0}}, "max_pixels=0"),
+        *((DetectionDataModule, {name: size}, f"{name}={size}") for name, size in DETECTION.items()),
+        (DetectionDataModule, {"batch_size": 0}, "batch_size=0"),
+        (DetectionDataModule, {"workers": {"multiprocessing_context": "nonsense"}}, "context='nonsense'"),
+        (DetectionDataModule, {"num_workers": -1}, "num_workers=-1"),
+        (DetectionDataModule, {"workers": {"timeout": -1.0}}, "timeout=-1.0"),
+        (DetectionDataModule, {"workers": {"prefetch_factor": 0}}, "prefetch_factor=0"),
+        (DetectionDataModule, {"images": "nonsense"}, "images='nonsense'"),
+        (DetectionDataModule, {"size_divisor": 32}, "size_divisor=32"),
+        (DetectionDataModule, {"images": "stack", "collate_fn": DetectionCollate()}, "images='stack' .* collate_fn"),
+        (DetectionDataModule, {"size_divisor": 8, "collate_fn": DetectionCollate()}, "size_divisor=8"),
+        (DetectionDataModule, {"extra_fields": ["colour"]}, "colour"),
+        (DetectionDataModule, {"first_label": -1}, "first_label=-1"),
+        (DetectionDataModule, {"reading": {"size_mismatch": "ignore"}}, "size_mismatch='ignore'"),
+        (DetectionDataModule, {"reading": {"max_pixels": 0}}, "max_pixels=0"),
+        (MultiTaskDataModule, {"size_divisor": 0}, "size_divisor=0"),
+        (MultiTaskDataModule, {"first_label": -1}, "first_label=-1"),
+        (MultiTaskDataModule, {"train_transforms": {"hflips": 1}}, "hflips"),
+        (MultiTaskDataModule, {"multi_label": True}, "multi_label"),
+        (LandmarkDataModule, {"sample_unit": "box"}, "sample_unit='box' is not one of"),
+        (LandmarkDataModule, {"min_points": -1}, "min_points=-1"),
+        (LandmarkDataModule, {"size_divisor": 8}, "size_divisor=8 has no effect with sample_unit='object'"),
+        (LandmarkDataModule, {"sample_unit": "image", "size_divisor": 0}, "size_divisor=0"),
+        (LandmarkDataModule, {"val_transforms": {"size": 0}}, "size=0"),
+        (ClassificationDataModule, {"sample_unit": "boxes"}, "sample_unit='boxes'"),
+        (ClassificationDataModule, {"sample_unit": "object", "multi_label": True}, "one object has one label"),
+        (ClassificationDataModule, {"attributes": "all"}, "attributes"),
     ],
     ids=str,
 )
-def test_a_value_outside_its_choices_is_refused_at_once(shapes, settings, message):
-    with pytest.raises(ValueError, match=message):
-        DetectionDataModule(shapes, **settings)
+def test_invalid_setting_is_refused_when_it_is_given(shapes, kind, settings, message):
+    with pytest.raises((TypeError, ValueError), match=message):
+        kind(shapes, **settings)
 
 
 def test_a_batch_size_set_later_is_checked_too(shapes):
@@ -82,14 +96,7 @@ def test_a_falsy_collate_function_and_batch_transform_are_used(shapes, monkeypat
     assert next(iter(datamodule.train_dataloader()))[0].shape == (2, 3, 48, 48)
     called = []
     transform.register_forward_hook(lambda *_: called.append(1))
-    progress = SimpleNamespace(current=SimpleNamespace(ready=0))
-    datamodule.trainer = SimpleNamespace(
-        training=True,
-        strategy=SimpleNamespace(root_device=torch.device("cpu")),
-        fit_loop=SimpleNamespace(epoch_loop=SimpleNamespace(batch_progress=progress)),
-        global_rank=0,
-        current_epoch=0,
-    )
+    datamodule.trainer = stub_trainer()
     datamodule.on_after_batch_transfer(torch.zeros(1), 0)
     assert called == [1]
 
@@ -108,7 +115,7 @@ def test_a_stage_that_does_not_exist_is_refused(shapes):
 
 
 def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
-    source = VocSource(root=shapes._voc().root, val=["val", "train"], progress=False)
+    source = VocSource(root=shapes.tables("train")[0].root, val=["val", "train"], progress=False)
     custom = DetectionDataModule(source, val_sampler=TorchSequentialSampler(range(20)))
     with pytest.raises(ValueError, match=r"val_sampler=SequentialSampler would be shared by 2 sets.*SamplerConfig"):
         custom.val_dataloader()
@@ -149,6 +156,6 @@ def test_columns_and_stages_without_a_batch_cannot_be_plotted(shapes):
         DetectionDataModule(shapes, collate_fn=lambda batch: ([], {"boxes": [], "labels": []})).plot_batch()
     with pytest.raises(ValueError, match=r"60 samples with batch_size=61.*drop_last=True; lower batch_size"):
         DetectionDataModule(shapes, batch_size=61, drop_last=True).plot_batch()
-    source = VocSource(root=shapes._voc().root, test=None, progress=False)
+    source = VocSource(root=shapes.tables("train")[0].root, test=None, progress=False)
     with pytest.raises(ValueError, match="stage='test' gives no batch"):
         DetectionDataModule(source).plot_batch("test")

@@ -9,7 +9,6 @@ import json
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule
 
 from lit_loader import DetectionDataModule
 from lit_loader.collate import batch_images
@@ -21,6 +20,7 @@ from lit_loader.datamodules import (
     WeightedSamplerConfig,
 )
 from tests.support.lightning_ranks import on_ranks, trainer
+from tests.support.recording_model import RecordingModel
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -51,31 +51,18 @@ def ids_of(batch):
     return batch.image_ids.tolist() if hasattr(batch, "image_ids") else [t["image_id"] for t in batch[1]]
 
 
-class Recording(LightningModule):
-    """Writes down which images each rank saw, and in training the sum of their pixels."""
+class Recording(RecordingModel):
+    """Records the ids of the images that each rank saw, and in training the sums of their pixels."""
 
     automatic_optimization = False
 
     def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(1))
-        self.seen = {"train": [], "sums": [], "test": [], "predict": []}
+        super().__init__(ids_of)
+        self.seen["sums"] = []
 
     def training_step(self, batch, batch_idx):
         self.seen["train"].append(ids_of(batch))
         self.seen["sums"].append([float(image.double().sum()) for image in batch_images(batch)])
-
-    def validation_step(self, batch, batch_idx):
-        pass
-
-    def test_step(self, batch, batch_idx):
-        self.seen["test"].append(ids_of(batch))
-
-    def predict_step(self, batch, batch_idx):
-        self.seen["predict"].append(ids_of(batch))
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def recorded(shapes, name, world_size, *, use_distributed_sampler):

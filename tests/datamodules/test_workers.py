@@ -6,10 +6,10 @@ import logging
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import Trainer
 
 from lit_loader import DetectionDataModule
-from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule, MultiTaskDataModule, WorkerSettings
+from lit_loader.datamodules import WorkerSettings
 from lit_loader.foundation.host import Resources
 from tests.support.extras import needs
 
@@ -31,38 +31,21 @@ def host(monkeypatch):
     return requests
 
 
-def told(caplog):
+def decisions(caplog):
     return [record.getMessage() for record in caplog.records if "num_workers='auto'" in record.getMessage()]
 
 
-def test_auto_is_decided_and_told_once(shapes, host, caplog):
+def test_auto_is_decided_and_logged_once(shapes, host, caplog):
     datamodule = DetectionDataModule(shapes, num_workers="auto")
     assert host == []  # nothing is read before a loader is made
     with caplog.at_level(logging.INFO):
         loaders = [datamodule.train_dataloader(), datamodule.val_dataloader(), datamodule.test_dataloader()]
     assert [loader.num_workers for loader in loaders] == [11, 11, 11]
-    assert told(caplog) == ["num_workers='auto' is 11: 12 cores, of which the training step keeps one"]
+    assert decisions(caplog) == ["num_workers='auto' is 11: 12 cores, of which the training step keeps one"]
     assert datamodule.num_workers == "auto"
     assert datamodule.num_workers_of_loaders == 11
     assert len(host) == 1
     assert "num_workers=auto" in str(datamodule)
-
-
-@pytest.mark.parametrize(
-    ("kind", "settings"),
-    [(ClassificationDataModule, {"multi_label": True}), (LandmarkDataModule, {}), (MultiTaskDataModule, {})],
-)
-def test_every_data_module_takes_auto(shapes, host, kind, settings):
-    assert kind(shapes, num_workers="auto", **settings).val_dataloader().num_workers == 11
-
-
-def test_an_explicit_number_stays_and_nothing_is_read(shapes, host, caplog):
-    datamodule = DetectionDataModule(shapes, num_workers=3)
-    with caplog.at_level(logging.INFO):
-        assert datamodule.train_dataloader().num_workers == 3
-    assert datamodule.num_workers == datamodule.num_workers_of_loaders == 3
-    assert host == []
-    assert told(caplog) == []
 
 
 @pytest.mark.parametrize(("devices", "number"), [(1, 11), (2, 5), (3, 3)])
@@ -79,7 +62,7 @@ def test_auto_is_decided_again_for_the_ranks_of_a_trainer(shapes, host, caplog):
         assert datamodule.num_workers_of_loaders == 11
         datamodule.trainer = Trainer(accelerator="cpu", devices=4, strategy="ddp", **QUIET)
         assert [datamodule.num_workers_of_loaders for _ in range(3)] == [2, 2, 2]
-    assert len(told(caplog)) == 2
+    assert len(decisions(caplog)) == 2
 
 
 def test_an_accelerator_leaves_all_cores_to_the_workers(shapes, host, monkeypatch):
@@ -108,32 +91,6 @@ def test_auto_may_decide_on_no_workers(shapes, monkeypatch):
     assert (loader.num_workers, loader.prefetch_factor, loader.timeout) == (0, None, 0)
     assert loader.persistent_workers is False
     assert next(iter(loader))
-
-
-class Counting(LightningModule):
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-
-    def training_step(self, batch, index):
-        return self.weight * 1
-
-    def validation_step(self, batch, index):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD([self.weight], lr=0.1)
-
-
-def test_auto_trains(shapes, monkeypatch):
-    monkeypatch.setattr("lit_loader.datamodules.workers.read_resources", lambda **_: Resources(num_cores=2))
-    datamodule = DetectionDataModule(
-        shapes, batch_size=8, workers=WorkerSettings(num_workers="auto", worker_method="thread")
-    )
-    trainer = Trainer(accelerator="cpu", max_steps=2, limit_val_batches=0, **QUIET)
-    trainer.fit(Counting(), datamodule=datamodule)
-    assert trainer.train_dataloader.num_workers == 1
-    assert trainer.train_dataloader.worker_method == "thread"
 
 
 @pytest.mark.parametrize("persistent", [None, True, False])
@@ -182,15 +139,7 @@ def batches(datamodule):
         return [(torch.stack(images), [target["boxes"].tolist() for target in targets]) for images, targets in loader]
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"num_workers": 2, "worker_method": "thread"},
-        pytest.param({"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1}, marks=pytest.mark.soak),
-        {"num_workers": 2},
-    ],
-    ids=str,
-)
+@pytest.mark.parametrize("settings", [{"num_workers": 2, "worker_method": "thread"}, {"num_workers": 2}], ids=str)
 def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
     transforms = {"train_transforms": {"hflip": 0.5, "photometric": 0.5}}
     inline = batches(DetectionDataModule(shapes, batch_size=8, **transforms))
@@ -208,18 +157,8 @@ def test_batches_do_not_depend_on_the_worker_method(shapes, settings):
         ("inline", {"num_workers": 0, "worker_method": "multiprocessing"}),
     ],
 )
-def test_the_groups_options_arrive(option, settings):
+def test_options_of_the_config_group_are_applied(option, settings):
     from lit_loader.app.composition import build_datamodule, compose_config
 
     datamodule = build_datamodule(compose_config(overrides=["dataset=shapes", f"workers={option}"]))
     assert {name: getattr(datamodule.workers, name) for name in settings} == settings
-
-
-@needs("hydra")
-def test_auto_is_a_word_of_the_command_line():
-    from lit_loader.app.composition import build_datamodule, compose_config
-
-    for kind in ("detection", "landmarks", "classification", "multi_task"):
-        words = ["dataset=shapes", f"datamodule={kind}", "workers.num_workers=auto"]
-        datamodule = build_datamodule(compose_config(overrides=words))
-        assert datamodule.num_workers == "auto"

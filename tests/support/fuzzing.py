@@ -38,20 +38,16 @@ MakeFiles = Callable[[Path], Sequence[str]]
 
 @dataclass
 class FuzzResult:
-    """What came of the rounds.
+    """Outcomes of the rounds.
 
     Attributes:
         tables: Rounds that gave a table.
         refusals: Rounds that gave an error, by its type.
-        slowest: Longest round, seconds of processor time.
-        growth: Most memory that a round took above what it started with, in bytes.
-        failures: What went wrong, with the damage done; empty for a sound reader.
+        failures: Faults of the reader, with the damage that shows them; empty for a sound reader.
     """
 
     tables: int = 0
     refusals: Counter[str] = field(default_factory=Counter)
-    slowest: float = 0.0
-    growth: int = 0
     failures: list[str] = field(default_factory=list)
 
 
@@ -131,15 +127,17 @@ def _run(
             random=random.Random(f"{seed}.{number}"),
         )
         with damage:
-            mutation(damage)
-            description = f"round {number}, {mutation.__name__} of {damage.said}"
+            damage.apply(mutation)
+            description = f"round {number}, {mutation.__name__} of {damage.file_names}"
             connection.send(description)
             _round(read, root, watch, result, description, max_seconds)
     connection.send(result)
 
 
 def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, description: str, max_seconds: float) -> None:
-    before = _reset_memory()
+    # Forgets the peak of earlier rounds.
+    Path("/proc/self/clear_refs").write_text("5")
+    start_bytes = _status("VmRSS")
     start = time.process_time()
     watch.strangers.clear()
     watch.is_on = True
@@ -156,8 +154,8 @@ def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, descriptio
         result.failures.append(f"{description}: {traceback.format_exc()[-3000:]}")
     finally:
         watch.is_on = False
-    seconds, growth = time.process_time() - start, _peak_memory() - before
-    result.slowest, result.growth = max(result.slowest, seconds), max(result.growth, growth)
+    seconds = time.process_time() - start
+    growth = _status("VmHWM") - start_bytes
     if seconds > max_seconds:
         result.failures.append(f"{description}: took {seconds:.1f} s")
     if growth > MAX_GROWTH:
@@ -167,7 +165,7 @@ def _round(read: Read, root: Path, watch: _Watch, result: FuzzResult, descriptio
 
 
 class _Watch:
-    """An audit hook that notes what is opened or listed outside some folders, by its real path."""
+    """Audit hook that records the real paths of files and folders opened or listed outside some folders."""
 
     def __init__(self, *folders: Path) -> None:
         code = [Path(lit_loader.__file__).parents[1], sys.prefix, sys.base_prefix, os.__file__]
@@ -186,16 +184,6 @@ class _Watch:
         real = os.path.realpath(os.fsdecode(path))
         if not f"{real}/".startswith((*self._known, "/proc/", "/sys/", "/dev/")):
             self.strangers.add(real)
-
-
-def _reset_memory() -> int:
-    """Forget the peak of memory so far and return what is in use."""
-    Path("/proc/self/clear_refs").write_text("5")
-    return _status("VmRSS")
-
-
-def _peak_memory() -> int:
-    return _status("VmHWM")
 
 
 def _status(field_name: str) -> int:

@@ -1,4 +1,4 @@
-"""The damages that fuzzing does to files: bytes, words, whole contents, and what stands at a name."""
+"""Damages of fuzzing: changed bytes, words and contents, and links, folders and pipes instead of files."""
 
 from __future__ import annotations
 
@@ -41,16 +41,16 @@ WHOLE = [
 
 @dataclass
 class Damage:
-    """One round's damage; leaving the context puts the sound files back.
+    """Damage of one round; leaving the context restores the sound files.
 
     Attributes:
         root: The data set.
-        outside: A folder beside it that nobody may read.
-        elsewhere: Another one, to which links may lead: they are the user's own.
+        outside: A folder next to it that no reader may open.
+        elsewhere: A folder to which links may lead, since links are the user's own.
         names: The annotation files.
         images: The images.
-        random: Draws what is done where.
-        said: What was done, in words.
+        random: Generator of all choices.
+        file_names: Names of the damaged files, for the description.
     """
 
     root: Path
@@ -59,15 +59,15 @@ class Damage:
     names: Sequence[str]
     images: Sequence[str]
     random: random.Random
-    said: str = ""
+    file_names: str = ""
     _sound: dict[str, bytes] = field(default_factory=dict)
-    _added: list[Path] = field(default_factory=list)
+    _links: list[Path] = field(default_factory=list)
 
     def __enter__(self) -> Damage:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        for path in self._added:
+        for path in self._links:
             path.unlink(missing_ok=True)
         for name, data in self._sound.items():
             path = self.root / name
@@ -79,114 +79,98 @@ class Damage:
     def pick(self, names: Sequence[str]) -> tuple[Path, bytes]:
         """Choose a file to damage and remember its content."""
         name = self.random.choice(names)
-        self.said += f" {name}"
+        self.file_names += f" {name}"
         data = self._sound[name] = (self.root / name).read_bytes()
         return self.root / name, data
 
-    def edit(self, change: Any) -> None:
-        """Replace the content of an annotation file by ``change(content)``."""
+    def apply(self, mutation: Any) -> None:
+        """Damage an annotation file, or an image, by one of `MUTATIONS`."""
+        if mutation in REPLACEMENTS:
+            mutation(self)
+            return
         path, data = self.pick(self.names)
-        path.write_bytes(change(data))
-
-    def add(self, name: str, target: Path) -> None:
-        """Add a symbolic link."""
-        path = self.root / name
-        path.symlink_to(target)
-        self._added.append(path)
-
-    def place(self, data: bytes) -> int:
-        """Draw a position in the content."""
-        return self.random.randrange(len(data) + 1)
+        if mutation is hostile_path:
+            for name, target in (("link", self.elsewhere), ("link.jpg", self.elsewhere / "other.jpg")):
+                (self.root / name).symlink_to(target)
+                self._links.append(self.root / name)
+        path.write_bytes(mutation(data, self.random))
 
 
-def flipped_bytes(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        changed = bytearray(data)
-        for _ in range(damage.random.choice([1, 1, 2, 8, 64])):
-            if changed:
-                changed[damage.random.randrange(len(changed))] ^= 1 << damage.random.randrange(8)
-        return bytes(changed)
-
-    damage.edit(change)
+def flipped_bytes(data: bytes, draws: random.Random) -> bytes:
+    changed = bytearray(data)
+    for _ in range(draws.choice([1, 1, 2, 8, 64])):
+        if changed:
+            changed[draws.randrange(len(changed))] ^= 1 << draws.randrange(8)
+    return bytes(changed)
 
 
-def inserted_bytes(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        at = damage.place(data)
-        return data[:at] + damage.random.randbytes(damage.random.choice([1, 3, 100])) + data[at:]
-
-    damage.edit(change)
+def inserted_bytes(data: bytes, draws: random.Random) -> bytes:
+    return _insert(data, draws, draws.randbytes(draws.choice([1, 3, 100])))
 
 
-def deleted_bytes(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        at = damage.place(data)
-        return data[:at] + data[at + damage.random.choice([1, 2, 10, 200]) :]
-
-    damage.edit(change)
+def deleted_bytes(data: bytes, draws: random.Random) -> bytes:
+    position = draws.randrange(len(data) + 1)
+    return data[:position] + data[position + draws.choice([1, 2, 10, 200]) :]
 
 
-def truncated(damage: Damage) -> None:
-    damage.edit(lambda data: data[: damage.place(data)])
+def truncated(data: bytes, draws: random.Random) -> bytes:
+    return data[: draws.randrange(len(data) + 1)]
 
 
-def hostile_number(damage: Damage) -> None:
-    damage.edit(lambda data: _swap_words(damage, data, rb"-?\d+(?:\.\d+)?", NUMBERS))
+def hostile_number(data: bytes, draws: random.Random) -> bytes:
+    return _swap_words(data, draws, rb"-?\d+(?:\.\d+)?", NUMBERS)
 
 
-def hostile_path(damage: Damage) -> None:
-    damage.add("link", damage.elsewhere)
-    damage.add("link.jpg", damage.elsewhere / "other.jpg")
-    damage.edit(lambda data: _swap_words(damage, data, rb"[\w./-]+\.(?:jpg|png)", PATHS))
+def hostile_path(data: bytes, draws: random.Random) -> bytes:
+    return _swap_words(data, draws, rb"[\w./-]+\.(?:jpg|png)", PATHS)
 
 
-def hostile_word(damage: Damage) -> None:
+def hostile_word(data: bytes, draws: random.Random) -> bytes:
     words = [*NUMBERS, *PATHS, b"a" * 100_000, b"\r", b"\n", b"\0", b"\xff\xfe", "\u2028".encode(), b"-", b"#"]
-    damage.edit(lambda data: _swap_words(damage, data, rb"[A-Za-z_]\w*", words))
+    return _swap_words(data, draws, rb"[A-Za-z_]\w*", words)
 
 
-def long_line(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        at = damage.place(data)
-        return data[:at] + damage.random.choice([b"a", b"1 ", b"1,", b" ", b"\t", b'"']) * 400_000 + data[at:]
-
-    damage.edit(change)
+def long_line(data: bytes, draws: random.Random) -> bytes:
+    return _insert(data, draws, draws.choice([b"a", b"1 ", b"1,", b" ", b"\t", b'"']) * 400_000)
 
 
-def repeated_lines(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        lines = data.splitlines(keepends=True) or [b""]
-        at = damage.random.randrange(len(lines))
-        return b"".join([*lines[:at], *[lines[at]] * damage.random.choice([2, 100, 3000]), *lines[at + 1 :]])
-
-    damage.edit(change)
+def repeated_lines(data: bytes, draws: random.Random) -> bytes:
+    lines = data.splitlines(keepends=True) or [b""]
+    row = draws.randrange(len(lines))
+    lines[row] *= draws.choice([2, 100, 3000])
+    return b"".join(lines)
 
 
-def exchanged_lines(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        lines = data.splitlines(keepends=True)
-        damage.random.shuffle(lines)
-        return b"".join(lines)
-
-    damage.edit(change)
+def exchanged_lines(data: bytes, draws: random.Random) -> bytes:
+    lines = data.splitlines(keepends=True)
+    draws.shuffle(lines)
+    return b"".join(lines)
 
 
-def other_encoding(damage: Damage) -> None:
-    encoding = damage.random.choice(["utf-16", "utf-16-le", "utf-32", "utf-8-sig"])
-    damage.edit(lambda data: data.decode("utf-8", "replace").encode(encoding))
+def other_encoding(data: bytes, draws: random.Random) -> bytes:
+    return data.decode("utf-8", "replace").encode(draws.choice(["utf-16", "utf-16-le", "utf-32", "utf-8-sig"]))
 
 
-def other_content(damage: Damage) -> None:
-    content = damage.random.choice([*WHOLE, damage.random.randbytes(5000)])
-    damage.edit(lambda data: content)
+def other_content(data: bytes, draws: random.Random) -> bytes:
+    return draws.choice([*WHOLE, draws.randbytes(5000)])
 
 
-def inserted_content(damage: Damage) -> None:
-    def change(data: bytes) -> bytes:
-        at = damage.place(data)
-        return data[:at] + damage.random.choice(WHOLE)[:300_000] + data[at:]
+def inserted_content(data: bytes, draws: random.Random) -> bytes:
+    return _insert(data, draws, draws.choice(WHOLE)[:300_000])
 
-    damage.edit(change)
+
+def _insert(data: bytes, draws: random.Random, more: bytes) -> bytes:
+    position = draws.randrange(len(data) + 1)
+    return data[:position] + more + data[position:]
+
+
+def _swap_words(data: bytes, draws: random.Random, pattern: bytes, words: Sequence[bytes]) -> bytes:
+    matches = list(re.finditer(pattern, data))
+    chosen = draws.sample(matches, min(len(matches), draws.choice([1, 1, 2, 5])))
+    # From the end, so that earlier positions stay valid.
+    for match in sorted(chosen, key=lambda match: -match.start()):
+        data = data[: match.start()] + draws.choice(words) + data[match.end() :]
+    return data
 
 
 def other_kind_of_file(damage: Damage) -> None:
@@ -210,21 +194,10 @@ def damaged_image(damage: Damage) -> None:
         path.write_bytes(changed)
 
 
-def _swap_words(damage: Damage, data: bytes, pattern: bytes, words: Sequence[bytes]) -> bytes:
-    found = list(re.finditer(pattern, data))
-    for match in sorted(
-        damage.random.sample(found, min(len(found), damage.random.choice([1, 1, 2, 5]))), key=lambda m: -m.start()
-    ):
-        word = damage.random.choice(words)
-        damage.said += f" {word[:30]!r} at {match.start()}"
-        data = data[: match.start()] + word + data[match.end() :]
-    return data
-
-
 def _replace(damage: Damage, path: Path, other: str) -> None:
     path.unlink()
     kind = damage.random.choice(["link", "relative link", "circle", "folder", "pipe", "nothing"])
-    damage.said += f" by a {kind}"
+    damage.file_names += f" by a {kind}"
     if kind == "link":
         path.symlink_to(damage.elsewhere / other)
     elif kind == "relative link":
@@ -237,8 +210,13 @@ def _replace(damage: Damage, path: Path, other: str) -> None:
         os.mkfifo(path)
 
 
-MUTATIONS = (
+EDITS = (
     flipped_bytes, inserted_bytes, deleted_bytes, truncated, hostile_number, hostile_path, hostile_word, long_line,
-    repeated_lines, exchanged_lines, other_encoding, other_content, inserted_content, other_kind_of_file,
-    other_kind_of_image, damaged_image,
+    repeated_lines, exchanged_lines, other_encoding, other_content, inserted_content,
 )  # fmt: skip
+"""Functions of a file's bytes and a random generator that return other bytes."""
+
+REPLACEMENTS = (other_kind_of_file, other_kind_of_image, damaged_image)
+"""Functions of a `Damage` that put something else at the name of a file."""
+
+MUTATIONS = (*EDITS, *REPLACEMENTS)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import base64
 import json
+from functools import partial
 from pathlib import Path
 
-from lit_loader.annotations.formats import ReadPolicy, read_annotations
-from lit_loader.annotations.table import AnnotationTable
-from tests.support.text_sets import SIZE, write_image
+from lit_loader.annotations.formats import ReadPolicy
+from tests.support.text_sets import LENIENT, SIZE, read_set, write_image
 from tests.support.voc_set import write_voc_xml
 
 __all__ = ["STRUCTURED_SETS"]
 
-QUIET = {"use_cache": False, "progress": False}
-LENIENT = ReadPolicy(malformed="drop", missing_image="drop", unreadable_image="keep", unknown_class="drop")
 LENIENT_VOC = ReadPolicy(missing_annotation="drop", malformed="drop", missing_image="drop", schema_mismatch="unite")
 SCHEMA = {"names": ["p", "q", "r"], "flip_pairs": [[0, 1]], "normalization_pair": [0, 1]}
 
@@ -42,14 +40,6 @@ def make_voc(root: Path) -> list[str]:
     return ["Annotations/a.xml", "Annotations/b.xml", "ImageSets/Main/all.txt"]
 
 
-def read_voc_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("voc", root, "all", **QUIET)
-
-
-def read_voc_leniently(root: Path) -> AnnotationTable:
-    return read_annotations("voc", root, "all", policy=LENIENT_VOC, num_workers=0, **QUIET)
-
-
 def make_coco(root: Path) -> list[str]:
     images = []
     for number, name in enumerate(("a.jpg", "b.png"), 1):
@@ -69,14 +59,6 @@ def make_coco(root: Path) -> list[str]:
     return ["a.json"]
 
 
-def read_coco_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("coco", root, "a.json", image_dir="img", **QUIET)
-
-
-def read_coco_leniently(root: Path) -> AnnotationTable:
-    return read_annotations("coco", root, "a.json", image_dir="img", policy=LENIENT, num_workers=0, **QUIET)
-
-
 def make_imglab(root: Path) -> list[str]:
     boxes = """  <box top='1' left='2' width='30' height='20' ignore='0'>
       <label>face</label>
@@ -93,27 +75,11 @@ def make_imglab(root: Path) -> list[str]:
     return ["a.xml"]
 
 
-def read_imglab_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("imglab", root, "a.xml", **QUIET)
-
-
-def read_imglab_leniently(root: Path) -> AnnotationTable:
-    return read_annotations("imglab", root, "a.xml", policy=LENIENT, schema="face_68", num_workers=0, **QUIET)
-
-
 def make_folders(root: Path) -> list[str]:
     names = ["cat/a.jpg", "cat/deep/b.png", "dog/c.JPG", "dog/d.png"]
     for name in names:
         write_image(root / name)
     return names
-
-
-def read_folders_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("image_folder", root, **QUIET)
-
-
-def read_folders_leniently(root: Path) -> AnnotationTable:
-    return read_annotations("image_folder", root, policy=LENIENT, num_workers=0, **QUIET)
 
 
 def make_class_list(root: Path) -> list[str]:
@@ -124,28 +90,11 @@ def make_class_list(root: Path) -> list[str]:
     return ["list.txt", "classes.txt"]
 
 
-def read_class_list_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("class_list", root, "list.txt", numbered=True, class_file="classes.txt", **QUIET)
-
-
-def read_class_list_leniently(root: Path) -> AnnotationTable:
-    return read_annotations("class_list", root, "list.txt", policy=LENIENT, num_workers=0, **QUIET)
-
-
 def make_one_hot(root: Path) -> list[str]:
     for name in ("a.jpg", "b c.png", "deep/d.jpg"):
         write_image(root / name)
     (root / "list.csv").write_text('path,"cat",dog,owl\na.jpg,1,0,0\n"b c.png",0,1,1\ndeep/d.jpg,0,0,0\n')
     return ["list.csv"]
-
-
-def read_one_hot_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("class_list", root, "list.csv", separator=",", **QUIET)
-
-
-def read_one_hot_leniently(root: Path) -> AnnotationTable:
-    options = {"separator": ",", "one_hot": True, "policy": LENIENT}
-    return read_annotations("class_list", root, "list.csv", num_workers=0, **options, **QUIET)
 
 
 def labelme_shape(kind: str, label: str, *points: list[float], **more: object) -> dict[str, object]:
@@ -173,28 +122,28 @@ def make_labelme(root: Path) -> list[str]:
     return ["ann/a.json", "ann/b.json"]
 
 
-def read_labelme_strictly(root: Path) -> AnnotationTable:
-    return read_annotations("labelme", root, "ann", **QUIET)
-
-
-def read_labelme_leniently(root: Path) -> AnnotationTable:
-    options = {"policy": LENIENT, "class_name": "dot", "schema": {"names": ["left_eye"]}, "num_workers": 0}
-    return read_annotations("labelme", root, "ann", **options, **QUIET)
-
+VOC = partial(read_set, "voc", "all")
+COCO = partial(read_set, "coco", "a.json", image_dir="img")
+IMGLAB = partial(read_set, "imglab", "a.xml")
+LABELME = partial(read_set, "labelme", "ann")
+FOLDERS = partial(read_set, "image_folder", ".")
+CLASSES = partial(read_set, "class_list", "list.txt")
+ONE_HOT = partial(read_set, "class_list", "list.csv", separator=",")
+DOTS = {"class_name": "dot", "schema": {"names": ["left_eye"]}}
 
 STRUCTURED_SETS = {
-    "voc": (read_voc_strictly, make_voc),
-    "voc, lenient": (read_voc_leniently, make_voc),
-    "coco": (read_coco_strictly, make_coco),
-    "coco, lenient": (read_coco_leniently, make_coco),
-    "imglab": (read_imglab_strictly, make_imglab),
-    "imglab, lenient": (read_imglab_leniently, make_imglab),
-    "labelme": (read_labelme_strictly, make_labelme),
-    "labelme, lenient": (read_labelme_leniently, make_labelme),
-    "image_folder": (read_folders_strictly, make_folders),
-    "image_folder, lenient": (read_folders_leniently, make_folders),
-    "class_list": (read_class_list_strictly, make_class_list),
-    "class_list, lenient": (read_class_list_leniently, make_class_list),
-    "one-hot table": (read_one_hot_strictly, make_one_hot),
-    "one-hot table, lenient": (read_one_hot_leniently, make_one_hot),
+    "voc": (VOC, make_voc),
+    "voc, lenient": (partial(VOC, policy=LENIENT_VOC), make_voc),
+    "coco": (COCO, make_coco),
+    "coco, lenient": (partial(COCO, policy=LENIENT), make_coco),
+    "imglab": (IMGLAB, make_imglab),
+    "imglab, lenient": (partial(IMGLAB, policy=LENIENT, schema="face_68"), make_imglab),
+    "labelme": (LABELME, make_labelme),
+    "labelme, lenient": (partial(LABELME, policy=LENIENT, **DOTS), make_labelme),
+    "image_folder": (FOLDERS, make_folders),
+    "image_folder, lenient": (partial(FOLDERS, policy=LENIENT), make_folders),
+    "class_list": (partial(CLASSES, numbered=True, class_file="classes.txt"), make_class_list),
+    "class_list, lenient": (partial(CLASSES, policy=LENIENT), make_class_list),
+    "one-hot table": (ONE_HOT, make_one_hot),
+    "one-hot table, lenient": (partial(ONE_HOT, one_hot=True, policy=LENIENT), make_one_hot),
 }

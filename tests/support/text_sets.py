@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +14,12 @@ from lit_loader.annotations.table import AnnotationTable
 __all__ = ["SIZE", "TEXT_SETS", "write_image"]
 
 SIZE = (60, 50)  # width, height
-QUIET = {"use_cache": False, "progress": False}
 LENIENT = ReadPolicy(malformed="drop", missing_image="drop", unreadable_image="keep", unknown_class="drop")
+
+
+def read_set(format: str, name: str, root: Path, **options: object) -> AnnotationTable:
+    """Read a set without the cache, in this process; importable, so that a fuzzing process can call it."""
+    return read_annotations(format, root, name, use_cache=False, progress=False, num_workers=0, **options)
 
 
 def write_image(path: Path, size: tuple[int, int] = SIZE) -> None:
@@ -39,18 +44,6 @@ def make_keypoints_txt(root: Path) -> list[str]:
     return ["list.txt"]
 
 
-def read_list(root: Path) -> AnnotationTable:
-    columns = "path points class attribute:pose"
-    return read_annotations("keypoints_txt", root, "list.txt", columns=columns, schema="face_5", **QUIET)
-
-
-def read_list_leniently(root: Path) -> AnnotationTable:
-    columns = "path points class attribute:pose"
-    return read_annotations(
-        "keypoints_txt", root, "list.txt", columns=columns, schema="face_5", policy=LENIENT, **QUIET
-    )
-
-
 def make_keypoints_csv(root: Path) -> list[str]:
     for name in ("images/a.jpg", "images/b.png"):
         write_image(root / name)
@@ -60,30 +53,12 @@ def make_keypoints_csv(root: Path) -> list[str]:
     return ["table.csv"]
 
 
-def read_csv(root: Path) -> AnnotationTable:
-    return read_annotations(
-        "keypoints_csv",
-        root,
-        "table.csv",
-        path_column="",
-        schema=2,
-        class_column="kind",
-        box_columns=("x1", "y1", "x2", "y2"),
-        image_dir="images",
-        **QUIET,
-    )
-
-
 def make_wflw(root: Path) -> list[str]:
     write_image(root / "images/a.jpg")
     write_image(root / "images/b/c.jpg")
     lines = [f"{_line(_points(98, i))} 5 6 40 41 0 1 0 0 {i} 0 {name}" for i, name in enumerate(["a.jpg", "b/c.jpg"])]
     (root / "list.txt").write_text("\n".join(lines) + "\n")
     return ["list.txt"]
-
-
-def read_wflw_set(root: Path) -> AnnotationTable:
-    return read_annotations("wflw", root, "list.txt", image_dir="images", **QUIET)
 
 
 def make_retinaface(root: Path) -> list[str]:
@@ -95,10 +70,6 @@ def make_retinaface(root: Path) -> list[str]:
     return ["label.txt"]
 
 
-def read_retinaface_set(root: Path) -> AnnotationTable:
-    return read_annotations("retinaface", root, "label.txt", **QUIET)
-
-
 def make_widerface(root: Path) -> list[str]:
     for name in ("0--Parade/a.jpg", "0--Parade/b.jpg", "c.png"):
         write_image(root / "images" / name)
@@ -106,14 +77,6 @@ def make_widerface(root: Path) -> list[str]:
     lines += ["0 0 0 0 0 0 0 0 0 0", "c.png", "1", "9 9 9 9 1 0 0 0 1 0"]
     (root / "gt.txt").write_text("\n".join(lines) + "\n")
     return ["gt.txt"]
-
-
-def read_widerface(root: Path) -> AnnotationTable:
-    return read_annotations("widerface", root, "gt.txt", image_dir="images", **QUIET)
-
-
-def read_widerface_leniently(root: Path) -> AnnotationTable:
-    return read_annotations("widerface", root, "gt.txt", image_dir="images", policy=LENIENT, **QUIET)
 
 
 def make_celeba(root: Path, size: tuple[int, int] = (178, 218)) -> list[str]:
@@ -137,18 +100,6 @@ def make_celeba(root: Path, size: tuple[int, int] = (178, 218)) -> list[str]:
     return sorted(heads)
 
 
-def read_celeba(root: Path) -> AnnotationTable:
-    return read_annotations("celeba", root, "train", **QUIET)
-
-
-def make_original_celeba(root: Path) -> list[str]:
-    return make_celeba(root, SIZE)
-
-
-def read_original_celeba(root: Path) -> AnnotationTable:
-    return read_annotations("celeba", root, aligned=False, policy=LENIENT, **QUIET)
-
-
 def make_pts(root: Path) -> list[str]:
     names = []
     for i, name in enumerate(["001/annot/1", "001/annot/2", "002/annot/1"]):
@@ -159,10 +110,6 @@ def make_pts(root: Path) -> list[str]:
         path.write_bytes(f"version: 1\r\nn_points: 68\r\n{{\r\n{points}\r\n}}\r\n".encode())
         names.append(f"{name}.pts")
     return names
-
-
-def read_pts_set(root: Path) -> AnnotationTable:
-    return read_annotations("pts", root, "*/annot/*.pts", image_dir="../imgs", **QUIET)
 
 
 def make_yolo(root: Path) -> list[str]:
@@ -178,10 +125,6 @@ def make_yolo(root: Path) -> list[str]:
     return ["data.yaml", "train.txt", "labels/a.txt", "labels/deep/b.txt"]
 
 
-def read_yolo_set(root: Path) -> AnnotationTable:
-    return read_annotations("yolo", root, "train", **QUIET)
-
-
 def make_yolo_pose(root: Path) -> list[str]:
     names = make_yolo(root)
     points = "kpt_shape: [2, 3]\nkpt_names: [l, r]\nflip_idx: [1, 0]\n"
@@ -191,22 +134,28 @@ def make_yolo_pose(root: Path) -> list[str]:
     return names
 
 
-def read_yolo_pose_leniently(root: Path) -> AnnotationTable:
-    options = {"policy": LENIENT, "num_workers": 0}
-    return read_annotations("yolo", root, "train", **options, **QUIET)
-
+LIST_OPTIONS = {"columns": "path points class attribute:pose", "schema": "face_5"}
+KEYPOINTS_TXT = partial(read_set, "keypoints_txt", "list.txt", **LIST_OPTIONS)
+CSV_OPTIONS = {"path_column": "", "class_column": "kind", "box_columns": ("x1", "y1", "x2", "y2"), "schema": 2}
+WIDERFACE = partial(read_set, "widerface", "gt.txt", image_dir="images")
 
 TEXT_SETS = {
-    "keypoints_txt": (read_list, make_keypoints_txt),
-    "keypoints_txt_lenient": (read_list_leniently, make_keypoints_txt),
-    "keypoints_csv": (read_csv, make_keypoints_csv),
-    "wflw": (read_wflw_set, make_wflw),
-    "retinaface": (read_retinaface_set, make_retinaface),
-    "widerface": (read_widerface, make_widerface),
-    "widerface_lenient": (read_widerface_leniently, make_widerface),
-    "celeba": (read_celeba, make_celeba),
-    "celeba_original_lenient": (read_original_celeba, make_original_celeba),
-    "pts": (read_pts_set, make_pts),
-    "yolo": (read_yolo_set, make_yolo),
-    "yolo_pose_lenient": (read_yolo_pose_leniently, make_yolo_pose),
+    "keypoints_txt": (KEYPOINTS_TXT, make_keypoints_txt),
+    "keypoints_txt_lenient": (partial(KEYPOINTS_TXT, policy=LENIENT), make_keypoints_txt),
+    "keypoints_csv": (
+        partial(read_set, "keypoints_csv", "table.csv", image_dir="images", **CSV_OPTIONS),
+        make_keypoints_csv,
+    ),
+    "wflw": (partial(read_set, "wflw", "list.txt", image_dir="images"), make_wflw),
+    "retinaface": (partial(read_set, "retinaface", "label.txt"), make_retinaface),
+    "widerface": (WIDERFACE, make_widerface),
+    "widerface_lenient": (partial(WIDERFACE, policy=LENIENT), make_widerface),
+    "celeba": (partial(read_set, "celeba", "train"), make_celeba),
+    "celeba_original_lenient": (
+        partial(read_set, "celeba", ".", aligned=False, policy=LENIENT),
+        partial(make_celeba, size=SIZE),
+    ),
+    "pts": (partial(read_set, "pts", "*/annot/*.pts", image_dir="../imgs"), make_pts),
+    "yolo": (partial(read_set, "yolo", "train"), make_yolo),
+    "yolo_pose_lenient": (partial(read_set, "yolo", "train", policy=LENIENT), make_yolo_pose),
 }

@@ -10,7 +10,7 @@ import pytest
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.formats import ReadPolicy, read_annotations
 from lit_loader.annotations.formats.rows import Declared
-from lit_loader.annotations.formats.voc_writer import write_image_xml
+from lit_loader.annotations.formats.voc import write_image_xml
 from lit_loader.annotations.keypoints import keypoint_schema
 
 
@@ -25,7 +25,7 @@ class VocSet:
     def add(self, image_id, *objects, size=(100, 80), filename=None, image=".jpg", head="", before=""):
         """Add an image; an object is ``(name, xmin, ymin, xmax, ymax)`` and, if need be, further XML.
 
-        ``head`` stands before the root element, ``before`` in it, before the objects.
+        ``head`` is text before the root element, ``before`` elements in front of the objects.
         """
         rows = []
         for name, *corners in objects:
@@ -52,7 +52,7 @@ class VocSet:
         (self.root / "ImageSets/Main" / f"{name}.txt").write_bytes(text.encode())
 
     def read(self, name=".", **arguments) -> AnnotationTable:
-        """Read a split; arguments are fields of the policy, too."""
+        """Read a split; fields of the policy are accepted like options."""
         policy = {field: arguments.pop(field) for field in list(arguments) if field in ReadPolicy.__dataclass_fields__}
         arguments = {"use_cache": False, "progress": False, **arguments}
         return read_annotations("voc", self.root, name, policy=ReadPolicy(**policy), **arguments)
@@ -73,8 +73,9 @@ def write_voc_xml(
     attribute_values=None,
     **flags,
 ):
-    """Write the annotation of one image, given by columns of its objects, with what is needed of a table around it."""
-    columns, found = {}, {}
+    """Write the annotation of one image from columns of its objects."""
+    columns = {}
+    table_attributes = {}
     if schema is not None:
         schema = keypoint_schema(schema)
         points = np.array(keypoints)
@@ -86,9 +87,9 @@ def write_voc_xml(
             "normalization_pair": schema.normalization_pair,
         }
     for name, values in (attributes or {}).items():
-        known = (attribute_values or {}).get(name) or sorted({value for value in values if value is not None})
-        ids = [-1 if value is None else known.index(value) for value in values]
-        found[name] = Attribute(ids=np.array(ids), names=tuple(known))
+        value_names = (attribute_values or {}).get(name) or sorted({value for value in values if value is not None})
+        ids = [-1 if value is None else value_names.index(value) for value in values]
+        table_attributes[name] = Attribute(ids=np.array(ids), names=tuple(value_names))
     classes = sorted(set(names))
     table = AnnotationTable(
         root="/",
@@ -99,7 +100,7 @@ def write_voc_xml(
         offsets=[0, len(names)],
         boxes=boxes,
         labels=[classes.index(name) for name in names],
-        attributes=found,
+        attributes=table_attributes,
         **columns,
         **flags,
     )

@@ -15,7 +15,7 @@ import stat
 from collections.abc import Iterable, Iterator, Set
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 from typing import Final
@@ -37,8 +37,6 @@ IMAGE_FORMATS: Final = (*("JPEG", "PNG", "WEBP", "TIFF", "BMP", "GIF", "PPM", "J
 
 Files of other formats may run programs (EPS), or contain more than their headers say.
 """
-
-_EXTENSION_ORDER: Final = {extension: rank for rank, extension in enumerate(IMAGE_EXTENSIONS)}
 
 # Few folders are joined with many paths.
 _check_folder = lru_cache(maxsize=256)(check_relative)
@@ -85,24 +83,20 @@ def file_stamp(path: str) -> tuple[int, int]:
     return 0 if stat.S_ISDIR(state.st_mode) else -1, state.st_mtime_ns
 
 
-@dataclass(slots=True)
+@dataclass
 class _Listing:
     files: set[str] = field(default_factory=set)
     folders: set[str] = field(default_factory=set)
     broken: set[str] = field(default_factory=set)  # links without a target
     inode: tuple[int, int] = (0, 0)  # device and inode
     error: str = ""  # reason why the folder cannot be listed
-    extensions: list[str] | None = None
 
+    @cached_property
     def image_extensions(self) -> list[str]:
-        """Return the extensions of the images in the folder, in upper and lower case, in `IMAGE_EXTENSIONS` order."""
-        if self.extensions is None:
-            extensions = {name[name.rfind(".") :] for name in self.files}
-            self.extensions = sorted(
-                (extension for extension in extensions if extension.lower() in _EXTENSION_ORDER),
-                key=lambda extension: (_EXTENSION_ORDER[extension.lower()], extension),
-            )
-        return self.extensions
+        """Extensions of the images in the folder, in upper and lower case, in the order of `IMAGE_EXTENSIONS`."""
+        extensions = {name[name.rfind(".") :] for name in self.files}
+        image_extensions = [extension for extension in extensions if extension.lower() in IMAGE_EXTENSIONS]
+        return sorted(image_extensions, key=lambda extension: (IMAGE_EXTENSIONS.index(extension.lower()), extension))
 
 
 class Folder:
@@ -113,13 +107,11 @@ class Folder:
 
     Attributes:
         root: The folder as a real absolute path.
-        num_listed: Number of folders listed so far.
     """
 
     def __init__(self, root: Path | str) -> None:
         # Resolved once, so that two ways to the same folder share a cached table.
         self.root = Path(root).resolve()
-        self.num_listed = 0
         self._listings: dict[str, _Listing] = {}
 
     def stamp(self, name: str) -> tuple[int, int]:
@@ -179,6 +171,7 @@ class Folder:
         """
         if not self.is_folder(folder):
             return
+        # A link to a parent would make an endless tree.
         parents = (self.root / path for path in PurePosixPath(folder).parents)
         visited = {(state.st_dev, state.st_ino) for state in map(os.stat, parents)}
         # A stack, because folders may be nested deeper than Python's recursion limit.
@@ -208,6 +201,7 @@ class Folder:
         # A pattern may contain "[", so existing files and folders are tried first.
         if self.is_folder(name):
             paths = [_join(name, file) for file in self.files(name)]
+        # Asked from the disk: listing the folder of one file would take long in a folder of a million.
         elif name.endswith(ending) and (self.root / name).is_file():
             return [name]
         else:
@@ -249,7 +243,7 @@ class Folder:
                 last_parent = parent
                 listing = self._listing(parent or ".") or _Listing()
                 files = listing.files
-                extensions = listing.image_extensions()
+                extensions = listing.image_extensions
             if not is_stem and (name in files or is_image_name(name)):
                 yield [path] if name in files else []
                 continue
@@ -304,7 +298,6 @@ class Folder:
     def _list(self, folder: str) -> _Listing:
         listing = _Listing()
         self._listings[folder] = listing
-        self.num_listed += 1
         try:
             state = (self.root / folder).stat()
             listing.inode = (state.st_dev, state.st_ino)

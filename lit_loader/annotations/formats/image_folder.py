@@ -62,6 +62,7 @@ class ImageFolderReader(Reader):
             rows.malformed(f"image {shorten(name)!r} is not in a class folder")
         for class_name in classes:
             top = posixpath.normpath(f"{unit}/{class_name}")
+            # Problems of an image are reported for its class folder, since no file describes it.
             rows.file = top
             images = _images(folder.below(top), ignored)
             self._check_level(rows, unit, top, images)
@@ -79,9 +80,9 @@ class ImageFolderReader(Reader):
         subfolders = {path.partition("/")[0] for path in relative_paths if "/" in path}
         if self.nested or len(subfolders) < 2 or any("/" not in path for path in relative_paths):
             return
-        listed = shorten(", ".join(sorted(subfolders)))
+        names = shorten(", ".join(sorted(subfolders)))
         raise AnnotationError(
-            f"the class folder {shorten(top)!r} has no images but {len(subfolders)} folders with images ({listed}); if "
+            f"the class folder {shorten(top)!r} has no images but {len(subfolders)} folders with images ({names}); if "
             f"these are the classes, read {shorten(top)!r} instead of {unit!r}",
             path=rows.root / top,
             settings={"nested": True},

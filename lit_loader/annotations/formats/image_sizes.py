@@ -6,7 +6,7 @@ import io
 import os
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -34,7 +34,6 @@ MAX_HEADER_READS: Final = 50_000
 _MAX_PIECES_BYTES: Final = 16 * 1024 * 1024
 _PIECE_BYTES: Final = 1024 * 1024
 _EXIF_ORIENTATION: Final = 0x0112
-_PNG_START: Final = b"\x89PNG\r\n\x1a\n"
 
 
 def read_image_sizes(
@@ -121,17 +120,15 @@ class _LimitedFile(io.BufferedReader):
         self._num_reads = 0
 
     def read(self, size: int | None = -1, /) -> bytes:
-        return self._count(super().read(self._allowed(size)))
+        return self._limited(super().read, size)
 
     def readline(self, size: int | None = -1, /) -> bytes:
-        return self._count(super().readline(self._allowed(size)))
+        return self._limited(super().readline, size)
 
-    def _allowed(self, size: int | None) -> int:
-        # One byte more than allowed, so that `_count` notices the excess.
+    def _limited(self, read: Callable[[int], bytes], size: int | None) -> bytes:
+        # One byte more than allowed, so that the excess is noticed below.
         limit = self._bytes_left + 1
-        return limit if size is None or size < 0 else min(size, limit)
-
-    def _count(self, data: bytes) -> bytes:
+        data = read(limit if size is None or size < 0 else min(size, limit))
         self._num_reads += 1
         self._bytes_left -= len(data)
         self._piece_bytes_left -= len(data) if len(data) < _PIECE_BYTES else 0
@@ -146,9 +143,7 @@ def _orientation(image: Image.Image, file: BinaryIO) -> int:
     try:
         # Pillow would decode the pixels of a PNG to find EXIF behind them, so its chunks are walked here.
         if image.format == "PNG" and "exif" not in image.info:
-            exif = _png_exif(file)
-            if exif is not None:
-                image.info["exif"] = b"Exif\0\0" + exif
+            image.info["exif"] = b"Exif\0\0" + _png_exif(file)
         # The base class's method, because a PNG's own method decodes the pixels.
         value = Image.Image.getexif(image).get(_EXIF_ORIENTATION)
     except Exception:
@@ -156,16 +151,14 @@ def _orientation(image: Image.Image, file: BinaryIO) -> int:
     return value if isinstance(value, int) else 1
 
 
-def _png_exif(file: BinaryIO) -> bytes | None:
-    """Return the EXIF of a PNG file, from any position in it."""
-    file.seek(0)
-    if file.read(8) != _PNG_START:
-        return None
+def _png_exif(file: BinaryIO) -> bytes:
+    """Return the EXIF of a PNG file, or nothing if it has none."""
+    file.seek(8)  # behind the signature, which Pillow has checked
     while True:  # bounded by the limits of the file object
         head = file.read(8)
-        if len(head) < 8 or head[4:] == b"IEND":
-            return None
         length = int.from_bytes(head[:4], "big")
+        if len(head) < 8 or head[4:] == b"IEND" or (head[4:] == b"eXIf" and length > 2**20):
+            return b""
         if head[4:] == b"eXIf":
-            return file.read(length) if length <= 2**20 else None
-        file.seek(length + 4, os.SEEK_CUR)
+            return file.read(length)
+        file.seek(length + 4, os.SEEK_CUR)  # the chunk and its checksum

@@ -81,6 +81,7 @@ class ImglabReader(Reader):
             number = rows.image(file_name, folder=folder, line=image.line, width=width, height=height)
             for box in image.children:
                 labels = [child.text.strip() for child in box.children if child.tag == "label"]
+                # dlib itself reads one label; others are counted, and the first that is not empty is the class.
                 parser.unread["second <label> of <box>"] += max(0, len(labels) - 1)
                 class_name = next(filter(None, labels), self.class_name)
                 try:
@@ -93,13 +94,14 @@ class ImglabReader(Reader):
             rows.not_read(name, count)
 
     def _object_arguments(self, box: _Element) -> dict[str, Any]:
-        left, top, width, height = (_number(box.attributes, edge, "it") for edge in _EDGES)
+        x, y, width, height = (_number(box.attributes, edge, "it") for edge in _EDGES)
         flags = {}
         for name in _FLAGS:
             text = box.attributes.get(name, "0").strip().lower()
-            if (flag := _BOOLEANS.get(text)) is None:
+            if text not in _BOOLEANS:
                 raise ValueError(f"it has {shorten(repr(text))} as {name}; 0 or 1 expected")
-            flags[name] = flag
+            flags[name] = _BOOLEANS[text]
+        # dlib neither rewards nor punishes detections of ignored boxes, as evaluation does for VOC's difficult ones.
         flags["difficult"] |= flags.pop("ignore")
         points: dict[str, tuple[float, float]] = {}
         for part in (child.attributes for child in box.children if child.tag == "part" and self.keypoints):
@@ -108,7 +110,8 @@ class ImglabReader(Reader):
                 raise ValueError(f"has the part {name!r} twice" if name else "has a <part> without name")
             points[name] = (_number(part, "x", f"part {name!r}"), _number(part, "y", f"part {name!r}"))
         return {
-            "box": (left, top, left + width, top + height),
+            # A pixel at left + width is the first one beyond the box, as in this package.
+            "box": (x, y, x + width, y + height),
             "points": list(points.values()) if points else None,
             "point_names": tuple(points),
             **flags,
@@ -139,12 +142,14 @@ class _Parser:
         self.unread: Counter[str] = Counter()
         self._path = path
         self._expat = ParserCreate()
+        # One call for each text instead of one for each line and entity in it.
         self._expat.buffer_text = True
         self._expat.StartElementHandler = self._start
         self._expat.EndElementHandler = self._end
         self._expat.CharacterDataHandler = self._characters
         # A file can declare entities only in its document type.
-        self._expat.StartDoctypeDeclHandler = self._refuse
+        refusal = "document types and entities are refused; remove the <!DOCTYPE"
+        self._expat.StartDoctypeDeclHandler = lambda *_: self._fail(refusal)
         self._open: list[_Element] = []  # without elements that are not read
         self._depth = 0  # with them
         self._num_tags = 0  # of the current image
@@ -158,6 +163,7 @@ class _Parser:
                 ``<dataset>``; names file and line.
         """
         num_bytes = 0
+        # The empty read at the end of the file also goes to the parser, which then reports an incomplete document.
         data = b"-"
         with open_file(self._path) as (file, _):
             while data:
@@ -181,6 +187,7 @@ class _Parser:
         self._depth += 1
         if self._depth == 1 and tag != "dataset":
             self._fail(f"the root element is <{shorten(tag)}>; an imglab file has <dataset>")
+        # The limit bounds the memory of one image, whose boxes are kept until its end tag.
         self._num_tags = 0 if tag == "image" and len(self._open) == 2 else self._num_tags + 1
         if self._num_tags > _MAX_TAGS and len(self._open) > 2:
             self._fail(f"an <image> of more than {_MAX_TAGS} tags; it describes no image")
@@ -210,9 +217,6 @@ class _Parser:
             self._open[-1].text += text
             if len(self._open[-1].text) > _MAX_TAG_BYTES:
                 self._fail("a <label> that does not end")
-
-    def _refuse(self, *_: object) -> NoReturn:
-        self._fail("document types and entities are refused; remove the <!DOCTYPE")
 
     def _fail(self, message: str) -> NoReturn:
         raise AnnotationError(message, path=self._path, line=self._expat.CurrentLineNumber) from None

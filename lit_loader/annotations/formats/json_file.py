@@ -114,8 +114,10 @@ class _Feed:
                 if self._file.read(3) != b"\xef\xbb\xbf":
                     self._file.seek(0)
                 settings = {"map_type": containers.__next__, "use_float": True, "buf_size": _CHUNK_BYTES}
+                # The empty prefix selects the whole document; its one item is `_document`, which is read meanwhile.
                 list(ijson.items(self, "", **settings))
         except ijson.JSONError as error:
+            # yajl's message is the text of a bytes object, followed by an excerpt of the file.
             reason = str(error).removeprefix("b'").replace("\\n", "\n").partition("\n")[0]
             remedy = "correct it; write null for NaN and infinities, and no whole numbers beyond 63 bits"
             raise _JSONError(f"not valid JSON ({reason}); {remedy}") from None

@@ -23,10 +23,9 @@ __all__ = ["LabelmeReader"]
 
 _NO_CLASS: Final = ("__ignore__", "_background_")
 _FILE_KEYS: Final = {"version", "flags", "shapes", "imagePath", "imageData", "imageHeight", "imageWidth"}
-_SHAPE_DEFAULTS: Final[dict[str, Any]] = {
-    **dict.fromkeys(("label", "points", "group_id")),
-    **{"shape_type": "polygon", "flags": {}, "difficult": False},
-}
+_SHAPE_DEFAULTS: Final = dict[str, Any](
+    label=None, points=None, group_id=None, shape_type="polygon", flags={}, difficult=False
+)
 """Keys of a shape that are read, with the values of omitted ones."""
 
 _RULE: Final = "a label, a whole number, text or null as group_id, flags true or false, points of its type"
@@ -37,7 +36,7 @@ _Shapes: TypeAlias = list[dict[str, Any]]
 
 @dataclass(frozen=True, kw_only=True)
 class LabelmeReader(Reader):
-    """Reads one JSON file, those of a folder, or those that match a pattern, sorted by name.
+    """Reads LabelMe's JSON files: one file, all files of a folder, or all that match a pattern, sorted by name.
 
     A rectangle is an object with a box, a polygon one with a mask. Shapes with the same label and ``group_id`` form one
     object: at most one rectangle and any number of polygons. Points of that group are its keypoints, named by their
@@ -74,11 +73,7 @@ class LabelmeReader(Reader):
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the class file and the files that a name means."""
-        try:
-            files = folder.find_files(name, ending=LABELME_ENDING)
-        except AnnotationError as error:
-            remedy = "convert the XML files of the old LabelMe to COCO or Pascal VOC"
-            raise type(error)(f"{error.message}; {remedy}", path=error.path) from None
+        files = folder.find_files(name, ending=LABELME_ENDING)
         return Inputs(files=files if self.class_file is None else [self.class_file, *files])
 
     def read(self, rows: Rows, unit: str) -> None:
@@ -95,9 +90,9 @@ class LabelmeReader(Reader):
             rule = "must be text, shapes a list, flags names with true or false, in a LabelMe file"
             raise AnnotationError(f"imagePath {shorten(repr(image_path))} {rule}", path=rows.root / unit)
         image = self._image(rows, unit, document)
-        classes = [name for name in flags if flags[name] and name not in _NO_CLASS]
-        if shapes or not self.image_flags:
-            classes = []
+        # Flags of a file with shapes describe the file, so they are only counted.
+        has_image_classes = self.image_flags and not shapes
+        classes = [name for name, is_set in flags.items() if is_set and has_image_classes and name not in _NO_CLASS]
         for name in classes:
             rows.object(image, class_name=name, box=None)
         _count_unread(rows, "{} of a file", document, _FILE_KEYS)
@@ -112,6 +107,7 @@ class LabelmeReader(Reader):
             name = shape["label"] if shape["group_id"] is not None else shape["index"]
             key = shape["group_id"], None if shape["shape_type"] == "point" else name
             groups.setdefault(key, []).append(shape)
+        # Points belong to the group's object if it has exactly one.
         num_objects = Counter(group for group, name in groups if None not in (group, name))
         for (group, name), members in groups.items():
             if name is not None:
@@ -126,7 +122,8 @@ class LabelmeReader(Reader):
                 rows.not_read("point without a rectangle or polygon in its group", len(members))
 
     def _image(self, rows: Rows, unit: str, document: Mapping[str, Any]) -> int:
-        """Add the image that ``imagePath`` names, or the embedded one if there is no such file."""
+        """Add the image that ``imagePath`` names, or the embedded image if that file does not exist."""
+        # LabelMe on Windows writes backslashes.
         path = document["imagePath"].replace("\\", "/")
         if self.image_dir is not None:
             path = posixpath.join(self.image_dir, posixpath.basename(path))
@@ -137,7 +134,8 @@ class LabelmeReader(Reader):
             raise UnsafePathError(f"{message}; {remedy}", path=rows.root / unit)
         # A side that is not a whole number becomes -1, which is reported as a bad size.
         sides = (document.get("imageWidth"), document.get("imageHeight"))
-        width, height = (side if type(side) is int else -(side is not None) for side in sides)
+        width, height = (side if type(side) is int else 0 if side is None else -1 for side in sides)
+        # The id stays the image's own path, so that sets with and without embedded images have the same ids.
         image_id = path
         if document.get("imageData") and not os.path.isfile(rows.root / path):  # noqa: PTH113 # Path.is_file may raise
             path = unit
@@ -153,11 +151,13 @@ class LabelmeReader(Reader):
             message = f"group_id {first['group_id']!r} has two rectangles, or two points of one label"
             rows.malformed(f"{message}; give each object its own", index=first["index"])
             return
+        # A flag of an object of several polygons is set if one of them sets it.
         flags: dict[str, bool] = {}
         for shape in shapes:
             for name, is_set in (*shape["flags"].items(), ("difficult", shape["difficult"])):
                 flags[name] = is_set or flags.get(name, False)
         object_flags: dict[str, Any] = {name: flags.pop(name, False) for name in _FLAGS}
+        # Two opposite corners of a rectangle may come in any order, so the extremes are taken.
         xs, ys = zip(*chain(*(rectangles or polygons)), strict=True) if shapes else ((), ())
         rows.object(
             image,
@@ -176,6 +176,7 @@ def _valid_shapes(rows: Rows, entries: list[Any]) -> Iterator[dict[str, Any]]:
     """Yield the shapes that can be read, with their position and default values, and report the others."""
     for index, entry in enumerate(entries):
         stated = {key: value for key, value in entry.items() if value is not None} if isinstance(entry, dict) else {}
+        # LabelMe writes null for an unknown value, which means the same as an omitted key.
         shape = {**_SHAPE_DEFAULTS, **stated, "index": index}
         kind = shape["shape_type"]
         if isinstance(kind, str) and kind not in _NUM_POINTS:

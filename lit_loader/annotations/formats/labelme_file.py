@@ -33,6 +33,7 @@ def read_labelme(root: Path, name: str) -> dict[str, Any]:
     line = None
     data = read_bytes(root, name, max_bytes=MAX_LABELME_BYTES)
     try:
+        # Counted in the bytes, because the parsed values would already fill the memory.
         if sum(map(data.count, (b"[", b"{", b","))) > _MAX_VALUES:
             raise ValueError(f"more than {_MAX_VALUES} values; they do not describe one image")
         # Decoded here, since json accepts bytes with lone surrogates, which are not text.
@@ -62,6 +63,7 @@ def embedded_image(path: Path | str) -> bytes:
 
 
 def _distinct_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    # json keeps the last of two values without a word.
     value = dict(pairs)
     if len(value) < len(pairs):
         raise ValueError("an object has a repeated key; merge its values")

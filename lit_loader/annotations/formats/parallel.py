@@ -9,7 +9,7 @@ import warnings
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Final, TypeVar
 
 from rich.console import Console
@@ -61,27 +61,37 @@ def iter_chunks(
     chunks = [items[start : start + step] for start in range(0, len(items), step)]
     # More processes than chunks would only be forked to wait.
     workers = min(_default_workers(len(items)) if num_workers is None else num_workers, len(chunks))
-    with _spinners_paused():
-        if workers == 0 or len(chunks) == 0:
-            yield from _with_bar((function(chunk) for chunk in chunks), chunks, progress, description)
-            return
-        methods = multiprocessing.get_all_start_methods()
-        # Fork passes the function without importing modules again, which takes longer than reading a chunk.
-        context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
-        # gc.freeze: a garbage collection in a forked process would touch, and so copy, every inherited page.
-        with ProcessPoolExecutor(workers, mp_context=context, initializer=gc.freeze) as pool:
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    bar = Progress(*columns, console=console, disable=not (progress and console.is_terminal))
+    with ExitStack() as stack:
+        # A progress bar needs the terminal to itself, and a spinner's thread must not hold a lock while a process
+        # forks.
+        for status in _SPINNERS:
+            status.stop()
+            stack.callback(status.start)
+        results: Iterator[ResultT] = map(function, chunks)
+        if workers > 0:
+            methods = multiprocessing.get_all_start_methods()
+            # Fork passes the function without importing modules again, which takes longer than reading a chunk.
+            context = multiprocessing.get_context("fork" if "fork" in methods else "spawn")
+            # gc.freeze: a garbage collection in a forked process would touch, and so copy, every inherited page.
+            pool = ProcessPoolExecutor(workers, mp_context=context, initializer=gc.freeze)
+            # The consumer may stop early or an error may be raised; chunks that have not started need not run.
+            stack.callback(pool.shutdown, cancel_futures=True)
             with warnings.catch_warnings():
                 # Python 3.12 warns about forking while threads run; the children take no lock of this process.
                 warnings.simplefilter("ignore", DeprecationWarning)
                 # A deque, so that each result can be freed after its use.
                 futures = deque(pool.submit(function, chunk) for chunk in chunks)
-            try:
-                results = (futures.popleft().result() for _ in chunks)
-                yield from _with_bar(results, chunks, progress, description)
-            finally:
-                for future in futures:
-                    # The consumer may stop early or an error may be raised; chunks that have not started need not run.
-                    future.cancel()
+            results = (futures.popleft().result() for _ in chunks)
+        # The bar is drawn only now, because its thread must not run while the pool forks.
+        stack.enter_context(bar)
+        task = bar.add_task(description, total=len(items))
+        for chunk, result in zip(chunks, results, strict=True):
+            yield result
+            # Advanced after the yield, so that the bar also shows the time that the consumer takes.
+            bar.advance(task, len(chunk))
 
 
 @contextmanager
@@ -104,43 +114,9 @@ def status_spinner(description: str, *, progress: bool) -> Iterator[None]:
             _SPINNERS.remove(status)
 
 
-@contextmanager
-def _spinners_paused() -> Iterator[None]:
-    """Stop the spinners for a while.
-
-    A progress bar needs the terminal to itself, and a spinner's thread must not hold a lock while a process forks.
-    """
-    for status in _SPINNERS:
-        status.stop()
-    try:
-        yield
-    finally:
-        for status in _SPINNERS:
-            status.start()
-
-
 def _default_workers(num_items: int) -> int:
     if num_items < INLINE_FILES or multiprocessing.current_process().daemon:
         return 0  # a daemonic process must not have children
     # The affinity mask, because containers and schedulers often allow fewer CPUs than the machine has.
     available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return 0 if available < 2 else min(available, _MAX_WORKERS)
-
-
-def _with_bar(
-    results: Iterator[ResultT], chunks: Sequence[Sequence[ItemT]], progress: bool, description: str
-) -> Iterator[ResultT]:
-    """Yield results and advance a progress bar."""
-    console = Console(stderr=True) if progress else None
-    if console is None or not console.is_terminal:
-        yield from results
-        return
-    bar = Progress(
-        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn(), console=console
-    )
-    # The bar advances after each yield, so it also shows the time that the consumer takes.
-    with bar:
-        task = bar.add_task(description, total=sum(map(len, chunks)))
-        for chunk, result in zip(chunks, results, strict=True):
-            yield result
-            bar.advance(task, len(chunk))

@@ -124,13 +124,14 @@ def make_format(kind: type[_T], options: Mapping[str, Any]) -> _T:
     option_fields = format_options(kind)
     hints = get_type_hints(kind)
     for name, value in options.items():
+        # Unknown names first: a misspelt option is unknown, and would also be missing below.
         if name not in option_fields:
             raise ValueError(
                 f"format {kind.format!r} has no option {name!r}; {_suggestion(name, option_fields, 'its options')}"
             )
         if not fits(value, hints[name]):
-            option_text = f"{name}={shorten(repr(value))}"
-            raise ValueError(f"option {option_text} of format {kind.format!r} must be {type_text(hints[name])}")
+            rule = f"of format {kind.format!r} must be {type_text(hints[name])}"
+            raise ValueError(f"option {name}={shorten(repr(value))} {rule}")
     for name, option in option_fields.items():
         # Checked here, because the constructor's own TypeError would name Python arguments instead of the format.
         if option.default is MISSING and option.default_factory is MISSING and name not in options:
@@ -155,9 +156,13 @@ def read_annotations(format: str, root: Path | str | Folder, name: str = ".", **
     kind = find_reader(format)
     # Fields of `ReadOptions` apply to every format; all other options belong to the format.
     shared = {field.name: options.pop(field.name) for field in fields(ReadOptions) if field.name in options}
-    policy = shared.get("policy")
+    policy = shared.get("policy") or {}
     if not isinstance(policy, ReadPolicy):
-        shared["policy"] = _make_policy(policy or {})
+        problems = [field.name for field in fields(ReadPolicy)]
+        for problem in policy:
+            if problem not in problems:
+                raise ValueError(f"the policy has no {problem!r}; {_suggestion(problem, problems, 'it has')}")
+        shared["policy"] = ReadPolicy(**policy)
     return make_format(kind, options).read_table(root, name, ReadOptions(**shared))
 
 
@@ -190,19 +195,12 @@ def write_annotations(
     return writer.write_table(table, root, name, allow_loss=allow_loss, progress=progress)
 
 
-def _make_policy(actions: Mapping[str, Any]) -> ReadPolicy:
-    problems = [field.name for field in fields(ReadPolicy)]
-    for name in actions:
-        if name not in problems:
-            raise ValueError(f"the policy has no {name!r}; {_suggestion(name, problems, 'it has')}")
-    return ReadPolicy(**actions)
-
-
 def policy_text() -> str:
     """Return the problems of a `ReadPolicy` with their actions, one per line, the default first."""
     hints = get_type_hints(ReadPolicy)
     lines = []
     for field in fields(ReadPolicy):
+        # The default is named apart, so it is left out of the alternatives.
         actions = [action for action in get_args(hints[field.name]) if action != field.default]
         lines.append(f"{field.name}={field.default} (or {', '.join(actions)})")
     return "\n".join(lines)
@@ -230,21 +228,24 @@ def _all(base: Any) -> dict[str, Any]:
 
 def _shipped_and_registered(base: Any) -> dict[str, Any]:
     """Return the classes of one kind by format, without entry points."""
+    # A registered class has priority, so that a program can register its class again.
     registered = {format: kind for (kind_base, format), kind in _registered.items() if kind_base is base}
     return {kind.format: kind for kind in _shipped(base)} | registered
 
 
 @cache
 def _shipped(base: Any) -> list[Any]:
-    """Return the readers or writers of this package, in the order of their modules' names."""
+    """Return the readers or writers of this package, in the order of the names of their modules or subpackages."""
     names = (module_info.name for module_info in iter_modules([str(Path(__file__).parent)]))
     modules = [import_module(f"lit_loader.annotations.formats.{name}") for name in names]
     return [
         kind
         for module in modules
         for kind in vars(module).values()
-        # A class that a module imports belongs to the module that defines it.
-        if isinstance(kind, type) and issubclass(kind, base) and kind.__module__ == module.__name__
+        if isinstance(kind, type) and issubclass(kind, base)
+        # A class that a module imports belongs to the module, or the subpackage, that defines it.
+        if f"{kind.__module__}.".startswith(f"{module.__name__}.")
+        # Base classes that several formats share.
         if not isabstract(kind)
     ]
 
@@ -254,9 +255,8 @@ def _find(base: Any, format: str, verb: str) -> Any:
     if format not in kinds:
         # A registered format of the short name has priority.
         format = _SHORT_NAMES.get(format, format)
-    if format not in kinds:
         # Entry points last, because searching for them is slow.
-        kinds = _all(base)
+        kinds = kinds if format in kinds else _all(base)
     if format not in kinds:
         raise ValueError(
             f"format {format!r} cannot be {verb}; {_suggestion(format, kinds, 'formats')}; to add your own, define an "

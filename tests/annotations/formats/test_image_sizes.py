@@ -93,15 +93,6 @@ def test_no_more_than_the_limit_is_read(tmp_path, monkeypatch, ending):
     assert "MAX_HEADER_BYTES" in reasons[0]
 
 
-def test_result_does_not_depend_on_num_workers(tmp_path):
-    names = [f"{i}.png" for i in range(450)]
-    for i, name in enumerate(names):
-        Image.new("L", (1 + i % 7, 1 + i % 5)).save(tmp_path / name)
-    (tmp_path / "333.png").write_text("broken")
-    assert read(tmp_path, *names) == read(tmp_path, *names, num_workers=2)
-    assert sorted(read(tmp_path, *names)[1]) == [333]
-
-
 def test_real_images_have_the_size_that_they_are_decoded_to(shared_data):
     folder = shared_data / "nasty_images"
     names = [

@@ -53,10 +53,11 @@ def test_boxes_labels_and_flags_are_read(imglab):
     assert (list(table.image_paths), table.keypoints, len(table.report)) == (["a.jpg"], None, 0)
 
 
-def test_a_size_in_the_file_is_believed(imglab):
-    raw = "<dataset><images><image file='a.jpg' width='7' height='9'/></images></dataset>"
-    table = imglab("", raw=raw)
-    assert (table.widths.tolist(), table.heights.tolist()) == ([7], [9])
+@pytest.mark.parametrize(("width", "size", "num_problems"), [("7", (7, 9), 0), ("wide", (50, 40), 1)])
+def test_a_size_in_the_file_is_used_unless_it_is_not_a_number(imglab, width, size, num_problems):
+    table = imglab("", raw=f"<dataset><images><image file='a.jpg' width='{width}' height='9'/></images></dataset>")
+    assert (table.widths[0], table.heights[0]) == size
+    assert table.report.count("bad_size", "unknown") == num_problems
 
 
 def test_parts_are_points_by_their_names_sorted(imglab):
@@ -76,14 +77,16 @@ def test_a_schema_orders_the_parts_and_reports_others(imglab):
     assert np.flatnonzero(table.visibility[0]).tolist() == [1]
     assert table.report.counts == {("unknown_point", "ignore"): 1}
     assert imglab(boxes, keypoints=False).keypoints is None
+    with pytest.raises(ValueError, match="keypoints=False reads none"):
+        imglab(boxes, schema=2, keypoints=False)
 
 
-def test_flip_pairs_are_those_that_names_say(imglab):
+def test_flip_pairs_follow_from_left_and_right_in_names(imglab):
     table = imglab(f"<box {BOX}>{part('right_eye', 1, 1)}{part('nose', 2, 2)}{part('left_eye', 3, 3)}</box>")
     assert (table.keypoint_names, table.flip_pairs) == (("left_eye", "nose", "right_eye"), ((0, 2),))
 
 
-def test_what_else_a_file_says_is_counted_by_name(imglab):
+def test_elements_and_attributes_not_read_are_counted_by_name(imglab):
     raw = (
         f"<dataset><name>x</name><comment>y</comment><images><image file='a.jpg' source='cam'><tag/>"
         f"<box {BOX} gender='female' age='30'><note>z</note><label>a</label><label>b</label>"
@@ -100,12 +103,6 @@ def test_what_else_a_file_says_is_counted_by_name(imglab):
     }
 
 
-def test_a_size_that_is_no_number_is_reported_and_read_from_the_image(imglab):
-    raw = "<dataset><images><image file='a.jpg' width='wide' height='9'/></images></dataset>"
-    table = imglab("", raw=raw)
-    assert (table.widths.tolist(), table.report.counts) == ([50], {("bad_size", "unknown"): 1})
-
-
 @pytest.mark.parametrize(
     ("boxes", "words"),
     [
@@ -119,28 +116,11 @@ def test_a_size_that_is_no_number_is_reported_and_read_from_the_image(imglab):
         (f"<box {BOX}><label>{'n' * 300}</label></box>", "300 characters"),
     ],
 )
-def test_boxes_that_are_malformed_name_file_and_line_or_are_dropped(imglab, boxes, words):
+def test_malformed_boxes_name_file_and_line_or_are_dropped(imglab, boxes, words):
     with pytest.raises(AnnotationError, match=rf"a\.xml:6: .*{words}.*malformed="):
         imglab(f"<box {BOX}/>".replace("/>", ">" + part("0", 3, 3) + "</box>") + f"\n{boxes}")
     table = imglab(f"<box {BOX}/>\n{boxes}", malformed="drop")
     assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 1})
-
-
-def test_odd_numbers_are_judged_by_the_policy(imglab):
-    boxes = (
-        "<box top='nan' left='0' width='1' height='1'/><box top='1' left='1' width='0' height='5'/>"
-        "<box top='1' left='5' width='-4' height='5'/><box top='-5' left='1' width='3' height='90'/>"
-        f"<box {BOX}>{part('0', 'nan', 1)}</box>"
-    )
-    table = imglab(boxes, out_of_image="clip")
-    assert table.boxes.tolist() == [[1, 1, 5, 6], [1, 0, 4, 40], [1, 2, 4, 6]]
-    assert table.report.counts == {
-        ("invalid_keypoint", "absent"): 1,
-        ("non_finite", "drop"): 1,
-        ("swapped", "fix"): 1,
-        ("out_of_image", "clip"): 1,
-        ("degenerate", "drop"): 1,
-    }
 
 
 def test_images_lie_beside_the_file_or_in_the_folder_named(tmp_path):
@@ -172,7 +152,7 @@ def test_images_outside_of_the_root_are_refused_with_the_line(imglab, file):
         ("<dataset>" + "<a " + "b" * 3_000_000, "a tag of more than"),
     ],
 )
-def test_what_is_no_imglab_file_names_the_line(imglab, raw, words):
+def test_a_file_that_is_not_imglab_is_refused_with_its_line(imglab, raw, words):
     begin = time.perf_counter()
     with pytest.raises(AnnotationError, match=rf"a\.xml:\d: .*{words}"):
         imglab("", raw=raw)
@@ -199,41 +179,17 @@ def test_files_larger_than_the_window_are_the_same_image_by_image(imglab, monkey
     boxes = "".join(f"<box top='{i}' left='{i}' width='3' height='4'/>\n" for i in range(50))
     images = "".join(f"<image file='{i}.jpg'>{boxes}</image>" for i in range(20))
     raw = f"<dataset><images>{images}</images></dataset>"
-    whole = imglab("", raw=raw, missing_image="keep")
+    table = imglab("", raw=raw, missing_image="keep")
     monkeypatch.setattr("lit_loader.annotations.formats.imglab._CHUNK_BYTES", 7)
-    again = imglab("", raw=raw, missing_image="keep")
-    assert again.boxes.tolist() == whole.boxes.tolist()
-    assert again.offsets.tolist() == whole.offsets.tolist() == list(range(0, 1001, 50))
+    chunked = imglab("", raw=raw, missing_image="keep")
+    assert chunked.boxes.tolist() == table.boxes.tolist()
+    assert chunked.offsets.tolist() == table.offsets.tolist() == list(range(0, 1001, 50))
 
 
 def test_an_image_of_too_many_tags_is_refused(imglab, monkeypatch):
     monkeypatch.setattr("lit_loader.annotations.formats.imglab._MAX_TAGS", 500)
     with pytest.raises(AnnotationError, match="more than 500 tags"):
         imglab("<box/>" * 600)
-
-
-def test_a_table_far_larger_than_its_file_is_refused(imglab, monkeypatch):
-    parts = "".join(part(i, 1, 1) for i in range(129))
-    boxes = f"<box {BOX}>{parts}</box>" + f"<box {BOX}/>" * 9
-    assert imglab(boxes).keypoints.shape == (10, 129, 2)
-    monkeypatch.setattr("lit_loader.annotations.formats.rows._FREE_CELLS", 1)
-    monkeypatch.setattr("lit_loader.annotations.formats.rows._CELLS_PER_VALUE", 2)
-    with pytest.raises(AnnotationError, match=r"keypoints: 129 names for 10 objects.*keypoints=False"):
-        imglab(boxes)
-    assert imglab(boxes, keypoints=False).num_objects == 10
-
-
-def test_the_cache_knows_every_argument(imglab, tmp_path):
-    options = {"use_cache": True, "cache_dir": tmp_path / "cache"}
-    boxes = f"<box {BOX}>{part('00', 3, 4)}</box>"
-    for _ in range(2):
-        assert imglab(boxes, **options).class_names == ("face",)
-        assert imglab(boxes, **options, class_name="x").class_names == ("x",)
-        assert imglab(boxes, **options, keypoints=False).keypoints is None
-        assert imglab(boxes, **options, schema=2).keypoints.shape == (1, 2, 2)
-        assert imglab(boxes, **options, split="s").split == "s"
-    with pytest.raises(ValueError, match="keypoints=False reads none"):
-        imglab(boxes, schema=2, keypoints=False)
 
 
 @pytest.mark.parametrize("name", DLIB)
@@ -246,18 +202,3 @@ def test_dlib_faces_counts_equal_their_readme(shared_data, name):
     if points:
         assert (table.visibility == 2).all()
     assert all(table.image_path(i).is_file() for i in range(images))
-
-
-def test_dlib_landmarks_reach_out_of_34_of_43_boxes_and_never_out_of_the_image(shared_data):
-    outside = 0
-    for name in DLIB:
-        if "landmarks" not in name:
-            continue
-        policy = ReadPolicy(keypoint_outside="raise", out_of_image="keep")
-        table = read_annotations(
-            "imglab", shared_data / "dlib_faces", name, schema="face_68", policy=policy, use_cache=False, progress=False
-        )
-        # a pixel at left + width is the first one beyond the box
-        low = (table.keypoints < table.boxes[:, None, :2]).any(axis=(1, 2))
-        outside += int((low | (table.keypoints >= table.boxes[:, None, 2:]).any(axis=(1, 2))).sum())
-    assert outside == 34

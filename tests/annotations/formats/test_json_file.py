@@ -91,17 +91,12 @@ def test_byte_order_mark_is_skipped(tmp_path):
     [
         ("", 1, "premature EOF"),
         ("\n\n[1]", 3, "one JSON object"),
-        ('[{"images": []}]', 1, "one JSON object"),
         ('{"a": 1}\n{}', 2, "trailing garbage"),
         ('{"a": 1,\n}', 2, "invalid object key"),
-        ('{"a": [1,\n]}', 2, "unallowed token"),
         ('{"a": [1 2]}', 1, "after array element"),
-        ('{"a"\n1}', 2, "object key and value must be separated"),
         ('{1: "a"}', 1, "invalid object key"),
-        ('{"a":\n[1, 2', 2, "premature EOF"),
         ('{"a":\n\n"b', 3, "premature EOF"),
         ('{"a": [\nNaN]}', 2, "invalid char.*write null for NaN and infinities"),
-        ('{"a": [\n-Infinity]}', 2, "write null for NaN and infinities"),
         ('{"a": [\n1,\n1e400]}', 3, "floating point. overflow.*write null"),
         ('{"a": [\n1,\n' + "9" * 10_000 + "]}", 3, "integer overflow.*no whole numbers beyond 63 bits"),
         ('{"a": [\n"\\udcff"]}', 2, "surrogate pair, which is not Unicode"),
@@ -112,7 +107,6 @@ def test_byte_order_mark_is_skipped(tmp_path):
         ('{"a": [1],\n"b": 1, "a": [2]}', 2, "the key 'a' is repeated"),
         (b'{"a":\n"\xff"}', 2, "invalid bytes in UTF8"),
         ('{"a": 1}'.encode("utf-16"), 1, "one JSON object"),
-        (b"\0" * 100, 1, "one JSON object"),
     ],
 )
 def test_invalid_json_is_refused_with_line(tmp_path, text, line, words):

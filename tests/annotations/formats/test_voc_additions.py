@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
-from lit_loader.annotations.formats import read_annotations, rows
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError
 
 BOX = ("x", 1, 2, 30, 40)
@@ -29,13 +28,7 @@ NOSE = 'name="nose" x="5" y="6.5"'
 EYE = 'name="eye" x="7" y="8" visibility="1"'
 
 
-def test_plain_voc_has_no_points_and_no_attributes(three_images):
-    table = three_images.read()
-    assert (table.keypoints, table.visibility, dict(table.attributes)) == (None, None, {})
-    assert not table.crowd.any()
-
-
-def test_points_without_a_schema_are_those_that_occur_sorted(voc):
+def test_without_a_schema_the_points_that_occur_are_sorted_by_name(voc):
     voc.add("a", (*BOX, keypoints(NOSE)), BOX)
     voc.add("b", (*BOX, keypoints('name="zip" x="1" y="1" visibility="0"', EYE)))
     table = voc.read()
@@ -45,7 +38,7 @@ def test_points_without_a_schema_are_those_that_occur_sorted(voc):
     assert len(table.report) == 0
 
 
-def test_a_schema_given_orders_the_points_and_reports_others(voc):
+def test_schema_option_orders_the_points_and_reports_others(voc):
     voc.add("a", (*BOX, keypoints(NOSE, EYE)))
     table = voc.read(schema={"names": ["nose", "chin"], "flip_pairs": [["nose", "chin"]]})
     assert (table.keypoint_names, table.flip_pairs) == (("nose", "chin"), ((0, 1),))
@@ -55,7 +48,7 @@ def test_a_schema_given_orders_the_points_and_reports_others(voc):
     assert voc.read(schema=3).keypoint_names == ("00", "01", "02")
 
 
-def test_a_schema_given_makes_columns_even_where_no_object_has_a_point(three_images):
+def test_schema_option_makes_columns_without_any_point(three_images):
     table = three_images.read(schema="face_5")
     assert (table.keypoints.shape, int(table.visibility.max())) == ((5, 5, 2), 0)
     assert table.normalization_pair == (0, 1)
@@ -70,13 +63,13 @@ def test_points_and_attributes_can_be_left_out(voc):
         voc.read(keypoints=False, schema="face_5")
 
 
-def test_what_is_not_read_is_not_judged(voc):
+def test_points_and_attributes_left_out_are_not_checked(voc):
     voc.add("a", (*BOX, keypoints('name="p" x="?" y="1"')))
     voc.add("b", (*BOX, "<attributes><attribute/></attributes>"))
     assert voc.read(keypoints=False, attributes=False).num_objects == 2
 
 
-def test_an_object_without_a_box_gets_that_of_its_points(voc):
+def test_an_object_without_a_box_gets_the_box_of_its_points(voc):
     unboxed = keypoints(NOSE, EYE, 'name="ear" x="nan" y="1"')
     voc.add("a", BOX)
     voc.raw("a", f"<annotation><object><name>f</name>{unboxed}</object></annotation>")
@@ -84,7 +77,9 @@ def test_an_object_without_a_box_gets_that_of_its_points(voc):
     assert table.boxes.tolist() == [[5, 6.5, 7, 8]]
     assert table.report.count("invalid_keypoint", "absent") == 1
     assert voc.read(keypoints=False, unreadable_image="keep").boxes.tolist() == [[5, 6.5, 7, 8]]
-    assert voc.read(one_based=True, unreadable_image="keep").boxes.tolist() == [[4, 5.5, 6, 7]]
+    moved = voc.read(one_based=True, unreadable_image="keep")
+    assert moved.boxes.tolist() == [[4, 5.5, 6, 7]]
+    assert moved.keypoints[0, 2].tolist() == [4, 5.5]
 
 
 def test_a_box_around_points_is_not_judged_as_outside_but_has_an_area(voc):
@@ -97,12 +92,7 @@ def test_a_box_around_points_is_not_judged_as_outside_but_has_an_area(voc):
         assert table.report.count("narrow_points") == num_narrow
 
 
-def test_one_based_moves_points_too(voc):
-    voc.add("a", (*BOX, keypoints(NOSE)))
-    assert voc.read(one_based=True).keypoints.tolist() == [[[4, 5.5]]]
-
-
-def test_points_outside_and_points_that_are_no_place_are_absent_as_the_policy_says(voc):
+def test_points_outside_and_not_finite_are_absent_by_policy(voc):
     voc.add("a", (*BOX, keypoints(NOSE, 'name="l" x="-0.5" y="1"', 'name="r" x="1" y="1e39"')))
     voc.add("b", (*BOX, keypoints('name="l" x="100" y="80"', 'name="r" x="100.5" y="1"')))
     voc.add("c", (*BOX, keypoints('name="l" x="-1" y="9999"')), size=None)
@@ -118,7 +108,7 @@ def test_points_outside_and_points_that_are_no_place_are_absent_as_the_policy_sa
     assert voc.read(unreadable_image="keep").visibility.sum() == 2 * 5
 
 
-def test_attributes_are_sorted_and_where_a_file_lacks_one_the_object_has_none(voc):
+def test_attributes_are_sorted_and_missing_values_are_none(voc):
     voc.add("a", (*BOX, attributes(pose="left", age="old")), BOX)
     voc.add("b", (*BOX, attributes(pose="front", empty="")))
     table = voc.read()
@@ -129,8 +119,8 @@ def test_attributes_are_sorted_and_where_a_file_lacks_one_the_object_has_none(vo
 
 
 def test_values_that_a_schema_does_not_list_follow_it_sorted(voc):
-    said = "<schema><attribute><name>pose</name><value>up</value><value>down</value></attribute></schema>"
-    voc.add("a", (*BOX, attributes(pose="left", age="1")), (*BOX, attributes(pose="down")), before=said)
+    schema = "<schema><attribute><name>pose</name><value>up</value><value>down</value></attribute></schema>"
+    voc.add("a", (*BOX, attributes(pose="left", age="1")), (*BOX, attributes(pose="down")), before=schema)
     table = voc.read()
     assert list(table.attributes) == ["pose", "age"]
     assert table.attributes["pose"].names == ("up", "down", "left")
@@ -143,14 +133,14 @@ def test_crowds_are_flags_of_the_table(voc):
 
 
 @pytest.mark.parametrize(
-    ("extra", "words"),
+    ("extra", "message"),
     [
         (keypoints('x="1" y="1"'), "the name of a <point> has 0 characters"),
         (keypoints(f'name="{"n" * 300}" x="1" y="1"'), "the name of a <point> has 300 characters"),
         (keypoints(NOSE, NOSE), "the point 'nose' twice"),
         (keypoints(NOSE) + keypoints(NOSE), "the point 'nose' twice"),
-        (keypoints('name="p" x="1"'), "the point 'p' has y='', not a number"),
-        (keypoints('name="p" x="1,5" y="1"'), "the point 'p' has x='1,5', not a number"),
+        (keypoints('name="p" x="1"'), "y of the point 'p' is '', not a number"),
+        (keypoints('name="p" x="1,5" y="1"'), "x of the point 'p' is '1,5', not a number"),
         (keypoints('name="p" x="1" y="1" visibility="3"'), "visibility '3'; 0, 1 or 2 expected"),
         (attributes(**{"": "a"}), "the name of an <attribute> has 0 characters"),
         (attributes(p="a") + attributes(p="b"), "the attribute 'p' twice"),
@@ -158,11 +148,11 @@ def test_crowds_are_flags_of_the_table(voc):
         ("<crowd>many</crowd>", "<crowd> is 'many'"),
     ],
 )
-def test_additions_that_are_malformed_make_the_object_so(voc, extra, words):
+def test_malformed_additions_make_an_object_malformed(voc, extra, message):
     voc.add("a", BOX, (*BOX, extra))
     with pytest.raises(AnnotationError, match=r"a\.xml:3: object 1: ") as caught:
         voc.read()
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     table = voc.read(malformed="drop")
     assert (table.num_objects, table.keypoints, dict(table.attributes)) == (1, None, {})
     assert table.report.counts == {("malformed", "drop"): 1}
@@ -175,9 +165,9 @@ def test_a_point_that_the_files_own_schema_lacks_is_malformed(voc):
 
 
 @pytest.mark.parametrize(
-    ("said", "words"),
+    ("schema", "message"),
     [
-        ("<schema/>\n<schema/>", r"a\.xml:2: the file holds <schema> more than once"),
+        ("<schema/>\n<schema/>", r"a\.xml:2: <annotation> holds <schema> more than once"),
         (listed(), "names is empty"),
         (listed("p", "p"), "<point> 'p' occurs twice"),
         (listed("p", more='<mirror first="p" second="q"/>'), "<mirror> names 'q', which is not a <point>"),
@@ -196,36 +186,13 @@ def test_a_point_that_the_files_own_schema_lacks_is_malformed(voc):
         ("<schema><attribute/></schema>", "<name> of an <attribute> has 0 characters"),
     ],
 )
-def test_schemas_that_are_malformed_make_the_file_so(voc, said, words):
-    voc.add("a", before=said)
+def test_malformed_schema_makes_a_file_malformed(voc, schema, message):
+    voc.add("a", before=schema)
     with pytest.raises(AnnotationError, match=r"a\.xml:1: |a\.xml:2: ") as caught:
         voc.read()
-    assert words.removeprefix(r"a\.xml:2: ") in str(caught.value)
+    assert message.removeprefix(r"a\.xml:2: ") in str(caught.value)
     table = voc.read(malformed="drop")
     assert (table.num_images, table.report.counts) == (0, {("malformed", "drop"): 1})
-
-
-def test_a_table_far_larger_than_its_files_is_refused(voc, monkeypatch):
-    monkeypatch.setattr(rows, "_FREE_CELLS", 1_000)
-    said = listed(*(f"p{i}" for i in range(129)))
-    voc.add("a", *[BOX] * 9, before=said)
-    with pytest.raises(AnnotationError, match=r"129 names for 9 objects with only 0 values.*keypoints=False"):
-        voc.read()
-    assert voc.read(keypoints=False).num_objects == 9
-    voc.add("a", *[BOX] * 8, (*BOX, keypoints(*(f'name="p{i}" x="1" y="1"' for i in range(20)))), before=said)
-    assert voc.read().keypoints.shape == (9, 129, 2)
-
-
-def test_the_cache_knows_every_argument(voc, tmp_path):
-    voc.add("a", (*BOX, keypoints(NOSE), attributes(pose="left")))
-    options = {"use_cache": True, "cache_dir": tmp_path / "cache"}
-    for _ in range(2):
-        table = voc.read(**options)
-        assert (table.keypoint_names, list(table.attributes)) == (("nose",), ["pose"])
-        assert voc.read(**options, keypoints=False).keypoints is None
-        assert dict(voc.read(**options, attributes=False).attributes) == {}
-        assert voc.read(**options, schema={"names": ["nose", "q"]}).keypoints.shape == (1, 2, 2)
-        np.testing.assert_array_equal(table.keypoints, [[[5, 6.5]]])
 
 
 def test_folders_of_annotations_are_searched_when_there_is_no_split(voc, tmp_path):
@@ -238,14 +205,48 @@ def test_folders_of_annotations_are_searched_when_there_is_no_split(voc, tmp_pat
     assert list(table.image_ids) == ["2", "day/1", "link/9"]
 
 
-def test_what_blocks_and_attributes_of_elements_say_is_counted_where_it_is_not_read(voc):
-    said = (
-        "<keypoints><point name='a' x='1' y='2'/><dot x='1'/></keypoints>"
-        "<attributes><word>no</word></attributes><actions><jumping>1</jumping><running>0</running></actions>"
-        "<weather kind='rain'/><depth/>"
-    )
-    voc.add("a", (*BOX, said))
-    assert voc.read().report.counts == {
-        (f"<{what}>", "not read"): 1
-        for what in ("dot> of <keypoints", "word> of <attributes", "jumping> of <actions", "weather> of an <object")
-    }
+def add_contradicting_schemas(voc):
+    first = '<mirror first="p" second="q"/>'
+    voc.add("a", (*BOX, keypoints('name="q" x="1" y="1"')), before=listed("p", "q", more=first))
+    second = '<mirror first="r" second="s"/><normalization_pair first="s" second="q"/>'
+    voc.add("b", (*BOX, keypoints('name="s" x="2" y="2"')), before=listed("q", "r", "s", more=second))
+    voc.add("c", (*BOX, keypoints('name="p" x="3" y="3"')))
+
+
+def test_contradicting_schemas_are_an_error_naming_the_second_file(voc):
+    add_contradicting_schemas(voc)
+    with pytest.raises(AnnotationError, match=r"b\.xml: names differ from an earlier file: points q, r, s instead of"):
+        voc.read()
+
+
+def test_contradicting_schemas_can_be_united_by_name(voc):
+    add_contradicting_schemas(voc)
+    table = voc.read(schema_mismatch="unite")
+    assert table.keypoint_names == ("p", "q", "r", "s")
+    assert (table.flip_pairs, table.normalization_pair) == (((0, 1), (2, 3)), (3, 1))
+    assert table.visibility.tolist() == [[0, 2, 0, 0], [0, 0, 0, 2], [2, 0, 0, 0]]
+    assert table.report.counts == {("schema_mismatch", "unite"): 1}
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("<class>a</class><class>x</class>", "<class>x</class><class>a</class>"),
+        ("<attribute><name>n</name><value>1</value></attribute>", "<attribute><name>n</name></attribute>"),
+        (listed("p", "q")[8:-9], listed("p", "q", more='<normalization_pair first="p" second="q"/>')[8:-9]),
+    ],
+)
+def test_listed_parts_of_schemas_are_compared_and_omitted_parts_are_not(voc, first, second):
+    voc.add("a", before=f"<schema>{first}</schema>")
+    voc.add("b")
+    voc.add("c", before="<schema/>")
+    assert len(voc.read().report) == 0
+    voc.add("d", before=f"<schema>{second}</schema>")
+    with pytest.raises(AnnotationError, match=r"d\.xml: names differ .*ReadPolicy\(schema_mismatch"):
+        voc.read()
+
+
+def test_schemas_are_not_compared_if_the_caller_passes_one(voc):
+    add_contradicting_schemas(voc)
+    assert voc.read(schema={"names": ["s", "q"]}).report.count("schema_mismatch") == 0
+    assert voc.read(keypoints=False).report.count("schema_mismatch") == 0

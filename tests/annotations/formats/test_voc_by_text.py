@@ -1,4 +1,4 @@
-"""Files read object by object, by their text, say what they say when they are parsed as a whole."""
+"""Files read object by object, by their text, give the same rows as files parsed as a whole."""
 
 from __future__ import annotations
 
@@ -25,27 +25,24 @@ def document(*parts, head=HEAD, start=""):
     return f"{start}<annotation>{head}\n{''.join(parts)}\n</annotation>\n".encode()
 
 
-def what_is_read(root, data, *, whole, **options):
+def read_everything(root, data, *, in_pieces, **options):
     """Everything that a file adds, or the error."""
     (root / "a.xml").write_bytes(data)
     reader = VocReader(**options)
-    if whole:
-        object.__setattr__(reader, "_by_text", lambda data: None)
+    if not in_pieces:
+        object.__setattr__(reader, "_parse_pieces", lambda data: None)
     rows = Rows(root, ReadPolicy(malformed="drop"))
     try:
         reader.read(rows, ("a", "a.xml", None))
     except AnnotationError as error:
         return str(error), error.line
     names = (rows.class_names, rows.layouts, rows.attribute_values, rows.declared)
-    points = rows.objects.points.tobytes(), bytes(rows.objects.visibility)
-    attributes = rows.objects.attribute_rows.tolist(), rows.objects.attribute_values.tolist()
-    images = rows.images.paths, rows.images.file_names, rows.images.sizes.tolist()
-    return (bytes(rows.objects.packed), points, attributes, images, list(map(list, names)), rows.report.to_dict())
+    return rows.objects, rows.images, list(map(list, names)), rows.report.to_dict()
 
 
 def assert_the_same(root, data, **options):
-    by_text = what_is_read(root, data, whole=False, **options)
-    assert by_text == what_is_read(root, data, whole=True, **options), data
+    rows = read_everything(root, data, in_pieces=True, **options)
+    assert rows == read_everything(root, data, in_pieces=False, **options), data
 
 
 @pytest.mark.parametrize(
@@ -91,7 +88,7 @@ def test_plain_files_are_read_by_their_text_and_known_objects_are_not_parsed_aga
     (tmp_path / "a.xml").write_bytes(document(PLAIN, RICH))
     rows = Rows(tmp_path, ReadPolicy())
     VocReader().read(rows, ("a", "a.xml", None))
-    monkeypatch.setattr("lit_loader.annotations.formats.voc.parse_xml", None)
+    monkeypatch.setattr("lit_loader.annotations.formats.voc.reader.parse_xml", None)
     VocReader().read(rows, ("b", "a.xml", None))
     assert len(rows.objects) == 4
 

@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import get_args, get_type_hints
 
-import numpy as np
 import pytest
 from PIL import Image
 
@@ -11,24 +9,7 @@ from lit_loader.annotations.formats import ReadPolicy
 from lit_loader.errors import AnnotationError
 
 GOOD = ("x", 1, 1, 5, 5)
-DEFAULTS = {
-    "duplicate_id": "drop",
-    "missing_annotation": "raise",
-    "malformed": "raise",
-    "schema_mismatch": "raise",
-    "bad_size": "unknown",
-    "missing_image": "raise",
-    "wrong_filename": "report",
-    "turned_image": "raise",
-    "unreadable_image": "raise",
-    "unknown_class": "raise",
-    "invalid_keypoint": "absent",
-    "keypoint_outside": "keep",
-    "non_finite": "drop",
-    "swapped": "fix",
-    "out_of_image": "keep",
-    "degenerate": "drop",
-}
+ACTIONS = {name: get_args(hint) for name, hint in get_type_hints(ReadPolicy).items()}
 
 
 def points(x, y):
@@ -116,12 +97,10 @@ OF_OBJECTS = ("unknown_class", "invalid_keypoint", "keypoint_outside", "non_fini
 PLACES |= dict.fromkeys((*OF_OBJECTS, "degenerate"), r"b\.xml:3: object 1: ")
 
 
-def test_the_defaults_are_as_documented_and_every_action_has_a_case():
-    assert {field.name: field.default for field in fields(ReadPolicy)} == DEFAULTS
-    hints = get_type_hints(ReadPolicy)
-    assert {(f, a) for f in DEFAULTS for a in get_args(hints[f]) if a != "raise"} == EXPECTED.keys()
-    assert PLACES.keys() == DEFAULTS.keys()
-    assert all("raise" in get_args(hints[name]) for name in DEFAULTS)
+def test_every_action_has_a_case():
+    cases = {(kind, action) for kind, actions in ACTIONS.items() for action in actions}
+    assert cases - {(kind, "raise") for kind in ACTIONS} == set(EXPECTED)
+    assert PLACES.keys() == ACTIONS.keys()
 
 
 @pytest.mark.parametrize(("kind", "action"), list(EXPECTED))
@@ -139,18 +118,12 @@ def test_every_action_does_what_it_says_and_is_reported(voc, kind, action):
         assert problem.file == "Annotations/b.xml"
 
 
-@pytest.mark.parametrize("kind", list(DEFAULTS))
+@pytest.mark.parametrize("kind", list(ACTIONS))
 def test_raise_names_file_line_and_remedy(voc, kind):
     split = break_voc(voc, kind)
     with pytest.raises(AnnotationError, match=PLACES[kind]) as caught:
         voc.read(split or ".", class_names=["x"], **{kind: "raise"})
     assert f"ReadPolicy({kind}=...)" in str(caught.value)
-
-
-@pytest.mark.parametrize("kind", list(DEFAULTS))
-def test_unknown_actions_are_refused(kind):
-    with pytest.raises(ValueError, match=f"{kind}='explode' must be one of .*'raise'"):
-        ReadPolicy(**{kind: "explode"})
 
 
 @pytest.mark.parametrize("value", ["nan", "inf", "-inf", "1e400", "1e39", "-1e39"])
@@ -162,7 +135,7 @@ def test_values_beyond_float32_are_dropped_and_reported(voc, value):
 
 
 @pytest.mark.parametrize("value", ["", "abc", "1,5", "0x10", "<b/>"])
-def test_what_is_no_number_is_a_malformed_object(voc, value):
+def test_a_corner_that_is_not_a_number_makes_the_object_malformed(voc, value):
     voc.add("a", GOOD, ("x", 1, value, 5, 5))
     with pytest.raises(AnnotationError, match=r"a\.xml:3: object 1: <ymin> is"):
         voc.read()
@@ -199,12 +172,11 @@ def test_a_box_wholly_outside_is_degenerate_after_clipping(voc):
     table = voc.read(out_of_image="clip")
     assert table.num_objects == 0
     assert table.report.counts == {("out_of_image", "clip"): 1, ("degenerate", "drop"): 1}
-    kept = voc.read()
-    assert kept.boxes.tolist() == [[200, 10, 300, 20]]
+    assert voc.read().boxes.tolist() == [[200, 10, 300, 20]]
 
 
 @pytest.mark.parametrize("size", [("abc", 3), (-1, 5), ("nan", 5), (1e30, 5), (0, 5)])
-def test_sizes_that_are_no_pixels_are_those_of_the_image(voc, size):
+def test_invalid_sizes_are_read_from_the_image(voc, size):
     voc.add("a", ("x", 10, 10, 5_000, 5_000), ("x", -3, 1, 9, 9), size=size)
     Image.new("L", (70, 60)).save(voc.root / "JPEGImages/a.jpg")
     table = voc.read(out_of_image="clip")
@@ -214,7 +186,7 @@ def test_sizes_that_are_no_pixels_are_those_of_the_image(voc, size):
 
 
 @pytest.mark.parametrize("size", [None, ("", ""), (0, 0)])
-def test_sizes_that_are_not_annotated_are_those_of_the_image_and_unknown_ones_bound_nothing(voc, size):
+def test_missing_sizes_are_read_from_the_image_and_unknown_sizes_bound_nothing(voc, size):
     voc.add("a", ("x", 10, 10, 5_000, 5_000), ("x", -3, 1, 9, 9), size=size)
     table = voc.read(out_of_image="clip", unreadable_image="keep")
     assert (table.widths.tolist(), table.heights.tolist()) == ([0], [0])
@@ -227,7 +199,7 @@ def test_sizes_that_are_not_annotated_are_those_of_the_image_and_unknown_ones_bo
 
 
 @pytest.mark.parametrize("name", ["a.jpg", "a.JPG", "a", "", r"C:\photos\a.jpg", "/home/me/a.jpg"])
-def test_filenames_that_mean_the_image_are_not_reported(voc, name):
+def test_equivalent_filenames_are_not_reported(voc, name):
     voc.add("a", filename=f"<filename>{name}</filename>")
     assert len(voc.read(wrong_filename="raise").report) == 0
 
@@ -238,17 +210,8 @@ def test_class_ids_do_not_depend_on_which_objects_are_dropped(voc):
     assert (table.class_names, table.class_counts().tolist()) == (("ant", "bee"), [0, 1])
 
 
-def test_a_flood_of_problems_is_counted_and_its_memory_bounded(voc):
-    for i in range(5):
-        voc.add(f"{i}", *[("x", 5, 5, 5, 5)] * 2_000)
-    report = voc.read().report
-    assert report.count("degenerate") == 10_000
-    assert len(report.problems) == report.max_details
-    np.testing.assert_array_equal([p.object_index for p in report], np.arange(report.max_details))
-
-
 @pytest.mark.parametrize("kind", ["missing_annotation", "bad_size"])
-def test_what_the_policy_raises_is_raised_even_if_malformed_files_are_dropped(voc, kind):
+def test_raising_action_applies_even_if_malformed_files_are_dropped(voc, kind):
     split = break_voc(voc, kind)
     with pytest.raises(AnnotationError, match=PLACES[kind]):
         voc.read(split or ".", malformed="drop", **{kind: "raise"})

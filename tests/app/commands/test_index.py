@@ -116,7 +116,7 @@ def test_names_from_files_reach_a_terminal_as_text(command, faces):
         (["keypoints_txt", "faces", "train.txt", "--option", "columns"], 2, "must be KEY=VALUE"),
         (["voc", "faces", "train", "--policy", "degenrate=keep"], 2, "did you mean 'degenerate'?"),
         (["voc", "faces", "train", "--policy", "degenerate=maybe"], 2, "must be one of"),
-        (["voc", "faces", "train"], 1, "there is no folder 'Annotations'"),
+        (["voc", "faces", "train"], 1, "the folder 'Annotations' does not exist"),
         (["keypoints_txt", "faces", "nope.txt", "--option", "columns=path class"], 1, "nope.txt"),
         (["voc", "nope", "train"], 2, "ROOT 'nope' is not a folder"),
         (["voc", "circle", "train"], 2, "ROOT 'circle' is not a folder"),

@@ -1,81 +1,4 @@
-"""Writes VOC annotations: one XML file for an image, or a whole table.
-
-The **unified VOC format** is VOC with additions that other VOC readers ignore. A file that needs none of them is
-plain VOC.
-
-    <annotation>
-        <folder>Annotations</folder>
-        <filename>portrait.jpg</filename>
-        <size>
-            <width>640</width>
-            <height>480</height>
-            <depth>3</depth>
-        </size>
-        <schema>
-            <keypoints>
-                <point name="left eye"/>
-                <point name="right eye"/>
-                <point name="nose"/>
-                <mirror first="left eye" second="right eye"/>
-                <normalization_pair first="left eye" second="right eye"/>
-            </keypoints>
-            <attribute>
-                <name>expression</name>
-                <value>calm</value>
-                <value>laughing</value>
-            </attribute>
-        </schema>
-        <object>
-            <name>face</name>
-            <truncated>0</truncated>
-            <difficult>0</difficult>
-            <occluded>1</occluded>
-            <bndbox>
-                <xmin>100</xmin>
-                <ymin>80.5</ymin>
-                <xmax>220</xmax>
-                <ymax>240</ymax>
-            </bndbox>
-            <keypoints>
-                <point name="left eye" x="130" y="120.25" visibility="2"/>
-                <point name="nose" x="155" y="165" visibility="1"/>
-            </keypoints>
-            <attributes>
-                <attribute>
-                    <name>expression</name>
-                    <value>laughing</value>
-                </attribute>
-            </attributes>
-        </object>
-        <object>
-            <name>face</name>
-            <crowd>1</crowd>
-            <bndbox>
-                <xmin>300</xmin>
-                <ymin>10</ymin>
-                <xmax>640</xmax>
-                <ymax>200</ymax>
-            </bndbox>
-        </object>
-    </annotation>
-
-``<keypoints>`` of an object: its points by name, in pixels, in any order. ``visibility`` is COCO's number: 1
-hidden, 2 visible (the default). An absent point is omitted; the reader also accepts 0 for it. An object with points
-may lack ``<bndbox>``: it gets the tight box of its points.
-
-``<attributes>`` of an object: named values, in the layout of CVAT and Datumaro; an empty value means no value.
-
-``<crowd>`` 1: the box contains a group, as COCO's ``iscrowd``.
-
-``<schema>`` is the same in every file of a set, so that any file, split or subset is read with the same columns
-and without further arguments. It lists the points in order, the pairs that a horizontal flip exchanges
-(``<mirror>``), and the pair whose distance normalizes an error; the attributes in order, with their values in the
-order of the ids; and ``<class>`` names in the order of theirs. The points of a known schema are not listed:
-``<keypoints schema="face_68"/>``. Omitted parts are collected from the objects and sorted. A set without points and
-attributes, whose classes are the sorted names of its objects, is written without ``<schema>``, as plain VOC.
-
-Numbers are decimal and restore float32 exactly.
-"""
+"""Write unified VOC annotations: one XML file for an image, or a whole table."""
 
 from __future__ import annotations
 
@@ -90,7 +13,7 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 import numpy as np
 
 from lit_loader.annotations.formats.rows import Declared
-from lit_loader.annotations.formats.voc_schema import add_text, schema_element, written_name, xml_text
+from lit_loader.annotations.formats.voc.schema import CORNERS, schema_element, written_name, xml_text
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.table import AnnotationTable
@@ -118,7 +41,7 @@ class VocWriter(Writer):
         """Return the parts of a table that VOC cannot hold."""
         losses = lost(table, "masks", "numbers", "places", "sizes")
         if table.num_images == 0 and (table.class_names or table.attributes or table.keypoint_names):
-            losses.append("names of classes, points and attributes, since there is no image to write them for")
+            losses.append("names of classes, points and attributes, because without images no file can list them")
         return losses
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
@@ -130,6 +53,7 @@ class VocWriter(Writer):
         """
         if table.split not in (None, name):
             raise ValueError(f"name={name!r} must be the table's split, {table.split!r}")
+        # All ids and folders are checked before the first file is written.
         image_paths = voc_image_paths(table, image_dir=self.image_dir)
         ids = _image_ids(table)
         folder = root / check_relative(self.annotation_dir)
@@ -138,6 +62,7 @@ class VocWriter(Writer):
         labels = np.flatnonzero(table.class_counts()).tolist()
         used_names = sorted(table.class_names[label] for label in labels)
         is_plain = tuple(used_names) == table.class_names and table.keypoints is None and not table.attributes
+        # The reader sorts the classes of plain VOC by name, so only another order must be listed.
         declared = Declared(
             class_names=() if is_plain else table.class_names,
             keypoints=table.keypoint_schema,
@@ -152,6 +77,7 @@ class VocWriter(Writer):
         if name != ".":
             lines = "".join(f"{image_id}\n" for image_id in ids)
             split_file.parent.mkdir(parents=True, exist_ok=True)
+            # File names may have bytes that are not UTF-8, which Python holds as surrogates.
             split_file.write_bytes(lines.encode("utf-8", "surrogateescape"))
 
 
@@ -184,31 +110,50 @@ def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename:
         ValueError: If a name cannot be written in XML or would not be read back.
     """
     root = Element("annotation")
-    add_text(root, "folder", path.parent.name)
-    add_text(root, "filename", filename)
+    SubElement(root, "folder").text = xml_text(path.parent.name, "<folder>")
+    SubElement(root, "filename").text = xml_text(filename, "<filename>")
+    # A size of 0 is unknown; without <size> the reader takes it from the image.
     width = int(table.widths[image])
     height = int(table.heights[image])
     if width and height:
         size = SubElement(root, "size")
         for tag, value in (("width", width), ("height", height), ("depth", 3)):
-            add_text(size, tag, str(value))
+            SubElement(size, tag).text = str(value)
     schema = schema_element(declared)
     if schema is not None:
         root.append(schema)
     for row in range(int(table.offsets[image]), int(table.offsets[image + 1])):
-        element = SubElement(root, "object")
-        add_text(element, "name", written_name(table.class_names[int(table.labels[row])], "class"))
-        for tag in ("truncated", "difficult", "occluded", "crowd"):
-            is_set = bool(getattr(table, tag)[row])
-            if is_set or tag != "crowd":  # <crowd> is not part of VOC, so it is written only where it is needed
-                add_text(element, tag, str(int(is_set)))
-        box = SubElement(element, "bndbox")
-        for tag, corner in zip(("xmin", "ymin", "xmax", "ymax"), table.boxes[row], strict=True):
-            add_text(box, tag, _number_text(corner))
-        _add_points(element, table, row)
-        _add_attributes(element, table, row)
+        _add_object(root, table, row)
     indent(root)
     ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
+
+
+def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
+    element = SubElement(root, "object")
+    SubElement(element, "name").text = written_name(table.class_names[int(table.labels[row])], "class")
+    for tag in ("truncated", "difficult", "occluded", "crowd"):
+        is_set = bool(getattr(table, tag)[row])
+        if is_set or tag != "crowd":  # <crowd> is not part of VOC, so it is written only where it is needed
+            SubElement(element, tag).text = str(int(is_set))
+    box = SubElement(element, "bndbox")
+    for tag, corner in zip(CORNERS, table.boxes[row], strict=True):
+        SubElement(box, tag).text = _number_text(corner)
+    points = Element("keypoints")
+    if table.keypoints is not None and table.visibility is not None:
+        columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
+        for name, (x, y), visibility in zip(*columns, strict=True):
+            if visibility:
+                texts = {"name": written_name(name, "point"), "x": _number_text(x), "y": _number_text(y)}
+                SubElement(points, "point", {**texts, "visibility": str(visibility)})
+    values = Element("attributes")
+    for name, attribute in table.attributes.items():
+        if attribute.ids[row] >= 0:
+            value = SubElement(values, "attribute")
+            SubElement(value, "name").text = written_name(name, "attribute")
+            text = written_name(attribute.names[attribute.ids[row]], f"value of attribute {name!r}")
+            SubElement(value, "value").text = text
+    # An object without points or values is written as in plain VOC.
+    element.extend(part for part in (points, values) if len(part))
 
 
 def _write_images(
@@ -229,6 +174,7 @@ def _image_ids(table: AnnotationTable) -> list[str]:
         is_stem = f"/{path}".removesuffix(ending).endswith(f"/{table_id}")
         stem = table_id if is_stem else table_id.removesuffix(ending)
         image_id = stem if stem and not stem.endswith("/") else table_id
+        # A reader strips the lines of a split, and ignores hidden files and folders.
         parts = check_relative(image_id).split("/")
         is_line = image_id == image_id.strip() and "\n" not in image_id
         if not is_line or any(part == "" or part.startswith(".") for part in parts):
@@ -243,31 +189,6 @@ def _image_ids(table: AnnotationTable) -> list[str]:
             )
         path_by_id[image_id] = path
     return list(path_by_id)
-
-
-def _add_points(element: Element, table: AnnotationTable, row: int) -> None:
-    if table.keypoints is None or table.visibility is None or not table.visibility[row].any():
-        return
-    parent = SubElement(element, "keypoints")
-    columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
-    for name, (x, y), visibility in zip(*columns, strict=True):
-        if visibility:
-            xml_name = xml_text(written_name(name, "point"), "point")
-            texts = {"name": xml_name, "x": _number_text(x), "y": _number_text(y), "visibility": str(visibility)}
-            SubElement(parent, "point", texts)
-
-
-def _add_attributes(element: Element, table: AnnotationTable, row: int) -> None:
-    values = {
-        name: attribute.names[attribute.ids[row]]
-        for name, attribute in table.attributes.items()
-        if attribute.ids[row] >= 0
-    }
-    parent = SubElement(element, "attributes") if values else element
-    for name, value in values.items():
-        child = SubElement(parent, "attribute")
-        add_text(child, "name", written_name(name, "attribute"))
-        add_text(child, "value", written_name(value, f"value of attribute {name!r}"))
 
 
 def _number_text(number: np.floating) -> str:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Final
 from xml.etree.ElementTree import Element, SubElement
 
 from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Declared
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 
-__all__ = ["add_text", "checked_name", "read_schema", "schema_element", "written_name", "xml_text"]
+__all__ = ["CORNERS", "checked_name", "only_child", "read_schema", "schema_element", "written_name", "xml_text"]
+
+CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
+"""Tags of a box, in the order of a table's columns."""
 
 
 def read_schema(element: Element) -> Declared:
@@ -24,14 +28,13 @@ def read_schema(element: Element) -> Declared:
         )
         for child in element.findall("attribute")
     )
+    # A repeated attribute would lose its first list of values.
     _distinct((name for name, _ in attributes), "<attribute>")
-    points = element.findall("keypoints")
-    if len(points) > 1:
-        raise ValueError("<schema> holds <keypoints> more than once")
+    keypoints = only_child(element, "keypoints")
     class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
     return Declared(
         class_names=_distinct(class_names, "<class>"),
-        keypoints=_read_keypoints(points[0]) if points else None,
+        keypoints=None if keypoints is None else _read_keypoints(keypoints),
         attributes=attributes,
     )
 
@@ -44,36 +47,41 @@ def schema_element(declared: Declared) -> Element | None:
     """
     root = Element("schema")
     for name in declared.class_names:
-        add_text(root, "class", written_name(name, "class"))
+        SubElement(root, "class").text = written_name(name, "class")
     if declared.keypoints is not None:
         _add_keypoints(root, declared.keypoints)
     for name, values in declared.attributes:
         attribute = SubElement(root, "attribute")
-        add_text(attribute, "name", written_name(name, "attribute"))
+        SubElement(attribute, "name").text = written_name(name, "attribute")
         for value in values:
-            add_text(attribute, "value", written_name(value, f"value of attribute {name!r}"))
+            SubElement(attribute, "value").text = written_name(value, f"value of attribute {name!r}")
+    # Without names the file is plain VOC.
     return root if len(root) else None
+
+
+def only_child(parent: Element, tag: str) -> Element | None:
+    """Return the child with a tag, or None without one; raise ValueError if there are several."""
+    children = parent.findall(tag)
+    if len(children) > 1:
+        raise ValueError(f"<{parent.tag}> holds <{tag}> more than once")
+    return children[0] if children else None
 
 
 def checked_name(text: str | None, subject: str) -> str:
     """Return a name without surrounding space; raise ValueError if it is empty or too long."""
     name = (text or "").strip()
+    # Names come from untrusted files, so the limit bounds their memory.
     if not 0 < len(name) <= MAX_NAME_CHARS:
         raise ValueError(f"{subject} has {len(name)} characters; 1 to {MAX_NAME_CHARS} expected")
     return name
 
 
 def written_name(name: str, subject: str) -> str:
-    """Return the name; raise ValueError if the reader would change or refuse it."""
+    """Return the name; raise ValueError if the reader would change or refuse it, or XML cannot represent it."""
     if name != name.strip() or not 0 < len(name) <= MAX_NAME_CHARS:
         rule = f"a name has 1 to {MAX_NAME_CHARS} characters, without space at its ends"
         raise ValueError(f"{subject} {name[:MAX_NAME_CHARS]!r} would not be read back; {rule}")
-    return name
-
-
-def add_text(parent: Element, tag: str, text: str) -> None:
-    """Add a child that contains only text; raise ValueError if XML cannot represent it."""
-    SubElement(parent, tag).text = xml_text(text, f"<{tag}>")
+    return xml_text(name, subject)
 
 
 def xml_text(text: str, subject: str) -> str:
@@ -86,6 +94,7 @@ def xml_text(text: str, subject: str) -> str:
 
 def _read_keypoints(element: Element) -> KeypointSchema:
     schema_name = element.get("schema")
+    # A reference to a known schema, which writers use instead of listing 68 points in every file.
     if schema_name is not None:
         if schema_name not in KEYPOINT_SCHEMAS:
             listed = ", ".join(sorted(KEYPOINT_SCHEMAS))
@@ -94,15 +103,14 @@ def _read_keypoints(element: Element) -> KeypointSchema:
     points = (checked_name(point.get("name"), "name of a <point>") for point in element.findall("point"))
     names = _distinct(points, "<point>")
     index_by_name = {name: i for i, name in enumerate(names)}
+    # An unknown element may be a misspelt <mirror>, without which flips would swap no points.
     for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
         raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
-    normalization_pairs = [_pair(child, index_by_name) for child in element.findall("normalization_pair")]
-    if len(normalization_pairs) > 1:
-        raise ValueError("<keypoints> holds <normalization_pair> more than once")
+    normalization_pair = only_child(element, "normalization_pair")
     return KeypointSchema(
         names=names,
         flip_pairs=tuple(_pair(child, index_by_name) for child in element.findall("mirror")),
-        normalization_pair=normalization_pairs[0] if normalization_pairs else None,
+        normalization_pair=None if normalization_pair is None else _pair(normalization_pair, index_by_name),
     )
 
 
@@ -113,7 +121,7 @@ def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
         element.set("schema", registered_name)
         return
     for name in schema.names:
-        SubElement(element, "point", name=xml_text(written_name(name, "point"), "point"))
+        SubElement(element, "point", name=written_name(name, "point"))
     pairs = [("mirror", pair) for pair in schema.flip_pairs]
     if schema.normalization_pair is not None:
         pairs.append(("normalization_pair", schema.normalization_pair))

@@ -1,4 +1,4 @@
-"""Pascal VOC: one XML file per image, plain or with the points, attributes and crowds described in ``voc_writer.py``.
+"""Read Pascal VOC, plain or unified.
 
 NOTE [Objects by their text]
     Parsing a file with ElementTree and walking its objects takes twice the time of parsing alone. But the objects of a
@@ -28,8 +28,8 @@ from lit_loader.annotations.formats.folder import Folder, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import Declared, Rows
 from lit_loader.annotations.formats.text_file import read_lines
-from lit_loader.annotations.formats.voc_schema import checked_name, read_schema
-from lit_loader.annotations.formats.xml_tree import MAX_XML_BYTES, child_line, child_text, parse_xml
+from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, only_child, read_schema
+from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_line, parse_xml
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
@@ -42,7 +42,7 @@ _Unit: TypeAlias = tuple[str, str, tuple[str, str, int | None] | None]
 _Box: TypeAlias = Sequence[float] | None
 _MESSAGES: Final = {
     "duplicate_id": "image {} is listed more than once",
-    "missing_annotation": "there is no XML file for {}",
+    "missing_annotation": "the XML file of image {} does not exist",
 }
 _COLUMNS: Final = tuple(f"{space}{number}" for space in " \t" for number in (-1, 0, 1))
 """Endings of the lines in VOC's split files of a single class."""
@@ -57,9 +57,9 @@ _IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "
 
 _BOOLEANS: Final = {"0": False, "1": True, "false": False, "true": True, "no": False, "yes": True, "": False}
 _VISIBILITY: Final = {"0": 0, "1": 1, "2": 2}
-_CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 _SPACE: Final = r"[ \t\r\n]*"  # XML's white space; \s would also match a form feed, which XML forbids
-_NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in _CORNERS)
+# The pattern also matches texts such as "1e"; float() refuses them, and the file is then parsed as a whole.
+_NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in CORNERS)
 _BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
 _PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII without the markup characters & < >
 _FILENAME: Final = re.compile(f"<filename>({_PLAIN})</filename>".encode())
@@ -104,12 +104,12 @@ class VocReader(Reader):
         """Return the XML files of a split, or for "." all under the annotation folder, sorted by id.
 
         Raises:
-            AnnotationError: If there is no such folder or split.
+            AnnotationError: If the annotation folder or the split does not exist.
             UnsafePathError: If a line leads out of the root.
         """
         top = posixpath.normpath(self.annotation_dir)
         if not folder.is_folder(top):
-            message = f"there is no folder {top!r} in {folder.root}; pass the data set's folder as `root`"
+            message = f"the folder {top!r} does not exist in {folder.root}; pass the data set's folder as `root`"
             raise AnnotationError(f"{message}, or its annotation folder as `annotation_dir`")
         if name == ".":
             return _inputs_of_folder(folder, top)
@@ -121,6 +121,7 @@ class VocReader(Reader):
             listed = ", ".join(names[:20]) or "none"
             raise AnnotationError(f"the split file cannot be read; splits found there: {listed}", path=source)
         units: list[_Unit] = []
+        # Every line is a unit, but a file that two lines name is stamped once.
         xml_by_id: dict[str, str] = {}
         # A look into this set is faster than `Folder.is_file` for each line.
         xml_names = folder.file_names(top) if top != "." else ()
@@ -151,6 +152,7 @@ class VocReader(Reader):
         image_id, xml, problem = unit
         if problem is not None:
             kind, rows.file, line = problem
+            # The problem is known since `inputs`, but reported here, where the policy and the report are.
             action = getattr(rows.policy, kind)
             rows.problem(kind, action, _MESSAGES[kind].format(shorten(repr(image_id))), line=line)
             if action == "empty":
@@ -158,11 +160,13 @@ class VocReader(Reader):
             return
         rows.file = xml
         try:
-            head, file_name, objects = self._parse(rows, f"{rows.root}/{xml}")
+            data = rows.read_bytes(max_bytes=MAX_XML_BYTES)
+            head, file_name, objects = self._parse_pieces(data) or self._parse_whole(rows, data, f"{rows.root}/{xml}")
         except AnnotationError as error:
             rows.malformed(error.message, line=error.line)
             return
         declared = head.declared
+        # Points that the schema does not list are a defect of this file, even if points are not read.
         schema_points = None
         if declared is not None:
             points = declared.keypoints if self.keypoints else None
@@ -180,20 +184,12 @@ class VocReader(Reader):
             height=head.height,
         )
         for index, element, box in objects:
+            # Most objects are plain, and a call for each would take longer than adding it.
             if element.is_plain or _may_add(rows, index, element, schema_points):
                 rows.object(number, box=element.box if box is None else box, index=index, **element.fields)
 
-    def _parse(self, rows: Rows, path: str) -> tuple[_Head, str, Iterable[tuple[int, _Object, _Box]]]:
-        """Return the head of a file, the name of its image, and its objects with their boxes."""
-        data = rows.read_bytes(max_bytes=MAX_XML_BYTES)
-        parsed = self._parse_pieces(data)
-        if parsed is not None:
-            return parsed
-        root = parse_xml(data, path=path)
-        return _read_head(root, path), child_text(root, "filename") or "", self._iter_objects(rows, root)
-
-    def _parse_pieces(self, data: bytes) -> tuple[_Head, str, list[tuple[int, _Object, _Box]]] | None:
-        """Parse a file piece by piece, or return None if it must be parsed as a whole.
+    def _parse_pieces(self, data: bytes) -> tuple[_Head, str, Iterable[_PlacedObject]] | None:
+        """Return the head of a file, the name of its image and its objects, or None if it must be parsed as a whole.
 
         See NOTE [Objects by their text].
         """
@@ -201,16 +197,18 @@ class VocReader(Reader):
         # The pieces have no XML declaration, so their bytes must mean the same without it.
         if not pieces or not (data.isascii() or b"encoding" not in start):
             return None
+        # The last piece also has the end of the file, which belongs to the head.
         pieces[-1], end_tag, tail = pieces[-1].rpartition(b"</object>")
         pieces[-1] += end_tag
         shift = float(self.one_based)
-        objects: list[tuple[int, _Object, _Box]] = []
+        objects: list[_PlacedObject] = []
         try:
             # Without a match, split() returns one part, and unpacking it raises ValueError.
             prefix, file_name, suffix = _FILENAME.split(start, 1)
             head = _parse_head(b"%b<filename/>%b<object/>%b" % (prefix, suffix, tail))
             for index, piece in enumerate(pieces):
                 prefix, xmin, ymin, xmax, ymax, suffix = _BOX.split(piece, 1)
+                # The numbers differ from object to object, so the cached text has none.
                 text = b"<object>%b<bndbox/>%b" % (prefix, suffix)
                 element = _parse_object(text, self.keypoints, self.attributes, shift)
                 box = float(xmin) - shift, float(ymin) - shift, float(xmax) - shift, float(ymax) - shift
@@ -219,14 +217,21 @@ class VocReader(Reader):
             return None
         return head, file_name.decode().strip(), objects
 
-    def _iter_objects(self, rows: Rows, root: Element) -> Iterator[tuple[int, _Object, _Box]]:
-        """Yield the objects of a file that was parsed as a whole."""
+    def _parse_whole(self, rows: Rows, data: bytes, path: str) -> tuple[_Head, str, Iterable[_PlacedObject]]:
+        root = parse_xml(data, path=path)
+        file_name = root.findtext("filename") or ""
+        return _read_head(root, path), file_name.strip(), self._iter_objects(rows, root)
+
+    def _iter_objects(self, rows: Rows, root: Element) -> Iterator[_PlacedObject]:
+        """Yield the well-formed objects of a file that was parsed as a whole, and report the others."""
         shift = float(self.one_based)
-        for index, element in enumerate(root.findall("object")):
+        for index, element in enumerate(root.iterfind("object")):
             try:
                 parsed = _read_object(element, self.keypoints, self.attributes, shift)
                 box = element.find("bndbox")
-                corners = None if box is None else [number - shift for number in _corners(box)]
+                corners = None
+                if box is not None:
+                    corners = [_number(box.findtext(tag, ""), f"<{tag}>") - shift for tag in CORNERS]
             except ValueError as error:
                 rows.malformed(str(error), index=index)
                 continue
@@ -264,6 +269,10 @@ class _Object:
     is_plain: bool
 
 
+_PlacedObject: TypeAlias = tuple[int, _Object, _Box]
+"""Position of an object in its file, its content, and the corners of its box or None."""
+
+
 @lru_cache(maxsize=4_096)
 def _parse_head(text: bytes) -> _Head:
     """Parse a file with one empty ``<object>`` and an empty ``<filename>``.
@@ -274,6 +283,7 @@ def _parse_head(text: bytes) -> _Head:
     if len(text) > _MAX_TEXT_BYTES:
         raise ValueError("too long")  # lru_cache does not keep a call that raises
     root = parse_xml(text, path="")
+    # A comment or CDATA section could hide the placeholder, and a nested element could repeat it.
     for tag in ("filename", "object"):
         if root.find(tag) is None or sum(1 for _ in root.iter(tag)) != 1:
             raise ValueError(f"another <{tag}>")
@@ -289,23 +299,22 @@ def _read_head(root: Element, path: str) -> _Head:
     if root.tag != "annotation":
         message = f"the root element is <{shorten(root.tag)}>; a VOC file has <annotation>"
         raise AnnotationError(message, path=path, line=1)
-    schemas = root.findall("schema")
-    size = root.find("size")
     try:
-        if len(schemas) > 1:
-            raise ValueError("the file holds <schema> more than once")
-        declared = read_schema(schemas[0]) if schemas else None
+        schema = only_child(root, "schema")
+        declared = None if schema is None else read_schema(schema)
     except (TypeError, ValueError) as error:
-        line = child_line(path, "schema", len(schemas) - 1)
+        # Of several schemas the last one is the error; of one, the index is 0.
+        line = child_line(path, "schema", len(root.findall("schema")) - 1)
         raise AnnotationError(shorten(str(error)), path=path, line=line) from None
-    unread = [child for child in root if child.tag not in _IN_HEAD and not _is_empty(child)]
     return _Head(
         declared=declared,
-        width=0 if size is None else _pixels(size.findtext("width")),
-        height=0 if size is None else _pixels(size.findtext("height")),
+        width=_pixels(root.findtext("size/width")),
+        height=_pixels(root.findtext("size/height")),
         not_read=tuple(
             f"<{shorten(child.tag)}> of an <annotation>"
-            for child in unread
+            for child in root
+            if child.tag not in _IN_HEAD and not _is_empty(child)
+            # VOC writes <segmented>0</segmented> into every file without a mask.
             if child.tag != "segmented" or _parse_flag(child.text) is not False
         ),
     )
@@ -319,7 +328,7 @@ def _parse_object(text: bytes, keypoints: bool, attributes: bool, shift: float) 
         ValueError: If it has another box, or is malformed, or the text is too long to be cached.
     """
     if len(text) > _MAX_TEXT_BYTES:
-        raise ValueError("too long")
+        raise ValueError("too long")  # not cached either, see `_parse_head`
     element = parse_xml(text, path="")
     if [len(box) for box in element.findall("bndbox")] != [0]:
         raise ValueError("another box")
@@ -338,42 +347,33 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     Raises:
         ValueError: If the object is malformed.
     """
-    texts: dict[str, str] = {}
-    not_read = []
-    for child in element:
-        if child.tag in _SINGLE and child.tag not in texts:
-            texts[child.tag] = (child.text or "").strip()
-        elif child.tag in _BLOCKS:
-            not_read += [
-                f"<{shorten(part.tag)}> of <{child.tag}>"
-                for part in child
-                if part.tag != _BLOCKS[child.tag] and (child.tag != "actions" or _parse_flag(part.text) is not False)
-            ]
-        elif not _is_empty(child):
-            not_read.append(f"<{shorten(child.tag)}> of an <object>")
+    texts, not_read = _child_texts(element)
     if "name" not in texts:
         raise ValueError("has no <name>")
     fields: dict[str, Any] = {"class_name": checked_name(texts["name"], "<name>")}
-    flags = {name: _parse_flag(texts.get(name)) for name in (*_FLAGS, "crowd")}
-    bad_flags = [
-        f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected" for name, value in flags.items() if value is None
-    ]
-    if flags["crowd"] is None:  # a crowd that is read as an object would be trained as one
+    bad_flags = []
+    for name in (*_FLAGS, "crowd"):
+        flag = _parse_flag(texts.get(name))
+        if flag is None:
+            # Labelling tools write words such as "Unspecified" here, so the policy decides.
+            bad_flags.append(f"<{name}> is {shorten(repr(texts[name]))}; 0 or 1 expected")
+        elif flag:
+            fields[name] = True
+    if _parse_flag(texts.get("crowd")) is None:  # a crowd that is read as an object would be trained as one
         raise ValueError(bad_flags[-1])
-    fields |= {name: True for name, value in flags.items() if value}
     if attributes:
         values = _read_attributes(element)
         pose = texts.get("pose", "")
+        # VOC writes "Unspecified" for most objects. An attribute of the same name has priority over the pose.
         if pose.lower() not in ("", "unspecified") and values.setdefault("pose", pose) != pose:
             not_read.append("<pose> of an <object>")
-        if values:
-            fields["attributes"] = values
-    tight_box = None
-    points: dict[str, tuple[float, float, int]] = {}
-    if keypoints or "bndbox" not in texts:
-        points = _read_points(element)
-    if not points and "bndbox" not in texts:
+        fields["attributes"] = values
+    has_box = "bndbox" in texts
+    # Points that are not read still give the tight box of an object without a box.
+    points = {} if has_box and not keypoints else _read_points(element)
+    if not has_box and not points:
         raise ValueError("has neither <bndbox> nor a point")
+    tight_box = None
     if points:
         coordinates = np.array([point[:2] for point in points.values()], dtype=np.float64) - shift
         if keypoints:
@@ -393,6 +393,24 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
     )
 
 
+def _child_texts(element: Element) -> tuple[dict[str, str], list[str]]:
+    """Return the texts of an object's single children by tag, and the names of the children that are not read."""
+    texts: dict[str, str] = {}
+    not_read = []
+    for child in element:
+        if child.tag in _SINGLE and child.tag not in texts:
+            texts[child.tag] = (child.text or "").strip()
+        elif child.tag in _BLOCKS:
+            for part in child:
+                # VOC lists every action with 0 or 1, and only a 1 says something about the object.
+                is_unset_action = child.tag == "actions" and _parse_flag(part.text) is False
+                if part.tag != _BLOCKS[child.tag] and not is_unset_action:
+                    not_read.append(f"<{shorten(part.tag)}> of <{child.tag}>")
+        elif not _is_empty(child):
+            not_read.append(f"<{shorten(child.tag)}> of an <object>")
+    return texts, not_read
+
+
 def _read_points(element: Element) -> dict[str, tuple[float, float, int]]:
     """Return x, y and visibility of the points that are not absent, sorted by name.
 
@@ -408,12 +426,11 @@ def _read_points(element: Element) -> dict[str, tuple[float, float, int]]:
         if visibility is None:
             text = shorten(repr(point.get("visibility")))
             raise ValueError(f"the point {name!r} has visibility {text}; 0, 1 or 2 expected")
-        x, y = (_number(point.get(axis, "")) for axis in "xy")
-        if visibility and (x is None or y is None):
-            axis = "x" if x is None else "y"
-            text = shorten(repr(point.get(axis, "")))
-            raise ValueError(f"the point {name!r} has {axis}={text}, not a number")
-        points[name] = (x or 0.0, y or 0.0, visibility)
+        points[name] = (0.0, 0.0, 0)
+        if visibility:  # the coordinates of an absent point have no meaning, and are often empty
+            x, y = (_number(point.get(axis, ""), f"{axis} of the point {name!r}") for axis in "xy")
+            points[name] = (x, y, visibility)
+    # Sorted, so that objects with the same points in another order share one tuple of names.
     return {name: point for name, point in sorted(points.items()) if point[2]}
 
 
@@ -435,12 +452,10 @@ def _read_attributes(element: Element) -> dict[str, str]:
 
 def _may_add(rows: Rows, index: int, element: _Object, schema_points: frozenset[str] | None) -> bool:
     """Report an object's problems; return False if it has points that its file's ``<schema>`` does not list."""
-    if schema_points is not None:
-        for name in element.point_names:
-            if name not in schema_points:
-                message = f"has the point {name!r}, which the file's <schema> does not list"
-                rows.malformed(message, index=index)
-                return False
+    for name in element.point_names:
+        if schema_points is not None and name not in schema_points:
+            rows.malformed(f"has the point {name!r}, which the file's <schema> does not list", index=index)
+            return False
     for message in element.bad_flags:
         rows.problem("odd_flag", "false", message, index=index)
     for name in element.not_read:
@@ -468,26 +483,19 @@ def _find_xml(folder: Folder, annotation_dir: str, image_id: str) -> str:
     return ""
 
 
-def _corners(box: Element) -> list[float]:
-    texts = [box.findtext(corner, "") for corner in _CORNERS]
-    try:
-        return [float(text) for text in texts]
-    except ValueError:
-        corner, text = next(pair for pair in zip(_CORNERS, texts, strict=True) if _number(pair[1]) is None)
-        raise ValueError(f"<{corner}> is {shorten(repr(text))}, not a number") from None
-
-
 def _pixels(text: str | None) -> float:
     """Return the number of pixels, 0 without a text, and NaN, which is reported, for a text that is not a number."""
-    value = _number(text or "0")
-    return math.nan if value is None else value
+    try:
+        return float(text or "0")
+    except ValueError:
+        return math.nan
 
 
-def _number(text: str) -> float | None:
+def _number(text: str, subject: str) -> float:
     try:
         return float(text)
     except ValueError:
-        return None
+        raise ValueError(f"{subject} is {shorten(repr(text))}, not a number") from None
 
 
 def _parse_flag(text: str | None) -> bool | None:

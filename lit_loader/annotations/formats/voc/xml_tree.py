@@ -18,7 +18,7 @@ from lit_loader.annotations.formats.text_file import read_file
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
 
-__all__ = ["MAX_ATTRIBUTES", "MAX_TAGS", "MAX_XML_BYTES", "child_line", "child_text", "parse_xml"]
+__all__ = ["MAX_ATTRIBUTES", "MAX_TAGS", "MAX_XML_BYTES", "child_line", "parse_xml"]
 
 # NOTE [Two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. It additionally refuses document
@@ -63,12 +63,6 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
         raise AnnotationError(message, path=path, line=line) from None
     except (LookupError, ValueError) as error:  # an unknown encoding
         raise AnnotationError(f"cannot be parsed as XML ({shorten(str(error))})", path=path) from None
-
-
-def child_text(element: Element, tag: str) -> str | None:
-    """Return the stripped text of the first child named ``tag``, or None if no child has the tag."""
-    text = element.findtext(tag)
-    return None if text is None else text.strip()
 
 
 def child_line(path: Path | str, tag: str, index: int) -> int | None:
