@@ -236,15 +236,16 @@ def _shipped_and_registered(base: Any) -> dict[str, Any]:
 
 @cache
 def _shipped(base: Any) -> list[Any]:
-    """Return the readers or writers of this package, in the order of their modules' names."""
+    """Return the readers or writers of this package, in the order of the names of their modules or subpackages."""
     names = (module_info.name for module_info in iter_modules([str(Path(__file__).parent)]))
     modules = [import_module(f"lit_loader.annotations.formats.{name}") for name in names]
     return [
         kind
         for module in modules
         for kind in vars(module).values()
-        # A class that a module imports belongs to the module that defines it.
-        if isinstance(kind, type) and issubclass(kind, base) and kind.__module__ == module.__name__
+        if isinstance(kind, type) and issubclass(kind, base)
+        # A class that a module imports belongs to the module, or the subpackage, that defines it.
+        if f"{kind.__module__}.".startswith(f"{module.__name__}.")
         if not isabstract(kind)
     ]
 

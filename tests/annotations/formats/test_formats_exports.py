@@ -9,7 +9,7 @@ from lit_loader.annotations import formats
 
 MODULES = [
     formats.__name__,
-    *(m.name for m in pkgutil.iter_modules(formats.__path__, "lit_loader.annotations.formats.")),
+    *(module.name for module in pkgutil.walk_packages(formats.__path__, "lit_loader.annotations.formats.")),
 ]
 
 
