@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lit_loader.annotations.formats.rows import Declared, Rows
+from lit_loader.annotations.formats.rows import DeclaredNames, Rows
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
 
@@ -16,7 +16,7 @@ __all__ = ["mirrored_by_name", "unite", "unite_keypoints"]
 _LEFT: Final = re.compile(r"(?<![a-zA-Z])left|(?<=[a-z0-9])Left|(?<![a-zA-Z])Left|(?<![a-zA-Z])LEFT")
 
 
-def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointSchema | None) -> Declared:
+def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointSchema | None) -> DeclaredNames:
     """Return the names of a data set: the caller's, then those that files list, then others that occur, sorted.
 
     Args:
@@ -69,7 +69,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
     for declared in rows.declared:
         # Not strict: a file may list classes without ids.
         ids |= dict(zip(declared.class_names, declared.class_ids, strict=False))
-    return Declared(
+    return DeclaredNames(
         class_names=tuple(classes),
         class_ids=tuple(ids[name] for name in classes) if ids.keys() >= set(classes) else (),
         keypoints=schema,

@@ -17,7 +17,7 @@ from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.formats.declared import unite
 from lit_loader.annotations.formats.folder import Folder, is_image_name
 from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
-from lit_loader.annotations.formats.rows import BoxKind, Declared, Rows, as_array
+from lit_loader.annotations.formats.rows import BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
 from lit_loader.annotations.problems import shorten
@@ -100,7 +100,8 @@ def _names_and_ids(rows: Rows, images: _Images, image_rows: npt.NDArray[np.intp]
     numbers = image_rows.tolist()
     paths = [images.paths[number] for number in numbers]
     ids = [rows.images.ids[number] for number in numbers]
-    source_ids = _padded(rows.images.source_ids, np.int64, -1, len(images.keep), image_rows)
+    all_source_ids = as_array(rows.images.source_ids, np.int64)
+    source_ids = all_source_ids[image_rows] if (all_source_ids >= 0).any() else None
     return {"image_paths": paths, "image_ids": None if ids == paths else ids, "source_ids": source_ids}
 
 
@@ -316,7 +317,7 @@ class _Objects:
         masks: Masks of all objects, or None if no object has one.
     """
 
-    def __init__(self, rows: Rows, images: _Images, declared: Declared) -> None:
+    def __init__(self, rows: Rows, images: _Images, declared: DeclaredNames) -> None:
         objects = rows.objects.rows()
         self._objects = objects
         self._rows = rows

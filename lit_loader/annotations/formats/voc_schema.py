@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable
 from xml.etree.ElementTree import Element, SubElement
 
-from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Declared
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, DeclaredNames
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 
 __all__ = ["add_text", "checked_name", "read_schema", "schema_element", "written_name", "xml_text"]
 
 
-def read_schema(element: Element) -> Declared:
+def read_schema(element: Element) -> DeclaredNames:
     """Return the names that a ``<schema>`` lists.
 
     Raises:
@@ -29,14 +29,14 @@ def read_schema(element: Element) -> Declared:
     if len(points) > 1:
         raise ValueError("<schema> holds <keypoints> more than once")
     class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
-    return Declared(
+    return DeclaredNames(
         class_names=_distinct(class_names, "<class>"),
         keypoints=_read_keypoints(points[0]) if points else None,
         attributes=attributes,
     )
 
 
-def schema_element(declared: Declared) -> Element | None:
+def schema_element(declared: DeclaredNames) -> Element | None:
     """Return the element that ``read_schema`` reads, or None if nothing is declared.
 
     Raises:

@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from lit_loader.annotations.formats.coco import MAX_POINTS
 from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
-from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Rows
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, MAX_POINTS, Rows
 from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema

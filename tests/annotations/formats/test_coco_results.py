@@ -14,7 +14,7 @@ from faster_coco_eval import COCO, COCOeval_faster
 from lit_loader import DetectionDataModule
 from lit_loader.annotations import Masks, concatenate
 from lit_loader.annotations.formats import write_annotations
-from lit_loader.annotations.formats.coco_writer import coco_results
+from lit_loader.annotations.formats.coco import coco_results
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.datasets import ClassificationDataset, DetectionDataset, FormatSource
 from lit_loader.recipes import DetectionTask, fcos_small

@@ -43,5 +43,8 @@ def test_a_record_passes_at_most_six_files(tmp_path):
     once_a_record = {function for function, count in many.items() if count - few[function] >= 40}
     files = {file for file, _ in once_a_record}
     assert 0 < len(files) <= MOST_FILES, sorted(once_a_record)
-    assert ("annotations/formats/coco.py", "_File._add_image") in once_a_record
-    assert ("annotations/formats/coco.py", "_File._add_columns") not in once_a_record  # annotations go by columns
+    assert ("annotations/formats/coco/reader.py", "_File._add_image") in once_a_record
+    assert (
+        "annotations/formats/coco/reader.py",
+        "_File._add_columns",
+    ) not in once_a_record  # annotations go by columns

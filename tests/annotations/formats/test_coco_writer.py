@@ -141,7 +141,7 @@ def test_a_file_that_is_there_is_replaced_only_by_a_whole_one(tmp_path, monkeypa
     path = tmp_path / "a.json"
     write_coco(table_of([[0, 0, 1, 1]]), path)
     before = path.read_bytes()
-    monkeypatch.setattr("lit_loader.annotations.formats.coco_writer._categories", lambda *_: 1 / 0)
+    monkeypatch.setattr("lit_loader.annotations.formats.coco.writer._categories", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_coco(table_of([[0, 0, 2, 2]]), path)
     assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])

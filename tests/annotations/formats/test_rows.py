@@ -192,6 +192,15 @@ def test_unknown_image_size_disables_bounds_checks(root):
     assert (table.widths.tolist(), table.num_objects) == ([0], 1)
 
 
+def test_source_id_beyond_64_bits_is_counted_but_not_stored(root):
+    rows = make(root, schema=None)
+    rows.image("a.jpg", source_id=10**30)
+    rows.image("b.jpg", source_id=7)
+    table = build(rows)
+    assert table.source_ids.tolist() == [-1, 7]
+    assert table.report.counts == {("ids of more than 64 bits", "not read"): 1}
+
+
 def test_a_dropped_image_takes_its_objects_with_it(root):
     rows = make(root, missing_image="drop")
     for path in ("none.jpg", "a.jpg", "none.jpg"):

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.formats.coco import MAX_POINTS, SURROGATE, checked_name
+from lit_loader.annotations.formats.coco.reader import SURROGATE, checked_name
+from lit_loader.annotations.formats.rows import MAX_POINTS
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.annotations.masks import RunLengths, encode_counts, run_lengths
 from lit_loader.annotations.paths import check_relative

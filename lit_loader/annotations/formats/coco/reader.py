@@ -27,6 +27,7 @@ from lit_loader.annotations.formats.reader import Reader
 from lit_loader.annotations.formats.rows import (
     MAX_COORDINATE,
     MAX_NAME_CHARS,
+    MAX_POINTS,
     OBJECT,
     BoxKind,
     Rows,
@@ -38,10 +39,7 @@ from lit_loader.annotations.masks import MAX_MASK_PIXELS, RunLengths, decode_cou
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
 
-__all__ = ["CocoReader", "MAX_POINTS", "SURROGATE", "checked_name"]
-
-MAX_POINTS: Final = 2_048
-"""Most points that an object may have."""
+__all__ = ["CocoReader", "SURROGATE", "checked_name"]
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """A lone UTF-16 surrogate, which is not valid Unicode text."""
