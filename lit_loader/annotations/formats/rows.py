@@ -34,6 +34,7 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 __all__ = [
     "BoxKind",
     "DeclaredNames",
+    "FLAG_BITS",
     "MAX_COORDINATE",
     "MAX_NAME_CHARS",
     "MAX_POINTS",
@@ -93,6 +94,9 @@ class DeclaredNames:
     attributes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+FLAG_BITS: Final = {"difficult": 1, "truncated": 2, "occluded": 4, "crowd": 8}
+"""Bit of each flag in the field ``flags`` of `OBJECT`."""
+
 OBJECT: Final = np.dtype([("box", "f8", 4), *((name, "i4") for name in _OBJECT_FIELDS)])
 """Record of one object in memory.
 
@@ -104,7 +108,7 @@ OBJECT: Final = np.dtype([("box", "f8", 4), *((name, "i4") for name in _OBJECT_F
 - ``line``: Line in the file, or 0.
 - ``index``: Position in the file, or -1.
 - ``kind``: A `BoxKind`.
-- ``flags``: Bits: 1 difficult, 2 truncated, 4 occluded, 8 crowd.
+- ``flags``: Sum of the `FLAG_BITS` that are set.
 """
 
 # Packing all fields of an object at once takes half the time of appending to one array per field.

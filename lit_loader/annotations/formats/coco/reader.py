@@ -25,6 +25,7 @@ from lit_loader.annotations.formats.declared import mirrored_by_name, unite_keyp
 from lit_loader.annotations.formats.json_file import RepeatedKey, entry_lines, read_entries
 from lit_loader.annotations.formats.reader import Reader
 from lit_loader.annotations.formats.rows import (
+    FLAG_BITS,
     MAX_COORDINATE,
     MAX_NAME_CHARS,
     MAX_POINTS,
@@ -48,7 +49,15 @@ CocoId = int | str
 _LISTS: Final = ("images", "annotations", "categories")
 _MAX_PATH_CHARS: Final = 4_096
 _MAX_AREA: Final = 1e38  # areas are stored as float32
-_FLAGS: Final = {"difficult": 1, "ignore": 1, "truncated": 2, "occluded": 4, "iscrowd": 8}  # bits of `OBJECT`
+_FLAGS: Final = {
+    "difficult": "difficult",
+    "ignore": "difficult",
+    "truncated": "truncated",
+    "occluded": "occluded",
+    "iscrowd": "crowd",
+}
+"""Flags of an object by the key of an annotation."""
+
 _READ_KEYS: Final[dict[str, set[str]]] = {
     "info": set(),
     "an image": {"id", "file_name", "width", "height", "source_id"},
@@ -367,7 +376,7 @@ class _File:
         invalid_flags = []
         for name in _FLAGS.keys() & keys:
             values = non_empty(name)
-            flags[[row for row, value in values if value == 1]] |= _FLAGS[name]
+            flags[[row for row, value in values if value == 1]] |= FLAG_BITS[_FLAGS[name]]
             invalid = [(row, f"expected {name} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1]
             if invalid and name == "iscrowd":  # a crowd that is read as an object would be trained as one
                 raise ValueError(invalid[0][1])
