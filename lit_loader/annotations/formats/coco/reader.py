@@ -158,19 +158,20 @@ class _File:
             return
         self.seen.add(key)
         if key in ("info", "attributes"):
-            entries = self._without_repeated(key, entries)
+            for entry in entries:
+                if isinstance(entry, RepeatedKey):
+                    self._rows.malformed(f"{key}: {_not_object_message(entry)}")
+            entries = [entry for entry in entries if not isinstance(entry, RepeatedKey)]
         if key in _LISTS and start < 0:
             raise AnnotationError(f"{key} must be a list", path=self._rows.root / self._rows.file)
         if key == "annotations":
             self.needs_second_pass = "images" not in self.seen
             if entries and (self.is_second_pass or not self.needs_second_pass):
                 self._add_annotations(start, entries)
-        elif key == "images":
-            self._add_records(key, self._add_image, start, entries)
-            self._note_unread("an image", entries)
-        elif key == "categories":
-            self._add_records(key, self._add_category, start, entries)
-            self._note_unread("a category", entries)
+        elif key in ("images", "categories"):
+            is_image = key == "images"
+            self._add_records(key, self._add_image if is_image else self._add_category, start, entries)
+            self._note_unread("an image" if is_image else "a category", entries)
         elif key == "info" and entries and isinstance(entries[0], dict):
             with suppress(ValueError):
                 self._rows.split = checked_name(entries[0].get("split"), "split")
@@ -204,13 +205,13 @@ class _File:
         self._resolve_kinds(schema)
 
     def _report_duplicate_ids(self) -> None:
-        objects = self._rows.objects.rows()[self._first :]
         object_ids = np.array(self._rows.objects.object_ids[self._first :], dtype=np.int64)
         order = np.argsort(object_ids, kind="stable")  # stable: the first of equal ids is not reported
         duplicates = order[1:][(np.diff(object_ids[order]) == 0) & (object_ids[order][1:] != -1)]
+        positions = self._rows.objects.rows()["index"][self._first :]
         for row in np.sort(duplicates).tolist():
             message = f"id {object_ids[row]} is already used by an earlier annotation"
-            self._rows.problem("duplicate_id", "keep", message, index=int(objects["index"][row]))
+            self._rows.problem("duplicate_id", "keep", message, index=int(positions[row]))
 
     def _resolve_kinds(self, schema: KeypointSchema | None) -> None:
         """Replace the kind that each row's label holds by its class and point layout."""
@@ -251,16 +252,6 @@ class _File:
                 raise
             except (TypeError, ValueError) as error:
                 self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
-
-    def _without_repeated(self, key: str, entries: list[Any]) -> list[Any]:
-        """Return the entries that repeat no key; report the others as malformed."""
-        valid = []
-        for entry in entries:
-            if isinstance(entry, RepeatedKey):
-                self._rows.malformed(f"{key}: {_not_object_message(entry)}")
-            else:
-                valid.append(entry)
-        return valid
 
     def _note_unread(self, entry_kind: str, entries: list[Any]) -> None:
         """Count the values under keys that are not read."""
@@ -345,75 +336,29 @@ class _File:
         Raises:
             ValueError: If one is malformed, before anything is added; the message suits a single record.
         """
-        if set(map(type, records)) != {dict}:
-            raise ValueError(_not_object_message(records[0]))
-        keys: set[str] = set().union(*records)
-
-        def column(key: str, is_read: bool = True) -> list[Any]:
-            return [record.get(key) for record in records] if is_read and key in keys else [None] * len(records)
-
-        def non_empty(key: str, is_read: bool = True) -> list[tuple[int, Any]]:
-            values = column(key, is_read)
-            return [(row, value) for row, value in enumerate(values) if value] if any(values) else []
-
-        # First everything is checked. A ValueError after the first change to the rows would leave half a batch in
+        # Everything is checked here. A ValueError after the first change to the rows would leave half a batch in
         # them, and the bisection would add its records again.
-        options = self._options
-        image_ids = _ids(column("image_id"), "image_id")
-        category_ids = _ids(column("category_id"), "category_id")
-        images: list[Any] = list(map(self._images.get, image_ids))
-        if None in images:
-            raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
-        ids = _ids([-1 if value is None else value for value in column("id")], "id")
-        boxes, has_box = _boxes(column("bbox"))
-        point_counts, points = _points(column("keypoints", options.keypoints))
-        masks = [(row, *_mask(value)) for row, value in non_empty("segmentation", options.masks)]
-        polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
-        if any(runs is not None and not has_box[row] for row, _, runs, _ in masks):
-            raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
-        attributes = [(row, *_attribute_values(value)) for row, value in non_empty("attributes", options.attributes)]
-        flags = np.zeros(len(records), np.int32)
-        invalid_flags = []
-        for name in _FLAGS.keys() & keys:
-            values = non_empty(name)
-            flags[[row for row, value in values if value == 1]] |= FLAG_BITS[_FLAGS[name]]
-            invalid = [(row, f"expected {name} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1]
-            if invalid and name == "iscrowd":  # a crowd that is read as an object would be trained as one
-                raise ValueError(invalid[0][1])
-            invalid_flags += invalid
-
-        # From here on the records are added.
+        batch = _Batch(records, self._images, self._options)
         rows = self._rows
         objects = rows.objects
         first = len(objects)
-        box_kinds = np.full(len(records), BoxKind.GIVEN)
-        ends = np.cumsum(point_counts)
-        rows_with_polygons = {row for row, parts, _, _ in masks if parts}
-        for row in np.flatnonzero(~has_box).tolist():
-            # Points that are not read still give the box.
-            if tight_box := None if options.keypoints else _box_around(records[row].get("keypoints")):
-                boxes[row] = tight_box
-            elif points[ends[row] - point_counts[row] : ends[row], 2].any():
-                box_kinds[row] = BoxKind.AROUND_POINTS
-            else:
-                has_polygons = row in rows_with_polygons
-                box_kinds[row] = BoxKind.AROUND_POLYGONS if has_polygons else BoxKind.WHOLE_IMAGE
         block = np.zeros(len(records), dtype=OBJECT)
-        block["box"] = boxes
-        block["kind"] = box_kinds
-        block["image"] = images
-        block["flags"] = flags
+        block["box"] = batch.boxes
+        block["kind"] = batch.box_kinds
+        block["image"] = batch.images
+        block["flags"] = batch.flags
         block["index"] = np.arange(start, start + len(records))
         block["file"] = rows.files[rows.file]
         # Categories may follow later in the file, so `finish` resolves these labels.
         kinds = self._kinds
-        pairs = zip(category_ids, point_counts, strict=True)
+        pairs = zip(batch.category_ids, batch.point_counts, strict=True)
         block["label"] = [kinds.setdefault(pair, len(kinds)) for pair in pairs]
+        objects.packed += block.tobytes()
         with np.errstate(over="ignore"):  # a point beyond float32 becomes inf and is reported later
-            objects.points.frombytes(points[:, :2].astype(np.float32).tobytes())
-        objects.visibility += points[:, 2].astype(np.uint8).tobytes()
-        objects.polygon_values.frombytes(polygons.astype(np.float32).tobytes())
-        for row, parts, runs, invalid_lengths in masks:
+            objects.points.frombytes(batch.points[:, :2].astype(np.float32).tobytes())
+        objects.visibility += batch.points[:, 2].astype(np.uint8).tobytes()
+        objects.polygon_values.frombytes(batch.polygons.astype(np.float32).tobytes())
+        for row, parts, runs, invalid_lengths in batch.masks:
             objects.polygon_rows.extend([first + row] * len(parts))
             objects.polygon_lengths.extend(map(len, parts))
             if runs is not None:
@@ -421,23 +366,105 @@ class _File:
             for length in invalid_lengths:
                 message = f"expected a polygon of an even count of at least 6 numbers, got {length}"
                 rows.problem("odd_polygon", "left out", message, index=start + row)
-        for row, value_by_name, unread in attributes:
+        for row, value_by_name, unread in batch.attributes:
             rows.add_attributes(first + row, value_by_name)
             for name in unread:
                 rows.not_read(f"attribute {shorten(name)!r} without a single value")
-        if "id" in keys:
-            object_ids = [value if type(value) is int else -1 for value in ids]
-            append_column(objects.object_ids, first, object_ids, missing=-1)
-            rows.not_read("id of an annotation that is text", sum(type(value) is str for value in ids))
-        if "area" in keys:
-            areas = _areas(column("area"))
-            append_column(objects.areas, first, areas, missing=math.nan)
-            num_invalid = int(np.isnan(areas).sum()) - column("area").count(None)
-            rows.not_read("area of an annotation that is not an area", num_invalid)
-        objects.packed += block.tobytes()
-        for row, message in invalid_flags:
+        for row, message in batch.odd_flags:
             rows.problem("odd_flag", "false", message, index=start + row)
+        # Without ids or areas their columns stay short; `append_column` fills the gap once a later batch has some.
+        if "id" in batch.keys:
+            object_ids = [value if type(value) is int else -1 for value in batch.ids]
+            append_column(objects.object_ids, first, object_ids, missing=-1)
+            rows.not_read("id of an annotation that is text", sum(type(value) is str for value in batch.ids))
+        if "area" in batch.keys:
+            values = batch.column("area")
+            areas = _areas(values)
+            append_column(objects.areas, first, areas, missing=math.nan)
+            num_invalid = int(np.isnan(areas).sum()) - values.count(None)
+            rows.not_read("area of an annotation that is not an area", num_invalid)
         self._note_unread("an annotation", records)
+
+
+class _Batch:
+    """Checked annotations, column by column.
+
+    Attributes:
+        keys: Keys that at least one of them has.
+        images: Image number of each.
+        category_ids: Category of each.
+        ids: The file's own number of each, or text, or -1 without one.
+        boxes: Corners ``(N, 4)``.
+        box_kinds: `BoxKind` of each.
+        point_counts: Number of points of each.
+        points: x, y, v of all points, ``(K, 3)``.
+        masks: Row, polygons, run lengths, and the lengths of invalid polygons.
+        polygons: Coordinates of all polygons, concatenated.
+        attributes: Row, values by name, and the names of attributes without a single value.
+        flags: Bits of each, as in `OBJECT`.
+        odd_flags: Row and message of each flag that is neither 0 nor 1.
+
+    Raises:
+        ValueError: If one is malformed; the message suits a single record.
+    """
+
+    def __init__(self, records: list[Any], images: Mapping[CocoId, int], options: CocoReader) -> None:
+        if set(map(type, records)) != {dict}:
+            raise ValueError(_not_object_message(records[0]))
+        self._records = records
+        self.keys: set[str] = set().union(*records)
+        image_ids = _ids(self.column("image_id"), "image_id")
+        self.category_ids = _ids(self.column("category_id"), "category_id")
+        self.images: list[Any] = list(map(images.get, image_ids))
+        if None in self.images:
+            raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
+        self.ids = _ids([-1 if value is None else value for value in self.column("id")], "id")
+        self.boxes, has_box = _boxes(self.column("bbox"))
+        self.point_counts, self.points = _points(self.column("keypoints", options.keypoints))
+        self.masks = [(row, *_mask(value)) for row, value in self._non_empty("segmentation", options.masks)]
+        self.polygons = _polygons([part for _, parts, _, _ in self.masks for part in parts])
+        if any(runs is not None and not has_box[row] for row, _, runs, _ in self.masks):
+            raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
+        values = self._non_empty("attributes", options.attributes)
+        self.attributes = [(row, *_attribute_values(value)) for row, value in values]
+        self.flags = np.zeros(len(records), np.int32)
+        self.odd_flags: list[tuple[int, str]] = []
+        for key in _FLAGS.keys() & self.keys:
+            self._add_flags(key)
+        self.box_kinds = np.full(len(records), BoxKind.GIVEN)
+        self._choose_boxes(np.flatnonzero(~has_box).tolist(), options)
+
+    def column(self, key: str, is_read: bool = True) -> list[Any]:
+        """Return the value of each annotation under a key, None where it has none."""
+        if not is_read or key not in self.keys:
+            return [None] * len(self._records)
+        return [record.get(key) for record in self._records]
+
+    def _non_empty(self, key: str, is_read: bool = True) -> list[tuple[int, Any]]:
+        return [(row, value) for row, value in enumerate(self.column(key, is_read)) if value]
+
+    def _add_flags(self, key: str) -> None:
+        values = self._non_empty(key)
+        self.flags[[row for row, value in values if value == 1]] |= FLAG_BITS[_FLAGS[key]]
+        odd_flags = [(row, f"expected {key} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1]
+        if odd_flags and key == "iscrowd":  # a crowd that is read as an object would be trained as one
+            raise ValueError(odd_flags[0][1])
+        self.odd_flags += odd_flags
+
+    def _choose_boxes(self, boxless: list[int], options: CocoReader) -> None:
+        """Decide where the boxes of some annotations come from."""
+        ends = np.cumsum(self.point_counts)
+        rows_with_polygons = {row for row, parts, _, _ in self.masks if parts}
+        for row in boxless:
+            # Points that are not read still give the box.
+            if tight_box := None if options.keypoints else _box_around(self._records[row].get("keypoints")):
+                self.boxes[row] = tight_box
+            elif self.points[ends[row] - self.point_counts[row] : ends[row], 2].any():
+                self.box_kinds[row] = BoxKind.AROUND_POINTS
+            elif row in rows_with_polygons:
+                self.box_kinds[row] = BoxKind.AROUND_POLYGONS
+            else:
+                self.box_kinds[row] = BoxKind.WHOLE_IMAGE
 
 
 # -- values -----------------------------------------------------------------------------------------------
