@@ -101,6 +101,10 @@ class LineReader(Reader):
             other = "normalized" if self.normalized else "y_up"
             raise ValueError(f"one_based=True and {other}=True exclude each other: pixels count from one")
 
+    def _num_points(self) -> int:
+        schema = self.given_keypoints()
+        return 0 if schema is None else len(schema.names)
+
     def check_options(self, *, has_class: bool, has_attributes: bool, has_box: bool) -> None:
         """Raise ValueError for an option of this class that would have no effect with these columns."""
         if has_class and self.class_name is not None:

@@ -76,8 +76,8 @@ class PtsReader(Reader):
         folder, _, name = stem.rpartition("/")
         joined = posixpath.normpath(posixpath.join(folder, self.image_dir or "."))
         if joined.startswith(("..", "/")):
-            message = f"image_dir={self.image_dir!r} of {folder or '.'!r} leads out of the data set's root"
-            raise UnsafePathError(f"{message}; pass a higher root")
+            reason = f"image_dir={self.image_dir!r} of {folder or '.'!r} leads out of the data set's root"
+            raise UnsafePathError(f"{reason}; pass a higher root")
         rows.declare(keypoints=schema)
         image = rows.image(name, folder=joined, image_id=stem)
         rows.object(image, class_name=self.class_name, box=None, points=points)

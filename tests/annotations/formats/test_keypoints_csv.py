@@ -137,9 +137,9 @@ def test_what_is_wrong_is_named_with_its_line(read, text, line, words):
     [
         ({"path_column": "file"}, "column 'file' occurs 0 times in the header, which has 'f', 'x', 'x'"),
         ({"class_column": "x"}, "column 'x' occurs 2 times"),
-        ({"class_column": 3}, "there is no column 3; the first row has 3"),
-        ({"schema": 2}, "2 columns are left for 2 points, which ask for 4"),
-        ({"schema": 2, "point_columns": 1}, "there is no column 3; the first row has 3"),
+        ({"class_column": 3}, "column 3 does not exist; the first row has 3"),
+        ({"schema": 2}, "2 points need 4 columns, got 2 unused ones"),
+        ({"schema": 2, "point_columns": 1}, "column 3 does not exist; the first row has 3"),
         ({"schema": 1, "point_columns": 1, "class_column": 2}, r"columns \[0, 2, 1, 2\] name one column twice"),
         ({"path_column": 0, "class_column": "f"}, r"columns \[0, 'f'\] name one column twice"),
     ],
@@ -350,7 +350,7 @@ def test_usual_names_stay_free_for_options(read):
 
 def test_width_and_height_of_the_box_are_not_those_of_the_image(read):
     boxes = "filename,class,xmin,ymin,xmax,ymax,width,height\na.jpg,dog,1,2,30,40,29,38\na.jpg,cat,5,6,9,9,4,3\n"
-    with pytest.raises(AnnotationError, match=r"columns \['width', 'height'\] hold numbers that nothing reads"):
+    with pytest.raises(AnnotationError, match="columns 'width', 'height' hold numbers that nothing reads"):
         read(boxes)
     assert read(boxes, ignore_columns=["width", "height"]).widths.tolist() == [60]
 

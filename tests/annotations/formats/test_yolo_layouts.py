@@ -134,7 +134,7 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         ("names: {0: cat, 2: dog}\n", "with ids from 0 on"),
         ("names: [cat, [dog]]\n", "names of classes must be different"),
         ("names: [cat, '']\n", "none empty"),
-        ("nc: 3\nnames: [cat, dog]\n", "it has 2 names of classes, and another number of them"),
+        ("nc: 3\nnames: [cat, dog]\n", "it has 2 names of classes, but their number as 3"),
         ("train: nowhere\nnames: [cat]\n", "train names 'nowhere', which is neither a folder nor a file here"),
         ("train: {a: b}\nnames: [cat]\n", "train names .*, which is neither a folder"),
         (f"{NAMES}kpt_shape: [2, 4]\n", r"kpt_shape=\[2, 4\] with 2 names; \[points, 2 or 3\] expected"),
@@ -171,9 +171,9 @@ def test_names_are_texts_whatever_yaml_makes_of_them(tmp_path):
 @pytest.mark.parametrize(
     ("name", "words"),
     [
-        ("nix", "there is no split 'nix': .*'images/nix'.*, and the splits of the data file are: train, val"),
-        ("empty", "there is no image in images/empty"),
-        ("names", "there is no split 'names'"),
+        ("nix", "found no split 'nix': .*'images/nix'.*, and the data file has the splits train, val"),
+        ("empty", "found no image in images/empty"),
+        ("names", "found no split 'names'"),
     ],
 )
 def test_a_name_that_means_no_images_is_refused_with_what_there_is(tmp_path, name, words):
