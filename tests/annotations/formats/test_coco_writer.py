@@ -141,7 +141,7 @@ def test_names_outside_ascii_come_back_exactly(tmp_path, path):
 
 
 NO_IDS = np.array([-1])
-MANY_POINTS = {"keypoints": np.zeros((1, 3000, 2)), "visibility": np.zeros((1, 3000))}
+MANY_POINTS = {"keypoints": np.zeros((1, 3000, 2)), "visibility": np.zeros((1, 3000), np.uint8)}
 
 
 @pytest.mark.parametrize(

@@ -10,26 +10,26 @@ from PIL import Image
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.formats import ReadPolicy, find_writer, read_annotations, write_annotations
 from lit_loader.annotations.masks import Masks, RunLengths
-from tests.support.any_table import assert_same_table, tables
+from tests.support.any_table import assert_same_table, small_table, tables
 
 KEEP = ReadPolicy(degenerate="keep", out_of_image="keep", keypoint_outside="keep")
 
 
 def read(root, name="train", **options):
-    return read_annotations("yolo", root, name, policy=KEEP, use_cache=False, progress=False, **options)
+    return read_annotations("yolo", root, name, policy=KEEP, use_cache=False, **options)
 
 
 def write(table, root, name="train", **options):
-    return write_annotations("yolo", table, root, name, progress=False, **options)
+    return write_annotations("yolo", table, root, name, **options)
 
 
 def without_losses(table, **columns):
-    """Return a table of what YOLO can hold: ids are paths, and pairs come in the order of their points."""
-    kept = {"boxes", "labels", "offsets", "widths", "heights", "class_names", "masks"}
-    kept |= {"keypoints", "visibility", "keypoint_names", "flip_pairs", "normalization_pair"}
-    values = {name: getattr(table, name) for name in kept} | {"split": "train", "image_paths": table.image_paths}
-    values["flip_pairs"] = sorted(tuple(sorted(pair)) for pair in table.flip_pairs)
-    return AnnotationTable(**({"root": table.root} | values | columns))
+    """Return a table that YOLO can hold: ids are paths, and flip pairs are in the order of their points."""
+    names = {"boxes", "labels", "offsets", "widths", "heights", "class_names", "masks"}
+    names |= {"keypoints", "visibility", "keypoint_names", "normalization_pair"}
+    values = {name: getattr(table, name) for name in names}
+    flip_pairs = sorted(tuple(sorted(pair)) for pair in table.flip_pairs)
+    return AnnotationTable(root=table.root, split="train", flip_pairs=flip_pairs, **values, **columns)
 
 
 def make_images(table, root):
@@ -91,18 +91,10 @@ def test_any_polygons_come_back_bit_for_bit_with_the_boxes_around_them(tmp_path_
         np.testing.assert_array_equal(part, points)
 
 
-def table_of(root=None, **columns):
-    arguments = {
-        "root": "/" if root is None else root,
-        "image_paths": ["images/a.png"],
-        "class_names": ["cat", "dog"],
-        "offsets": [0, 1],
-        "boxes": np.array([[6, 10, 30, 20]], dtype=np.float32),
-        "labels": [1],
-        "widths": [60],
-        "heights": [50],
-    }
-    return AnnotationTable(**(arguments | columns))
+def table_of(**columns):
+    cat_and_dog = {"image_paths": ["images/a.png"], "class_names": ["cat", "dog"], "labels": [1]}
+    pixels = {"boxes": np.array([[6, 10, 30, 20]], dtype=np.float32), "widths": [60], "heights": [50]}
+    return small_table(**(cat_and_dog | pixels | columns))
 
 
 POINTS = {
