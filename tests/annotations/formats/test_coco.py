@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import numpy as np
 import pytest
 
 from lit_loader.errors import AnnotationError, UnsafePathError
@@ -214,16 +213,6 @@ def test_lvis_images_are_found_by_coco_url(coco):
     table = coco.read(image_dir=".", missing_image="keep")
     assert (table.image_path(1).is_file(), table.source_ids.tolist()) == (True, [1, 7])
     assert table.report.count("no file_name", "end of coco_url") == 1
-
-
-def test_the_number_of_workers_changes_nothing(coco):
-    coco.image(2, "b.jpg", width=0, height=0)
-    coco.add(truncated=0.5)
-    coco.write()
-    tables = [coco.read(num_workers=count, unreadable_image="keep") for count in (0, 2)]
-    assert tables[0].report == tables[1].report
-    assert {problem.line for problem in tables[1].report.problems} == {3, 5}
-    np.testing.assert_array_equal(tables[0].boxes, tables[1].boxes)
 
 
 @pytest.mark.parametrize(

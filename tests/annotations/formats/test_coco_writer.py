@@ -27,10 +27,10 @@ def write_coco(table, path, **options):
 def test_any_table_written_and_read_is_the_same_table(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
     assert write_coco(table, root / "a.json") == []
-    again = read(root)
-    assert_same_table(again, table)
-    assert list(again.image_paths) == list(table.image_paths)
-    write_coco(again, root / "b.json")
+    restored = read(root)
+    assert_same_table(restored, table)
+    assert list(restored.image_paths) == list(table.image_paths)
+    write_coco(restored, root / "b.json")
     assert (root / "b.json").read_bytes() == (root / "a.json").read_bytes()
 
 
@@ -39,9 +39,7 @@ SIDES = st.floats(-(2.0**14), 2.0**14, width=32).filter(lambda side: not 0 < abs
 
 @given(corners=st.lists(st.tuples(SIDES, SIDES, SIDES, SIDES), min_size=1, max_size=12))
 def test_boxes_of_pixels_come_back_bit_for_bit(tmp_path_factory, corners):
-    boxes = [
-        [min(left, right), min(top, bottom), max(left, right), max(top, bottom)] for left, top, right, bottom in corners
-    ]
+    boxes = [[min(x1, x2), min(y1, y2), max(x1, x2), max(y1, y2)] for x1, y1, x2, y2 in corners]
     root = tmp_path_factory.getbasetemp()
     table = small_table(boxes=boxes, offsets=[0, len(boxes)], labels=[0] * len(boxes))
     write_coco(table, root / "a.json")
@@ -126,11 +124,11 @@ def test_whole_numbers_are_written_as_ids_and_other_ids_by_name(tmp_path, image_
 def test_existing_file_is_replaced_only_by_a_complete_one(tmp_path, monkeypatch):
     path = tmp_path / "a.json"
     write_coco(small_table(boxes=[[0, 0, 1, 1]]), path)
-    before = path.read_bytes()
+    content = path.read_bytes()
     monkeypatch.setattr("lit_loader.annotations.formats.coco.writer._categories", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         write_coco(small_table(boxes=[[0, 0, 2, 2]]), path)
-    assert (path.read_bytes(), list(tmp_path.iterdir())) == (before, [path])
+    assert (path.read_bytes(), list(tmp_path.iterdir())) == (content, [path])
 
 
 @pytest.mark.parametrize("path", ["bild-ä.jpg", "/".join(["d" * 60] * 5) + "/é\u2028.jpg"])

@@ -61,12 +61,6 @@ def test_a_path_with_blanks_between_blanks_is_named_with_the_remedy(read):
         read("a.jpg 1 2 3 4\nb c.jpg 1 2 3 4", columns="path box")
 
 
-def test_lines_of_one_path_are_objects_of_one_image(read):
-    table = read("a.jpg 1 2 3 4\ndeep/d.png 1 2 3 4\na.jpg 5 6 7 8", columns="path box")
-    assert table.offsets.tolist() == [0, 2, 3]
-    assert table.boxes[:2].tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
-
-
 def test_flags_of_points_set_their_visibility(read):
     text = "a.jpg 1 2 0 3 4 1 5 6 -1"
     table = read(text, columns="path points_v", schema=3, visibility_values={"0.0": 2, 1: 1, -1: 0})
@@ -129,12 +123,10 @@ def test_an_empty_field_is_an_absent_point(read):
     assert (table.visibility.tolist(), table.keypoints.tolist()) == ([[2, 0]], [[[1, 2], [0, 0]]])
 
 
-def test_y_upwards_needs_the_size_and_moves_boxes_around_points_too(read):
-    options = {"columns": "path points", "schema": 2, "y_up": True}
-    assert read("a.jpg 1 2 13 40", **options).boxes.tolist() == [[1, 10, 13, 48]]
-    assert read("a.jpg", columns="path", class_name="cat", y_up=True).boxes.tolist() == [[0, 0, 60, 50]]
+def test_y_up_needs_the_size_of_the_image(read):
+    options = {"columns": "path points", "schema": 2, "y_up": True, "policy": {"missing_image": "keep"}}
     with pytest.raises(AnnotationError, match=r"from the lower edge of the image, and the size of 'none\.jpg'"):
-        read("none.jpg 1 2 3 4", policy={"missing_image": "keep"}, **options)
+        read("none.jpg 1 2 3 4", **options)
 
 
 def test_malformed_lines_are_dropped_and_listed(read):

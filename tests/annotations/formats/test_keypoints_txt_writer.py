@@ -16,6 +16,7 @@ from lit_loader.errors import UnsafePathError
 from tests.support.any_table import attribute_values
 
 KEEP = ReadPolicy(missing_image="keep", degenerate="keep", swapped="raise", invalid_keypoint="raise")
+FLAGS = ("difficult", "truncated", "occluded", "crowd")
 BOX_FORMATS = ("xyxy", "xywh", "cxcywh")
 ALL = "path class box points_v attribute:pose"
 COORDINATE = st.floats(-(2.0**60), 2.0**60, width=32, allow_subnormal=False)
@@ -115,10 +116,7 @@ def test_paths_are_written_relative_to_the_folder_of_the_images(table, tmp_path)
         ({}, "path class box attribute:pose", ["points"]),
         ({}, "path class box points attribute:pose", ["visibility of points"]),
         ({}, "path class box points_v", ["attribute 'pose'"]),
-        ({"crowd": [True, False]}, ALL, ["1 crowd objects"]),
-        ({"difficult": [True, False]}, ALL, ["1 difficult objects"]),
-        ({"truncated": [True, False]}, ALL, ["1 truncated objects"]),
-        ({"occluded": [True, False]}, ALL, ["1 occluded objects"]),
+        *(({flag: [True, False]}, ALL, [f"1 {flag} objects"]) for flag in FLAGS),
         ({"image_paths": ["a", "b", "c"], "offsets": [0, 1, 2, 2]}, ALL, ["1 images without objects"]),
         ({"image_paths": ["a", "a"]}, ALL, ["1 images that have the same file as another"]),
         ({"visibility": [[0, 2], [2, 1]]}, ALL, ["1 absent points with a place"]),
@@ -194,11 +192,11 @@ def test_name_outside_the_root_is_refused(table, tmp_path):
 def test_existing_list_is_replaced_only_by_a_complete_one(table, tmp_path, monkeypatch):
     options = {"columns": ALL, "separator": ",", "allow_loss": True}
     write_annotations("keypoints_txt", table, tmp_path, "l.csv", **options)
-    before = files_of(tmp_path)
+    content = files_of(tmp_path)
     named = make_table(tmp_path, class_names=["cat\ud800", "dog"], labels=[0, 0])
     with pytest.raises(ValueError, match="surrogates not allowed"):
         write_annotations("keypoints_txt", named, tmp_path, "l.csv", **options)
-    assert files_of(tmp_path) == before
+    assert files_of(tmp_path) == content
 
     def full(*_):
         raise OSError(28, "No space left on device")
@@ -206,7 +204,7 @@ def test_existing_list_is_replaced_only_by_a_complete_one(table, tmp_path, monke
     monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(OSError, match="No space left"):
         write_annotations("keypoints_txt", table, tmp_path, "l.csv", **options)
-    assert files_of(tmp_path) == before
+    assert files_of(tmp_path) == content
 
 
 def files_of(folder):

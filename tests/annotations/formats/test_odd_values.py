@@ -52,12 +52,6 @@ def test_the_largest_polygon_of_fractions_fits_the_largest_image(rows):
     assert np.isfinite(build_table(rows, Folder(rows.root), progress=False).masks.values).all()
 
 
-def test_a_size_of_broken_pixels_is_reported_and_read_from_the_image(rows):
-    rows.image("a.jpg", width=60.5, height=50)
-    table = build_table(rows, Folder(rows.root), progress=False)
-    assert (table.widths.tolist(), table.report.counts) == ([60], {("bad_size", "unknown"): 1})
-
-
 def test_an_option_of_a_generic_type_is_checked_by_its_class(monkeypatch):
     monkeypatch.setattr(registry, "_registered", {})
 

@@ -86,18 +86,6 @@ def test_malformed_files_are_refused_with_line(face, tmp_path, text, line, words
     assert table.report.problems[0].file == "faces/a.pts"
 
 
-def test_a_missing_image_is_named(face, tmp_path):
-    (tmp_path / "faces/a.png").unlink()
-    with pytest.raises(AnnotationError, match=r"a\.pts: there is no image 'faces/a'"):
-        read(tmp_path)
-
-
-def test_points_that_are_not_finite_are_absent(face, tmp_path):
-    face.write_text(TWO.replace("1 2", "nan 1e308"))
-    table = read(tmp_path, policy={"degenerate": "keep"})
-    assert table.visibility.tolist() == [[0, 2]]
-
-
 @pytest.mark.parametrize("image_dir", ["../..", "/imgs", "../../../imgs"])
 def test_image_dir_outside_the_root_is_refused(face, tmp_path, image_dir):
     with pytest.raises(UnsafePathError, match="leads out of the data set's root"):

@@ -49,7 +49,6 @@ def test_images_without_faces_are_kept_and_options_honoured(read, tmp_path):
         (f"# b.jpg\n\n{FACE[:-3]}2.0", 3, r"flags \[.*2.0\] of the points must be"),
         (f"# b.jpg\n{FACE[:-3]}nan", 2, "of the points must be"),
         (f"# b.jpg\n{FACE} x", 2, "expected number 20 of 20, got 'x'"),
-        ("# none.jpg", 1, "there is no image"),
     ],
 )
 def test_malformed_lists_are_refused_with_line(read, text, line, words):

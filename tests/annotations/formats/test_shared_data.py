@@ -22,7 +22,7 @@ CSV_LIST = {"image_dir": "images", "separator": ",", "header": True}
 MMPOSE = "mmpose_samples"
 FACES = "derived_face_txt"
 
-# folder -> what is read of it: format, name, options, images, objects
+# folder -> format, name, options, images, objects of each set that is read
 READ = {
     "bccd": [
         ("keypoints_csv", "test.csv", KEEP | CELLS, 364, 4888),
@@ -122,7 +122,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("folder", READ)
 def test_a_set_has_the_images_and_objects_of_its_readme(shared_data, folder):
     for format, name, options, images, objects in READ[folder]:
-        quiet = {"use_cache": False, "progress": False}
+        quiet = {"use_cache": False}
         table = read_annotations(format, shared_data / folder, name, **quiet, **options)
         assert (table.num_images, table.num_objects) == (images, objects), (format, name)
 
@@ -131,7 +131,7 @@ def test_a_set_has_the_images_and_objects_of_its_readme(shared_data, folder):
 def test_a_set_that_is_not_read_is_refused_by_its_name(shared_data, file):
     format, words = REFUSED[file]
     with pytest.raises(AnnotationError, match=words):
-        read_annotations(format, shared_data, file, use_cache=False, progress=False)
+        read_annotations(format, shared_data, file, use_cache=False)
 
 
 def test_no_set_is_left_out(shared_data):

@@ -36,15 +36,6 @@ def test_lines_come_with_their_numbers(write, data, lines):
     assert list(read_lines(write(data), "f.txt")) == lines
 
 
-def test_line_ends_are_kept_on_request(write):
-    assert list(read_lines(write(b"a\r\nb\n"), "f.txt", keep_ends=True)) == [(1, "a\r\n"), (2, "b\n")]
-
-
-def test_invalid_utf8_in_names_round_trips(write):
-    ((_, name),) = read_lines(write(b"\xff\xe9.jpg\n"), "f.txt")
-    assert os.fsencode(name) == b"\xff\xe9.jpg"
-
-
 @pytest.mark.parametrize(
     ("data", "line", "words"),
     [

@@ -45,12 +45,6 @@ def test_count_of_zero_is_an_image_without_faces(read, zeros):
     assert (table.num_images, table.offsets.tolist(), len(table.report)) == (2, [0, 0, 1], 0)
 
 
-def test_a_face_without_width_is_a_matter_of_the_policy(read):
-    text = f"c.png\n2\n{FACE}\n5 5 0 3 0 0 0 0 0 0\n"
-    assert read(text).report.counts == {("degenerate", "drop"): 1}
-    assert read(text, policy={"degenerate": "keep"}).num_objects == 2
-
-
 @pytest.mark.parametrize(
     ("text", "line", "words"),
     [
@@ -66,7 +60,6 @@ def test_a_face_without_width_is_a_matter_of_the_policy(read):
         ("c.png\n1\n1 2 x 40 0 0 0 0 0 0\n", 3, "expected number 3 of 4, got 'x'"),
         ("c.png\n1\n1 2 3 4 3 0 0 0 0 0\n", 3, "blur is '3'; 0 to 2 expected"),
         ("c.png\n1\n1 2 3 4 0 0 0 2 0 0\n", 3, "invalid is '2'; 0 to 1 expected"),
-        ("none.png\n1\n" + FACE, 1, "there is no image 'images/none.png'; set `image_dir`"),
     ],
 )
 def test_malformed_lists_are_refused_with_line(read, text, line, words):

@@ -1,4 +1,4 @@
-"""Where the files of a set are, and what data files say."""
+"""Locations of the files of a YOLO set, and its data file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def read(root, name="train", **options):
 
 
 def make(root, **files):
-    """Write files by their paths; an image with its ending, a text with what is in it."""
+    """Write files by path: an image for the name of an image, a text file for any other."""
     for path, text in files.items():
         if path.endswith((".jpg", ".png")):
             write_image(root / path)

@@ -46,12 +46,12 @@ def test_any_table_of_boxes_or_points_written_and_read_is_the_same_table(tmp_pat
     table = without_losses(table, image_paths=paths)
     make_images(table, root)
     lost = write(table, root, allow_loss=True)
-    again = read(root)
+    restored = read(root)
     if lost:
         assert all("boxes exactly" in words for words in lost)
     else:
-        assert_same_table(again, table)
-    write(again, root / "again")
+        assert_same_table(restored, table)
+    write(restored, root / "again")
     assert (root / "again/data.yaml").read_bytes() == (root / "data.yaml").read_bytes()
     for path in root.glob("**/*.txt"):
         if "again" not in path.parts:
@@ -84,10 +84,10 @@ def test_any_polygons_come_back_bit_for_bit_with_the_boxes_around_them(tmp_path_
     )
     make_images(table, root)
     assert write(table, root) == []
-    again = read(root)
-    assert_same_table(again, table)
+    restored = read(root)
+    assert_same_table(restored, table)
     for row, points in enumerate(arrays):
-        (part,) = again.masks.polygons(row)
+        (part,) = restored.masks.polygons(row)
         np.testing.assert_array_equal(part, points)
 
 
@@ -132,11 +132,11 @@ def test_the_task_decides_what_is_written_of_a_table_that_has_all(tmp_path, task
     table = table_of(**POINTS, masks=Masks.from_rows([[SQUARE]]))
     make_images(table, tmp_path)
     lost = write(table, tmp_path, allow_loss=True, task=task)
-    rest = {"detect": ["1 masks", "3 points of each object"], "segment": ["3 points of each object"]}
-    assert lost == rest.get(task, ["1 masks"])
-    again = read(tmp_path)
-    assert (again.masks is not None, again.keypoints is not None) == (task == "segment", task == "pose")
-    np.testing.assert_array_equal(again.boxes, table.boxes)
+    points = ["3 points of each object"]
+    assert lost == {"detect": ["1 masks", *points], "segment": points, "pose": ["1 masks"]}[task]
+    restored = read(tmp_path)
+    assert (restored.masks is not None, restored.keypoints is not None) == (task == "segment", task == "pose")
+    np.testing.assert_array_equal(restored.boxes, table.boxes)
 
 
 FLAGS = ("difficult", "truncated", "occluded", "crowd")
@@ -148,10 +148,6 @@ FLAGS = ("difficult", "truncated", "occluded", "crowd")
         ({}, []),
         *(({flag: [True]}, [f"1 {flag} objects"]) for flag in FLAGS),
         ({"attributes": {"pose": Attribute(ids=np.array([0]), names=("up",))}}, ["1 values of attribute 'pose'"]),
-        ({"source_ids": [7]}, ["1 ids of images"]),
-        ({"category_ids": [3, 4]}, ["2 ids of classes"]),
-        ({"object_ids": [7]}, ["1 ids of objects"]),
-        ({"areas": [7.5]}, ["1 areas of objects"]),
         ({**POINTS, "visibility": [[2, 0, 0]]}, ["1 absent points with a place"]),
         ({"boxes": [[-1e30, 0, 1, 1]]}, ["1 boxes exactly"]),
         (
@@ -170,7 +166,7 @@ FLAGS = ("difficult", "truncated", "occluded", "crowd")
 def test_each_loss_is_named_with_its_count_and_refused_unless_allowed(tmp_path, columns, lost):
     table = table_of(**columns)
     assert find_writer("yolo")().losses(table) == lost
-    if lost and "ids of" not in lost[0]:
+    if lost:
         with pytest.raises(ValueError, match=f"cannot hold {lost[0]}.*allow_loss=True"):
             write(table, tmp_path / "set")
         assert not (tmp_path / "set").exists()
@@ -183,9 +179,9 @@ def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count
     table = table_of(masks=Masks.from_rows([[part.astype(np.float32) for part in parts]]))
     make_images(table, tmp_path)
     write(table, tmp_path, allow_loss=True)
-    again = read(tmp_path)
-    assert len(again.masks.polygons(0)) == 1
-    np.testing.assert_array_equal(again.masks.rasterize(0, 50, 60), table.masks.rasterize(0, 50, 60))
+    restored = read(tmp_path)
+    assert len(restored.masks.polygons(0)) == 1
+    np.testing.assert_array_equal(restored.masks.rasterize(0, 50, 60), table.masks.rasterize(0, 50, 60))
 
 
 @pytest.mark.parametrize(
@@ -201,8 +197,8 @@ def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count
             {
                 "image_paths": ["images/a.png", "images/a.jpg"],
                 "offsets": [0, 1, 1],
-                "widths": [9, 9],
-                "heights": [9, 9],
+                "widths": [9] * 2,
+                "heights": [9] * 2,
             },
             "train",
             "'images/a.jpg' cannot be .* label file 'labels/a.txt' with 'images/a.png'",
@@ -211,7 +207,7 @@ def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count
         ({"class_names": ["cat", "\udcff"]}, "train", "cannot be in a data.yaml"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_a_file_is(tmp_path, columns, name, words):
+def test_invalid_sets_are_refused_before_a_file_is_written(tmp_path, columns, name, words):
     with pytest.raises(ValueError, match=words):
         write(table_of(**columns), tmp_path, name)
     assert not list(tmp_path.iterdir())
