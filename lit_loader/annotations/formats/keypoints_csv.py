@@ -77,11 +77,8 @@ class KeypointsCsvReader(LineReader):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_separator(self.separator)
-        self.check_options(
-            has_class=self.class_column is not None,
-            has_attributes=bool(self.attribute_columns),
-            has_box=self.box_columns is not None,
-        )
+        options = {"class": self.class_column, "attribute": self.attribute_columns or None, "box": self.box_columns}
+        self.check_options([role for role, columns in options.items() if columns is not None])
         num_points = self._num_points()
         points = self.point_columns
         if points is not None and num_points == 0:
@@ -155,13 +152,9 @@ class KeypointsCsvReader(LineReader):
         columns = Columns(
             count=len(head.cells),
             rule=f"the first row has {len(head.cells)}",
-            path=places["path"][0],
-            class_name=places["class"][0] if places["class"] else None,
-            points=places["points"],
-            box=places["box"],
+            places=places,
+            attributes=dict(zip(attributes, places["attributes"], strict=True)),
             box_format=box_format,
-            size=places["size"],
-            attributes=list(zip(attributes, places["attributes"], strict=True)),
         )
         return columns, sorted(unused + places["ignored"])
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -41,26 +41,23 @@ class Columns:
     Attributes:
         count: Number of fields.
         rule: Explanation of that number, for the error on a line with another number of fields.
-        path: Position of the image's path.
-        class_name: Position of the class, or None.
-        points: Positions of the points' fields, or empty.
+        places: Positions of the fields of ``path``, ``class``, ``points``, ``box`` (four numbers) and ``size`` (width
+            and height of the image); only ``path`` must be there.
+        attributes: Position of each attribute.
         visibility: Meaning of each point's third field, or None if points have two fields.
-        box: Positions of the box's four numbers, or empty.
-        attributes: Name and position of each attribute.
-        size: Positions of the image's width and height, or empty.
         box_format: Meaning of the box's four numbers, unless an option states it.
     """
 
     count: int
     rule: str
-    path: int
-    class_name: int | None = None
-    points: Sequence[int] = ()
+    places: Mapping[str, Sequence[int]]
+    attributes: Mapping[str, int]
     visibility: Mapping[float, int] | None = None
-    box: Sequence[int] = ()
-    attributes: Sequence[tuple[str, int]] = ()
-    size: Sequence[int] = ()
     box_format: BoxFormat = "xyxy"
+
+    def texts(self, role: str, fields: Sequence[str]) -> list[str]:
+        """Return the fields of a role; none if no column has it."""
+        return [fields[place] for place in self.places.get(role, ())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -105,23 +102,21 @@ class LineReader(Reader):
         schema = self.given_keypoints()
         return 0 if schema is None else len(schema.names)
 
-    def check_options(self, *, has_class: bool, has_attributes: bool, has_box: bool) -> None:
-        """Raise ValueError for an option of this class that would have no effect with these columns."""
-        if has_class and self.class_name is not None:
+    def check_options(self, roles: Iterable[str]) -> None:
+        """Raise ValueError for an option of this class that would have no effect with columns of these roles."""
+        if "class" in roles and self.class_name is not None:
             raise ValueError(f"class_name={self.class_name!r} and a column of classes exclude each other")
-        if not has_attributes and self.attribute_values is not None:
+        if "attribute" not in roles and self.attribute_values is not None:
             raise ValueError("attribute_values need a column of an attribute")
-        _check_box_format(self.box_format, has_box=has_box)
+        _check_box_format(self.box_format, has_box="box" in roles)
 
     def begin(self, rows: Rows, columns: Columns) -> None:
         """Pass on the properties that all lines of a file share."""
         rows.normalized = self.normalized
         rows.y_up = self.y_up
         values = sorted(set((self.attribute_values or {}).values()))
-        rows.declare(
-            keypoints=self.given_keypoints() if columns.points else None,
-            attributes={name: values for name, _ in columns.attributes},
-        )
+        schema = self.given_keypoints() if columns.places.get("points") else None
+        rows.declare(keypoints=schema, attributes=dict.fromkeys(columns.attributes, values))
 
     def add(self, rows: Rows, columns: Columns, fields: Sequence[str], *, line: int) -> None:
         """Add the object of a line.
@@ -134,28 +129,26 @@ class LineReader(Reader):
         try:
             if len(fields) != columns.count:
                 raise AnnotationError(f"{len(fields)} fields; {columns.rule}")
-            if not fields[columns.path]:
+            (path,) = columns.texts("path", fields)
+            if not path:
                 raise AnnotationError("the path of the image is empty")
-            if columns.box:
-                box_format = self.box_format or columns.box_format
-                corners = _box_corners(numbers([fields[place] for place in columns.box]), box_format)
+            if box := columns.texts("box", fields):
+                corners = _box_corners(numbers(box), self.box_format or columns.box_format)
                 arguments["box"] = [corner - 1 for corner in corners] if self.one_based else corners
-            if columns.points:
-                arguments["points"], arguments["visibility"] = self._points(columns, fields)
+            if points := columns.texts("points", fields):
+                arguments["points"], arguments["visibility"] = self._points(columns, points)
             arguments["attributes"] = self._attributes(columns, fields)
-            width, height = numbers([fields[place] for place in columns.size]) if columns.size else (0, 0)
+            width, height = numbers(columns.texts("size", fields)) or (0, 0)
         except AnnotationError as error:
             rows.malformed(error.message, line=line)
             return
-        path = fields[columns.path]
         image = rows.image(path, folder=self.image_dir, line=line, width=width, height=height)
-        class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
-        if class_name is not None or columns.points or columns.box or columns.attributes:
-            name = _DEFAULT_CLASS if class_name is None else class_name
-            rows.object(image, class_name=name, line=line, **arguments)
+        names = columns.texts("class", fields) or ([] if self.class_name is None else [self.class_name])
+        # A line with nothing but a path is an image without objects.
+        if names or points or box or columns.attributes:
+            rows.object(image, class_name=names[0] if names else _DEFAULT_CLASS, line=line, **arguments)
 
-    def _points(self, columns: Columns, fields: Sequence[str]) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
-        texts = [fields[place] for place in columns.points]
+    def _points(self, columns: Columns, texts: list[str]) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
         visibility: list[int] | None = None
         if columns.visibility is not None:
             flags = numbers(texts[2::3])
@@ -174,7 +167,7 @@ class LineReader(Reader):
     def _attributes(self, columns: Columns, fields: Sequence[str]) -> dict[str, str]:
         values = {}
         value_by_text = self.attribute_values
-        for name, place in columns.attributes:
+        for name, place in columns.attributes.items():
             text = fields[place]
             if text in ("", _NO_VALUE):
                 continue
@@ -214,17 +207,13 @@ class KeypointsTxtReader(LineReader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = self._columns()
+        self._columns()
         check_separator(self.separator)
         if self.comment == "":
             raise ValueError("comment='' would skip every line; pass None for lists without comments")
         if self.header < 0:
             raise ValueError(f"header={self.header} must be a number of lines >= 0")
-        self.check_options(
-            has_class=columns.class_name is not None,
-            has_attributes=bool(columns.attributes),
-            has_box="box" in column_names(self.columns),
-        )
+        self.check_options({name.partition(":")[0] for name in column_names(self.columns)})
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
@@ -265,17 +254,17 @@ def _parse_columns(
     fields: dict[str, range] = {}
     count = 0
     for name in names:
-        is_attribute = name.startswith(_ATTRIBUTE) and len(name) > len(_ATTRIBUTE)
-        if not is_attribute and name not in widths:
+        width = 1 if name.startswith(_ATTRIBUTE) and name != _ATTRIBUTE else widths.get(name)
+        if width is None:
             listed = ", ".join([*widths, f"{_ATTRIBUTE}NAME"])
             raise ValueError(f"columns={names} hold {name!r}; each must be one of {listed}")
         if name in fields and name != "skip":
             raise ValueError(f"columns={names} hold {name!r} twice")
-        fields[name] = range(count, count + (1 if is_attribute else widths[name]))
-        count = fields[name].stop
+        fields[name] = range(count, count + width)
+        count += width
     if "path" not in fields:
         raise ValueError(f"columns={names} have no 'path'; every line names its image")
-    points = [name for name in ("points", "points_v") if name in fields]
+    points = [fields[name] for name in ("points", "points_v") if name in fields]
     if len(points) > 1 or bool(points) != (schema is not None):
         have = "no schema" if schema is None else f"a schema of {num_points} points"
         raise ValueError(f"columns={names} and {have} do not go together; give one column of points, or none")
@@ -290,12 +279,14 @@ def _parse_columns(
     return Columns(
         count=count,
         rule=f"columns {shorten(' '.join(names))!r} ask for {count}; see `separator` for paths with blanks",
-        path=fields["path"][0],
-        class_name=fields["class"][0] if "class" in fields else None,
-        points=fields[points[0]] if points else (),
+        places={
+            "path": fields["path"],
+            "class": fields.get("class", ()),
+            "points": points[0] if points else (),
+            "box": fields.get("box", corners),
+        },
+        attributes={name.removeprefix(_ATTRIBUTE): field[0] for name, field in fields.items() if ":" in name},
         visibility=visibility if "points_v" in fields else None,
-        box=fields.get("box", corners),
-        attributes=[(name.removeprefix(_ATTRIBUTE), field[0]) for name, field in fields.items() if ":" in name],
     )
 
 
@@ -361,23 +352,22 @@ class KeypointsTxtWriter(Writer):
         losses = lost(table, "masks", "numbers", "files", "flags")
         if num_empty := int((np.diff(table.offsets) == 0).sum()):
             losses.append(f"{num_empty} images without objects")
-        if columns.class_name is None and len(np.unique(table.labels)) > 1:
+        if not columns.places["class"] and len(np.unique(table.labels)) > 1:
             losses.append("classes")
-        if not columns.box and not np.array_equal(_default_boxes(table, columns), table.boxes):
+        if not columns.places["box"] and not np.array_equal(_default_boxes(table, columns), table.boxes):
             losses.append("boxes")
-        elif columns.box:
+        elif columns.places["box"]:
             read_back = np.stack(_box_corners(self._written_boxes(table).T, self.box_format), axis=1)
             if num_inexact := int((read_back.astype(np.float32) != table.boxes).any(axis=1).sum()):
                 losses.append(f"{num_inexact} exact boxes in box_format={self.box_format!r}")
         if table.keypoints is not None and table.visibility is not None:
-            if not columns.points:
+            if not columns.places["points"]:
                 losses.append("points")
             elif columns.visibility is None and not (table.visibility == 2).all():
                 losses.append("visibility of points")
             else:
                 losses += lost(table, "places")
-        written_names = {name for name, _ in columns.attributes}
-        return losses + [f"attribute {name!r}" for name in table.attributes if name not in written_names]
+        return losses + [f"attribute {name!r}" for name in table.attributes if name not in columns.attributes]
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write the list; after a failure no part of it remains.
@@ -395,7 +385,7 @@ class KeypointsTxtWriter(Writer):
             raise ValueError(f"columns={self.columns!r} ask for points; the table has none")
         schema = KeypointSchema(names=table.keypoint_names) if has_points else None
         columns = _parse_columns(self.columns, schema=schema)
-        if missing := sorted({name for name, _ in columns.attributes}.difference(table.attributes)):
+        if missing := sorted(set(columns.attributes).difference(table.attributes)):
             raise ValueError(f"columns ask for attributes {missing}; the table has {sorted(table.attributes)}")
         return columns
 
@@ -414,17 +404,16 @@ class KeypointsTxtWriter(Writer):
             if not path.startswith(prefix):
                 raise ValueError(f"image {path!r} is not in image_dir={self.image_dir!r}; pass a higher one")
             for row in range(int(table.offsets[i]), int(table.offsets[i + 1])):
-                texts = {columns.path: ("path", path.removeprefix(prefix))}
-                if columns.class_name is not None:
-                    texts[columns.class_name] = ("class", table.class_names[int(table.labels[row])])
-                for name, place in columns.attributes:
+                values = {"path": path.removeprefix(prefix), "class": table.class_names[int(table.labels[row])]}
+                texts = {place: (role, values[role]) for role in values for place in columns.places[role]}
+                for name, place in columns.attributes.items():
                     texts[place] = (f"attribute {name!r}", _attribute_text(table, name, row))
                 for place, (kind, text) in texts.items():
                     self._check(kind, text, is_first=place == 0)
                 fields = {place: text for place, (_, text) in texts.items()}
                 # Not strict: without columns for the box, its numbers are not written.
-                fields |= zip(columns.box, map(_number_text, boxes[row]), strict=False)
-                fields |= zip(columns.points, _point_texts(table, columns, row), strict=True)
+                fields |= zip(columns.places["box"], map(_number_text, boxes[row]), strict=False)
+                fields |= zip(columns.places["points"], _point_texts(table, columns, row), strict=True)
                 yield separator.join(fields[place] for place in range(columns.count)) + "\n"
 
     def _check(self, kind: str, text: str, *, is_first: bool) -> None:
@@ -445,7 +434,7 @@ class KeypointsTxtWriter(Writer):
 def _default_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.float32]:
     """Return the boxes that the reader gives to objects without one."""
     image = table.image_of_object()
-    if columns.points and table.keypoints is not None and table.visibility is not None:
+    if columns.places["points"] and table.keypoints is not None and table.visibility is not None:
         sizes = np.stack([table.widths, table.heights], axis=1)[image]
         return point_boxes(table.keypoints, table.visibility, sizes)[0].astype(np.float32)
     zero = np.zeros(len(image), dtype=np.float32)
@@ -462,7 +451,7 @@ def _attribute_text(table: AnnotationTable, name: str, row: int) -> str:
 
 def _point_texts(table: AnnotationTable, columns: Columns, row: int) -> list[str]:
     texts: list[str] = []
-    if columns.points and table.keypoints is not None and table.visibility is not None:
+    if columns.places["points"] and table.keypoints is not None and table.visibility is not None:
         for point, visibility in zip(table.keypoints[row], table.visibility[row].tolist(), strict=True):
             texts += map(_number_text, point)
             texts += [] if columns.visibility is None else [str(visibility)]
