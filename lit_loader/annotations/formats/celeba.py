@@ -101,6 +101,7 @@ class CelebaReader(Reader):
     def read(self, rows: Rows, unit: _Unit) -> None:
         """Add the images of a split."""
         split, files = unit
+        # Boxes and points of the other images would be wrong, so their lists are only named.
         unused = (_BOX, _WILD) if self.aligned else (_ALIGNED,)
         for list_name in (name for name in unused if name in files):
             rows.not_read(f"{list_name}, of the {'original' if self.aligned else 'aligned'} images")
@@ -115,6 +116,7 @@ class CelebaReader(Reader):
             values_by_list = {list_name: values for _, list_name, _, values in image_lines}
             (partition,) = values_by_list.get(_PARTITION, ("",))
             is_in_split = split == "." or partition == _SPLITS[split]
+            # Before any check: reading one split must not report the images of the others.
             if partition and not is_in_split:
                 continue
             _, first_list, line, _ = image_lines[0]
@@ -141,6 +143,7 @@ class CelebaReader(Reader):
         if _BOX in values_by_list:
             x, y, width, height = values_by_list[_BOX]
             box = (x, y, x + width, y + height)
+        # Only one of the two lists is in use.
         xy = values_by_list.get(_ALIGNED, values_by_list.get(_WILD))
         points = None if xy is None else list(zip(xy[::2], xy[1::2], strict=True))
         rows.object(image, class_name=self.class_name, box=box, points=points, attributes=attributes, line=line)
@@ -148,6 +151,7 @@ class CelebaReader(Reader):
     def _is_right_size(self, rows: Rows, image: int) -> bool:
         """Return True if the size of an image can be read, and refuse it if boxes and points do not belong to it."""
         path = rows.images.paths[image]
+        # A few headers are enough, because all images of a copy have the same kind.
         ((width, height),), reasons = read_image_sizes(rows.root, [path], num_workers=0, progress=False)
         if not reasons and ((width, height) == _ALIGNED_SIZE) != self.aligned:
             expected = "aligned (178 x 218)" if self.aligned else "original"
@@ -166,6 +170,7 @@ class CelebaReader(Reader):
         count = 0
         stated_count = ""
         for line, text in self.lines(rows, file):
+            # Blanks in the authors' lists, commas in Kaggle's; no name has either.
             image_name, *fields = text.replace(",", " ").split() or [""]
             try:
                 if is_image_name(image_name):

@@ -105,6 +105,7 @@ class ClassListReader(Reader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
+        # Read first: a missing class file must not be hidden by an error in the list.
         file_classes = None if self.class_file is None else read_class_names(rows, self.class_file)
         class_by_number = None
         if self.numbered:
@@ -173,6 +174,7 @@ class ClassListReader(Reader):
         is_one_hot = self.one_hot is True
         listed = shorten(", ".join(map(repr, names)))
         if has_header and may_be_one_hot and len(label_columns) > 1 and _are_binary(body, label_columns):
+            # Reported, because labels called 0 and 1 would look the same.
             is_one_hot = True
             message = f"columns {listed} are read as classes with cells 0 and 1; pass one_hot=True to confirm it"
             rows.problem("one_hot", "recognised", message, line=first_lines[0].number)
@@ -183,6 +185,7 @@ class ClassListReader(Reader):
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
             message = f"the header must name different classes, none of them empty; it has {listed}"
             _refuse(rows, first_lines[0], message)
+        # Without a header columns are named by number in the report.
         column_names = names if has_header else [str(i + 1) for i in range(len(names))]
         return _Columns(has_header, column_names, label_columns, is_one_hot)
 
@@ -194,6 +197,7 @@ class ClassListReader(Reader):
             message = "all cells are 0 or 1, and no header names classes; add one if columns are classes"
             _refuse(rows, first_lines[0], message, numbered=True, one_hot=False)
         has_binary_body = may_be_one_hot and _are_binary(body, columns)
+        # With blanks as separator, a line of words looks like a header.
         has_image_body = self.separator is not None and all(is_image_name(line.path) for line in body)
         if not is_image_name(first_lines[0].path) and (has_binary_body or has_image_body):
             return True
@@ -261,6 +265,7 @@ def read_class_names(rows: Rows, name: str) -> list[str]:
     names: dict[str, None] = {}
     for line, text in read_lines(rows.root, name):
         class_name = text.strip()
+        # Checked here, where the line is known.
         if class_name in names or len(class_name) > MAX_NAME_CHARS:
             problem = f"{shorten(class_name)!r} is a duplicate, or has more than {MAX_NAME_CHARS} characters"
             raise AnnotationError(problem, path=rows.root / name, line=line)

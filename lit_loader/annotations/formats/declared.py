@@ -28,10 +28,11 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
     classes = dict.fromkeys(class_names or ())
     schemas = [] if keypoints is None else [keypoints]
     values_by_attribute: dict[str, dict[str, None]] = {}
-    # First list of names of each kind, which those of later files are compared with.
+    # First list of names of each kind; later files are compared with it.
     first_lists: dict[str, tuple[str, ...]] = {}
     files = list(rows.files)
     for declared, file_numbers in rows.declared.items():
+        # Only lists that the caller does not override are compared.
         lists = {f"values of attribute {name!r}": values for name, values in declared.attributes}
         if class_names is None and declared.class_names:
             lists["classes"] = declared.class_names
@@ -59,6 +60,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
         # Sorted, because the order of occurrence depends on the order of the files.
         classes |= dict.fromkeys(sorted(rows.class_names.keys() - classes))
     schema = unite_keypoints(schemas) if schemas else None
+    # No file declares points, but objects have some, as in VOC files without a schema.
     if schema is None and rows.layouts:
         schema = mirrored_by_name(tuple(sorted({name for names in rows.layouts for name in names})))
     # Sorting the pairs sorts both the attributes that no file lists and the values that no file lists.
@@ -69,16 +71,21 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
     rows.check_cells("attributes", num_names=len(values_by_attribute), num_values=num_values)
     if schema is not None:
         rows.check_cells("keypoints", num_names=len(schema.names), num_values=len(rows.objects.visibility))
+    return DeclaredNames(
+        class_names=tuple(classes),
+        class_ids=_class_ids(rows, classes),
+        keypoints=schema,
+        attributes=tuple((name, tuple(values)) for name, values in values_by_attribute.items()),
+    )
+
+
+def _class_ids(rows: Rows, class_names: Iterable[str]) -> tuple[int, ...]:
+    """Return the files' own number of each class, or none if a class has no number."""
     ids: dict[str, int] = {}
     for declared in rows.declared:
         # Not strict: a file may list classes without ids.
         ids |= dict(zip(declared.class_names, declared.class_ids, strict=False))
-    return DeclaredNames(
-        class_names=tuple(classes),
-        class_ids=tuple(ids[name] for name in classes) if ids.keys() >= set(classes) else (),
-        keypoints=schema,
-        attributes=tuple((name, tuple(values)) for name, values in values_by_attribute.items()),
-    )
+    return tuple(ids[name] for name in class_names) if ids.keys() >= set(class_names) else ()
 
 
 def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
@@ -108,6 +115,7 @@ def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
     opposites = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
     pairs = []
     for position, name in enumerate(names):
+        # Only the first word: in left_of_left_eye the second one belongs to another part.
         mirrored_name = _LEFT.sub(lambda match: opposites[match[0]], name, count=1)
         mirrored_position = positions.get(mirrored_name, position)
         if mirrored_position != position:

@@ -91,6 +91,7 @@ class KeypointsCsvReader(LineReader):
     def read(self, rows: Rows, unit: str) -> None:
         """Add the rows of a table."""
         table = read_rows(rows.root, unit, separator=self.separator)
+        # Read ahead, because the first rows show which columns have numbers. The file is read only once.
         sample = list(islice(table, _NUM_SAMPLE_ROWS))
         if not sample:
             return
@@ -107,7 +108,7 @@ class KeypointsCsvReader(LineReader):
             rows.not_read(f"column {head.label(place)}", count)
 
     def _columns(self, head: _Head, sample: Sequence[list[str]]) -> tuple[Columns, list[int]]:
-        """Return the positions of the columns, and those of the unused ones.
+        """Return the positions of the columns, and the positions of unused columns.
 
         Args:
             head: The first row.
@@ -121,6 +122,7 @@ class KeypointsCsvReader(LineReader):
         attributes = self._attribute_columns()
         point_columns = self.point_columns
         if isinstance(point_columns, str | int):
+            # Only the first column is named; its neighbours are checked like any other position.
             first = head.place(point_columns)
             point_columns = range(first, first + num_coordinates)
         columns_by_role: dict[str, Sequence[Column]] = {
@@ -174,6 +176,7 @@ class KeypointsCsvReader(LineReader):
         """Return the columns of the class, the box and the image's size, from options or by their usual names."""
         class_column = self.class_column
         box_columns: Sequence[Column] = self.box_columns or ()
+        # Without names no column is usual, and with "rest" the options name all columns that matter.
         if not self.header or self.ignore_columns == "rest":
             return class_column, box_columns, ()
         points = self.point_columns
@@ -182,7 +185,9 @@ class KeypointsCsvReader(LineReader):
         options += [] if class_column is None else [class_column]
         name_by_place = dict(enumerate(head.cells))
         used_names = {name_by_place.get(column) if isinstance(column, int) else column for column in options}
+        # A name that occurs twice is ambiguous, and one that an option uses has a role already.
         free_names = {name for name in head.cells if name not in used_names and head.cells.count(name) == 1}
+        # `class_name` is a class for all rows, next to which a usual column is only unread.
         if class_column is None and self.class_name is None:
             class_column = next((name for name in ("class", "label") if name in free_names), None)
         corners = list(_BOX_FORMATS["xyxy"])
@@ -227,7 +232,7 @@ class _Head:
         """Return the position of a column.
 
         Raises:
-            AnnotationError: If there is no such column, or several of that name.
+            AnnotationError: If the column does not exist, or several have its name.
         """
         if isinstance(column, int):
             if not 0 <= column < len(self.cells):
@@ -249,7 +254,9 @@ def _named_box_format(head: _Head, places: Sequence[int], *, normalized: bool) -
         AnnotationError: If the names are not in the order of the format, or could mean two formats.
     """
     names = [head.cells[place] for place in places]
+    # "bbox_x", "BBox X" and "x" are one name.
     plain_names = [re.sub(r"^(bbox|box|bb)|[^a-z0-9]", "", re.sub(r"[\s_.-]", "", name.lower())) for name in names]
+    # x1 is the second corner after x0, and the first one before x2.
     second_corner = {"x1": "xmax", "y1": "ymax"} if "x0" in plain_names else {}
     roles = [second_corner.get(name) or _COLUMN_NAMES.get(name, name) for name in plain_names]
     listed = shorten(", ".join(names))
@@ -258,6 +265,7 @@ def _named_box_format(head: _Head, places: Sequence[int], *, normalized: bool) -
         if sorted(roles) == sorted(ordered):
             if roles != list(ordered):
                 head.refuse(f"box_columns {listed} are not in the order {', '.join(ordered)}; list them in it")
+            # YOLO has the centre in columns of these names, other tools have the corner.
             if normalized and box_format == "xywh" and plain_names[:2] == ["x", "y"]:
                 head.refuse(f"{remedy}; x and y of fractions may be a corner or the centre")
             return box_format
@@ -272,6 +280,7 @@ def _has_size_of_box(texts: Sequence[str]) -> bool:
         xmin, ymin, xmax, ymax, width, height = map(float, texts)
     except ValueError:
         return False
+    # Some tools count the last pixel, too, so one pixel of difference is allowed.
     return abs(xmax - xmin - width) <= 1 and abs(ymax - ymin - height) <= 1
 
 
@@ -279,6 +288,7 @@ def _count_numbers(cells: Iterable[str]) -> int:
     """Return the most numbers in a cell of a column, such as 4 for "[1, 2, 3, 4]"; 0 if a cell has anything else."""
     most_numbers = 0
     for cell in cells:
+        # A cell may have a whole box: "[1, 2, 3, 4]".
         parts = re.split(r"[\s,;]+", cell.strip("[](){} ")) if cell else []
         try:
             most_numbers = max(most_numbers, len([float(part) for part in parts]))

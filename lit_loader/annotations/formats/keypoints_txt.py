@@ -94,6 +94,7 @@ class LineReader(Reader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Neither fractions nor distances from the lower edge have a first pixel.
         if self.one_based and (self.normalized or self.y_up):
             other = "normalized" if self.normalized else "y_up"
             raise ValueError(f"one_based=True and {other}=True exclude each other: pixels count from one")
@@ -114,6 +115,7 @@ class LineReader(Reader):
         """Pass on the properties that all lines of a file share."""
         rows.normalized = self.normalized
         rows.y_up = self.y_up
+        # All values are declared, so that their ids do not depend on the lines of one set.
         values = sorted(set((self.attribute_values or {}).values()))
         schema = self.given_keypoints() if columns.places.get("points") else None
         rows.declare(keypoints=schema, attributes=dict.fromkeys(columns.attributes, values))
@@ -144,7 +146,7 @@ class LineReader(Reader):
             return
         image = rows.image(path, folder=self.image_dir, line=line, width=width, height=height)
         names = columns.texts("class", fields) or ([] if self.class_name is None else [self.class_name])
-        # A line with nothing but a path is an image without objects.
+        # A line with only a path is an image without objects.
         if names or points or box or columns.attributes:
             rows.object(image, class_name=names[0] if names else _DEFAULT_CLASS, line=line, **arguments)
 
@@ -158,6 +160,7 @@ class LineReader(Reader):
                     raise AnnotationError(f"flag {flag:g} of a point must be one of {listed}; see visibility_values")
             visibility = [columns.visibility[flag] for flag in flags]
             del texts[2::3]
+        # Points without annotation are empty cells in tables.
         if "" in texts:
             points = zip(texts[::2], texts[1::2], visibility or [2] * (len(texts) // 2), strict=True)
             visibility = [v if x and y else 0 for x, y, v in points]
@@ -192,7 +195,7 @@ class KeypointsTxtReader(LineReader):
         separator: Character between columns, or None for blanks. Paths with blanks require a character.
         visibility_values: Visibility (0 absent, 1 hidden, 2 visible) by the flag in ``points_v``, or None if the flags
             are these numbers.
-        comment: Start of lines to skip, or None if there are no comments.
+        comment: Start of lines to skip, or None without comments.
         header: Number of lines to skip at the start; True means one.
     """
 
@@ -224,6 +227,7 @@ class KeypointsTxtReader(LineReader):
             is_comment = self.comment is not None and content.startswith(self.comment)
             if line <= int(self.header) or not content or is_comment:
                 continue
+            # Several blanks are one separator, but two commas have an empty field between them.
             fields = text.split(self.separator)
             fields = fields if self.separator is None else [part.strip() for part in fields]
             self.add(rows, columns, fields, line=line)
@@ -273,6 +277,7 @@ def _parse_columns(
     visibility = {float(flag): int(value) for flag, value in (visibility_values or _VISIBILITY).items()}
     if not set(visibility.values()) <= {0, 1, 2}:
         raise ValueError(f"visibility_values={visibility_values} must mean 0 absent, 1 hidden or 2 visible")
+    # Corners may be in any order in the file, but always form one box.
     corners = [fields[corner][0] for corner in _CORNERS if corner in fields]
     if corners and (len(corners) < 4 or "box" in fields):
         raise ValueError(f"columns={names} must hold all of {_CORNERS}, or 'box', or no box")
@@ -354,9 +359,11 @@ class KeypointsTxtWriter(Writer):
             losses.append(f"{num_empty} images without objects")
         if not columns.places["class"] and len(np.unique(table.labels)) > 1:
             losses.append("classes")
+        # Boxes need no column if the reader derives the same ones from points or images.
         if not columns.places["box"] and not np.array_equal(_default_boxes(table, columns), table.boxes):
             losses.append("boxes")
         elif columns.places["box"]:
+            # Corner, width and float32 do not always restore the other corner.
             read_back = np.stack(_box_corners(self._written_boxes(table).T, self.box_format), axis=1)
             if num_inexact := int((read_back.astype(np.float32) != table.boxes).any(axis=1).sum()):
                 losses.append(f"{num_inexact} exact boxes in box_format={self.box_format!r}")
@@ -390,13 +397,15 @@ class KeypointsTxtWriter(Writer):
         return columns
 
     def _written_boxes(self, table: AnnotationTable) -> npt.NDArray[Any]:
-        """Return the four numbers of each box: corners as float32, other formats as float64, which is exact."""
+        """Return the four numbers of each box: corners as float32, other formats as float64."""
         if self.box_format == "xyxy":
             return table.boxes
+        # float64, because float32 would round the sums and halves.
         low, high = np.split(table.boxes.astype(np.float64), 2, axis=1)
         return np.hstack([low if self.box_format == "xywh" else (low + high) / 2, high - low])
 
     def _lines(self, table: AnnotationTable, columns: Columns) -> Iterator[str]:
+        # Any blank would do; the reader does not tell them apart.
         separator = " " if self.separator is None else self.separator
         prefix = "" if self.image_dir == "." else f"{self.image_dir.rstrip('/')}/"
         boxes = self._written_boxes(table)
@@ -419,6 +428,7 @@ class KeypointsTxtWriter(Writer):
     def _check(self, kind: str, text: str, *, is_first: bool) -> None:
         """Raise ValueError for a text that the reader would split, change or skip."""
         separator = self.separator
+        # The reader would split or strip the text, and restore another one.
         is_split = len(text.split()) != 1 if separator is None else separator in text or text != text.strip()
         subject = f"{kind} {shorten(repr(text))}"
         if is_split or not text or any(mark in text for mark in "\n\r\0"):
@@ -444,6 +454,7 @@ def _default_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.f
 def _attribute_text(table: AnnotationTable, name: str, row: int) -> str:
     attribute = table.attributes[name]
     value_id = int(attribute.ids[row])
+    # The reader would take it for an object without the attribute.
     if value_id >= 0 and attribute.names[value_id] == _NO_VALUE:
         raise ValueError(f"attribute {name!r} has the value '-', which means none in a list")
     return _NO_VALUE if value_id < 0 else attribute.names[value_id]
@@ -460,5 +471,5 @@ def _point_texts(table: AnnotationTable, columns: Columns, row: int) -> list[str
 
 def _number_text(value: np.float32 | float) -> str:
     """Return the shortest text that restores the number; whole numbers have no fraction, zero no sign."""
-    # str() is no option: for a float32 it has an exponent from 1e6 on, but only in newer versions of numpy.
+    # Not str(): for a float32 it has an exponent from 1e6 on, but only in newer versions of numpy.
     return np.format_float_positional(value + 0.0, trim="-")  # -0.0 + 0.0 is 0.0

@@ -128,6 +128,7 @@ class ReadOptions:
         if isinstance(self.class_names, str):
             raise TypeError(f"class_names={self.class_names!r} must be a sequence of names, not a string")
         if self.class_names is not None:
+            # All at once, because each of these would mix up the ids of classes.
             names = tuple(self.class_names)
             if not names or len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
                 raise ValueError(f"class_names={names} must be at least one name, all different, none empty")
@@ -199,6 +200,7 @@ class Reader(ABC):
 
     def given_keypoints(self) -> KeypointSchema | None:
         """Return the schema of an object's points if an option sets it, else None."""
+        # Formats without points have no such option.
         schema = getattr(self, "schema", None)
         return None if schema is None else keypoint_schema(schema)
 
@@ -292,12 +294,14 @@ class Reader(ABC):
         read = partial(_read_chunk, reader=self, root=folder.root, options=options, is_single=is_single)
         num_workers = 0 if is_single else options.num_workers
         progress = options.progress
+        # A set may have a million files.
         names = ", ".join([*inputs.files[:3], *inputs.unit_files[:3]][:3])
         # Listing folders and building the table take time before and after the progress bar.
         with status_spinner(f"Reading {shorten(names)}", progress=progress):
             description = "Reading annotations"
             chunks = iter_chunks(read, units, num_workers=num_workers, progress=progress, description=description)
             # A set without files gives an empty table.
+            # The first chunk takes the others, so a set of one chunk is never copied.
             rows = next(chunks, None) or Rows(folder.root, options.policy, options.class_names)
             for chunk in chunks:
                 rows.join(chunk)
@@ -370,11 +374,13 @@ def _other_format(format: str, folder: Folder, name: str, error: AnnotationError
             if f"'{format}'" not in remedy and re.search(pattern, start):
                 return f"this is {remedy} (as {format!r}: {error.problem})"
         return None
+    # The path is the problem, whatever else is in the folder.
     if isinstance(error, UnsafePathError):
         return None
     # Without the expected file, the folder may have another format.
     parents = (".", name, posixpath.relpath(path, folder.root))
     entries: list[str] = []
+    # The expected file may be missing in the root, in the set, or in a folder that the set names.
     for parent in dict.fromkeys(map(posixpath.normpath, parents)):
         with suppress(AnnotationError):  # the error being explained is more useful
             entries += [*folder.files(parent), *folder.folders(parent)]

@@ -71,6 +71,7 @@ class RetinafaceReader(Reader):
 
 def _face(text: str, *, num_points: int) -> tuple[dict[str, Any], bool]:
     """Return a face as arguments of `Rows.object`, and True if it has a score."""
+    # Box; box and points; box, points and score.
     lengths = (4, 4 + 3 * num_points, 5 + 3 * num_points)
     values = numbers(text.split())
     if len(values) not in lengths:

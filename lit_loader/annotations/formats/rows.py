@@ -65,7 +65,10 @@ _CELLS_PER_VALUE: Final = 64
 
 
 class BoxKind(IntEnum):
-    """Source of an object's box."""
+    """Source of an object's box: the file, or else its present points, its polygons, or the whole image.
+
+    `lit_loader.annotations.formats.rules.point_boxes` gives the box around points.
+    """
 
     GIVEN = 0
     AROUND_POINTS = 1
@@ -191,6 +194,7 @@ class Rows:
         report: Problems so far.
         split: Split that a file names, or None.
         y_up: True if y counts upwards from the lower edge of the image.
+        stamps: Size and time (ns) of each file, concatenated in the order of ``files``; -1 and 0 without a stamp.
         raised: Error raised because the policy says ``"raise"``, or None.
         find_line: Function of an annotation file and an object's position in it that returns the object's line.
             It is called for reported objects only.
@@ -201,8 +205,7 @@ class Rows:
         self.policy = policy
         self.given_classes = given_classes
         self.files: dict[str, int] = {}
-        # Size and time of each file, in the order of `files`.
-        self._stamps: array[int] = array("q")
+        self.stamps: array[int] = array("q")
         self.file = ""
         self.report = ReadReport()
         self.split: str | None = None
@@ -228,13 +231,13 @@ class Rows:
     def file(self, file: str) -> None:
         self._file_name = file
         self._file_number = self.files.setdefault(file, len(self.files))
-        if 2 * self._file_number == len(self._stamps):
-            self._stamps.extend(_NO_STAMP)
+        if 2 * self._file_number == len(self.stamps):
+            self.stamps.extend(_NO_STAMP)
 
     def put_stamp(self, size: int, mtime_ns: int) -> None:
         """Record size and time (ns) of `file`, taken before it was read."""
         position = 2 * self._file_number
-        self._stamps[position : position + 2] = array("q", (size, mtime_ns))
+        self.stamps[position : position + 2] = array("q", (size, mtime_ns))
 
     def read_bytes(self, *, max_bytes: int) -> bytes:
         """Return the content of `file`, and record its stamp.
@@ -248,7 +251,7 @@ class Rows:
 
     def stamps_of(self, files: Sequence[str]) -> list[int] | None:
         """Return size and time (ns) of each file, concatenated, or None if a file has no stamp."""
-        stamps = np.array(self._stamps, dtype=np.int64).reshape(-1, 2)
+        stamps = np.array(self.stamps, dtype=np.int64).reshape(-1, 2)
         # An unknown file gets the entry of "" (number 0), which never has a stamp.
         stamps = stamps[[self.files.get(file, 0) for file in files]]
         return None if (stamps[:, 0] < 0).any() else stamps.reshape(-1).tolist()
@@ -302,6 +305,7 @@ class Rows:
             attributes=tuple((name, tuple(values)) for name, values in attributes.items()),
         )
         self.declared.setdefault(declared, []).append(self._file_number)
+        # Objects of this file need not repeat the names.
         self._point_names = () if keypoints is None else keypoints.names
 
     def image(
@@ -384,9 +388,7 @@ class Rows:
         Args:
             image: Number from `image`.
             class_name: Class of the object.
-            box: xmin, ymin, xmax, ymax in pixels (or fractions), or None for the box around the present points (see
-                `lit_loader.annotations.formats.rules.point_boxes`), without points around the polygons, and without
-                polygons the whole image.
+            box: xmin, ymin, xmax, ymax in pixels (or fractions), or None for a box as in `BoxKind`.
             points: ``(K, 2)``, one row per name, or None if all points are absent.
             visibility: ``(K,)`` 0 absent, 1 hidden, 2 visible, or None if all points are visible.
             point_names: K names, or None for the names that the file declared.
@@ -412,27 +414,19 @@ class Rows:
         layout = -1
         if points is not None:
             layout = self._add_points(self._point_names if point_names is None else point_names, points, visibility)
-        kind = _GIVEN
-        if box is None:
-            box = (0, 0, 0, 0)
-            around_polygons = BoxKind.AROUND_POLYGONS if polygons else BoxKind.WHOLE_IMAGE
-            kind = around_polygons if points is None else BoxKind.AROUND_POINTS
+        kind = _GIVEN if box is not None else _kind_without_box(points, polygons)
+        box = (0, 0, 0, 0) if box is None else box
         if len(box) != 4:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
         if label < 0:
             label = len(self.class_names)
             self.class_names[class_name] = label
         flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
-        position = -1 if index is None else index
-        row = len(self.objects)
-        file = self._file_number
-        self.objects.packed += _PACK.pack(*box, image, label, layout, file, line or 0, position, kind, flags)
-        for polygon in polygons:
-            self.objects.polygon_rows.append(row)
-            self.objects.polygon_lengths.append(len(polygon))
-            self.objects.polygon_values.extend(polygon)
-        if attributes:
-            self.add_attributes(row, attributes)
+        if polygons or attributes:
+            self._add_polygons(len(self.objects), polygons)
+            self.add_attributes(len(self.objects), attributes)
+        numbers = (image, label, layout, self._file_number, line or 0, -1 if index is None else index, kind, flags)
+        self.objects.packed += _PACK.pack(*box, *numbers)
 
     def _object_error(
         self, class_name: str, label: int, attributes: Mapping[str, str], polygons: Sequence[Sequence[float]]
@@ -471,7 +465,7 @@ class Rows:
             path = self.root / self.file
             self.raised = AnnotationError(text + message, path=path, line=line, remedy="correct it", settings=settings)
             raise self.raised
-        detail = {"file": self.file, "line": line, "object_index": index, "message": shorten(message)}
+        detail: dict[str, Any] = {"file": self.file, "line": line, "object_index": index, "message": shorten(message)}
         self.report.add(Problem(kind=kind, action=action, **detail))
 
     def not_read(self, name: str, count: int = 1) -> None:
@@ -490,7 +484,7 @@ class Rows:
         first_object = len(self.objects)
         first_file = len(self.files)
         files = _number_names(self.files, other.files)
-        self._stamps.frombytes(as_array(other._stamps, "2i8")[files >= first_file].tobytes())
+        self.stamps.frombytes(as_array(other.stamps, "2i8")[files >= first_file].tobytes())
         # Records are appended first and then renumbered in place, through a view.
         objects.packed += other.objects.packed
         added = objects.rows()[first_object:]
@@ -502,9 +496,11 @@ class Rows:
         for name in ("points", "visibility", "polygon_lengths", "polygon_values"):
             # These columns have no numbers that refer to other columns.
             getattr(objects, name).extend(getattr(other.objects, name))
+        # These columns hold numbers of objects, which move behind the objects here.
         for name in ("polygon_rows", "attribute_rows"):
             getattr(objects, name).extend(first_object + row for row in getattr(other.objects, name))
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
+        # Short columns are filled up to the first object of ``other``.
         append_column(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
         append_column(objects.areas, first_object, other.objects.areas, missing=math.nan)
         pair_numbers = _number_names(self.attribute_values, other.attribute_values)
@@ -512,6 +508,7 @@ class Rows:
         for declared, file_numbers in other.declared.items():
             self.declared.setdefault(declared, []).extend(files[file_numbers].tolist())
         self.report.merge(other.report)
+        # The first file that names a split wins, as in one process.
         self.split = self.split or other.split
         self.y_up = self.y_up or other.y_up
 
@@ -541,6 +538,7 @@ class Rows:
         Raises:
             AnnotationError: If the table would have too many cells.
         """
+        # A table has a cell for each object and name, even where no object has a value.
         num_objects = len(self.objects)
         if num_names * num_objects > max(_FREE_CELLS, _CELLS_PER_VALUE * num_values):
             raise AnnotationError(
@@ -552,15 +550,23 @@ class Rows:
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
         """Add attribute values, already checked, to the object in a row."""
         numbers = self.attribute_values
+        # Most objects share few pairs, so a pair is stored as a number.
         for pair in attributes.items():
             self.objects.attribute_rows.append(row)
             self.objects.attribute_values.append(numbers.setdefault(pair, len(numbers)))
+
+    def _add_polygons(self, row: int, polygons: Sequence[Sequence[float]]) -> None:
+        for polygon in polygons:
+            self.objects.polygon_rows.append(row)
+            self.objects.polygon_lengths.append(len(polygon))
+            self.objects.polygon_values.extend(polygon)
 
     def _add_points(self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None) -> int:
         """Add the points of the next object, and return the number of their layout."""
         num_points = len(names)
         xy = np.asarray(points, dtype=np.float64)
         flags = np.asarray(np.full(num_points, 2) if visibility is None else visibility, dtype=np.uint8)
+        # A mismatch is a mistake in the reader, not in a file.
         if not names or xy.shape != (num_points, 2) or flags.shape != (num_points,):
             raise ValueError(
                 f"expected points ({num_points}, 2) and visibility ({num_points},) for {num_points} names, at least "
@@ -574,6 +580,7 @@ class Rows:
         return self.layouts.setdefault(names, len(self.layouts))
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:
+        # NaN fails the comparisons.
         if 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0:
             return int(width), int(height)
         # Without any size there is nothing to report: the format may not have sizes.
@@ -581,6 +588,12 @@ class Rows:
             message = f"image size must be two whole numbers >= 1, got {str(width)[:30]} x {str(height)[:30]}"
             self.problem("bad_size", self.policy.bad_size, message, line=line)
         return 0, 0
+
+
+def _kind_without_box(points: npt.ArrayLike | None, polygons: Sequence[Sequence[float]]) -> BoxKind:
+    if points is not None:
+        return BoxKind.AROUND_POINTS
+    return BoxKind.AROUND_POLYGONS if polygons else BoxKind.WHOLE_IMAGE
 
 
 def _unknown_line(file: str, index: int) -> None:

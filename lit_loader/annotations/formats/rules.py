@@ -65,17 +65,14 @@ def build_table(
     """
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
     images = _Images(rows, folder)
-    images.check_turned(num_workers=num_workers, progress=progress)
-    images.read_sizes(num_workers=num_workers, progress=progress)
+    images.check_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     # Checks modify points, visibility and `keep` in place.
     boxes = objects.check()
-    num_objects = len(objects.keep)
-    object_rows = np.flatnonzero(objects.keep)
-    # Stable, so that the objects of an image stay in the order of the files.
-    object_rows = object_rows[np.argsort(objects.images[object_rows], kind="stable")]
+    object_rows = objects.table_rows()
     flags = rows.objects.rows()["flags"][object_rows]
     image_rows = np.flatnonzero(images.keep)
+    # Images without objects count 0 and stay in the table.
     object_counts = np.bincount(objects.images[object_rows], minlength=len(images.keep))[image_rows]
     paths = [images.paths[row] for row in image_rows.tolist()]
     ids = [rows.images.ids[row] for row in image_rows.tolist()]
@@ -94,8 +91,8 @@ def build_table(
         offsets=offsets_of(object_counts),
         boxes=boxes[object_rows],
         labels=objects.labels[object_rows],
-        object_ids=_padded(rows.objects.object_ids, -1, num_objects, object_rows),
-        areas=_padded(rows.objects.areas, np.nan, num_objects, object_rows),
+        object_ids=_padded(rows.objects.object_ids, -1, len(rows.objects), object_rows),
+        areas=_padded(rows.objects.areas, np.nan, len(rows.objects), object_rows),
         masks=None if objects.masks is None else objects.masks.take(object_rows),
         attributes=_attributes(rows, declared.attributes, object_rows),
         split=rows.split if split is None else split,
@@ -125,11 +122,13 @@ def point_boxes(
     present = (visibility > 0)[..., None]
     low = np.where(present, points, np.inf).min(axis=1).astype(np.float64)
     high = np.where(present, points, -np.inf).max(axis=1).astype(np.float64)
+    # Infinite minima would become a box without end.
     is_empty = ~_any(present[..., 0])
     low[is_empty] = 0.0
     high[is_empty] = 0.0
     sides = high - low
     longer = sides.max(axis=1)
+    # A single point has no longer side; the image gives the scale.
     min_sides = _MIN_SIDE_RATIO * np.where(longer > 0, longer, sizes.min(axis=1))
     min_sides = np.where(is_empty, 0.0, np.where(min_sides > 0, min_sides, 1.0))[:, None]
     is_short = sides < min_sides
@@ -166,6 +165,7 @@ class _Images:
     def _resolve(self) -> None:
         """Look up the file of each image row, and unite rows of the same file."""
         file_names = self._rows.images.file_names
+        # Looked up in listings of folders, one per folder, not by one call per image.
         candidates = self._folder.find_images(self._rows.images.paths, map(bool, file_names))
         row_by_path: dict[str, int] = {}
         for number, (file_name, files) in enumerate(zip(file_names, candidates, strict=True)):
@@ -175,6 +175,7 @@ class _Images:
             else:
                 path = self._choose(number, file_name, files)
             self.paths[number] = path
+            # Annotations may name one file with and without its extension.
             first = row_by_path.setdefault(path, number)
             if first != number:
                 self.first_rows[number] = first
@@ -192,6 +193,7 @@ class _Images:
             self._exists[number] = False
             self.stamps[number] = -1
             return path + extension if is_image_name(extension) else path
+        # Candidates come in the order of the known extensions.
         chosen = files[0]
         if len(files) > 1:
             # The annotation's own extension decides between a.jpg and a.png.
@@ -226,7 +228,12 @@ class _Images:
         if action == "drop":
             self.keep[missing] = False
 
-    def check_turned(self, *, num_workers: int | None, progress: bool) -> None:
+    def check_sizes(self, *, num_workers: int | None, progress: bool) -> None:
+        """Check the sizes in the annotations, and read the missing ones."""
+        self._check_turned(num_workers=num_workers, progress=progress)
+        self._read_sizes(num_workers=num_workers, progress=progress)
+
+    def _check_turned(self, *, num_workers: int | None, progress: bool) -> None:
         """Report each image that EXIF turns onto its side while the annotations give its stored size.
 
         NOTE [When a cached table is stale] explains what happens if an image changes later.
@@ -240,6 +247,7 @@ class _Images:
             is_stored_size: _Mask = _all(upright_sizes[:, ::-1] == self.sizes[numbers])
             return numbers[is_turned & is_stored_size]
 
+        # Equal sides look the same either way.
         candidates = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] != self.sizes[:, 1]))
         turned = select_turned(candidates)
         # A stamp must be taken before its file is read, or a change in between is missed. Only few images are turned,
@@ -256,7 +264,7 @@ class _Images:
                 message += "turned image; 'keep' is for data sets with exif_orientation=False"
             self._problem(number, "turned_image", action, message)
 
-    def read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
+    def _read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the size of each image from its header if the annotations do not give it."""
         policy = self._rows.policy
         root = self._folder.root
@@ -269,6 +277,7 @@ class _Images:
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
             self._problem(number, "unreadable_image", policy.unreadable_image, message)
+        # Missing and unreadable images that the policy keeps.
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
@@ -307,6 +316,7 @@ class _Objects:
         self._schema = declared.keypoints
         self._class_names = declared.class_names
         self._files = list(rows.files)
+        # Objects of rows that were united belong to the first of them.
         self.images = images.first_rows[objects["image"]]
         ids = {name: i for i, name in enumerate(declared.class_names)}
         # Label -1, an object that is left out, selects the last entry.
@@ -340,6 +350,12 @@ class _Objects:
                 self._check_points(chunk, self._schema.names)
             boxes[chunk] = self._check_boxes(chunk)
         return boxes
+
+    def table_rows(self) -> npt.NDArray[np.intp]:
+        """Return the rows of the table's objects, grouped by image."""
+        rows = np.flatnonzero(self.keep)
+        # Stable, so that the objects of an image stay in the order of the files.
+        return rows[np.argsort(self.images[rows], kind="stable")]
 
     def keypoint_columns(self, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
         """Return the keypoint columns of some objects, or none if the set has no points."""
@@ -514,6 +530,7 @@ class _Objects:
 
     def _check_boxes(self, chunk: slice) -> npt.NDArray[np.float32]:
         kinds = self._kinds[chunk]
+        # Messages show the box before this check changes it.
         written = self._boxes[chunk]
         sizes = self._sizes[chunk]
 
@@ -529,6 +546,7 @@ class _Objects:
         with np.errstate(over="ignore", invalid="ignore"):
             finite: _Mask = _all(np.isfinite(written.astype(np.float32)))
         self._apply(chunk, "non_finite", ~finite, message("is not finite"))
+        # Infinite numbers would trigger every check that follows.
         boxes = np.where(finite[:, None], written, 0.0)
         low = boxes[:, :2]
         high = boxes[:, 2:]
@@ -597,6 +615,7 @@ def _attributes(
         for column, (name, values) in enumerate(declared)
         for value_id, value in enumerate(values)
     }
+    # Each pair of names is looked up once, not once per object.
     pair_cells = np.array([cells[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
     columns, value_ids = pair_cells[as_array(rows.objects.attribute_values, np.int32)].T
     # One row per attribute, so that each column of the table is contiguous.

@@ -56,6 +56,7 @@ class WiderFaceReader(Reader):
         """Add the images and faces of a list."""
         rows.declare(attributes={name: _FLAGS[name] for name in _FLAGS if name != "invalid"})
         block: list[tuple[int, str]] = []
+        # A block ends where the next path begins, so the count is checked against the lines that follow.
         for line, text in chain(self.lines(rows, unit), [(0, _END)]):
             text = text.strip()
             if block and is_image_name(text):

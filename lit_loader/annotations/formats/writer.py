@@ -94,6 +94,7 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
             ``"places"``, coordinates of absent points; ``"sizes"`` with one side known; ``"files"``, several images
             of one file; ``"flags"``.
     """
+    # Formats write zeros for an absent point.
     absent_points = 0
     if table.keypoints is not None:
         absent_points = int(table.keypoints[table.visibility == 0].any(axis=-1).sum())
@@ -102,6 +103,7 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
         parts = np.diff(table.masks.part_offsets) + np.diff(table.masks.run_offsets)
         # A mask has either polygons or run lengths; objects without a mask have neither.
         num_masks = int(np.count_nonzero(parts))
+    # -1 is a row without an id.
     ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
     counts: dict[str, dict[str, Any]] = {
         "masks": {"masks": num_masks},
@@ -111,6 +113,7 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
         "files": {"images that have the same file as another": len(table) - len(set(table.image_paths))},
         "flags": {f"{flag} objects": getattr(table, flag).sum() for flag in _FLAGS},
     }
+    # Areas belong to ids in formats that have no place for numbers at all.
     counts["numbers"] = dict(counts["ids"])
     if table.areas is not None:
         counts["numbers"]["areas of objects"] = np.isfinite(table.areas).sum()

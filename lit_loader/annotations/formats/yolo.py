@@ -106,7 +106,7 @@ class YoloReader(Reader):
     ultralytics, a point of two numbers is absent if one is negative and visible otherwise, also at 0 0.
 
     A row of points can have as many numbers as a polygon, so the data set must declare its kind: by ``kpt_shape`` in
-    its data file, or by ``task`` or ``schema``. A data.yaml without ``kpt_shape`` declares that there are no points.
+    its data file, or by ``task`` or ``schema``. A data.yaml without ``kpt_shape`` declares no points.
 
     Args:
         data_file: YAML file or darknet's ``.data``, relative to the root. None takes data.yaml, data.yml, dataset.yaml
@@ -142,16 +142,18 @@ class YoloReader(Reader):
         """Return the label files of a split's images.
 
         Raises:
-            AnnotationError: If there is no such split, it has no image, or the data file contradicts itself.
+            AnnotationError: If the split does not exist or has no image, or the data file contradicts itself.
             UnsafePathError: If a path in a file leads out of the root.
         """
         file = self.data_file or next(filter(folder.is_file, _DATA_FILES), "")
         data = _DataFile(folder, file, _read_data_file(folder, file) if file else {})
         sources, split = self._sources(data, name)
         find_labels = partial(_label_paths, image_dir=self.image_dir, label_dir=self.label_dir)
+        # Names of classes may be next to the labels.
         label_folders = [posixpath.dirname(find_labels(f"{source}/x")[0]) for source in sources]
         row_format = self._row_format(data, [".", *label_folders])
         units: list[_Unit] = []
+        # A dict keeps the order of the list, and finds duplicates.
         images: dict[str, None] = {}
         for source in sources:
             for line, path in data.images(source):
@@ -169,6 +171,7 @@ class YoloReader(Reader):
         folders = dict.fromkeys(path for path in (*sources, *label_folders) if folder.is_folder(path))
         if not units and folders:
             raise AnnotationError(f"found no image in {', '.join(folders)}", path=folder.root)
+        # Everything that the set uses; other files in its folders are reported, because they may be misplaced.
         files_read = {*images, *labels, *sources, file, row_format.file}
         for path in dict.fromkeys(path for top in folders for path in folder.below(top)):
             base, ending = posixpath.splitext(posixpath.basename(path))
@@ -193,11 +196,12 @@ class YoloReader(Reader):
         rows.file = unit.source
         kind, message = unit.problem
         if kind:
-            # Kinds without an action in the policy only say what the set has and the table has not.
+            # Kinds outside the policy are only counted.
             action = getattr(rows.policy, kind, "not read")
             rows.problem(kind, action, message, line=unit.line)
             if action != "empty":
                 return
+        # A label file that cannot be read drops its image, so it is read before the image is added.
         rows.file = unit.label or unit.source
         lines = list(read_lines(rows.root, unit.label)) if unit.label else []
         rows.file = unit.source
@@ -216,6 +220,7 @@ class YoloReader(Reader):
 
     def _sources(self, data: _DataFile, name: str) -> tuple[list[str], str | None]:
         """Return the folders and lists of images that a name means, and the split."""
+        # Roboflow names the folder valid and the key val.
         for key in (name, _SPLITS.get(name, "")):
             if key not in _READ_KEYS and (entry := data.entries.get(key)):
                 paths = entry if isinstance(entry, list) else [entry]
@@ -241,6 +246,7 @@ class YoloReader(Reader):
         point_size = 0  # unknown
         if self.task not in ("detect", "segment") and "kpt_shape" in data.entries:
             try:
+                # Points of the data file count only if the rows may have points.
                 schema, point_size = _read_schema(data.entries, schema)
             except (TypeError, ValueError) as error:
                 raise data.error(f"its points contradict each other: {shorten(str(error))}") from None
@@ -264,9 +270,10 @@ class YoloReader(Reader):
             candidates = (posixpath.normpath(f"{top}/{file}") for top in folders for file in _CLASS_FILES)
             class_file = next(filter(data.exists, candidates), "")
         if class_file:
-            # Empty lines at the end are no classes; within the list they are refused below.
+            # Empty lines at the end are skipped; within the list they are refused below.
             entry = "\n".join(text.strip() for _, text in read_lines(data.folder.root, class_file)).rstrip().split("\n")
         elif isinstance(entry, dict):
+            # ultralytics writes ids with names. A missing id gives an empty name, which is refused below.
             entry = [entry.get(str(number), "") for number in range(len(entry))]
         names = tuple(entry or ())
         if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
@@ -322,6 +329,7 @@ class _DataFile:
 def _label_paths(image: str, image_dir: str = "images", label_dir: str = "labels") -> list[str]:
     """Return the possible label files of an image; see NOTE [Where the files of a set are]."""
     stem = posixpath.splitext(image)[0]
+    # The leading slash lets a folder match that is the first of the path.
     parent, separator, name = f"/{stem}".rpartition(f"/{image_dir}/")
     return [f"{parent}/{label_dir}/{name}.txt"[1:], f"{stem}.txt"] if separator else [f"{stem}.txt"]
 
@@ -335,6 +343,7 @@ def _read_data_file(folder: Folder, file: str) -> dict[str, Any]:
     """
     if file.endswith(".data"):
         lines = read_lines(folder.root, file)
+        # darknet knows neither quotes nor lists.
         pairs = (text.partition("#")[0].partition("=") for _, text in lines)
         return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
     try:
@@ -414,6 +423,7 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     num_points, point_size = (int(number) for number in entries["kpt_shape"])
     entry = entries.get("kpt_names", [])
     name_lists = list(entry.values()) if isinstance(entry, dict) else [entry] if entry else []
+    # Without kpt_names any number of points is right.
     names: Any = name_lists[0] if name_lists else range(num_points) if schema is None else schema.names
     if not 0 < num_points <= MAX_POINTS or point_size not in (2, 3) or len(names) != num_points:
         raise ValueError(f"kpt_shape=[{num_points}, {point_size}] with {len(names)} names; [points, 2 or 3] expected")
@@ -422,6 +432,7 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     if any(class_names != names for class_names in name_lists):
         raise ValueError("classes have points of other names; pass `schema`")
     flips = [int(index) for index in entries.get("flip_idx", range(num_points))]
+    # Mirroring twice must give each point its own position again.
     if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(range(num_points)):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {num_points} points")
     pair: Any = entries.get("normalization_pair")
@@ -439,10 +450,10 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
 class YoloWriter(Writer):
     """Writes a table as YOLO: ``NAME.txt`` lists the images, ``data.yaml`` names lists, classes and points.
 
-    The label file of ``images/a.jpg`` is ``labels/a.txt``; that of an image outside any folder ``images`` is next to
-    the image. Each split is added to the same data.yaml. Images are not copied. Numbers have 6 decimals if these
-    restore the pixel in float32, and more otherwise; points and polygons are always restored exactly, and boxes whose
-    centre and size do not restore their corners are counted as losses.
+    The label file of ``images/a.jpg`` is ``labels/a.txt``; without a folder ``images`` it is next to the image. Each
+    split is added to the same data.yaml. Images are not copied. Numbers have 6 decimals if these restore the pixel in
+    float32, and more otherwise; points and polygons are always restored exactly, and boxes whose centre and size do not
+    restore their corners are counted as losses.
 
     For ``task="segment"``, several polygons of an object become one, joined by lines that enclose no area, and an
     object without a polygon gets the corners of its box, since ultralytics would read a box there as two points.
@@ -518,6 +529,7 @@ def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict
     image = table.image_of_object()
     sizes = np.stack([table.widths, table.heights], axis=1)[image].astype(np.float64)
     if not sizes.all():
+        # Not a loss: without a size no number can be written.
         path = table.image_paths[int(image[(sizes == 0).any(axis=1)][0])]
         raise ValueError(f"the size of image {path!r} is unknown, and coordinates are fractions of it")
     if task == "segment":
@@ -528,6 +540,7 @@ def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict
     losses = {"boxes exactly": int((_decode_boxes(boxes, sizes) != table.boxes).any(axis=1).sum())}
     if task == "detect" or table.keypoints is None or table.visibility is None:
         return list(boxes), losses
+    # The format has no place for absent points; places that they have are counted as lost.
     points = np.where(table.visibility[..., None] > 0, table.keypoints, np.float32(0))
     encoded = _encode_points(points.reshape(-1, 2), np.repeat(sizes, points.shape[1], axis=0))
     points = np.dstack([encoded.reshape(points.shape), table.visibility])
@@ -580,6 +593,7 @@ def _round_exactly(
 ) -> _Floats:
     """Round each row to the fewest decimals from which ``decode`` restores the pixels."""
     shortest = values + 0.0
+    # From fine to coarse, so the shortest exact one remains.
     for decimals in (12, 9, 6):
         rounded = np.round(values, decimals) + 0.0  # turns -0.0 into 0.0
         is_exact = (decode(rounded) == pixels).all(axis=1)
@@ -594,6 +608,7 @@ def _write_labels(
         rows = [row for i in images for row in range(int(table.offsets[i]), int(table.offsets[i + 1]))]
         number_rows = ([int(table.labels[row]), *values[row].reshape(-1).tolist()] for row in rows)
         lines = (" ".join(repr(number).removesuffix(".0") for number in numbers) for numbers in number_rows)
+        # Not atomic, but lists and data.yaml are written last, so an interrupted set has no split.
         (root / label).parent.mkdir(parents=True, exist_ok=True)
         (root / label).write_text("".join(f"{line}\n" for line in lines))
 
@@ -607,6 +622,7 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
     entries: dict[str, Any] = {"names": dict(enumerate(table.class_names))}
     if has_points:
         entries["kpt_shape"] = [len(table.keypoint_names), 3]
+        # ultralytics expects the names for every class, although all classes share them here.
         entries["kpt_names"] = {i: list(table.keypoint_names) for i in range(table.num_classes)}
         if table.flip_pairs:  # without pairs, ultralytics does not mirror
             pairs = dict(table.flip_pairs) | {j: i for i, j in table.flip_pairs}
@@ -628,6 +644,7 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
     path = root / "data.yaml"
     existing = _read_data_file(Folder(root), "data.yaml") if path.exists() else {}
     splits = {key: f"{key}.txt" for key in (*existing, name) if key not in read_back}
+    # A file with other keys is written by hand, and would lose them.
     if existing and existing | {name: splits[name]} != splits | read_back:
         problem = "was not written by lit_loader, or has other classes or points"
         raise ValueError(f"{path} {problem}; write into another folder")

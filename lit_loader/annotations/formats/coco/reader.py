@@ -47,6 +47,7 @@ SURROGATE: Final = re.compile("[\ud800-\udfff]")
 
 CocoId = int | str
 _LISTS: Final = ("images", "annotations", "categories")
+# The longest path that Linux opens.
 _MAX_PATH_CHARS: Final = 4_096
 _MAX_AREA: Final = 1e38  # areas are stored as float32
 _FLAGS: Final = {
@@ -112,6 +113,7 @@ class CocoReader(Reader):
         rows.find_line = lambda _, i: lines()["annotations"][i] if i >= 0 else lines()["images"][-1 - i]
         file = _File(rows, self, lines)
         read_entries(rows.root, unit, file.take)
+        # Any JSON object parses; one without any of the lists is a file of another format.
         if file.seen.isdisjoint(_LISTS):
             message = f"expected a COCO file with the keys {', '.join(_LISTS)}, got {sorted(file.seen)[:10]}"
             raise AnnotationError(shorten(message), path=rows.root / rows.file)
@@ -139,6 +141,7 @@ class _File:
         self._lines = lines
         self._first = len(rows.objects)
         self._images: dict[CocoId, int] = {}
+        # Images of this file only: an image that two files share is not reported.
         self._image_rows: set[int] = set()
         self._categories: dict[CocoId, tuple[str, KeypointSchema | None]] = {}  # None: the points have no names
         self._attributes: dict[str, tuple[str, ...]] = {}
@@ -154,6 +157,7 @@ class _File:
         Raises:
             AnnotationError: If a problem occurs whose policy is ``"raise"``.
         """
+        # The first pass has read all other keys.
         if self.is_second_pass and key != "annotations":
             return
         self.seen.add(key)
@@ -162,6 +166,7 @@ class _File:
                 if isinstance(entry, RepeatedKey):
                     self._rows.malformed(f"{key}: {_not_object_message(entry)}")
             entries = [entry for entry in entries if not isinstance(entry, RepeatedKey)]
+        # A value that is not a list has a negative start.
         if key in _LISTS and start < 0:
             raise AnnotationError(f"{key} must be a list", path=self._rows.root / self._rows.file)
         if key == "annotations":
@@ -173,6 +178,7 @@ class _File:
             self._add_records(key, self._add_image if is_image else self._add_category, start, entries)
             self._note_unread("an image" if is_image else "a category", entries)
         elif key == "info" and entries and isinstance(entries[0], dict):
+            # A split that is not a name belongs to another program, and is counted as unread.
             with suppress(ValueError):
                 self._rows.split = checked_name(entries[0].get("split"), "split")
                 del entries[0]["split"]  # read, so not counted as unread below
@@ -180,6 +186,7 @@ class _File:
         elif key == "attributes" and start >= 0:
             for entry in entries:
                 self._add_attribute(entry)
+        # Empty values have nothing to lose.
         elif any(entries):
             self._rows.not_read(shorten(key), len(entries))
 
@@ -195,6 +202,7 @@ class _File:
         self._categories = {category_id: self._categories[category_id] for category_id in ids}
         schema = (self._options.given_keypoints() or self._keypoints()) if self._options.keypoints else None
         names = tuple(dict.fromkeys(name for name, _ in self._categories.values()))
+        # Ids are stored only if each class has exactly one number, so that they can be written back.
         class_ids = tuple(category_id for category_id in ids if isinstance(category_id, int))
         if not len(class_ids) == len(ids) == len(names):
             rows.not_read("ids of categories, since one is text or two have the same name", len(ids))
@@ -217,6 +225,7 @@ class _File:
         """Replace the kind that each row's label holds by its class and point layout."""
         rows = self._rows
         objects = rows.objects.rows()[self._first :]
+        # The last row is for label -1, an object that is left out.
         label_and_layout = np.full((len(self._kinds) + 1, 2), -1)
         errors: dict[int, tuple[str, str]] = {}
         for kind, (category_id, count) in enumerate(self._kinds):
@@ -225,6 +234,7 @@ class _File:
                 errors[kind] = "unknown_class", message
                 continue
             name, category_schema = self._categories[category_id]
+            # Names of the category itself come first; `schema` names the points of the other categories by position.
             points = (category_schema or schema).names if schema is not None and count else ()
             if points and count != len(points):
                 message = f"expected {len(points)} points for {name!r}, got {count}; pass `schema` for other points"
@@ -266,6 +276,7 @@ class _File:
         schemas = [schema for _, schema in self._categories.values() if schema is not None]
         if schemas:
             return unite_keypoints(schemas)
+        # The bound keeps one annotation from declaring millions of points.
         num_points = max((count for _, count in self._kinds if count <= MAX_POINTS), default=0)
         return KeypointSchema(names=tuple(f"{i:02d}" for i in range(num_points))) if num_points else None
 
@@ -290,6 +301,7 @@ class _File:
             height=_pixels(record.get("height")),
             source_id=image_id if isinstance(image_id, int) else None,
         )
+        # Two entries may spell one path differently.
         if row in self._image_rows:
             message = f"{shorten(repr(file_name))} is also the file of an earlier image; they become one image"
             self._rows.problem("same_file", "unite", message, line=-1 - position)
@@ -326,6 +338,7 @@ class _File:
             if len(records) == 1:
                 self._rows.malformed(str(error), index=start)
                 return
+            # Halving ends at a single record, so the message describes exactly that one.
             half = len(records) // 2
             self._add_annotations(start, records[:half])
             self._add_annotations(start + half, records[half:])
@@ -452,7 +465,7 @@ class _Batch:
         self.odd_flags += odd_flags
 
     def _choose_boxes(self, boxless: list[int], options: CocoReader) -> None:
-        """Decide where the boxes of some annotations come from."""
+        """Set the source of each missing box."""
         ends = np.cumsum(self.point_counts)
         rows_with_polygons = {row for row, parts, _, _ in self.masks if parts}
         for row in boxless:
@@ -480,6 +493,7 @@ def checked_name(value: Any, subject: str) -> str:
         raise ValueError(f"{subject} is {shorten(repr(value))}, not text")
     if not 0 < len(value) <= MAX_NAME_CHARS:
         raise ValueError(f"{subject} has {len(value)} characters; expected 1 to {MAX_NAME_CHARS}")
+    # JSON may escape half of a surrogate pair, which no file can store as UTF-8.
     if SURROGATE.search(value):
         raise ValueError(f"{subject} is {shorten(repr(value))}, which is not Unicode text")
     return value
@@ -494,6 +508,7 @@ def _not_object_message(entry: Any) -> str:
 def _id(value: Any, subject: str) -> CocoId:
     if isinstance(value, str):
         return checked_name(value, subject)
+    # `bool` is a subclass of `int`. pandas writes integer columns with missing values as floats, so 7.0 is id 7.
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         raise ValueError(f"{subject} is {shorten(repr(value))}; expected a whole number or text")
     number = int(value)
@@ -503,6 +518,7 @@ def _id(value: Any, subject: str) -> CocoId:
 
 
 def _ids(values: list[Any], subject: str) -> list[CocoId]:
+    # One pass in C for the usual case, instead of a call per record.
     return values if set(map(type, values)) == {int} else [_id(value, subject) for value in values]
 
 
@@ -518,6 +534,7 @@ def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema
     flip_pairs = record.get("flip_pairs")
     normalization_pair = record.get("normalization_pair")
     if flip_pairs is None and normalization_pair is None:
+        # The same names as in a known schema have its flip pairs, which words alone may not show.
         matches = [schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names]
         # Numbered points fit any schema of that length, so their flip pairs are unknown.
         return matches[0] if matches and names[0] != "00" else mirrored_by_name(names)
@@ -537,6 +554,7 @@ def _boxes(values: list[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.b
     if not all(values):
         has_box = np.array([value is not None and value != [] for value in values])
         values = [value if has else [0] * 4 for value, has in zip(values, has_box.tolist(), strict=True)]
+    # Sets of types and lengths are built in C; a loop over the boxes would take longer than parsing them.
     are_boxes = set(map(type, values)) == {list} and set(map(len, values)) == {4}
     numbers = list(chain.from_iterable(values)) if are_boxes else [None]
     if not _are_numbers(numbers):
@@ -554,6 +572,7 @@ def _points(values: list[Any]) -> tuple[list[int], npt.NDArray[np.float64]]:
     if not _are_numbers(flat) or any(len(numbers) % 3 for numbers in lists):
         raise ValueError("keypoints must be numbers, three for each point: x, y, v")
     points = np.array(flat, dtype=np.float64).reshape(-1, 3)
+    # A fraction or 3 is most likely a score of another program; taken as a flag it would mark points visible.
     invalid = ~np.isin(points[:, 2], (0, 1, 2))
     if invalid.any():
         v = points[invalid, 2][0]
@@ -574,6 +593,7 @@ def _box_around(values: Any) -> list[float] | None:
 def _areas(values: list[Any]) -> npt.NDArray[np.float64]:
     if not _are_numbers(values):
         values = [value if _are_numbers([value]) else math.nan for value in values]
+    # NaN fails both comparisons and stays NaN.
     areas = np.array(values, dtype=np.float64)
     return np.where((areas >= 0) & (areas < _MAX_AREA), areas, math.nan)
 
@@ -584,6 +604,7 @@ def _mask(value: Any) -> tuple[list[list[Any]], RunLengths | None, list[int]]:
         return [], _run_lengths(value), []
     if not isinstance(value, list) or set(map(type, value)) != {list}:
         raise ValueError(f"expected segmentation as polygons or run lengths, got {shorten(repr(value))}")
+    # Fewer than three points have no area; the other polygons of the object are used.
     invalid_lengths = [len(part) for part in value if len(part) < 6 or len(part) % 2]
     if invalid_lengths:
         value = [part for part in value if len(part) >= 6 and len(part) % 2 == 0]
@@ -595,6 +616,7 @@ def _polygons(parts: list[list[Any]]) -> npt.NDArray[np.float64]:
     numbers = list(chain.from_iterable(parts))
     if not _are_numbers(numbers):
         raise ValueError(f"expected a polygon as x, y, x, y, ..., got {shorten(repr(parts[0]))}")
+    # NaN would pass the check below, but the JSON parser has refused it.
     values = np.array(numbers, dtype=np.float64)
     if np.abs(values).max(initial=0) >= MAX_COORDINATE:
         raise ValueError(f"a coordinate of a polygon is beyond {MAX_COORDINATE:g}")
@@ -627,6 +649,7 @@ def _run_lengths(value: Mapping[str, Any]) -> RunLengths:
         runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts)
         pixels = size[0] * size[1]
         are_integers = runs.dtype.kind == "i" and runs.ndim == 1 and pixels <= MAX_MASK_PIXELS
+        # The bounds come first: huge counts could overflow to the correct sum.
         if not are_integers or ((runs < 0) | (runs > pixels)).any() or int(runs.sum()) != pixels:
             raise ValueError(f"expected whole numbers that add up to the {pixels} pixels of {size}")
     except (OverflowError, TypeError, ValueError) as error:
