@@ -62,26 +62,20 @@ def schemas(draw) -> KeypointSchema:
 
 @st.composite
 def tables(draw, *, exact: bool = False) -> AnnotationTable:
-    """Draw a table; under ``exact`` its boxes are whole quarters, so that sums of them are exact."""
+    """Draw a table; under ``exact`` its boxes are multiples of a quarter, so that their sums are exact."""
     counts = draw(st.lists(st.integers(0, 3), min_size=1, max_size=4))
     total = sum(counts)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
     class_names = draw(st.lists(NAMES, min_size=1, max_size=4, unique=True))
-    corners = np.array([draw(st.tuples(*[COORDINATE] * 4)) for _ in range(total)], dtype=np.float32).reshape(-1, 4)
+    corners = np.array([draw(st.tuples(*[COORDINATE] * 4)) for _ in range(total)], dtype=np.float32).reshape(-1, 2, 2)
     corners = np.round(corners * 4) / 4 + np.float32(0) if exact else corners
-    boxes = np.hstack([np.minimum(corners[:, :2], corners[:, 2:]), np.maximum(corners[:, :2], corners[:, 2:])])
-    parts = {}
+    columns = {name: rng.random(total) < 0.5 for name in ("difficult", "truncated", "occluded", "crowd")}
     schema = draw(st.none() | schemas() | st.sampled_from([*KEYPOINT_SCHEMAS.values()]))
     if schema is not None:
         visibility = rng.integers(0, 3, (total, len(schema.names))).astype(np.uint8)
         points = rng.normal(50, 40, (total, len(schema.names), 2)).astype(np.float32)
-        parts = {
-            "keypoints": np.where(visibility[..., None] > 0, points, np.float32(0)),
-            "visibility": visibility,
-            "keypoint_names": schema.names,
-            "flip_pairs": schema.flip_pairs,
-            "normalization_pair": schema.normalization_pair,
-        }
+        columns |= {"keypoints": np.where(visibility[..., None] > 0, points, np.float32(0)), "visibility": visibility}
+        columns |= schema.columns()
     attributes = {}
     for name in draw(st.lists(NAMES, max_size=3, unique=True)):
         values = tuple(draw(st.lists(NAMES, min_size=1, max_size=3, unique=True)))
@@ -94,10 +88,9 @@ def tables(draw, *, exact: bool = False) -> AnnotationTable:
         widths=rng.integers(1, 999, len(counts)),
         heights=rng.integers(1, 999, len(counts)),
         offsets=np.cumsum([0, *counts]),
-        boxes=boxes,
+        boxes=np.sort(corners, axis=1).reshape(-1, 4),
         labels=rng.integers(0, len(class_names), total),
         attributes=attributes,
         split=draw(st.sampled_from([None, "train"])),
-        **{name: rng.random(total) < 0.5 for name in ("difficult", "truncated", "occluded", "crowd")},
-        **parts,
+        **columns,
     )

@@ -39,7 +39,10 @@ class CocoSet:
             parts.append(f'"{key}": [\n{lines}]')
         (self.root / "a.json").write_text("{" + ",".join(parts) + "}")
 
-    def read(self, **options):
+    def read(self, *, rewrite=True, **options):
+        """Read the file, written anew unless ``rewrite`` is False."""
+        if rewrite:
+            self.write()
         policy = {name: options.pop(name) for name in list(options) if name in ReadPolicy.__dataclass_fields__}
         options = {"use_cache": False, "image_dir": "img", "policy": policy} | options
         return read_annotations("coco", self.root, "a.json", **options)

@@ -42,7 +42,7 @@ class Columns:
         count: Number of fields.
         rule: Explanation of that number, for the error on a line with another number of fields.
         places: Positions of the fields of ``path``, ``class``, ``points``, ``box`` (four numbers) and ``size`` (width
-            and height of the image); only ``path`` must be there.
+            and height of the image); all but ``path`` may be empty.
         attributes: Position of each attribute.
         visibility: Meaning of each point's third field, or None if points have two fields.
         box_format: Meaning of the box's four numbers, unless an option states it.
@@ -54,10 +54,6 @@ class Columns:
     attributes: Mapping[str, int]
     visibility: Mapping[float, int] | None = None
     box_format: BoxFormat = "xyxy"
-
-    def texts(self, role: str, fields: Sequence[str]) -> list[str]:
-        """Return the fields of a role; none if no column has it."""
-        return [fields[place] for place in self.places.get(role, ())]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,7 +113,7 @@ class LineReader(Reader):
         rows.y_up = self.y_up
         # All values are declared, so that their ids do not depend on the lines of one set.
         values = sorted(set((self.attribute_values or {}).values()))
-        schema = self.given_keypoints() if columns.places.get("points") else None
+        schema = self.given_keypoints() if columns.places["points"] else None
         rows.declare(keypoints=schema, attributes=dict.fromkeys(columns.attributes, values))
 
     def add(self, rows: Rows, columns: Columns, fields: Sequence[str], *, line: int) -> None:
@@ -128,27 +124,33 @@ class LineReader(Reader):
             UnsafePathError: If its path leads out of the root.
         """
         arguments: dict[str, Any] = {"box": None}
+        places = columns.places
+        size = [0.0, 0.0]
         try:
             if len(fields) != columns.count:
                 raise AnnotationError(f"{len(fields)} fields; {columns.rule}")
-            (path,) = columns.texts("path", fields)
+            path = fields[places["path"][0]]
             if not path:
                 raise AnnotationError("the path of the image is empty")
-            if box := columns.texts("box", fields):
-                corners = _box_corners(numbers(box), self.box_format or columns.box_format)
+            if places["box"]:
+                box = numbers([fields[place] for place in places["box"]])
+                corners = _box_corners(box, self.box_format or columns.box_format)
                 arguments["box"] = [corner - 1 for corner in corners] if self.one_based else corners
-            if points := columns.texts("points", fields):
-                arguments["points"], arguments["visibility"] = self._points(columns, points)
+            if places["points"]:
+                texts = [fields[place] for place in places["points"]]
+                arguments["points"], arguments["visibility"] = self._points(columns, texts)
             arguments["attributes"] = self._attributes(columns, fields)
-            width, height = numbers(columns.texts("size", fields)) or (0, 0)
+            if places["size"]:
+                size = numbers([fields[place] for place in places["size"]])
         except AnnotationError as error:
             rows.malformed(error.message, line=line)
             return
-        image = rows.image(path, folder=self.image_dir, line=line, width=width, height=height)
-        names = columns.texts("class", fields) or ([] if self.class_name is None else [self.class_name])
+        image = rows.image(path, folder=self.image_dir, line=line, width=size[0], height=size[1])
+        class_name = fields[places["class"][0]] if places["class"] else self.class_name
         # A line with only a path is an image without objects.
-        if names or points or box or columns.attributes:
-            rows.object(image, class_name=names[0] if names else _DEFAULT_CLASS, line=line, **arguments)
+        if class_name is not None or places["points"] or places["box"] or columns.attributes:
+            name = _DEFAULT_CLASS if class_name is None else class_name
+            rows.object(image, class_name=name, line=line, **arguments)
 
     def _points(self, columns: Columns, texts: list[str]) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
         visibility: list[int] | None = None
@@ -289,6 +291,7 @@ def _parse_columns(
             "class": fields.get("class", ()),
             "points": points[0] if points else (),
             "box": fields.get("box", corners),
+            "size": (),
         },
         attributes={name.removeprefix(_ATTRIBUTE): field[0] for name, field in fields.items() if ":" in name},
         visibility=visibility if "points_v" in fields else None,

@@ -411,19 +411,17 @@ class Rows:
         if has_unchecked and (error := self._object_error(class_name, label, attributes, polygons)):
             self.malformed(error, line=line, index=index)
             return
-        layout = -1
-        if points is not None:
-            layout = self._add_points(self._point_names if point_names is None else point_names, points, visibility)
+        layout = -1 if points is None else self._add_points(point_names, points, visibility)
         kind = _GIVEN if box is not None else _kind_without_box(points, polygons)
         box = (0, 0, 0, 0) if box is None else box
         if len(box) != 4:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
         if label < 0:
-            label = len(self.class_names)
-            self.class_names[class_name] = label
+            label = self.class_names.setdefault(class_name, len(self.class_names))
         flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
-        if polygons or attributes:
+        if polygons:
             self._add_polygons(len(self.objects), polygons)
+        if attributes:
             self.add_attributes(len(self.objects), attributes)
         numbers = (image, label, layout, self._file_number, line or 0, -1 if index is None else index, kind, flags)
         self.objects.packed += _PACK.pack(*box, *numbers)
@@ -541,11 +539,10 @@ class Rows:
         # A table has a cell for each object and name, even where no object has a value.
         num_objects = len(self.objects)
         if num_names * num_objects > max(_FREE_CELLS, _CELLS_PER_VALUE * num_values):
-            raise AnnotationError(
-                f"{kind}: {num_names} names for {num_objects} objects with only {num_values} values would make a "
-                f"table far larger than its files; correct the names, or pass {kind}=False",
-                path=self.root / self.file,
-            )
+            cells = f"{kind}: {num_names} names for {num_objects} objects with only {num_values} values"
+            problem = f"{cells} would make a table far larger than its files"
+            remedy = f"correct the names, or pass {kind}=False"
+            raise AnnotationError(problem, path=self.root / self.file, remedy=remedy)
 
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
         """Add attribute values, already checked, to the object in a row."""
@@ -561,17 +558,18 @@ class Rows:
             self.objects.polygon_lengths.append(len(polygon))
             self.objects.polygon_values.extend(polygon)
 
-    def _add_points(self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None) -> int:
+    def _add_points(
+        self, names: tuple[str, ...] | None, points: npt.ArrayLike, visibility: npt.ArrayLike | None
+    ) -> int:
         """Add the points of the next object, and return the number of their layout."""
+        names = self._point_names if names is None else names
         num_points = len(names)
         xy = np.asarray(points, dtype=np.float64)
         flags = np.asarray(np.full(num_points, 2) if visibility is None else visibility, dtype=np.uint8)
         # A mismatch is a mistake in the reader, not in a file.
         if not names or xy.shape != (num_points, 2) or flags.shape != (num_points,):
-            raise ValueError(
-                f"expected points ({num_points}, 2) and visibility ({num_points},) for {num_points} names, at least "
-                f"one, got points {xy.shape} and visibility {flags.shape}"
-            )
+            expected = f"points ({num_points}, 2) and visibility ({num_points},) for {num_points} names, at least one"
+            raise ValueError(f"expected {expected}, got points {xy.shape} and visibility {flags.shape}")
         # A coordinate beyond float32 becomes infinite here; the policy's invalid_keypoint decides on it later.
         with np.errstate(over="ignore"):
             self.objects.points.frombytes(xy.astype(self.objects.points.typecode).tobytes())

@@ -282,11 +282,9 @@ class _Images:
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
             path = shorten(self.paths[int(unknown[0])])
-            raise AnnotationError(
-                f"coordinates {kind} of the image, and the size of {path!r} is unknown; "
-                "choose 'drop' or 'raise' for missing_image and unreadable_image",
-                path=root,
-            )
+            problem = f"coordinates {kind} of the image, and the size of {path!r} is unknown"
+            remedy = "choose 'drop' or 'raise' for missing_image and unreadable_image"
+            raise AnnotationError(problem, path=root, remedy=remedy)
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
         rows = self._rows

@@ -96,16 +96,11 @@ def test_a_number_without_a_class_is_an_unknown_class(listed, label):
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("", "has no class names"),
-        ("a\nb\na\n", r"classes\.txt:3: 'a' is a duplicate"),
-        ("x" * 300, "has more than 256"),
-    ],
+    ("text", "words"), [("", "has no class names"), ("a\nb\na\n", ":3: .a. is a dup"), ("x" * 300, "more than 256")]
 )
 def test_invalid_class_file_is_refused_with_line(listed, text, words):
     (listed.root / "classes.txt").write_text(text)
-    with pytest.raises(AnnotationError, match=words):
+    with pytest.raises(AnnotationError, match=rf"classes\.txt.*{words}"):
         listed("a.jpg 0\n", class_file="classes.txt", numbered=True)
 
 
@@ -233,7 +228,6 @@ def test_unknown_label_columns_are_refused(listed):
         ({"label_columns": [0]}, "all different"),
         ({"label_columns": [1, 1]}, "all different"),
         ({"separator": ""}, "separator=''"),
-        ({"separator": "\n"}, "separator="),
         ({"class_names": []}, "at least one"),
     ],
 )

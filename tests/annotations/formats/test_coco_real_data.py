@@ -38,13 +38,6 @@ def test_mmpose_samples_have_the_points_of_their_readme(shared_data, tmp_path, n
     assert_same_table(read(tmp_path, "a.json", policy={"missing_image": "keep"}), table)
 
 
-def test_a_file_with_centre_and_scale_gets_boxes_from_its_points(shared_data):
-    table = read(shared_data / "mmpose_samples/300vw", "anno_300vw.json", schema="face_68")
-    np.testing.assert_array_equal(table.boxes[:, :2], table.keypoints.min(axis=1))
-    np.testing.assert_array_equal(table.boxes[:, 2:], table.keypoints.max(axis=1))
-    assert table.normalization_pair == (36, 45)
-
-
 def test_coco_small_counts_equal_its_readme(shared_data):
     table = read(shared_data / "coco_small", "annotations.json", image_dir="images")
     counts = dict(zip(table.class_names, table.class_counts().tolist(), strict=True))

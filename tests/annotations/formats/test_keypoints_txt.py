@@ -184,15 +184,12 @@ def test_every_option_is_part_of_the_cache_key(read, monkeypatch, changed):
         ({"columns": "path box", "box_format": "yxyx"}, "must be 'xyxy' or 'xywh' or 'cxcywh'"),
         ({"columns": "path", "one_based": True, "y_up": True}, "exclude each other"),
         ({"columns": "path", "one_based": True, "normalized": True}, "exclude each other"),
-        ({"columns": "path", "separator": ", "}, "must be one character"),
         ({"columns": "path", "separator": "."}, "must be one character"),
         ({"columns": "path", "comment": ""}, "would skip every line"),
         ({"columns": "path", "header": -1}, "must be a number of lines"),
         ({"columns": "path", "visibility_values": {0: 1}}, "need a column 'points_v'"),
         ({"columns": "path points_v", "schema": 1, "visibility_values": {0: 3}}, "must mean 0 absent"),
         ({"columns": "path", "attribute_values": {"0": "no"}}, "need a column of an attribute"),
-        ({"columns": "path", "num_workers": -1}, "num_workers=-1"),
-        ({"columns": "path", "class_names": []}, "at least one"),
     ],
 )
 def test_contradicting_options_are_refused(read, options, words):

@@ -187,25 +187,3 @@ def test_columns_that_cannot_be_written_are_refused(tmp_path, options, changed, 
 def test_name_outside_the_root_is_refused(table, tmp_path):
     with pytest.raises(UnsafePathError):
         write_annotations("keypoints_txt", table, tmp_path / "root", "../l.csv", columns=ALL, separator=",")
-
-
-def test_existing_list_is_replaced_only_by_a_complete_one(table, tmp_path, monkeypatch):
-    options = {"columns": ALL, "separator": ",", "allow_loss": True}
-    write_annotations("keypoints_txt", table, tmp_path, "l.csv", **options)
-    content = files_of(tmp_path)
-    named = make_table(tmp_path, class_names=["cat\ud800", "dog"], labels=[0, 0])
-    with pytest.raises(ValueError, match="surrogates not allowed"):
-        write_annotations("keypoints_txt", named, tmp_path, "l.csv", **options)
-    assert files_of(tmp_path) == content
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr("pathlib.Path.replace", full)
-    with pytest.raises(OSError, match="No space left"):
-        write_annotations("keypoints_txt", table, tmp_path, "l.csv", **options)
-    assert files_of(tmp_path) == content
-
-
-def files_of(folder):
-    return {str(path): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

@@ -100,11 +100,7 @@ def test_a_classified_image_has_the_box_of_the_whole_image(root):
         ("missing_image", {"path": "none.jpg"}, "there is no image 'none.jpg'(; set `image_dir`|$)"),
         ("unreadable_image", {"path": "text.jpg"}, "the size of 'text.jpg' cannot be read"),
         ("unknown_class", {"class_name": "dog"}, "class 'dog' is not in"),
-        (
-            "invalid_keypoint",
-            {"points": [[1, 2], [np.nan, 3], [4, 1e39]]},
-            r"2 points are not finite .image 60 x 50.: 'r' \[nan, 3.0\]",
-        ),
+        ("invalid_keypoint", {"points": [[1, 2], [np.nan, 3], [4, 1e39]]}, r"2 points are not finite .*'r' \[nan"),
         ("keypoint_outside", {"points": [[60, 50], [60.5, 1], [1, 2]]}, "outside the image .image 60 x 50.: 'r'"),
         ("non_finite", {"box": (0, 0, np.inf, 5)}, r"box \[0.0, 0.0, inf, 5.0\] is not finite"),
         ("swapped", {"box": (30, 2, 1, 40)}, "has its corners swapped"),

@@ -24,9 +24,7 @@ FACES = "derived_face_txt"
 
 # folder -> format, name, options, images, objects of each set that is read
 READ = {
-    "bccd": [
-        ("keypoints_csv", "test.csv", KEEP | CELLS, 364, 4888),
-    ],
+    "bccd": [("keypoints_csv", "test.csv", KEEP | CELLS, 364, 4888)],
     "bccd/BCCD": [
         ("voc", "train", KEEP, 205, 2805), ("voc", "val", KEEP, 87, 1138), ("voc", "test", KEEP, 72, 945),
         ("voc", "trainval", KEEP, 292, 3943), ("voc", ".", KEEP, 364, 4888),

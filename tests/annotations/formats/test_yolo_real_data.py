@@ -1,12 +1,11 @@
-"""The YOLO reader and writer on the shared real data sets; skipped where they are not."""
+"""The YOLO reader on the shared real data sets; skipped where they are not."""
 
 from __future__ import annotations
 
 import pytest
 
-from lit_loader.annotations.formats import read_annotations, write_annotations
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError
-from tests.support.any_table import assert_same_table
 
 
 def read(root, name, **options):
@@ -35,13 +34,3 @@ def test_datumaro_yolo_sets_are_read(shared_data, folder, name, options):
     assert (table.num_images, table.num_classes) == (1, 10)
     assert [table.class_names[label] for label in table.labels] == ["label_2", "label_4"]
     assert table.boxes.round(3).tolist() == [[0, 2, 4, 4], [3, 3, 5, 6]]
-
-
-def test_real_files_written_again_are_the_same_table(shared_data, tmp_path):
-    root = shared_data / "yolo_mark/data"
-    table = read(root, "train", policy={"missing_image": "drop"})
-    (tmp_path / "img").mkdir()
-    for path in table.image_paths:
-        (tmp_path / path).symlink_to(root / path)
-    assert write_annotations("yolo", table, tmp_path, "train") == []
-    assert_same_table(read(tmp_path, "train"), table)

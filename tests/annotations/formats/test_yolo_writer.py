@@ -45,10 +45,10 @@ def test_any_table_of_boxes_or_points_written_and_read_is_the_same_table(tmp_pat
     paths = [f"{folder}/{i}.png" for i in range(table.num_images)]
     table = without_losses(table, image_paths=paths)
     make_images(table, root)
-    lost = write(table, root, allow_loss=True)
+    losses = write(table, root, allow_loss=True)
     restored = read(root)
-    if lost:
-        assert all("boxes exactly" in words for words in lost)
+    if losses:
+        assert all("boxes exactly" in words for words in losses)
     else:
         assert_same_table(restored, table)
     write(restored, root / "again")
@@ -67,21 +67,13 @@ COORDINATE = st.floats(-50, 5000, width=32).map(lambda value: value + 0.0)
     polygons=st.lists(st.lists(st.tuples(COORDINATE, COORDINATE), min_size=3, max_size=6), max_size=4),
     size=st.tuples(SIDE, SIDE),
 )
-def test_any_polygons_come_back_bit_for_bit_with_the_boxes_around_them(tmp_path_factory, polygons, size):
+def test_polygons_come_back_bit_for_bit_with_tight_boxes(tmp_path_factory, polygons, size):
     root = tmp_path_factory.mktemp("set")
     arrays = [np.array(points, dtype=np.float32) for points in polygons]
-    table = AnnotationTable(
-        root=root,
-        image_paths=["images/a.png"],
-        class_names=["x", "y"],
-        offsets=[0, len(arrays)],
-        boxes=[[*points.min(axis=0), *points.max(axis=0)] for points in arrays],
-        labels=[i % 2 for i in range(len(arrays))],
-        masks=Masks.from_rows([[points] for points in arrays]),
-        widths=[size[0]],
-        heights=[size[1]],
-        split="train",
-    )
+    boxes = [[*points.min(axis=0), *points.max(axis=0)] for points in arrays]
+    objects = {"offsets": [0, len(arrays)], "boxes": boxes, "labels": [i % 2 for i in range(len(arrays))]}
+    masks = Masks.from_rows([[points] for points in arrays])
+    table = table_of(**objects, masks=masks, widths=size[:1], heights=size[1:], split="train")
     make_images(table, root)
     assert write(table, root) == []
     restored = read(root)
@@ -108,69 +100,60 @@ SQUARE = [[6, 10], [30, 10], [30, 20], [6, 20]]
 TRIANGLE = [[40, 30], [50, 30], [50, 40]]
 
 
-def test_files_are_those_that_ultralytics_reads(tmp_path):
+def test_files_are_in_the_layout_of_ultralytics(tmp_path):
     write(table_of(image_paths=["images/day/a.png"], **POINTS), tmp_path)
     write(table_of(image_paths=["images/b.png"], **POINTS), tmp_path, "val")
     assert (tmp_path / "train.txt").read_text() == "./images/day/a.png\n"
     row = "1 0.3 0.3 0.4 0.2 0.1 0.5 2 0.05 0.08 1 0 0 0\n"
     assert (tmp_path / "labels/day/a.txt").read_text() == row
-    data = yaml.safe_load((tmp_path / "data.yaml").read_text())
     names = ["l", "m", "r"]
-    assert data == {
-        "train": "train.txt",
-        "val": "val.txt",
-        "names": {0: "cat", 1: "dog"},
-        "kpt_shape": [3, 3],
-        "flip_idx": [2, 1, 0],
-        "kpt_names": {0: names, 1: names},
-        "normalization_pair": [0, 1],
-    }
+    points = {"kpt_shape": [3, 3], "flip_idx": [2, 1, 0], "kpt_names": {0: names, 1: names}}
+    points |= {"normalization_pair": [0, 1]}
+    data = yaml.safe_load((tmp_path / "data.yaml").read_text())
+    assert data == {"train": "train.txt", "val": "val.txt", "names": {0: "cat", 1: "dog"}} | points
 
 
 @pytest.mark.parametrize("task", ["detect", "segment", "pose"])
-def test_the_task_decides_what_is_written_of_a_table_that_has_all(tmp_path, task):
+def test_task_selects_masks_or_points(tmp_path, task):
     table = table_of(**POINTS, masks=Masks.from_rows([[SQUARE]]))
     make_images(table, tmp_path)
-    lost = write(table, tmp_path, allow_loss=True, task=task)
+    losses = write(table, tmp_path, allow_loss=True, task=task)
     points = ["3 points of each object"]
-    assert lost == {"detect": ["1 masks", *points], "segment": points, "pose": ["1 masks"]}[task]
+    assert losses == {"detect": ["1 masks", *points], "segment": points, "pose": ["1 masks"]}[task]
     restored = read(tmp_path)
     assert (restored.masks is not None, restored.keypoints is not None) == (task == "segment", task == "pose")
     np.testing.assert_array_equal(restored.boxes, table.boxes)
 
 
 FLAGS = ("difficult", "truncated", "occluded", "crowd")
+TWO_IMAGES = {"image_paths": ["images/a.png"] * 2, "offsets": [0, 1, 1], "widths": [60] * 2, "heights": [50] * 2}
+SAME_LABEL = TWO_IMAGES | {"image_paths": ["images/a.png", "images/a.jpg"]}
+WITHOUT_POLYGON = "1 objects without a polygon, which get their box"
 
 
 @pytest.mark.parametrize(
-    ("columns", "lost"),
+    ("columns", "losses"),
     [
         ({}, []),
         *(({flag: [True]}, [f"1 {flag} objects"]) for flag in FLAGS),
         ({"attributes": {"pose": Attribute(ids=np.array([0]), names=("up",))}}, ["1 values of attribute 'pose'"]),
         ({**POINTS, "visibility": [[2, 0, 0]]}, ["1 absent points with a place"]),
         ({"boxes": [[-1e30, 0, 1, 1]]}, ["1 boxes exactly"]),
-        (
-            {"image_paths": ["images/a.png"] * 2, "offsets": [0, 1, 1], "widths": [60] * 2, "heights": [50] * 2},
-            ["1 images that have the same file as another"],
-        ),
+        (TWO_IMAGES, ["1 images that have the same file as another"]),
         ({"masks": Masks.from_rows([[SQUARE, TRIANGLE]]), "boxes": [[6, 10, 50, 40]]}, ["1 masks of several polygons"]),
         ({"masks": Masks.from_rows([[TRIANGLE]])}, ["1 boxes that are not around their polygons"]),
-        ({"masks": Masks.from_rows([None])}, ["1 objects without a polygon, which get their box"]),
-        (
-            {"masks": Masks.from_rows([RunLengths([0, 3000], 50, 60)])},
-            ["1 objects without a polygon, which get their box", "1 masks of run lengths"],
-        ),
+        ({"masks": Masks.from_rows([None])}, [WITHOUT_POLYGON]),
+        ({"masks": Masks.from_rows([RunLengths([0, 3000], 50, 60)])}, [WITHOUT_POLYGON, "1 masks of run lengths"]),
     ],
 )
-def test_each_loss_is_named_with_its_count_and_refused_unless_allowed(tmp_path, columns, lost):
+def test_each_loss_is_named_with_its_count_and_refused_unless_allowed(tmp_path, columns, losses):
     table = table_of(**columns)
-    assert find_writer("yolo")().losses(table) == lost
-    if lost:
-        with pytest.raises(ValueError, match=f"cannot hold {lost[0]}.*allow_loss=True"):
+    assert find_writer("yolo")().losses(table) == losses
+    if losses:
+        with pytest.raises(ValueError, match=f"cannot hold {losses[0]}.*allow_loss=True"):
             write(table, tmp_path / "set")
         assert not (tmp_path / "set").exists()
-    assert write(table, tmp_path / "set", allow_loss=True) == lost
+    assert write(table, tmp_path / "set", allow_loss=True) == losses
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
@@ -193,16 +176,7 @@ def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count
         ({}, ".", "must be a word such as 'train'"),
         ({"image_paths": ["images/a\n.png"]}, "train", "cannot be in a list"),
         ({"image_paths": ["train.png"]}, "train", "label file 'train.txt'"),
-        (
-            {
-                "image_paths": ["images/a.png", "images/a.jpg"],
-                "offsets": [0, 1, 1],
-                "widths": [9] * 2,
-                "heights": [9] * 2,
-            },
-            "train",
-            "'images/a.jpg' cannot be .* label file 'labels/a.txt' with 'images/a.png'",
-        ),
+        (SAME_LABEL, "train", "'images/a.jpg' cannot be .* label file 'labels/a.txt' with 'images/a.png'"),
         ({"class_names": ["cat", "d" * 300]}, "train", "cannot be in a data.yaml"),
         ({"class_names": ["cat", "\udcff"]}, "train", "cannot be in a data.yaml"),
     ],
@@ -211,11 +185,6 @@ def test_invalid_sets_are_refused_before_a_file_is_written(tmp_path, columns, na
     with pytest.raises(ValueError, match=words):
         write(table_of(**columns), tmp_path, name)
     assert not list(tmp_path.iterdir())
-
-
-def test_points_are_not_made_up(tmp_path):
-    with pytest.raises(ValueError, match="the table has none"):
-        write(table_of(), tmp_path, task="pose")
 
 
 @pytest.mark.parametrize(

@@ -50,13 +50,7 @@ _LISTS: Final = ("images", "annotations", "categories")
 # The longest path that Linux opens.
 _MAX_PATH_CHARS: Final = 4_096
 _MAX_AREA: Final = 1e38  # areas are stored as float32
-_FLAGS: Final = {
-    "difficult": "difficult",
-    "ignore": "difficult",
-    "truncated": "truncated",
-    "occluded": "occluded",
-    "iscrowd": "crowd",
-}
+_FLAGS: Final = {"ignore": "difficult", "iscrowd": "crowd"} | {n: n for n in ("difficult", "truncated", "occluded")}
 """Flags of an object by the key of an annotation."""
 
 _READ_KEYS: Final[dict[str, set[str]]] = {

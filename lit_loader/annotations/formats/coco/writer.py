@@ -205,8 +205,7 @@ def _valid_ids(ids: npt.NDArray[np.int64] | None) -> list[int]:
     """Return the ids, or an empty list if one is missing or repeated."""
     if ids is None or (ids < 0).any() or len(np.unique(ids)) != len(ids):
         return []
-    numbers: list[int] = ids.tolist()
-    return numbers
+    return list(ids.tolist())
 
 
 def _image_ids(table: AnnotationTable) -> list[int]:
