@@ -17,9 +17,9 @@ from PIL import Image
 from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable, Attribute, KeypointSchema
-from lit_loader.annotations.formats.coco_writer import coco_results
+from lit_loader.annotations.formats.coco import coco_results
 from lit_loader.annotations.formats.keypoints_txt import KeypointsTxtWriter
-from lit_loader.annotations.formats.rows import Declared
+from lit_loader.annotations.formats.rows import DeclaredNames
 from lit_loader.annotations.formats.voc import voc_image_paths, write_image_xml
 from lit_loader.annotations.formats.writer import write_file
 from lit_loader.annotations.masks import Masks, RunLengths
@@ -322,7 +322,7 @@ def _write_voc(path: Path, predicted: AnnotationTable, attributes: Mapping[str, 
     """Write a folder with one XML file per image."""
     # `<schema>` is part of every file and so does not list the scores, which may all differ. A reader
     # adds values that it does not list from the objects.
-    declared = Declared(
+    declared = DeclaredNames(
         class_names=predicted.class_names,
         keypoints=predicted.keypoint_schema,
         attributes=tuple((name, tuple(values)) for name, values in attributes.items()),

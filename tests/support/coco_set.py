@@ -13,7 +13,10 @@ class CocoSet:
 
     def __init__(self, root):
         self.root = root
-        self.images, self.categories, self.annotations, self.more = [], [], [], {}
+        self.images = []
+        self.categories = []
+        self.annotations = []
+        self.more = {}
 
     def image(self, image_id=1, file_name="a.jpg", **more):
         self.images.append({"id": image_id, "file_name": file_name, "width": 100, "height": 80} | more)
@@ -23,8 +26,8 @@ class CocoSet:
             path.touch()
 
     def add(self, bbox=(1, 2, 3, 4), category_id=1, image_id=1, **more):
-        found = {"id": len(self.annotations), "image_id": image_id, "category_id": category_id}
-        self.annotations.append(found | ({} if bbox is None else {"bbox": bbox}) | more)
+        record = {"id": len(self.annotations), "image_id": image_id, "category_id": category_id}
+        self.annotations.append(record | ({} if bbox is None else {"bbox": bbox}) | more)
 
     def category(self, category_id=1, name="x", **more):
         self.categories.append({"id": category_id, "name": name} | more)
@@ -36,8 +39,10 @@ class CocoSet:
             parts.append(f'"{key}": [\n{lines}]')
         (self.root / "a.json").write_text("{" + ",".join(parts) + "}")
 
-    def read(self, **options):
-        actions = {name: options.pop(name) for name in list(options) if name in ReadPolicy.__dataclass_fields__}
-        options = {"use_cache": False, "image_dir": "img"} | options
-        policy = ReadPolicy(**actions)
-        return read_annotations("coco", self.root, "a.json", policy=policy, progress=False, **options)
+    def read(self, *, rewrite=True, **options):
+        """Read the file, written anew unless ``rewrite`` is False."""
+        if rewrite:
+            self.write()
+        policy = {name: options.pop(name) for name in list(options) if name in ReadPolicy.__dataclass_fields__}
+        options = {"use_cache": False, "image_dir": "img", "policy": policy} | options
+        return read_annotations("coco", self.root, "a.json", **options)

@@ -9,7 +9,7 @@ import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.formats import ReadPolicy, read_annotations
-from lit_loader.annotations.formats.rows import Declared
+from lit_loader.annotations.formats.rows import DeclaredNames
 from lit_loader.annotations.formats.voc import write_image_xml
 from lit_loader.annotations.keypoints import keypoint_schema
 
@@ -105,7 +105,7 @@ def write_voc_xml(
         **flags,
     )
     listed = tuple((name, tuple(values)) for name, values in (attribute_values or {}).items())
-    declared = Declared(keypoints=schema, attributes=listed)
+    declared = DeclaredNames(keypoints=schema, attributes=listed)
     write_image_xml(Path(path), table, 0, filename=filename, declared=declared)
 
 

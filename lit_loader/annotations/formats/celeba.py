@@ -86,11 +86,12 @@ class CelebaReader(Reader):
         error = ""
         for list_name, parent, extension in product(_COLUMNS, _FOLDERS, (".txt", ".csv")):
             file = join_path(self.annotation_dir, f"{parent}/{list_name}{extension}")
+            # Which of two copies is current cannot be known.
             if folder.is_file(file) and files.setdefault(list_name, file) != file:
                 error = f"{files[list_name]!r} and {file!r} are the same list; remove one"
         if not files.keys() - {_PARTITION}:
-            folder_name = f"annotation_dir={self.annotation_dir!r}"
-            error = f"{folder_name} and its folder Anno have none of {', '.join(_COLUMNS)}"
+            names = ", ".join(_COLUMNS)
+            error = f"annotation_dir={self.annotation_dir!r} and its folder Anno have none of {names}"
         elif name != "." and (name not in _SPLITS or _PARTITION not in files):
             error = f"unknown split {name!r}; {_PARTITION} lists {', '.join(_SPLITS)}; . is all images"
         if error:
@@ -100,6 +101,7 @@ class CelebaReader(Reader):
     def read(self, rows: Rows, unit: _Unit) -> None:
         """Add the images of a split."""
         split, files = unit
+        # Boxes and points of the other images would be wrong, so their lists are only named.
         unused = (_BOX, _WILD) if self.aligned else (_ALIGNED,)
         for list_name in (name for name in unused if name in files):
             rows.not_read(f"{list_name}, of the {'original' if self.aligned else 'aligned'} images")
@@ -114,6 +116,7 @@ class CelebaReader(Reader):
             values_by_list = {list_name: values for _, list_name, _, values in image_lines}
             (partition,) = values_by_list.get(_PARTITION, ("",))
             is_in_split = split == "." or partition == _SPLITS[split]
+            # Before any check: reading one split must not report the images of the others.
             if partition and not is_in_split:
                 continue
             _, first_list, line, _ = image_lines[0]
@@ -140,27 +143,21 @@ class CelebaReader(Reader):
         if _BOX in values_by_list:
             x, y, width, height = values_by_list[_BOX]
             box = (x, y, x + width, y + height)
+        # Only one of the two lists is in use.
         xy = values_by_list.get(_ALIGNED, values_by_list.get(_WILD))
-        rows.object(
-            image,
-            class_name=self.class_name,
-            box=box,
-            points=None if xy is None else list(zip(xy[::2], xy[1::2], strict=True)),
-            attributes=attributes,
-            line=line,
-        )
+        points = None if xy is None else list(zip(xy[::2], xy[1::2], strict=True))
+        rows.object(image, class_name=self.class_name, box=box, points=points, attributes=attributes, line=line)
 
     def _is_right_size(self, rows: Rows, image: int) -> bool:
         """Return True if the size of an image can be read, and refuse it if boxes and points do not belong to it."""
         path = rows.images.paths[image]
+        # A few headers are enough, because all images of a copy have the same kind.
         ((width, height),), reasons = read_image_sizes(rows.root, [path], num_workers=0, progress=False)
         if not reasons and ((width, height) == _ALIGNED_SIZE) != self.aligned:
             expected = "aligned (178 x 218)" if self.aligned else "original"
-            raise AnnotationError(
-                f"{path!r} has {width} x {height} pixels, but boxes and points refer to {expected} images; pass "
-                f"aligned={not self.aligned}, or another image_dir",
-                path=rows.root / rows.file,
-            )
+            message = f"{path!r} has {width} x {height} pixels, but boxes and points refer to {expected} images"
+            remedy = f"pass aligned={not self.aligned}, or another image_dir"
+            raise AnnotationError(message, path=rows.root / rows.file, remedy=remedy)
         return not reasons
 
     def _lines(self, rows: Rows, list_name: str, file: str) -> Iterator[_Line]:
@@ -173,6 +170,7 @@ class CelebaReader(Reader):
         count = 0
         stated_count = ""
         for line, text in self.lines(rows, file):
+            # Blanks in the authors' lists, commas in Kaggle's; no name has either.
             image_name, *fields = text.replace(",", " ").split() or [""]
             try:
                 if is_image_name(image_name):
@@ -207,8 +205,7 @@ def _values(list_name: str, columns: Sequence[str], fields: Sequence[str]) -> An
         expected = shorten(" ".join(columns)) or "not named"
         raise AnnotationError(f"{len(fields)} values; columns are {expected}")
     allowed = _WORDS.get(list_name, fields)
-    invalid = sorted(set(fields) - set(allowed))
-    if invalid:
+    if invalid := sorted(set(fields) - set(allowed)):
         raise AnnotationError(f"expected one of {', '.join(allowed)}, got {shorten(repr(invalid[0]))}")
     if list_name == _ATTRIBUTES:
         return {name: _ANSWERS[text] for name, text in zip(columns, fields, strict=True)}

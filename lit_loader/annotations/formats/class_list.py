@@ -105,6 +105,7 @@ class ClassListReader(Reader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
+        # Read first: a missing class file must not be hidden by an error in the list.
         file_classes = None if self.class_file is None else read_class_names(rows, self.class_file)
         class_by_number = None
         if self.numbered:
@@ -152,7 +153,11 @@ class ClassListReader(Reader):
             return _Columns(False)
         names = first_lines[0].cells
         body = first_lines[1:]
-        self._check_separator(rows, first_lines[0])
+        # The usual mistake: a CSV file read with the default separator.
+        path = first_lines[0].path
+        separator = re.search(r"[,;\t]", path) if self.separator is None and not is_image_name(path) else None
+        if separator and (not names or path.endswith(separator[0])):
+            _refuse(rows, first_lines[0], f"{shorten(path)!r} is not an image path", separator=separator[0])
         # A list may have lines with different numbers of labels, a table may not.
         is_table = len(names) > 1 and all(len(line.cells) == len(names) for line in body)
         may_be_one_hot = self.one_hot is None and not self.numbered and bool(body)
@@ -169,6 +174,7 @@ class ClassListReader(Reader):
         is_one_hot = self.one_hot is True
         listed = shorten(", ".join(map(repr, names)))
         if has_header and may_be_one_hot and len(label_columns) > 1 and _are_binary(body, label_columns):
+            # Reported, because labels called 0 and 1 would look the same.
             is_one_hot = True
             message = f"columns {listed} are read as classes with cells 0 and 1; pass one_hot=True to confirm it"
             rows.problem("one_hot", "recognised", message, line=first_lines[0].number)
@@ -179,17 +185,9 @@ class ClassListReader(Reader):
         if is_one_hot and (len(set(classes)) != len(classes) or not all(classes)):
             message = f"the header must name different classes, none of them empty; it has {listed}"
             _refuse(rows, first_lines[0], message)
+        # Without a header columns are named by number in the report.
         column_names = names if has_header else [str(i + 1) for i in range(len(names))]
         return _Columns(has_header, column_names, label_columns, is_one_hot)
-
-    def _check_separator(self, rows: Rows, line: _Line) -> None:
-        """Refuse a file that is split at blanks but seems to have another separator."""
-        # The usual mistake: a CSV file read with the default separator.
-        separator = re.search(r"[,;\t]", line.path)
-        if self.separator is not None or separator is None or is_image_name(line.path):
-            return
-        if not line.cells or line.path.endswith(separator[0]):
-            _refuse(rows, line, f"{shorten(line.path)!r} is not an image path", separator=separator[0])
 
     def _looks_like_header(self, rows: Rows, first_lines: Sequence[_Line], may_be_one_hot: bool) -> bool:
         """Return True if the first line of a table is a header; refuse tables that may be read in several ways."""
@@ -199,6 +197,7 @@ class ClassListReader(Reader):
             message = "all cells are 0 or 1, and no header names classes; add one if columns are classes"
             _refuse(rows, first_lines[0], message, numbered=True, one_hot=False)
         has_binary_body = may_be_one_hot and _are_binary(body, columns)
+        # With blanks as separator, a line of words looks like a header.
         has_image_body = self.separator is not None and all(is_image_name(line.path) for line in body)
         if not is_image_name(first_lines[0].path) and (has_binary_body or has_image_body):
             return True
@@ -212,13 +211,13 @@ class ClassListReader(Reader):
     def _selected_columns(self, rows: Rows, first_line: _Line) -> list[int]:
         """Return the positions of ``label_columns``, from the first column after the path."""
         names = first_line.cells
+        listed = shorten(", ".join(map(repr, names)))
         positions = []
         for column in self.label_columns or ():
             exists = names.count(column) == 1 if isinstance(column, str) else 0 < column <= len(names)
             if not exists:
-                listed = shorten(", ".join(map(repr, names)))
-                message = f"label_columns: {column!r} is not one of the {len(names)} columns {listed}"
-                _refuse(rows, first_line, message)
+                problem = f"label_columns: {column!r} is not one of the {len(names)} columns {listed}"
+                _refuse(rows, first_line, problem)
             positions.append(names.index(column) if isinstance(column, str) else column - 1)
         return positions
 
@@ -235,9 +234,8 @@ class ClassListReader(Reader):
             return [cells[i] for i in columns.label_columns]
         for i in columns.label_columns:
             if cells[i] not in _ONE_HOT:
-                cell = f"{shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))}"
-                message = f"cell {cell} is not 0 or 1; for another kind of table pass label_columns"
-                rows.malformed(message, line=line.number)
+                cell = f"cell {shorten(repr(cells[i]))} of the class {shorten(repr(names[i]))}"
+                rows.malformed(f"{cell} is not 0 or 1; for another table pass label_columns", line=line.number)
                 return None
         return [names[i] for i in columns.label_columns if _ONE_HOT[cells[i]]]
 
@@ -254,8 +252,7 @@ class ClassListReader(Reader):
             if class_name is not None:
                 rows.object(image, class_name=class_name, box=None, line=line.number)
                 continue
-            num_classes = len(class_by_number or ())
-            message = f"label {shorten(label)!r} is not one of the {num_classes} class numbers, from 0"
+            message = f"label {shorten(label)!r} is not one of the {len(class_by_number or ())} class numbers, from 0"
             rows.problem("unknown_class", rows.policy.unknown_class, message, line=line.number)
 
 
@@ -268,9 +265,10 @@ def read_class_names(rows: Rows, name: str) -> list[str]:
     names: dict[str, None] = {}
     for line, text in read_lines(rows.root, name):
         class_name = text.strip()
+        # Checked here, where the line is known.
         if class_name in names or len(class_name) > MAX_NAME_CHARS:
-            rule = f"is a duplicate, or has more than {MAX_NAME_CHARS} characters"
-            raise AnnotationError(f"{shorten(class_name)!r} {rule}", path=rows.root / name, line=line)
+            problem = f"{shorten(class_name)!r} is a duplicate, or has more than {MAX_NAME_CHARS} characters"
+            raise AnnotationError(problem, path=rows.root / name, line=line)
         if class_name:
             names[class_name] = None
     if not names:

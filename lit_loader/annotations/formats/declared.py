@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from lit_loader.annotations.formats.rows import Declared, Rows
+from lit_loader.annotations.formats.rows import DeclaredNames, Rows
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
 
@@ -16,7 +16,7 @@ __all__ = ["mirrored_by_name", "unite", "unite_keypoints"]
 _LEFT: Final = re.compile(r"(?<![a-zA-Z])left|(?<=[a-z0-9])Left|(?<![a-zA-Z])Left|(?<![a-zA-Z])LEFT")
 
 
-def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointSchema | None) -> Declared:
+def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointSchema | None) -> DeclaredNames:
     """Return the names of a data set: the caller's, then those that files list, then others that occur, sorted.
 
     Args:
@@ -28,23 +28,28 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
     classes = dict.fromkeys(class_names or ())
     schemas = [] if keypoints is None else [keypoints]
     values_by_attribute: dict[str, dict[str, None]] = {}
-    first_classes: tuple[str, ...] = ()
-    first_values: dict[str, tuple[str, ...]] = {}
+    # First list of names of each kind; later files are compared with it.
+    first_lists: dict[str, tuple[str, ...]] = {}
     files = list(rows.files)
     for declared, file_numbers in rows.declared.items():
-        differences: list[str] = []
+        # Only lists that the caller does not override are compared.
+        lists = {f"values of attribute {name!r}": values for name, values in declared.attributes}
         if class_names is None and declared.class_names:
-            first_classes = first_classes or declared.class_names
-            _compare("classes", first_classes, declared.class_names, differences)
+            lists["classes"] = declared.class_names
             classes |= dict.fromkeys(declared.class_names)
         if keypoints is None and declared.keypoints is not None:
+            lists["points"] = declared.keypoints.names
             schemas.append(declared.keypoints)
-            _compare("points", schemas[0].names, declared.keypoints.names, differences)
-            if schemas[0].names == declared.keypoints.names and schemas[0] != declared.keypoints:
-                differences.append("different flip pairs or normalization pair")
         for name, values in declared.attributes:
-            _compare(f"values of attribute {name!r}", first_values.setdefault(name, values), values, differences)
             values_by_attribute.setdefault(name, {}).update(dict.fromkeys(values))
+        differences = [
+            # At most 120 names are joined, because a file may list millions.
+            f"{kind} {shorten(', '.join(names[:120]), 120)} instead of {shorten(', '.join(first[:120]), 120)}"
+            for kind, names in lists.items()
+            if (first := first_lists.setdefault(kind, names)) != names
+        ]
+        if "points" in lists and schemas[0].names == schemas[-1].names and schemas[0] != schemas[-1]:
+            differences.append("different flip pairs or normalization pair")
         # Files with equal names share one entry, so each is compared once and reported for every file.
         for number in file_numbers if differences else ():
             # Problems are reported for the current file.
@@ -55,6 +60,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
         # Sorted, because the order of occurrence depends on the order of the files.
         classes |= dict.fromkeys(sorted(rows.class_names.keys() - classes))
     schema = unite_keypoints(schemas) if schemas else None
+    # No file declares points, but objects have some, as in VOC files without a schema.
     if schema is None and rows.layouts:
         schema = mirrored_by_name(tuple(sorted({name for names in rows.layouts for name in names})))
     # Sorting the pairs sorts both the attributes that no file lists and the values that no file lists.
@@ -65,16 +71,21 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
     rows.check_cells("attributes", num_names=len(values_by_attribute), num_values=num_values)
     if schema is not None:
         rows.check_cells("keypoints", num_names=len(schema.names), num_values=len(rows.objects.visibility))
+    return DeclaredNames(
+        class_names=tuple(classes),
+        class_ids=_class_ids(rows, classes),
+        keypoints=schema,
+        attributes=tuple((name, tuple(values)) for name, values in values_by_attribute.items()),
+    )
+
+
+def _class_ids(rows: Rows, class_names: Iterable[str]) -> tuple[int, ...]:
+    """Return the files' own number of each class, or none if a class has no number."""
     ids: dict[str, int] = {}
     for declared in rows.declared:
         # Not strict: a file may list classes without ids.
         ids |= dict(zip(declared.class_names, declared.class_ids, strict=False))
-    return Declared(
-        class_names=tuple(classes),
-        class_ids=tuple(ids[name] for name in classes) if ids.keys() >= set(classes) else (),
-        keypoints=schema,
-        attributes=tuple((name, tuple(values)) for name, values in values_by_attribute.items()),
-    )
+    return tuple(ids[name] for name in class_names) if ids.keys() >= set(class_names) else ()
 
 
 def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
@@ -89,17 +100,13 @@ def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
     names = tuple(dict.fromkeys(name for schema in schemas for name in schema.names))
     positions = {name: position for position, name in enumerate(names)}
     flip_pairs = []
-    normalization_pairs = []
+    normalization_pair = None
     for schema in schemas:
         flip_pairs += [(positions[schema.names[a]], positions[schema.names[b]]) for a, b in schema.flip_pairs]
-        if schema.normalization_pair:
+        if schema.normalization_pair is not None and normalization_pair is None:
             a, b = schema.normalization_pair
-            normalization_pairs.append((positions[schema.names[a]], positions[schema.names[b]]))
-    return KeypointSchema(
-        names=names,
-        flip_pairs=_disjoint(flip_pairs),
-        normalization_pair=normalization_pairs[0] if normalization_pairs else None,
-    )
+            normalization_pair = (positions[schema.names[a]], positions[schema.names[b]])
+    return KeypointSchema(names=names, flip_pairs=_disjoint(flip_pairs), normalization_pair=normalization_pair)
 
 
 def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
@@ -108,6 +115,7 @@ def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
     opposites = {"left": "right", "Left": "Right", "LEFT": "RIGHT"}
     pairs = []
     for position, name in enumerate(names):
+        # Only the first word: in left_of_left_eye the second one belongs to another part.
         mirrored_name = _LEFT.sub(lambda match: opposites[match[0]], name, count=1)
         mirrored_position = positions.get(mirrored_name, position)
         if mirrored_position != position:
@@ -117,18 +125,10 @@ def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:
 
 def _disjoint(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """Return the pairs without those that share a point with an earlier pair."""
-    pair_of_point: dict[int, tuple[int, int]] = {}
-    for a, b in pairs:
-        if a not in pair_of_point and b not in pair_of_point:
-            pair_of_point[a] = (a, b)
-            pair_of_point[b] = (a, b)
-    return tuple(dict.fromkeys(pair_of_point.values()))
-
-
-def _compare(kind: str, first: tuple[str, ...], names: tuple[str, ...], differences: list[str]) -> None:
-    """Add a sentence to ``differences`` if a file lists other names than the first file with such names."""
-    if first and first != names:
-        # At most 120 names are joined, because a file may list millions.
-        listed = shorten(", ".join(names[:120]), 120)
-        first_listed = shorten(", ".join(first[:120]), 120)
-        differences.append(f"{kind} {listed} instead of {first_listed}")
+    paired: set[int] = set()
+    disjoint_pairs = []
+    for pair in pairs:
+        if paired.isdisjoint(pair):
+            paired.update(pair)
+            disjoint_pairs.append(pair)
+    return tuple(disjoint_pairs)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from pathlib import Path
 from typing import ClassVar, Final, Literal, NoReturn, TypeAlias
 
 from lit_loader.annotations.formats.keypoints_txt import BoxFormat, Columns, LineReader
@@ -76,11 +77,8 @@ class KeypointsCsvReader(LineReader):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_separator(self.separator)
-        self.check_options(
-            has_class=self.class_column is not None,
-            has_attributes=bool(self.attribute_columns),
-            has_box=self.box_columns is not None,
-        )
+        options = {"class": self.class_column, "attribute": self.attribute_columns or None, "box": self.box_columns}
+        self.check_options([role for role, columns in options.items() if columns is not None])
         num_points = self._num_points()
         points = self.point_columns
         if points is not None and num_points == 0:
@@ -93,157 +91,172 @@ class KeypointsCsvReader(LineReader):
     def read(self, rows: Rows, unit: str) -> None:
         """Add the rows of a table."""
         table = read_rows(rows.root, unit, separator=self.separator)
+        # Read ahead, because the first rows show which columns have numbers. The file is read only once.
         sample = list(islice(table, _NUM_SAMPLE_ROWS))
         if not sample:
             return
-        line, head = sample[0]
+        head = _Head(sample[0][1], has_names=self.header, path=rows.root / unit, line=sample[0][0])
         if self.header:
             del sample[0]
-        columns, unused = self._columns(rows, head, [fields for _, fields in sample], line=line)
+        columns, unused = self._columns(head, [fields for _, fields in sample])
         self.begin(rows, columns)
         count = 0
         for line, fields in chain(sample, table):
             self.add(rows, columns, fields, line=line)
             count += 1
         for place in unused if count else ():
-            rows.not_read(f"column {repr(shorten(head[place])) if self.header else place}", count)
+            rows.not_read(f"column {head.label(place)}", count)
 
-    def _columns(
-        self, rows: Rows, head: list[str], sample: Sequence[list[str]], *, line: int
-    ) -> tuple[Columns, list[int]]:
-        """Return the positions of the columns, and those of the unused ones.
+    def _columns(self, head: _Head, sample: Sequence[list[str]]) -> tuple[Columns, list[int]]:
+        """Return the positions of the columns, and the positions of unused columns.
 
         Args:
-            rows: Names the file in errors.
             head: The first row.
             sample: The first rows that are objects.
-            line: Line of the first row.
 
         Raises:
             AnnotationError: If a column is missing or repeated in the header, or unused columns look like coordinates.
         """
-        count = len(head)
         num_coordinates = 2 * self._num_points()
-
-        def refuse(message: str) -> NoReturn:
-            raise AnnotationError(message, path=rows.root / rows.file, line=line)
-
-        def place(column: Column) -> int:
-            if isinstance(column, int):
-                if not 0 <= column < count:
-                    refuse(f"there is no column {column}; the first row has {count}, counted from 0")
-                return column
-            if not self.header:
-                refuse(f"column {column!r} is a name; a file without a header has numbers")
-            num_matches = head.count(column)
-            if num_matches != 1:
-                listed = shorten(", ".join(map(repr, head)))
-                refuse(f"column {column!r} occurs {num_matches} times in the header, which has {listed}")
-            return head.index(column)
-
+        class_column, box_columns, size_columns = self._usual_columns(head, sample)
         attributes = self._attribute_columns()
         point_columns = self.point_columns
-        class_column, box_columns, size_columns = self._usual_columns(head, sample)
         if isinstance(point_columns, str | int):
-            point_columns = range(place(point_columns), place(point_columns) + num_coordinates)
-        ignored = () if self.ignore_columns == "rest" else self.ignore_columns
-        classes = () if class_column is None else (class_column,)
-        named = [self.path_column, *classes, *(point_columns or ()), *box_columns]
-        named += [*attributes.values(), *ignored, *size_columns]
-        used = set(map(place, named))
-        if len(used) < len(named):
-            refuse(f"columns {shorten(str(named))} name one column twice")
-        unused = [i for i in range(count) if i not in used]
+            # Only the first column is named; its neighbours are checked like any other position.
+            first = head.place(point_columns)
+            point_columns = range(first, first + num_coordinates)
+        columns_by_role: dict[str, Sequence[Column]] = {
+            "path": [self.path_column],
+            "class": [] if class_column is None else [class_column],
+            "points": point_columns or (),
+            "box": box_columns,
+            "size": size_columns,
+            "attributes": [*attributes.values()],
+            "ignored": () if self.ignore_columns == "rest" else self.ignore_columns,
+        }
+        places = {role: [head.place(column) for column in columns] for role, columns in columns_by_role.items()}
+        used = [*chain.from_iterable(places.values())]
+        if len(set(used)) < len(used):
+            listed = shorten(str([*chain.from_iterable(columns_by_role.values())]))
+            head.refuse(f"columns {listed} name one column twice")
+        unused = [place for place in range(len(head.cells)) if place not in used]
         if point_columns is None:
-            points = unused[:num_coordinates]
+            places["points"] = unused[:num_coordinates]
             unused = unused[num_coordinates:]
-        else:
-            points = list(map(place, point_columns))
-        if len(points) < num_coordinates:
-            message = f"{len(points)} columns are left for {num_coordinates // 2} points"
-            refuse(f"{message}, which ask for {num_coordinates}")
-        # Unread numbers are probably coordinates that an option should name, as of a box or of further points. One
-        # column may be a score or an id, unless the points themselves were guessed.
+        if len(places["points"]) < num_coordinates:
+            num_points = num_coordinates // 2
+            head.refuse(f"{num_points} points need {num_coordinates} columns, got {len(places['points'])} unused ones")
         if self.ignore_columns != "rest":
-            numeric = {i: _count_numbers(fields[i] for fields in sample if i < len(fields)) for i in unused}
-            allowed = 0 if num_coordinates and self.point_columns is None else 1
-            if sum(numeric.values()) > allowed:
-                listed = shorten(str([head[i] if self.header else i for i in unused if numeric[i]]))
-                remedy = "name them in point_columns (with a schema), box_columns, class_column"
-                refuse(f"columns {listed} hold numbers that nothing reads; {remedy}, ... or ignore_columns")
-        box = [place(column) for column in box_columns]
+            self._check_unused(head, sample, unused)
         box_format: BoxFormat = "xyxy"
-        if box and self.header and self.box_format is None:
-            box_names = [head[position] for position in box]
-            try:
-                box_format = _named_box_format(box_names, normalized=self.normalized)
-            except ValueError as error:
-                refuse(str(error))
+        if places["box"] and self.header and self.box_format is None:
+            box_format = _named_box_format(head, places["box"], normalized=self.normalized)
         columns = Columns(
-            count=count,
-            rule=f"the first row has {count}",
-            path=place(self.path_column),
-            class_name=place(classes[0]) if classes else None,
-            points=points,
-            box=box,
+            count=len(head.cells),
+            rule=f"the first row has {len(head.cells)}",
+            places=places,
+            attributes=dict(zip(attributes, places["attributes"], strict=True)),
             box_format=box_format,
-            size=[place(column) for column in size_columns],
-            attributes=[(name, place(column)) for name, column in attributes.items()],
         )
-        return columns, sorted([*unused, *map(place, ignored)])
+        return columns, sorted(unused + places["ignored"])
+
+    def _check_unused(self, head: _Head, sample: Sequence[list[str]], unused: Sequence[int]) -> None:
+        """Refuse unused numbers: they are probably coordinates that an option should name."""
+        counts = {place: _count_numbers(fields[place] for fields in sample if place < len(fields)) for place in unused}
+        # One column may be a score or an id, unless the points themselves were guessed.
+        allowed = 0 if self._num_points() and self.point_columns is None else 1
+        if sum(counts.values()) > allowed:
+            listed = shorten(", ".join(head.label(place) for place, count in counts.items() if count))
+            remedy = "name them in point_columns (with a schema), box_columns, class_column, ... or ignore_columns"
+            head.refuse(f"columns {listed} hold numbers that nothing reads; {remedy}")
 
     def _usual_columns(
-        self, head: Sequence[str], sample: Sequence[list[str]]
+        self, head: _Head, sample: Sequence[list[str]]
     ) -> tuple[Column | None, Sequence[Column], Sequence[Column]]:
-        """Return the columns of the class, the box and the image's size: those of the options, or usual names."""
-        points = self.point_columns
-        options = [self.path_column, *self._attribute_columns().values(), *self.ignore_columns]
-        options += [points] if isinstance(points, str | int) else points or ()
-        options += [*(self.box_columns or ()), *(() if self.class_column is None else (self.class_column,))]
-        positions = dict(enumerate(head))
-        used_names = {positions.get(column) if isinstance(column, int) else column for column in options}
-        names = [name for name in head if name not in used_names and head.count(name) == 1]
-        columns = {*names}
-
-        def usual(*usual_names: str) -> list[str]:
-            """Return the columns with these names, if the header has all of them and no option names one."""
-            return [*usual_names] if columns >= {*usual_names} else []
-
-        class_column: Column | None = self.class_column
+        """Return the columns of the class, the box and the image's size, from options or by their usual names."""
+        class_column = self.class_column
         box_columns: Sequence[Column] = self.box_columns or ()
+        # Without names no column is usual, and with "rest" the options name all columns that matter.
         if not self.header or self.ignore_columns == "rest":
             return class_column, box_columns, ()
+        points = self.point_columns
+        options = [self.path_column, *self._attribute_columns().values(), *self.ignore_columns, *box_columns]
+        options += [points] if isinstance(points, str | int) else points or ()
+        options += [] if class_column is None else [class_column]
+        name_by_place = dict(enumerate(head.cells))
+        used_names = {name_by_place.get(column) if isinstance(column, int) else column for column in options}
+        # A name that occurs twice is ambiguous, and one that an option uses has a role already.
+        free_names = {name for name in head.cells if name not in used_names and head.cells.count(name) == 1}
+        # `class_name` is a class for all rows, next to which a usual column is only unread.
         if class_column is None and self.class_name is None:
-            class_column = next(iter(usual("class") or usual("label")), None)
-        if self.box_columns is None:
-            box_columns = usual(*_BOX_FORMATS["xyxy"])
-        box_names = [column if isinstance(column, str) else positions.get(column, "") for column in box_columns]
-        if box_names != [*_BOX_FORMATS["xyxy"]] or not {*box_names} <= {*head}:
+            class_column = next((name for name in ("class", "label") if name in free_names), None)
+        corners = list(_BOX_FORMATS["xyxy"])
+        if self.box_columns is None and free_names.issuperset(corners):
+            box_columns = corners
+        box_names = [name_by_place.get(column) if isinstance(column, int) else column for column in box_columns]
+        if box_names != corners or not {"width", "height"} <= free_names or not set(corners) <= set(head.cells):
             return class_column, box_columns, ()
-        size_columns = usual("width", "height")
-        # In some tables width and height are those of the box.
-        places = [head.index(name) for name in (*box_names, *size_columns)]
-        rows = [[fields[i] for i in places] for fields in sample if len(fields) == len(head)]
-        if size_columns and all(map(_has_size_of_box, rows)):
-            size_columns = []
-        return class_column, box_columns, size_columns
-
-    def _num_points(self) -> int:
-        schema = self.given_keypoints()
-        return 0 if schema is None else len(schema.names)
+        # Some tables have the width and height of the box instead.
+        places = [head.cells.index(name) for name in (*corners, "width", "height")]
+        sizes = [[fields[place] for place in places] for fields in sample if len(fields) == len(head.cells)]
+        return class_column, box_columns, () if all(map(_has_size_of_box, sizes)) else ("width", "height")
 
     def _attribute_columns(self) -> dict[str, Column]:
         columns = self.attribute_columns
         return dict(columns) if isinstance(columns, Mapping) else {str(column): column for column in columns}
 
 
-def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
+class _Head:
+    """The first row of a table, in which columns are looked up.
+
+    Args:
+        cells: Its fields.
+        has_names: True if they are the names of the columns.
+        path: The file, for errors.
+        line: The row's line.
+    """
+
+    def __init__(self, cells: list[str], *, has_names: bool, path: Path, line: int) -> None:
+        self.cells = cells
+        self._has_names = has_names
+        self._path = path
+        self._line = line
+
+    def refuse(self, message: str) -> NoReturn:
+        raise AnnotationError(message, path=self._path, line=self._line)
+
+    def label(self, place: int) -> str:
+        return repr(shorten(self.cells[place])) if self._has_names else str(place)
+
+    def place(self, column: Column) -> int:
+        """Return the position of a column.
+
+        Raises:
+            AnnotationError: If the column does not exist, or several have its name.
+        """
+        if isinstance(column, int):
+            if not 0 <= column < len(self.cells):
+                self.refuse(f"column {column} does not exist; the first row has {len(self.cells)}, counted from 0")
+            return column
+        if not self._has_names:
+            self.refuse(f"column {column!r} is a name; a file without a header has numbers")
+        num_matches = self.cells.count(column)
+        if num_matches != 1:
+            listed = shorten(", ".join(map(repr, self.cells)))
+            self.refuse(f"column {column!r} occurs {num_matches} times in the header, which has {listed}")
+        return self.cells.index(column)
+
+
+def _named_box_format(head: _Head, places: Sequence[int], *, normalized: bool) -> BoxFormat:
     """Return the box format that the names of the four columns imply, corners if they imply none.
 
     Raises:
-        ValueError: If the names are not in the order of the format, or could mean two formats.
+        AnnotationError: If the names are not in the order of the format, or could mean two formats.
     """
+    names = [head.cells[place] for place in places]
+    # "bbox_x", "BBox X" and "x" are one name.
     plain_names = [re.sub(r"^(bbox|box|bb)|[^a-z0-9]", "", re.sub(r"[\s_.-]", "", name.lower())) for name in names]
+    # x1 is the second corner after x0, and the first one before x2.
     second_corner = {"x1": "xmax", "y1": "ymax"} if "x0" in plain_names else {}
     roles = [second_corner.get(name) or _COLUMN_NAMES.get(name, name) for name in plain_names]
     listed = shorten(", ".join(names))
@@ -251,12 +264,13 @@ def _named_box_format(names: Sequence[str], *, normalized: bool) -> BoxFormat:
     for box_format, ordered in _BOX_FORMATS.items():
         if sorted(roles) == sorted(ordered):
             if roles != list(ordered):
-                raise ValueError(f"box_columns {listed} are not in the order {', '.join(ordered)}; list them in it")
+                head.refuse(f"box_columns {listed} are not in the order {', '.join(ordered)}; list them in it")
+            # YOLO has the centre in columns of these names, other tools have the corner.
             if normalized and box_format == "xywh" and plain_names[:2] == ["x", "y"]:
-                raise ValueError(f"{remedy}; x and y of fractions may be a corner or the centre")
+                head.refuse(f"{remedy}; x and y of fractions may be a corner or the centre")
             return box_format
     if {"width", "height", "xcenter", "ycenter"} & {*roles}:
-        raise ValueError(f"{remedy}; their names fit no format")
+        head.refuse(f"{remedy}; their names fit no format")
     return "xyxy"
 
 
@@ -266,6 +280,7 @@ def _has_size_of_box(texts: Sequence[str]) -> bool:
         xmin, ymin, xmax, ymax, width, height = map(float, texts)
     except ValueError:
         return False
+    # Some tools count the last pixel, too, so one pixel of difference is allowed.
     return abs(xmax - xmin - width) <= 1 and abs(ymax - ymin - height) <= 1
 
 
@@ -273,6 +288,7 @@ def _count_numbers(cells: Iterable[str]) -> int:
     """Return the most numbers in a cell of a column, such as 4 for "[1, 2, 3, 4]"; 0 if a cell has anything else."""
     most_numbers = 0
     for cell in cells:
+        # A cell may have a whole box: "[1, 2, 3, 4]".
         parts = re.split(r"[\s,;]+", cell.strip("[](){} ")) if cell else []
         try:
             most_numbers = max(most_numbers, len([float(part) for part in parts]))

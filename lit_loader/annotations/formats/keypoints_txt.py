@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, TypeAlias
@@ -41,25 +41,18 @@ class Columns:
     Attributes:
         count: Number of fields.
         rule: Explanation of that number, for the error on a line with another number of fields.
-        path: Position of the image's path.
-        class_name: Position of the class, or None.
-        points: Positions of the points' fields, or empty.
+        places: Positions of the fields of ``path``, ``class``, ``points``, ``box`` (four numbers) and ``size`` (width
+            and height of the image); all but ``path`` may be empty.
+        attributes: Position of each attribute.
         visibility: Meaning of each point's third field, or None if points have two fields.
-        box: Positions of the box's four numbers, or empty.
-        attributes: Name and position of each attribute.
-        size: Positions of the image's width and height, or empty.
         box_format: Meaning of the box's four numbers, unless an option states it.
     """
 
     count: int
     rule: str
-    path: int
-    class_name: int | None = None
-    points: Sequence[int] = ()
+    places: Mapping[str, Sequence[int]]
+    attributes: Mapping[str, int]
     visibility: Mapping[float, int] | None = None
-    box: Sequence[int] = ()
-    attributes: Sequence[tuple[str, int]] = ()
-    size: Sequence[int] = ()
     box_format: BoxFormat = "xyxy"
 
 
@@ -97,27 +90,31 @@ class LineReader(Reader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        # Neither fractions nor distances from the lower edge have a first pixel.
         if self.one_based and (self.normalized or self.y_up):
             other = "normalized" if self.normalized else "y_up"
             raise ValueError(f"one_based=True and {other}=True exclude each other: pixels count from one")
 
-    def check_options(self, *, has_class: bool, has_attributes: bool, has_box: bool) -> None:
-        """Raise ValueError for an option of this class that would have no effect with these columns."""
-        if has_class and self.class_name is not None:
+    def _num_points(self) -> int:
+        schema = self.given_keypoints()
+        return 0 if schema is None else len(schema.names)
+
+    def check_options(self, roles: Iterable[str]) -> None:
+        """Raise ValueError for an option of this class that would have no effect with columns of these roles."""
+        if "class" in roles and self.class_name is not None:
             raise ValueError(f"class_name={self.class_name!r} and a column of classes exclude each other")
-        if not has_attributes and self.attribute_values is not None:
+        if "attribute" not in roles and self.attribute_values is not None:
             raise ValueError("attribute_values need a column of an attribute")
-        _check_box_format(self.box_format, has_box=has_box)
+        _check_box_format(self.box_format, has_box="box" in roles)
 
     def begin(self, rows: Rows, columns: Columns) -> None:
         """Pass on the properties that all lines of a file share."""
         rows.normalized = self.normalized
         rows.y_up = self.y_up
+        # All values are declared, so that their ids do not depend on the lines of one set.
         values = sorted(set((self.attribute_values or {}).values()))
-        rows.declare(
-            keypoints=self.given_keypoints() if columns.points else None,
-            attributes={name: values for name, _ in columns.attributes},
-        )
+        schema = self.given_keypoints() if columns.places["points"] else None
+        rows.declare(keypoints=schema, attributes=dict.fromkeys(columns.attributes, values))
 
     def add(self, rows: Rows, columns: Columns, fields: Sequence[str], *, line: int) -> None:
         """Add the object of a line.
@@ -127,31 +124,35 @@ class LineReader(Reader):
             UnsafePathError: If its path leads out of the root.
         """
         arguments: dict[str, Any] = {"box": None}
+        places = columns.places
+        size = [0.0, 0.0]
         try:
             if len(fields) != columns.count:
                 raise AnnotationError(f"{len(fields)} fields; {columns.rule}")
-            if not fields[columns.path]:
+            path = fields[places["path"][0]]
+            if not path:
                 raise AnnotationError("the path of the image is empty")
-            if columns.box:
-                box_format = self.box_format or columns.box_format
-                corners = _box_corners(numbers([fields[place] for place in columns.box]), box_format)
+            if places["box"]:
+                box = numbers([fields[place] for place in places["box"]])
+                corners = _box_corners(box, self.box_format or columns.box_format)
                 arguments["box"] = [corner - 1 for corner in corners] if self.one_based else corners
-            if columns.points:
-                arguments["points"], arguments["visibility"] = self._points(columns, fields)
+            if places["points"]:
+                texts = [fields[place] for place in places["points"]]
+                arguments["points"], arguments["visibility"] = self._points(columns, texts)
             arguments["attributes"] = self._attributes(columns, fields)
-            width, height = numbers([fields[place] for place in columns.size]) if columns.size else (0, 0)
+            if places["size"]:
+                size = numbers([fields[place] for place in places["size"]])
         except AnnotationError as error:
             rows.malformed(error.message, line=line)
             return
-        path = fields[columns.path]
-        image = rows.image(path, folder=self.image_dir, line=line, width=width, height=height)
-        class_name = self.class_name if columns.class_name is None else fields[columns.class_name]
-        if class_name is not None or columns.points or columns.box or columns.attributes:
+        image = rows.image(path, folder=self.image_dir, line=line, width=size[0], height=size[1])
+        class_name = fields[places["class"][0]] if places["class"] else self.class_name
+        # A line with only a path is an image without objects.
+        if class_name is not None or places["points"] or places["box"] or columns.attributes:
             name = _DEFAULT_CLASS if class_name is None else class_name
             rows.object(image, class_name=name, line=line, **arguments)
 
-    def _points(self, columns: Columns, fields: Sequence[str]) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
-        texts = [fields[place] for place in columns.points]
+    def _points(self, columns: Columns, texts: list[str]) -> tuple[npt.NDArray[np.float64], Sequence[int] | None]:
         visibility: list[int] | None = None
         if columns.visibility is not None:
             flags = numbers(texts[2::3])
@@ -161,6 +162,7 @@ class LineReader(Reader):
                     raise AnnotationError(f"flag {flag:g} of a point must be one of {listed}; see visibility_values")
             visibility = [columns.visibility[flag] for flag in flags]
             del texts[2::3]
+        # Points without annotation are empty cells in tables.
         if "" in texts:
             points = zip(texts[::2], texts[1::2], visibility or [2] * (len(texts) // 2), strict=True)
             visibility = [v if x and y else 0 for x, y, v in points]
@@ -170,7 +172,7 @@ class LineReader(Reader):
     def _attributes(self, columns: Columns, fields: Sequence[str]) -> dict[str, str]:
         values = {}
         value_by_text = self.attribute_values
-        for name, place in columns.attributes:
+        for name, place in columns.attributes.items():
             text = fields[place]
             if text in ("", _NO_VALUE):
                 continue
@@ -195,7 +197,7 @@ class KeypointsTxtReader(LineReader):
         separator: Character between columns, or None for blanks. Paths with blanks require a character.
         visibility_values: Visibility (0 absent, 1 hidden, 2 visible) by the flag in ``points_v``, or None if the flags
             are these numbers.
-        comment: Start of lines to skip, or None if there are no comments.
+        comment: Start of lines to skip, or None without comments.
         header: Number of lines to skip at the start; True means one.
     """
 
@@ -210,17 +212,13 @@ class KeypointsTxtReader(LineReader):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        columns = self._columns()
+        self._columns()
         check_separator(self.separator)
         if self.comment == "":
             raise ValueError("comment='' would skip every line; pass None for lists without comments")
         if self.header < 0:
             raise ValueError(f"header={self.header} must be a number of lines >= 0")
-        self.check_options(
-            has_class=columns.class_name is not None,
-            has_attributes=bool(columns.attributes),
-            has_box="box" in column_names(self.columns),
-        )
+        self.check_options({name.partition(":")[0] for name in column_names(self.columns)})
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
@@ -231,6 +229,7 @@ class KeypointsTxtReader(LineReader):
             is_comment = self.comment is not None and content.startswith(self.comment)
             if line <= int(self.header) or not content or is_comment:
                 continue
+            # Several blanks are one separator, but two commas have an empty field between them.
             fields = text.split(self.separator)
             fields = fields if self.separator is None else [part.strip() for part in fields]
             self.add(rows, columns, fields, line=line)
@@ -261,17 +260,17 @@ def _parse_columns(
     fields: dict[str, range] = {}
     count = 0
     for name in names:
-        is_attribute = name.startswith(_ATTRIBUTE) and len(name) > len(_ATTRIBUTE)
-        if not is_attribute and name not in widths:
+        width = 1 if name.startswith(_ATTRIBUTE) and name != _ATTRIBUTE else widths.get(name)
+        if width is None:
             listed = ", ".join([*widths, f"{_ATTRIBUTE}NAME"])
             raise ValueError(f"columns={names} hold {name!r}; each must be one of {listed}")
         if name in fields and name != "skip":
             raise ValueError(f"columns={names} hold {name!r} twice")
-        fields[name] = range(count, count + (1 if is_attribute else widths[name]))
-        count = fields[name].stop
+        fields[name] = range(count, count + width)
+        count += width
     if "path" not in fields:
         raise ValueError(f"columns={names} have no 'path'; every line names its image")
-    points = [name for name in ("points", "points_v") if name in fields]
+    points = [fields[name] for name in ("points", "points_v") if name in fields]
     if len(points) > 1 or bool(points) != (schema is not None):
         have = "no schema" if schema is None else f"a schema of {num_points} points"
         raise ValueError(f"columns={names} and {have} do not go together; give one column of points, or none")
@@ -280,18 +279,22 @@ def _parse_columns(
     visibility = {float(flag): int(value) for flag, value in (visibility_values or _VISIBILITY).items()}
     if not set(visibility.values()) <= {0, 1, 2}:
         raise ValueError(f"visibility_values={visibility_values} must mean 0 absent, 1 hidden or 2 visible")
+    # Corners may be in any order in the file, but always form one box.
     corners = [fields[corner][0] for corner in _CORNERS if corner in fields]
     if corners and (len(corners) < 4 or "box" in fields):
         raise ValueError(f"columns={names} must hold all of {_CORNERS}, or 'box', or no box")
     return Columns(
         count=count,
         rule=f"columns {shorten(' '.join(names))!r} ask for {count}; see `separator` for paths with blanks",
-        path=fields["path"][0],
-        class_name=fields["class"][0] if "class" in fields else None,
-        points=fields[points[0]] if points else (),
+        places={
+            "path": fields["path"],
+            "class": fields.get("class", ()),
+            "points": points[0] if points else (),
+            "box": fields.get("box", corners),
+            "size": (),
+        },
+        attributes={name.removeprefix(_ATTRIBUTE): field[0] for name, field in fields.items() if ":" in name},
         visibility=visibility if "points_v" in fields else None,
-        box=fields.get("box", corners),
-        attributes=[(name.removeprefix(_ATTRIBUTE), field[0]) for name, field in fields.items() if ":" in name],
     )
 
 
@@ -357,23 +360,24 @@ class KeypointsTxtWriter(Writer):
         losses = lost(table, "masks", "numbers", "files", "flags")
         if num_empty := int((np.diff(table.offsets) == 0).sum()):
             losses.append(f"{num_empty} images without objects")
-        if columns.class_name is None and len(np.unique(table.labels)) > 1:
+        if not columns.places["class"] and len(np.unique(table.labels)) > 1:
             losses.append("classes")
-        if not columns.box and not np.array_equal(_default_boxes(table, columns), table.boxes):
+        # Boxes need no column if the reader derives the same ones from points or images.
+        if not columns.places["box"] and not np.array_equal(_default_boxes(table, columns), table.boxes):
             losses.append("boxes")
-        elif columns.box:
+        elif columns.places["box"]:
+            # Corner, width and float32 do not always restore the other corner.
             read_back = np.stack(_box_corners(self._written_boxes(table).T, self.box_format), axis=1)
             if num_inexact := int((read_back.astype(np.float32) != table.boxes).any(axis=1).sum()):
                 losses.append(f"{num_inexact} exact boxes in box_format={self.box_format!r}")
         if table.keypoints is not None and table.visibility is not None:
-            if not columns.points:
+            if not columns.places["points"]:
                 losses.append("points")
             elif columns.visibility is None and not (table.visibility == 2).all():
                 losses.append("visibility of points")
             else:
                 losses += lost(table, "places")
-        written_names = {name for name, _ in columns.attributes}
-        return losses + [f"attribute {name!r}" for name in table.attributes if name not in written_names]
+        return losses + [f"attribute {name!r}" for name in table.attributes if name not in columns.attributes]
 
     def write(self, table: AnnotationTable, root: Path, name: str, *, progress: bool) -> None:
         """Write the list; after a failure no part of it remains.
@@ -391,18 +395,20 @@ class KeypointsTxtWriter(Writer):
             raise ValueError(f"columns={self.columns!r} ask for points; the table has none")
         schema = KeypointSchema(names=table.keypoint_names) if has_points else None
         columns = _parse_columns(self.columns, schema=schema)
-        if missing := sorted({name for name, _ in columns.attributes}.difference(table.attributes)):
+        if missing := sorted(set(columns.attributes).difference(table.attributes)):
             raise ValueError(f"columns ask for attributes {missing}; the table has {sorted(table.attributes)}")
         return columns
 
     def _written_boxes(self, table: AnnotationTable) -> npt.NDArray[Any]:
-        """Return the four numbers of each box: corners as float32, other formats as float64, which is exact."""
+        """Return the four numbers of each box: corners as float32, other formats as float64."""
         if self.box_format == "xyxy":
             return table.boxes
+        # float64, because float32 would round the sums and halves.
         low, high = np.split(table.boxes.astype(np.float64), 2, axis=1)
         return np.hstack([low if self.box_format == "xywh" else (low + high) / 2, high - low])
 
     def _lines(self, table: AnnotationTable, columns: Columns) -> Iterator[str]:
+        # Any blank would do; the reader does not tell them apart.
         separator = " " if self.separator is None else self.separator
         prefix = "" if self.image_dir == "." else f"{self.image_dir.rstrip('/')}/"
         boxes = self._written_boxes(table)
@@ -410,22 +416,22 @@ class KeypointsTxtWriter(Writer):
             if not path.startswith(prefix):
                 raise ValueError(f"image {path!r} is not in image_dir={self.image_dir!r}; pass a higher one")
             for row in range(int(table.offsets[i]), int(table.offsets[i + 1])):
-                texts = {columns.path: ("path", path.removeprefix(prefix))}
-                if columns.class_name is not None:
-                    texts[columns.class_name] = ("class", table.class_names[int(table.labels[row])])
-                for name, place in columns.attributes:
+                values = {"path": path.removeprefix(prefix), "class": table.class_names[int(table.labels[row])]}
+                texts = {place: (role, values[role]) for role in values for place in columns.places[role]}
+                for name, place in columns.attributes.items():
                     texts[place] = (f"attribute {name!r}", _attribute_text(table, name, row))
                 for place, (kind, text) in texts.items():
                     self._check(kind, text, is_first=place == 0)
                 fields = {place: text for place, (_, text) in texts.items()}
                 # Not strict: without columns for the box, its numbers are not written.
-                fields |= zip(columns.box, map(_number_text, boxes[row]), strict=False)
-                fields |= zip(columns.points, _point_texts(table, columns, row), strict=True)
+                fields |= zip(columns.places["box"], map(_number_text, boxes[row]), strict=False)
+                fields |= zip(columns.places["points"], _point_texts(table, columns, row), strict=True)
                 yield separator.join(fields[place] for place in range(columns.count)) + "\n"
 
     def _check(self, kind: str, text: str, *, is_first: bool) -> None:
         """Raise ValueError for a text that the reader would split, change or skip."""
         separator = self.separator
+        # The reader would split or strip the text, and restore another one.
         is_split = len(text.split()) != 1 if separator is None else separator in text or text != text.strip()
         subject = f"{kind} {shorten(repr(text))}"
         if is_split or not text or any(mark in text for mark in "\n\r\0"):
@@ -441,7 +447,7 @@ class KeypointsTxtWriter(Writer):
 def _default_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.float32]:
     """Return the boxes that the reader gives to objects without one."""
     image = table.image_of_object()
-    if columns.points and table.keypoints is not None and table.visibility is not None:
+    if columns.places["points"] and table.keypoints is not None and table.visibility is not None:
         sizes = np.stack([table.widths, table.heights], axis=1)[image]
         return point_boxes(table.keypoints, table.visibility, sizes)[0].astype(np.float32)
     zero = np.zeros(len(image), dtype=np.float32)
@@ -451,6 +457,7 @@ def _default_boxes(table: AnnotationTable, columns: Columns) -> npt.NDArray[np.f
 def _attribute_text(table: AnnotationTable, name: str, row: int) -> str:
     attribute = table.attributes[name]
     value_id = int(attribute.ids[row])
+    # The reader would take it for an object without the attribute.
     if value_id >= 0 and attribute.names[value_id] == _NO_VALUE:
         raise ValueError(f"attribute {name!r} has the value '-', which means none in a list")
     return _NO_VALUE if value_id < 0 else attribute.names[value_id]
@@ -458,7 +465,7 @@ def _attribute_text(table: AnnotationTable, name: str, row: int) -> str:
 
 def _point_texts(table: AnnotationTable, columns: Columns, row: int) -> list[str]:
     texts: list[str] = []
-    if columns.points and table.keypoints is not None and table.visibility is not None:
+    if columns.places["points"] and table.keypoints is not None and table.visibility is not None:
         for point, visibility in zip(table.keypoints[row], table.visibility[row].tolist(), strict=True):
             texts += map(_number_text, point)
             texts += [] if columns.visibility is None else [str(visibility)]
@@ -467,5 +474,5 @@ def _point_texts(table: AnnotationTable, columns: Columns, row: int) -> list[str
 
 def _number_text(value: np.float32 | float) -> str:
     """Return the shortest text that restores the number; whole numbers have no fraction, zero no sign."""
-    # str() is no option: for a float32 it has an exponent from 1e6 on, but only in newer versions of numpy.
+    # Not str(): for a float32 it has an exponent from 1e6 on, but only in newer versions of numpy.
     return np.format_float_positional(value + 0.0, trim="-")  # -0.0 + 0.0 is 0.0

@@ -49,8 +49,8 @@ class PtsReader(Reader):
             300-VW's ``<clip>/annot`` and ``<clip>/imgs``. None means the folder of the file.
         class_name: Class of every face.
         schema: Keypoint schema, as `keypoint_schema` takes it.
-        one_based: Whether to subtract one from every coordinate. By default coordinates are kept as written; those of
-            300-W count from one, as in MATLAB.
+        one_based: Whether to subtract one from every coordinate. By default coordinates are kept as written; 300-W
+            counts from one, as in MATLAB.
 
     Source:
         Sagonas et al. 2013, 300 Faces in-the-Wild Challenge: the annotations' format.
@@ -74,11 +74,13 @@ class PtsReader(Reader):
         points = _read_points(rows.root, unit, num_points=len(schema.names)) - float(self.one_based)
         stem = unit.removesuffix(_ENDING)
         folder, _, name = stem.rpartition("/")
+        # The user's own option may contain "..", but not lead out of the root.
         joined = posixpath.normpath(posixpath.join(folder, self.image_dir or "."))
         if joined.startswith(("..", "/")):
-            message = f"image_dir={self.image_dir!r} of {folder or '.'!r} leads out of the data set's root"
-            raise UnsafePathError(f"{message}; pass a higher root")
+            reason = f"image_dir={self.image_dir!r} of {folder or '.'!r} leads out of the data set's root"
+            raise UnsafePathError(f"{reason}; pass a higher root")
         rows.declare(keypoints=schema)
+        # The name has no extension, so the image may have any.
         image = rows.image(name, folder=joined, image_id=stem)
         rows.object(image, class_name=self.class_name, box=None, points=points)
 
@@ -102,6 +104,7 @@ def _read_points(root: Path, name: str, *, num_points: int) -> npt.NDArray[np.fl
             expected = _EXPECTED.get(pattern, f"point {i - 2} of {num_points}, as x and y")
             actual = shorten(repr(text)) if text else "the end of the file"
             raise AnnotationError(f"expected {expected}, got {actual}", path=path, line=line)
+        # Compared before the points are read, because this message says more than a missing point.
         if pattern is _COUNT and int(text.partition(":")[2]) != num_points:
             raise AnnotationError(f"{text}; the schema has {num_points} points", path=path, line=line)
         if pattern is _POINT:

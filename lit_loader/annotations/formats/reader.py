@@ -22,7 +22,7 @@ import fnmatch
 import posixpath
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
@@ -89,6 +89,8 @@ _OTHER_FOLDERS: Final = {
 }
 """File or folder names that are typical of other formats, as patterns, and what to do about them."""
 
+_IMAGE_PROBLEMS: Final = ("missing_image", "turned_image", "unreadable_image")
+
 
 @dataclass(frozen=True, kw_only=True)
 class ReadOptions:
@@ -126,6 +128,7 @@ class ReadOptions:
         if isinstance(self.class_names, str):
             raise TypeError(f"class_names={self.class_names!r} must be a sequence of names, not a string")
         if self.class_names is not None:
+            # All at once, because each of these would mix up the ids of classes.
             names = tuple(self.class_names)
             if not names or len(set(names)) < len(names) or not all(isinstance(n, str) and n for n in names):
                 raise ValueError(f"class_names={names} must be at least one name, all different, none empty")
@@ -197,6 +200,7 @@ class Reader(ABC):
 
     def given_keypoints(self) -> KeypointSchema | None:
         """Return the schema of an object's points if an option sets it, else None."""
+        # Formats without points have no such option.
         schema = getattr(self, "schema", None)
         return None if schema is None else keypoint_schema(schema)
 
@@ -228,8 +232,13 @@ class Reader(ABC):
         """
         options = ReadOptions() if options is None else options
         folder = root if isinstance(root, Folder) else Folder(root)
-        if not options.use_cache:
-            return self._build(folder, self._checked_inputs(folder, name), options)[0]
+        with _other_format_named(self.format, folder, name):
+            if not options.use_cache:
+                return self._build(folder, self.inputs(folder, name), options)[0]
+            return self._read_through_cache(folder, name, options)
+
+    def _read_through_cache(self, folder: Folder, name: str, options: ReadOptions) -> AnnotationTable:
+        """Return the table of a set from the cache, or build it and store it there."""
         cache = cache_folder(options.cache_dir)
         make_key = partial(cache_key, reader=self.format, version=self.version, root=folder.root)
         # The request identifies what to read and how; the key adds the state of the files.
@@ -239,7 +248,7 @@ class Reader(ABC):
             table = load_last(folder=cache, request=request, root=folder.root)
             if table is not None:
                 return table
-        inputs = self._checked_inputs(folder, name)
+        inputs = self.inputs(folder, name)
         # Set after the request: listing an images folder is what `trust_cache` avoids.
         settings["listed"] = inputs.listed
         files = inputs.files
@@ -248,27 +257,22 @@ class Reader(ABC):
             files = ()
             unit_files = inputs.files
         make_key = partial(make_key, settings=settings, files=[*files, *unit_files])
-        stamps = [number for file in files for number in folder.stamp(file)]
-        was_known = was_read(folder=cache, request=request)
-        if was_known:
-            stamps += [number for file in unit_files for number in folder.stamp(file)]
-            table = load_unchanged(folder=cache, key=make_key(stamps=stamps), request=request, root=folder.root)
+        stamps = _stamps(folder, files)
+        # A first read has no key to compare, so each file is stamped only by the process that reads it. This saves
+        # a pass over all files.
+        if was_read(folder=cache, request=request):
+            key = make_key(stamps=stamps + _stamps(folder, unit_files))
+            table = load_unchanged(folder=cache, key=key, request=request, root=folder.root)
             if table is not None:
                 return table
-        # A first read has no key to compare, so each file is stamped by the process that reads it. This saves
-        # a pass over all files.
-        table, rows = self._build(folder, inputs, options, stamp=not was_known)
-        unit_stamps = [] if was_known else rows.stamps_of(unit_files)
+        table, rows = self._build(folder, inputs, options)
+        unit_stamps = rows.stamps_of(unit_files)
         # A table without a stamp of every file could become stale unnoticed. One with dropped images must be read
         # again, because the images may exist next time.
-        if unit_stamps is None or not _has_all_images(table):
+        has_dropped = any(table.report.count(kind, "drop") for kind in _IMAGE_PROBLEMS)
+        if unit_stamps is None or has_dropped:
             return table
         return keep(table, folder=cache, key=make_key(stamps=stamps + unit_stamps), request=request)
-
-    def _checked_inputs(self, folder: Folder, name: str) -> Inputs:
-        """Return the files of a set; an error names the format that the folder seems to have."""
-        with _other_format_named(self.format, folder, name):
-            return self.inputs(folder, name)
 
     def _settings(self, name: str, options: ReadOptions) -> dict[str, Any]:
         """Return every setting that changes the table, as plain values."""
@@ -283,27 +287,21 @@ class Reader(ABC):
             "policy": asdict(options.policy),
         }
 
-    def _build(
-        self, folder: Folder, inputs: Inputs, options: ReadOptions, *, stamp: bool = False
-    ) -> tuple[AnnotationTable, Rows]:
+    def _build(self, folder: Folder, inputs: Inputs, options: ReadOptions) -> tuple[AnnotationTable, Rows]:
+        """Read all units, and return their table and rows."""
         units = inputs.files if inputs.units is None else inputs.units
-        names = [*inputs.files[:3], *inputs.unit_files[:3]]
-        read = partial(
-            _read_chunk, reader=self, root=folder.root, options=options, is_single=len(units) == 1, stamp=stamp
-        )
-        with (
-            # Listing folders and building the table take time before and after the progress bar.
-            status_spinner(f"Reading {shorten(', '.join(names[:3]))}", progress=options.progress),
-            _other_format_named(self.format, folder),
-        ):
-            chunks = iter_chunks(
-                read,
-                units,
-                num_workers=options.num_workers if len(units) > 1 else 0,
-                progress=options.progress,
-                description="Reading annotations",
-            )
+        is_single = len(units) == 1
+        read = partial(_read_chunk, reader=self, root=folder.root, options=options, is_single=is_single)
+        num_workers = 0 if is_single else options.num_workers
+        progress = options.progress
+        # A set may have a million files.
+        names = ", ".join([*inputs.files[:3], *inputs.unit_files[:3]][:3])
+        # Listing folders and building the table take time before and after the progress bar.
+        with status_spinner(f"Reading {shorten(names)}", progress=progress):
+            description = "Reading annotations"
+            chunks = iter_chunks(read, units, num_workers=num_workers, progress=progress, description=description)
             # A set without files gives an empty table.
+            # The first chunk takes the others, so a set of one chunk is never copied.
             rows = next(chunks, None) or Rows(folder.root, options.policy, options.class_names)
             for chunk in chunks:
                 rows.join(chunk)
@@ -314,22 +312,23 @@ class Reader(ABC):
                 keypoints=self.given_keypoints(),
                 split=inputs.split if options.split is None else options.split,
                 num_workers=options.num_workers,
-                progress=options.progress,
+                progress=progress,
             )
         return table, rows
 
 
-def _read_chunk(
-    units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_single: bool, stamp: bool
-) -> Rows:
-    rows = Rows(root, options.policy, options.class_names)
-    if stamp:
-        rows.start_stamps()
+def _stamps(folder: Folder, files: Sequence[str]) -> list[int]:
+    """Return size and time (ns) of each file, concatenated."""
+    return [number for file in files for number in folder.stamp(file)]
+
+
+def _read_chunk(units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_single: bool) -> Rows:
     # Each chunk has its own `Rows`; the main process joins them in order, so numbers do not depend on workers.
+    rows = Rows(root, options.policy, options.class_names)
     rows.find_line = partial(reader.find_line, root)
     for unit in units:
         rows.file = unit if isinstance(unit, str) else ""
-        if stamp and rows.file:
+        if rows.file:
             # A file that cannot be stamped cannot be read either, and reading it reports the reason.
             with suppress(OSError, ValueError):
                 rows.put_stamp(*file_stamp(f"{root}/{unit}"))
@@ -344,52 +343,52 @@ def _read_chunk(
     return rows
 
 
-def _has_all_images(table: AnnotationTable) -> bool:
-    return not any(table.report.count(kind, "drop") for kind in ("missing_image", "turned_image", "unreadable_image"))
-
-
 @contextmanager
-def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterator[None]:
+def _other_format_named(format: str, folder: Folder, name: str) -> Iterator[None]:
     """Extend an AnnotationError by the format that its file or the folder seems to have, if it is a known one."""
     try:
         yield
     except AnnotationError as error:
-        path = Path(error.path or "")
+        hint = _other_format(format, folder, name, error)
+        if hint is None:
+            raise
+        settings: dict[str, Any] = {
+            "path": error.path,
+            "line": error.line,
+            "remedy": error.remedy,
+            "settings": error.settings,
+        }
+        raise type(error)(hint, **settings) from None
+
+
+def _other_format(format: str, folder: Folder, name: str, error: AnnotationError) -> str | None:
+    """Return a message that names the other format of the file or folder that an error is about, or None."""
+    path = Path(error.path or "")
+    if path.is_file():
         start = b""
-        if path.is_file():
-            with suppress(OSError), path.open("rb") as file:
-                # The patterns match near the start of a file; a long preamble only costs the hint.
-                start = file.read(4096)
+        with suppress(OSError), path.open("rb") as file:
+            # The patterns match near the start of a file; a long preamble only costs the hint.
+            start = file.read(4096)
         # A remedy that names this very format does not help.
         for pattern, remedy in _OTHER_FORMATS.items():
             if f"'{format}'" not in remedy and re.search(pattern, start):
-                message = f"this is {remedy} (as {format!r}: {error.problem})"
-                raise _with_message(error, message) from None
-        # Without the expected file, the folder may have another format.
-        if not path.is_file() and not isinstance(error, UnsafePathError):
-            parents = (".", name, posixpath.relpath(path, folder.root))
-            entries = _entries(folder, parents)
-            for name_pattern, remedy in _OTHER_FOLDERS.items():
-                # One typical name is enough.
-                entry = next(iter(fnmatch.filter(entries, name_pattern)), None)
-                if entry is not None and f"'{format}'" not in remedy:
-                    message = f"{error.problem}; {entry!r} is there: {remedy}"
-                    raise _with_message(error, message) from None
-        raise
-
-
-def _with_message(error: AnnotationError, message: str) -> AnnotationError:
-    """Return an error with another message, and the same place, remedy and settings."""
-    return type(error)(message, path=error.path, line=error.line, remedy=error.remedy, settings=error.settings)
-
-
-def _entries(folder: Folder, parents: Iterable[str]) -> list[str]:
-    """Return the names of the files and folders in some folders given relative to the root."""
+                return f"this is {remedy} (as {format!r}: {error.problem})"
+        return None
+    # The path is the problem, whatever else is in the folder.
+    if isinstance(error, UnsafePathError):
+        return None
+    # Without the expected file, the folder may have another format.
+    parents = (".", name, posixpath.relpath(path, folder.root))
     entries: list[str] = []
+    # The expected file may be missing in the root, in the set, or in a folder that the set names.
     for parent in dict.fromkeys(map(posixpath.normpath, parents)):
         with suppress(AnnotationError):  # the error being explained is more useful
             entries += [*folder.files(parent), *folder.folders(parent)]
-    return entries
+    for name_pattern, remedy in _OTHER_FOLDERS.items():
+        matches = fnmatch.filter(entries, name_pattern)
+        if matches and f"'{format}'" not in remedy:
+            return f"{error.problem}; {matches[0]!r} is there: {remedy}"
+    return None
 
 
 def _plain(value: Any) -> Any:

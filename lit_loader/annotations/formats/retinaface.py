@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Final
 
 import numpy as np
-import numpy.typing as npt
 
 from lit_loader.annotations.formats.reader import Reader
 from lit_loader.annotations.formats.rows import Rows
@@ -62,26 +61,28 @@ class RetinafaceReader(Reader):
                 rows.malformed("a face without a line '# image' before it", line=line)
             elif image is not None and text:
                 try:
-                    (x, y, width, height), points, has_score = _face(text, num_points=len(schema.names))
+                    face, has_score = _face(text, num_points=len(schema.names))
                 except AnnotationError as error:
                     rows.malformed(error.message, line=line)
                     continue
                 rows.not_read("score of a face", has_score)
-                arguments: dict[str, Any] = {"box": (x, y, x + width, y + height)}
-                if len(points):
-                    arguments["points"] = points[:, :2]
-                    arguments["visibility"] = [_VISIBILITY[flag] for flag in points[:, 2].tolist()]
-                rows.object(image, class_name=self.class_name, line=line, **arguments)
+                rows.object(image, class_name=self.class_name, line=line, **face)
 
 
-def _face(text: str, *, num_points: int) -> tuple[list[float], npt.NDArray[np.float64], bool]:
-    """Return the box of a face, its points with flags, and True if it has a score."""
+def _face(text: str, *, num_points: int) -> tuple[dict[str, Any], bool]:
+    """Return a face as arguments of `Rows.object`, and True if it has a score."""
+    # Box; box and points; box, points and score.
     lengths = (4, 4 + 3 * num_points, 5 + 3 * num_points)
     values = numbers(text.split())
     if len(values) not in lengths:
         raise AnnotationError(f"{len(values)} numbers; a face of {num_points} points has one of {lengths}")
-    points = np.array(values[4 : lengths[1]]).reshape(-1, 3)
-    flags = points[:, 2].tolist()
-    if not set(flags) <= _VISIBILITY.keys():
-        raise AnnotationError(f"flags {flags[:20]} of the points must be -1, 0 or 1")
-    return values[:4], points, len(values) == lengths[2]
+    x, y, width, height = values[:4]
+    face: dict[str, Any] = {"box": (x, y, x + width, y + height)}
+    # Faces too small to have points are boxes only.
+    if len(values) > 4:
+        points = np.array(values[4 : lengths[1]]).reshape(-1, 3)
+        flags = points[:, 2].tolist()
+        if not set(flags) <= _VISIBILITY.keys():
+            raise AnnotationError(f"flags {flags[:20]} of the points must be -1, 0 or 1")
+        face |= {"points": points[:, :2], "visibility": [_VISIBILITY[flag] for flag in flags]}
+    return face, len(values) == lengths[2]

@@ -33,9 +33,11 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 
 __all__ = [
     "BoxKind",
-    "Declared",
+    "DeclaredNames",
+    "FLAG_BITS",
     "MAX_COORDINATE",
     "MAX_NAME_CHARS",
+    "MAX_POINTS",
     "OBJECT",
     "Rows",
     "append_column",
@@ -45,6 +47,9 @@ __all__ = [
 
 MAX_NAME_CHARS: Final = 256
 """Maximum length of the name of a class, a point, an attribute or an attribute value."""
+
+MAX_POINTS: Final = 2_048
+"""Most points that an object of a COCO or YOLO file may have."""
 
 MAX_COORDINATE: Final = 1e28
 """Exclusive upper bound of polygon coordinates, so that a fraction times any image size still fits float32.
@@ -60,7 +65,10 @@ _CELLS_PER_VALUE: Final = 64
 
 
 class BoxKind(IntEnum):
-    """Source of an object's box."""
+    """Source of an object's box: the file, or else its present points, its polygons, or the whole image.
+
+    `lit_loader.annotations.formats.rules.point_boxes` gives the box around points.
+    """
 
     GIVEN = 0
     AROUND_POINTS = 1
@@ -73,7 +81,7 @@ _GIVEN: Final = BoxKind.GIVEN
 
 
 @dataclass(frozen=True, kw_only=True)
-class Declared:
+class DeclaredNames:
     """Names that a file lists, whether or not an object uses them.
 
     Attributes:
@@ -89,6 +97,9 @@ class Declared:
     attributes: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
 
+FLAG_BITS: Final = {"difficult": 1, "truncated": 2, "occluded": 4, "crowd": 8}
+"""Bit of each flag in the field ``flags`` of `OBJECT`."""
+
 OBJECT: Final = np.dtype([("box", "f8", 4), *((name, "i4") for name in _OBJECT_FIELDS)])
 """Record of one object in memory.
 
@@ -100,7 +111,7 @@ OBJECT: Final = np.dtype([("box", "f8", 4), *((name, "i4") for name in _OBJECT_F
 - ``line``: Line in the file, or 0.
 - ``index``: Position in the file, or -1.
 - ``kind``: A `BoxKind`.
-- ``flags``: Bits: 1 difficult, 2 truncated, 4 occluded, 8 crowd.
+- ``flags``: Sum of the `FLAG_BITS` that are set.
 """
 
 # Packing all fields of an object at once takes half the time of appending to one array per field.
@@ -118,7 +129,7 @@ class ImageColumns:
         file_names: File name in the annotation, if the path is not taken from it; else "".
         files: Number of the annotation file.
         lines: Line in the annotation file, or 0.
-        source_ids: The file's own number of the image, or -1; may end at the last image that has one.
+        source_ids: The file's own number of the image, or -1.
     """
 
     paths: list[str] = field(default_factory=list)
@@ -183,6 +194,7 @@ class Rows:
         report: Problems so far.
         split: Split that a file names, or None.
         y_up: True if y counts upwards from the lower edge of the image.
+        stamps: Size and time (ns) of each file, concatenated in the order of ``files``; -1 and 0 without a stamp.
         raised: Error raised because the policy says ``"raise"``, or None.
         find_line: Function of an annotation file and an object's position in it that returns the object's line.
             It is called for reported objects only.
@@ -193,8 +205,7 @@ class Rows:
         self.policy = policy
         self.given_classes = given_classes
         self.files: dict[str, int] = {}
-        # Size and time of each file, in the order of `files`; None until `start_stamps`.
-        self._stamps: array[int] | None = None
+        self.stamps: array[int] = array("q")
         self.file = ""
         self.report = ReadReport()
         self.split: str | None = None
@@ -202,7 +213,7 @@ class Rows:
         self._normalized = False
         self.images = ImageColumns()
         self.objects = ObjectColumns()
-        self.declared: dict[Declared, list[int]] = {}  # with the numbers of the files that declare it
+        self.declared: dict[DeclaredNames, list[int]] = {}  # with the numbers of the files that declare it
         self.class_names: dict[str, int] = {}
         self.layouts: dict[tuple[str, ...], int] = {}
         self.attribute_values: dict[tuple[str, str], int] = {}
@@ -220,19 +231,13 @@ class Rows:
     def file(self, file: str) -> None:
         self._file_name = file
         self._file_number = self.files.setdefault(file, len(self.files))
-        if self._stamps is not None and 2 * self._file_number == len(self._stamps):
-            self._stamps.extend(_NO_STAMP)
-
-    def start_stamps(self) -> None:
-        """Start recording the stamps passed to `put_stamp` or taken by `read_bytes`."""
-        self._stamps = array("q", _NO_STAMP * len(self.files))
+        if 2 * self._file_number == len(self.stamps):
+            self.stamps.extend(_NO_STAMP)
 
     def put_stamp(self, size: int, mtime_ns: int) -> None:
-        """Record size and time (ns) of `file`, taken before it was read; ignored before `start_stamps`."""
-        if self._stamps is not None:
-            position = 2 * self._file_number
-            self._stamps[position] = size
-            self._stamps[position + 1] = mtime_ns
+        """Record size and time (ns) of `file`, taken before it was read."""
+        position = 2 * self._file_number
+        self.stamps[position : position + 2] = array("q", (size, mtime_ns))
 
     def read_bytes(self, *, max_bytes: int) -> bytes:
         """Return the content of `file`, and record its stamp.
@@ -246,9 +251,7 @@ class Rows:
 
     def stamps_of(self, files: Sequence[str]) -> list[int] | None:
         """Return size and time (ns) of each file, concatenated, or None if a file has no stamp."""
-        if self._stamps is None:
-            return None
-        stamps = np.frombuffer(self._stamps, dtype=np.int64).reshape(-1, 2)
+        stamps = np.array(self.stamps, dtype=np.int64).reshape(-1, 2)
         # An unknown file gets the entry of "" (number 0), which never has a stamp.
         stamps = stamps[[self.files.get(file, 0) for file in files]]
         return None if (stamps[:, 0] < 0).any() else stamps.reshape(-1).tolist()
@@ -295,13 +298,14 @@ class Rows:
                 next call, so every file with points either declares them or passes ``point_names`` each time.
             attributes: Possible values of each attribute.
         """
-        declared = Declared(
+        declared = DeclaredNames(
             class_names=tuple(class_names),
             class_ids=tuple(class_ids),
             keypoints=keypoints,
             attributes=tuple((name, tuple(values)) for name, values in attributes.items()),
         )
         self.declared.setdefault(declared, []).append(self._file_number)
+        # Objects of this file need not repeat the names.
         self._point_names = () if keypoints is None else keypoints.names
 
     def image(
@@ -354,8 +358,11 @@ class Rows:
         images.file_names.append(file_name)
         images.files.append(self._file_number)
         images.lines.append(line or 0)
-        if source_id is not None:
-            self._put_id(images.source_ids, number, source_id)
+        # A JSON file may have integers of any size, an array of int64 may not.
+        if source_id is not None and not -(2**63) <= source_id < 2**63:
+            self.not_read("ids of more than 64 bits")
+            source_id = None
+        images.source_ids.append(-1 if source_id is None else source_id)
         return number
 
     def object(
@@ -373,9 +380,6 @@ class Rows:
         occluded: bool = False,
         crowd: bool = False,
         polygons: Sequence[Sequence[float]] = (),
-        run_lengths: RunLengths | None = None,
-        object_id: int | None = None,
-        area: float | None = None,
         line: int | None = None,
         index: int | None = None,
     ) -> None:
@@ -384,9 +388,7 @@ class Rows:
         Args:
             image: Number from `image`.
             class_name: Class of the object.
-            box: xmin, ymin, xmax, ymax in pixels (or fractions), or None for the box around the present points (see
-                `lit_loader.annotations.formats.rules.point_boxes`), without points around the polygons, and without
-                polygons the whole image.
+            box: xmin, ymin, xmax, ymax in pixels (or fractions), or None for a box as in `BoxKind`.
             points: ``(K, 2)``, one row per name, or None if all points are absent.
             visibility: ``(K,)`` 0 absent, 1 hidden, 2 visible, or None if all points are visible.
             point_names: K names, or None for the names that the file declared.
@@ -396,9 +398,6 @@ class Rows:
             occluded: Flag.
             crowd: Flag.
             polygons: Mask as polygons: x, y, x, y, ... of at least three points in pixels (or fractions).
-            run_lengths: Mask as run lengths.
-            object_id: The file's own number of the object, such as COCO's ``id``.
-            area: The file's own area in square pixels.
             line: Line in the file.
             index: Position of the object in the file, from 0, where it locates the object better than a line.
 
@@ -406,68 +405,37 @@ class Rows:
             ValueError: If points, names and visibility differ in length, or the box does not have four numbers.
             AnnotationError: If a name or a polygon is invalid and the policy says ``"raise"``.
         """
-        label = self.class_names.get(class_name)
-        # A name is checked at its first occurrence only; later ones are found in the dicts.
-        error = None if label is not None else _name_error("class", class_name)
-        if attributes:
-            for pair in attributes.items():
-                if error is None and pair not in self.attribute_values:
-                    error = wrong_attribute(*pair)
-        if polygons:
-            error = error or _polygons_error(polygons)
-        if error:
+        label = self.class_names.get(class_name, -1)
+        # Most objects have nothing new to check, and then this is faster than a call.
+        has_unchecked = label < 0 or attributes or polygons
+        if has_unchecked and (error := self._object_error(class_name, label, attributes, polygons)):
             self.malformed(error, line=line, index=index)
             return
-        layout = -1
-        if points is not None:
-            names = self._point_names if point_names is None else point_names
-            self._add_points(names, points, visibility)
-            layout = self.layouts.setdefault(names, len(self.layouts))
-        kind = _GIVEN
-        if box is None:
-            box = (0, 0, 0, 0)
-            if points is not None:
-                kind = BoxKind.AROUND_POINTS
-            else:
-                kind = BoxKind.AROUND_POLYGONS if polygons else BoxKind.WHOLE_IMAGE
-        if label is None:
-            label = len(self.class_names)
-            self.class_names[class_name] = label
-        flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
+        layout = -1 if points is None else self._add_points(point_names, points, visibility)
+        kind = _GIVEN if box is not None else _kind_without_box(points, polygons)
+        box = (0, 0, 0, 0) if box is None else box
         if len(box) != 4:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
-        objects = self.objects
-        index = -1 if index is None else index
-        file = self._file_number
-        objects.packed += _PACK.pack(*box, image, label, layout, file, line or 0, index, kind, flags)
-        # Most objects have none of the optional values, and then this check is faster than a call.
-        has_number = object_id is not None or area is not None
-        if polygons or attributes or has_number or run_lengths is not None:
-            self._add_optional(polygons, run_lengths, object_id, area, attributes)
-
-    def _add_optional(
-        self,
-        polygons: Sequence[Sequence[float]],
-        run_lengths: RunLengths | None,
-        object_id: int | None,
-        area: float | None,
-        attributes: Mapping[str, str],
-    ) -> None:
-        """Add the optional values of the latest object, which are stored apart from the records by row."""
-        objects = self.objects
-        row = len(objects) - 1
-        for polygon in polygons:
-            objects.polygon_rows.append(row)
-            objects.polygon_lengths.append(len(polygon))
-            objects.polygon_values.extend(polygon)
-        if run_lengths is not None:
-            objects.run_lengths[row] = run_lengths
-        if object_id is not None:
-            self._put_id(objects.object_ids, row, object_id)
-        if area is not None:
-            _put(objects.areas, row, area, missing=math.nan)
+        if label < 0:
+            label = self.class_names.setdefault(class_name, len(self.class_names))
+        flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
+        if polygons:
+            self._add_polygons(len(self.objects), polygons)
         if attributes:
-            self.add_attributes(row, attributes)
+            self.add_attributes(len(self.objects), attributes)
+        numbers = (image, label, layout, self._file_number, line or 0, -1 if index is None else index, kind, flags)
+        self.objects.packed += _PACK.pack(*box, *numbers)
+
+    def _object_error(
+        self, class_name: str, label: int, attributes: Mapping[str, str], polygons: Sequence[Sequence[float]]
+    ) -> str | None:
+        """Return a message if a name or a polygon of an object is invalid, else None."""
+        # A name is checked at its first occurrence only; later ones are found in the dicts.
+        error = _name_error("class", class_name) if label < 0 else None
+        for pair in attributes.items():
+            if pair not in self.attribute_values:
+                error = error or wrong_attribute(*pair)
+        return error or _polygons_error(polygons)
 
     def malformed(self, message: str, *, line: int | None = None, index: int | None = None) -> None:
         """Report an entry that violates its format, or raise, as the policy says."""
@@ -491,46 +459,30 @@ class Rows:
         if action == "raise":
             # The object's position helps in files of one long line.
             text = "" if index is None else f"object {index}: "
-            self.raised = AnnotationError(
-                f"{text}{message}",
-                path=self.root / self.file,
-                line=line,
-                remedy="correct it",
-                settings={f"policy.{kind}": ...},
-            )
+            settings = {f"policy.{kind}": ...}
+            path = self.root / self.file
+            self.raised = AnnotationError(text + message, path=path, line=line, remedy="correct it", settings=settings)
             raise self.raised
-        problem = Problem(
-            kind=kind, action=action, file=self.file, line=line, object_index=index, message=shorten(message)
-        )
-        self.report.add(problem)
+        detail: dict[str, Any] = {"file": self.file, "line": line, "object_index": index, "message": shorten(message)}
+        self.report.add(Problem(kind=kind, action=action, **detail))
 
     def not_read(self, name: str, count: int = 1) -> None:
         """Count values that have no column in the table, by their name in the format."""
         if count:
             self.report.add_count(name, "not read", count)
 
-    def _put_id(self, column: array[int], row: int, number: int) -> None:
-        # A JSON file may have integers of any size, an array of int64 may not.
-        if -(2**63) <= number < 2**63:
-            _put(column, row, number, missing=-1)
-        else:
-            self.not_read("ids of more than 64 bits")
-
     # -- joining --------------------------------------------------------------------------------------------
 
     def join(self, other: Rows) -> None:
         """Append the rows that another process has read; ``other`` must not be used afterwards."""
         # Assigning to both converts the points of both to float64 before they are concatenated.
-        normalized = self.normalized or other.normalized
-        self.normalized = normalized
-        other.normalized = normalized
+        self.normalized = self.normalized or other.normalized
+        other.normalized = self.normalized
         objects = self.objects
         first_object = len(self.objects)
         first_file = len(self.files)
         files = _number_names(self.files, other.files)
-        if self._stamps is not None and other._stamps is not None:
-            stamps = np.frombuffer(other._stamps, dtype=np.int64).reshape(-1, 2)
-            self._stamps.frombytes(stamps[files >= first_file].tobytes())
+        self.stamps.frombytes(as_array(other.stamps, "2i8")[files >= first_file].tobytes())
         # Records are appended first and then renumbered in place, through a view.
         objects.packed += other.objects.packed
         added = objects.rows()[first_object:]
@@ -542,16 +494,19 @@ class Rows:
         for name in ("points", "visibility", "polygon_lengths", "polygon_values"):
             # These columns have no numbers that refer to other columns.
             getattr(objects, name).extend(getattr(other.objects, name))
-        objects.polygon_rows.extend(first_object + row for row in other.objects.polygon_rows)
+        # These columns hold numbers of objects, which move behind the objects here.
+        for name in ("polygon_rows", "attribute_rows"):
+            getattr(objects, name).extend(first_object + row for row in getattr(other.objects, name))
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
+        # Short columns are filled up to the first object of ``other``.
         append_column(objects.object_ids, first_object, other.objects.object_ids, missing=-1)
         append_column(objects.areas, first_object, other.objects.areas, missing=math.nan)
-        objects.attribute_rows.extend(first_object + row for row in other.objects.attribute_rows)
         pair_numbers = _number_names(self.attribute_values, other.attribute_values)
         objects.attribute_values.frombytes(pair_numbers[as_array(other.objects.attribute_values)].tobytes())
         for declared, file_numbers in other.declared.items():
             self.declared.setdefault(declared, []).extend(files[file_numbers].tolist())
         self.report.merge(other.report)
+        # The first file that names a split wins, as in one process.
         self.split = self.split or other.split
         self.y_up = self.y_up or other.y_up
 
@@ -564,12 +519,8 @@ class Rows:
         num_images = len(images.paths)
         numbers = _number_names(self._image_numbers, added.paths)
         is_new = (numbers >= num_images).tolist()
-        for name in ("paths", "ids", "file_names", "lines"):
+        for name in ("paths", "ids", "file_names", "lines", "source_ids"):
             getattr(images, name).extend(compress(getattr(added, name), is_new))
-        # Not strict: `source_ids` may end early.
-        source_ids = compress(added.source_ids, is_new)
-        for number, source_id in zip(numbers[is_new].tolist(), source_ids, strict=False):
-            _put(images.source_ids, number, source_id, missing=-1)
         images.files.frombytes(files[as_array(added.files)[is_new]].tobytes())
         images.sizes.frombytes(as_array(added.sizes).reshape(-1, 2)[is_new].tobytes())
         return numbers
@@ -585,45 +536,62 @@ class Rows:
         Raises:
             AnnotationError: If the table would have too many cells.
         """
+        # A table has a cell for each object and name, even where no object has a value.
         num_objects = len(self.objects)
         if num_names * num_objects > max(_FREE_CELLS, _CELLS_PER_VALUE * num_values):
-            raise AnnotationError(
-                f"{kind}: {num_names} names for {num_objects} objects with only {num_values} values would make a "
-                f"table far larger than its files; correct the names, or pass {kind}=False",
-                path=self.root / self.file,
-            )
+            cells = f"{kind}: {num_names} names for {num_objects} objects with only {num_values} values"
+            problem = f"{cells} would make a table far larger than its files"
+            remedy = f"correct the names, or pass {kind}=False"
+            raise AnnotationError(problem, path=self.root / self.file, remedy=remedy)
 
     def add_attributes(self, row: int, attributes: Mapping[str, str]) -> None:
         """Add attribute values, already checked, to the object in a row."""
         numbers = self.attribute_values
+        # Most objects share few pairs, so a pair is stored as a number.
         for pair in attributes.items():
             self.objects.attribute_rows.append(row)
             self.objects.attribute_values.append(numbers.setdefault(pair, len(numbers)))
 
-    def _add_points(self, names: tuple[str, ...], points: npt.ArrayLike, visibility: npt.ArrayLike | None) -> None:
+    def _add_polygons(self, row: int, polygons: Sequence[Sequence[float]]) -> None:
+        for polygon in polygons:
+            self.objects.polygon_rows.append(row)
+            self.objects.polygon_lengths.append(len(polygon))
+            self.objects.polygon_values.extend(polygon)
+
+    def _add_points(
+        self, names: tuple[str, ...] | None, points: npt.ArrayLike, visibility: npt.ArrayLike | None
+    ) -> int:
+        """Add the points of the next object, and return the number of their layout."""
+        names = self._point_names if names is None else names
         num_points = len(names)
         xy = np.asarray(points, dtype=np.float64)
         flags = np.asarray(np.full(num_points, 2) if visibility is None else visibility, dtype=np.uint8)
+        # A mismatch is a mistake in the reader, not in a file.
         if not names or xy.shape != (num_points, 2) or flags.shape != (num_points,):
-            raise ValueError(
-                f"expected points ({num_points}, 2) and visibility ({num_points},) for {num_points} names, at least "
-                f"one, got points {xy.shape} and visibility {flags.shape}"
-            )
+            expected = f"points ({num_points}, 2) and visibility ({num_points},) for {num_points} names, at least one"
+            raise ValueError(f"expected {expected}, got points {xy.shape} and visibility {flags.shape}")
         # A coordinate beyond float32 becomes infinite here; the policy's invalid_keypoint decides on it later.
         with np.errstate(over="ignore"):
             self.objects.points.frombytes(xy.astype(self.objects.points.typecode).tobytes())
         # Stored flat: objects may have different numbers of points until their file's schema is united with others.
         self.objects.visibility += flags.tobytes()
+        return self.layouts.setdefault(names, len(self.layouts))
 
     def _size(self, width: float, height: float, line: int | None) -> tuple[int, int]:
+        # NaN fails the comparisons.
         if 1 <= width <= _MAX_PIXELS and 1 <= height <= _MAX_PIXELS and width % 1 == height % 1 == 0:
             return int(width), int(height)
         # Without any size there is nothing to report: the format may not have sizes.
         if width or height:
-            size = f"{str(width)[:30]} x {str(height)[:30]}"
-            message = f"image size must be two whole numbers >= 1, got {size}"
+            message = f"image size must be two whole numbers >= 1, got {str(width)[:30]} x {str(height)[:30]}"
             self.problem("bad_size", self.policy.bad_size, message, line=line)
         return 0, 0
+
+
+def _kind_without_box(points: npt.ArrayLike | None, polygons: Sequence[Sequence[float]]) -> BoxKind:
+    if points is not None:
+        return BoxKind.AROUND_POINTS
+    return BoxKind.AROUND_POLYGONS if polygons else BoxKind.WHOLE_IMAGE
 
 
 def _unknown_line(file: str, index: int) -> None:
@@ -649,12 +617,6 @@ def _polygons_error(polygons: Sequence[Sequence[float]]) -> str | None:
         if not all(abs(value) < MAX_COORDINATE for value in polygon):  # False for NaN, so do not invert it
             return f"a polygon has a coordinate that is not finite or beyond {MAX_COORDINATE:g}"
     return None
-
-
-def _put(column: array[Any], row: int, value: float, *, missing: float) -> None:
-    """Set the value of a row behind the column's end; rows in between get ``missing``."""
-    column.extend([missing] * (row - len(column)))
-    column.append(value)
 
 
 def append_column(column: array[Any], first: int, values: npt.ArrayLike, *, missing: float) -> None:

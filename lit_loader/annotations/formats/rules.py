@@ -5,6 +5,7 @@ Objects are checked in chunks of some ten thousand, with numpy.
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -17,7 +18,7 @@ from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.formats.declared import unite
 from lit_loader.annotations.formats.folder import Folder, is_image_name
 from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
-from lit_loader.annotations.formats.rows import BoxKind, Declared, Rows, as_array
+from lit_loader.annotations.formats.rows import FLAG_BITS, BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
 from lit_loader.annotations.problems import shorten
@@ -64,58 +65,41 @@ def build_table(
     """
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
     images = _Images(rows, folder)
-    images.check_turned(num_workers=num_workers, progress=progress)
-    images.read_sizes(num_workers=num_workers, progress=progress)
+    images.check_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     # Checks modify points, visibility and `keep` in place.
     boxes = objects.check()
-    object_rows = np.flatnonzero(objects.keep)
-    # Stable, so that the objects of an image stay in the order of the files.
-    object_rows = object_rows[np.argsort(objects.images[object_rows], kind="stable")]
+    object_rows = objects.table_rows()
+    flags = rows.objects.rows()["flags"][object_rows]
     image_rows = np.flatnonzero(images.keep)
+    # Images without objects count 0 and stay in the table.
     object_counts = np.bincount(objects.images[object_rows], minlength=len(images.keep))[image_rows]
+    paths = [images.paths[row] for row in image_rows.tolist()]
+    ids = [rows.images.ids[row] for row in image_rows.tolist()]
+    source_ids = as_array(rows.images.source_ids, np.int64)
     stamps = images.stamps[image_rows]
     return AnnotationTable(
         root=folder.root,
+        image_paths=paths,
+        image_ids=None if ids == paths else ids,
         image_stamps=stamps if stamps.any() else None,
-        class_names=declared.class_names,
-        category_ids=declared.class_ids or None,
-        masks=None if objects.masks is None else objects.masks.take(object_rows),
+        source_ids=source_ids[image_rows] if (source_ids >= 0).any() else None,
         widths=images.sizes[image_rows, 0],
         heights=images.sizes[image_rows, 1],
+        class_names=declared.class_names,
+        category_ids=declared.class_ids or None,
         offsets=offsets_of(object_counts),
         boxes=boxes[object_rows],
         labels=objects.labels[object_rows],
+        object_ids=_padded(rows.objects.object_ids, -1, len(rows.objects), object_rows),
+        areas=_padded(rows.objects.areas, np.nan, len(rows.objects), object_rows),
+        masks=None if objects.masks is None else objects.masks.take(object_rows),
         attributes=_attributes(rows, declared.attributes, object_rows),
         split=rows.split if split is None else split,
         report=rows.report,
-        **_names_and_ids(rows, images, image_rows),
-        **_object_values(rows, object_rows),
+        **{name: (flags & bit) > 0 for name, bit in FLAG_BITS.items()},
         **objects.keypoint_columns(object_rows),
     )
-
-
-def _names_and_ids(rows: Rows, images: _Images, image_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
-    """Return the columns by which images are named."""
-    numbers = image_rows.tolist()
-    paths = [images.paths[number] for number in numbers]
-    ids = [rows.images.ids[number] for number in numbers]
-    source_ids = _padded(rows.images.source_ids, np.int64, -1, len(images.keep), image_rows)
-    return {"image_paths": paths, "image_ids": None if ids == paths else ids, "source_ids": source_ids}
-
-
-def _object_values(rows: Rows, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
-    """Return the columns of flags, ids and areas, which the table takes from the rows unchanged."""
-    count = len(rows.objects)
-    flags = rows.objects.rows()["flags"][object_rows]
-    return {
-        "difficult": (flags & 1) > 0,
-        "truncated": (flags & 2) > 0,
-        "occluded": (flags & 4) > 0,
-        "crowd": (flags & 8) > 0,
-        "object_ids": _padded(rows.objects.object_ids, np.int64, -1, count, object_rows),
-        "areas": _padded(rows.objects.areas, np.float32, np.nan, count, object_rows),
-    }
 
 
 def point_boxes(
@@ -138,11 +122,13 @@ def point_boxes(
     present = (visibility > 0)[..., None]
     low = np.where(present, points, np.inf).min(axis=1).astype(np.float64)
     high = np.where(present, points, -np.inf).max(axis=1).astype(np.float64)
+    # Infinite minima would become a box without end.
     is_empty = ~_any(present[..., 0])
     low[is_empty] = 0.0
     high[is_empty] = 0.0
     sides = high - low
     longer = sides.max(axis=1)
+    # A single point has no longer side; the image gives the scale.
     min_sides = _MIN_SIDE_RATIO * np.where(longer > 0, longer, sizes.min(axis=1))
     min_sides = np.where(is_empty, 0.0, np.where(min_sides > 0, min_sides, 1.0))[:, None]
     is_short = sides < min_sides
@@ -173,13 +159,13 @@ class _Images:
         self.first_rows = np.arange(count)
         self.stamps = np.zeros(count, dtype=np.int64)
         self._exists: _Mask = np.ones(count, dtype=np.bool_)
-        self._missing: list[int] = []
         self._resolve()
         self._report_missing()
 
     def _resolve(self) -> None:
         """Look up the file of each image row, and unite rows of the same file."""
         file_names = self._rows.images.file_names
+        # Looked up in listings of folders, one per folder, not by one call per image.
         candidates = self._folder.find_images(self._rows.images.paths, map(bool, file_names))
         row_by_path: dict[str, int] = {}
         for number, (file_name, files) in enumerate(zip(file_names, candidates, strict=True)):
@@ -189,6 +175,7 @@ class _Images:
             else:
                 path = self._choose(number, file_name, files)
             self.paths[number] = path
+            # Annotations may name one file with and without its extension.
             first = row_by_path.setdefault(path, number)
             if first != number:
                 self.first_rows[number] = first
@@ -205,8 +192,8 @@ class _Images:
             # A missing file has the stamp -1, so that the table becomes stale when the file appears.
             self._exists[number] = False
             self.stamps[number] = -1
-            self._missing.append(number)
             return path + extension if is_image_name(extension) else path
+        # Candidates come in the order of the known extensions.
         chosen = files[0]
         if len(files) > 1:
             # The annotation's own extension decides between a.jpg and a.png.
@@ -220,29 +207,33 @@ class _Images:
 
     def _report_missing(self) -> None:
         """Report all missing images as one problem, with the first path and the count."""
-        if not self._missing:
+        missing = np.flatnonzero(~self._exists).tolist()
+        if not missing:
             return
-        rows = self._rows
-        action = rows.policy.missing_image
-        first, *further = self._missing
-        first_path = rows.images.paths[first]
-        message = f"there is no image {shorten(first_path)!r}"
-        if further:
-            message += f", and {len(self._missing)} of {len(self.paths)} images are missing in all"
+        action = self._rows.policy.missing_image
+        first_path = self._rows.images.paths[missing[0]]
         stem, _, extension = first_path.rpartition(".")
         # A converted data set often has .jpg in its annotations and .png on the disk, or the reverse.
         similar = next(self._folder.find_images([stem], [True]), []) if is_image_name(f".{extension}") else []
+        message = f"there is no image {shorten(first_path)!r}"
+        if len(missing) > 1:
+            message += f", and {len(missing)} of {len(self.paths)} images are missing in all"
         if similar:
             message += f", but {shorten(similar[0])!r} exists, with another extension"
         else:
             message += "; set `image_dir` to the folder that the paths are relative to"
-        self._problem(first, "missing_image", action, message)
-        if further:
-            rows.report.add_count("missing_image", action, len(further))
+        self._problem(missing[0], "missing_image", action, message)
+        if len(missing) > 1:
+            self._rows.report.add_count("missing_image", action, len(missing) - 1)
         if action == "drop":
-            self.keep[further] = False
+            self.keep[missing] = False
 
-    def check_turned(self, *, num_workers: int | None, progress: bool) -> None:
+    def check_sizes(self, *, num_workers: int | None, progress: bool) -> None:
+        """Check the sizes in the annotations, and read the missing ones."""
+        self._check_turned(num_workers=num_workers, progress=progress)
+        self._read_sizes(num_workers=num_workers, progress=progress)
+
+    def _check_turned(self, *, num_workers: int | None, progress: bool) -> None:
         """Report each image that EXIF turns onto its side while the annotations give its stored size.
 
         NOTE [When a cached table is stale] explains what happens if an image changes later.
@@ -256,6 +247,7 @@ class _Images:
             is_stored_size: _Mask = _all(upright_sizes[:, ::-1] == self.sizes[numbers])
             return numbers[is_turned & is_stored_size]
 
+        # Equal sides look the same either way.
         candidates = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] != self.sizes[:, 1]))
         turned = select_turned(candidates)
         # A stamp must be taken before its file is read, or a change in between is missed. Only few images are turned,
@@ -272,7 +264,7 @@ class _Images:
                 message += "turned image; 'keep' is for data sets with exif_orientation=False"
             self._problem(number, "turned_image", action, message)
 
-    def read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
+    def _read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the size of each image from its header if the annotations do not give it."""
         policy = self._rows.policy
         root = self._folder.root
@@ -285,15 +277,14 @@ class _Images:
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
             self._problem(number, "unreadable_image", policy.unreadable_image, message)
+        # Missing and unreadable images that the policy keeps.
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
             path = shorten(self.paths[int(unknown[0])])
-            raise AnnotationError(
-                f"coordinates {kind} of the image, and the size of {path!r} is unknown; "
-                "choose 'drop' or 'raise' for missing_image and unreadable_image",
-                path=root,
-            )
+            problem = f"coordinates {kind} of the image, and the size of {path!r} is unknown"
+            remedy = "choose 'drop' or 'raise' for missing_image and unreadable_image"
+            raise AnnotationError(problem, path=root, remedy=remedy)
 
     def _problem(self, number: int, kind: str, action: str, message: str) -> None:
         rows = self._rows
@@ -316,24 +307,27 @@ class _Objects:
         masks: Masks of all objects, or None if no object has one.
     """
 
-    def __init__(self, rows: Rows, images: _Images, declared: Declared) -> None:
+    def __init__(self, rows: Rows, images: _Images, declared: DeclaredNames) -> None:
         objects = rows.objects.rows()
         self._objects = objects
         self._rows = rows
         self._schema = declared.keypoints
         self._class_names = declared.class_names
         self._files = list(rows.files)
+        # Objects of rows that were united belong to the first of them.
         self.images = images.first_rows[objects["image"]]
         ids = {name: i for i, name in enumerate(declared.class_names)}
         # Label -1, an object that is left out, selects the last entry.
         lookup = np.array([*(ids.get(name, -1) for name in rows.class_names), -1], dtype=np.int64)
         self.labels = lookup[objects["label"]]
-        self._sizes = images.sizes
-        self._boxes = objects["box"]
+        self._sizes = images.sizes[self.images]
+        self._boxes = objects["box"].copy()
         self._kinds = objects["kind"]
         self.keep: _Mask = images.keep[self.images] & (objects["label"] >= 0)
         self.masks: Masks | None = None
-        self._fill_points()
+        with np.errstate(over="ignore", invalid="ignore"):  # the policy decides on coordinates that are not finite
+            self._convert_boxes()
+            self._fill_points()
         self._fill_masks()
 
     def check(self) -> npt.NDArray[np.float32]:
@@ -348,8 +342,18 @@ class _Objects:
         step = max(1, min(_CHUNK_ROWS, _CHUNK_POINTS // max(1, self.points.shape[1])))
         for start in range(0, count, step):
             chunk = slice(start, min(start + step, count))
-            boxes[chunk] = self._check_chunk(chunk)
+            self._check_classes(chunk)
+            # Points before boxes, because a box around points depends on the points that are still present.
+            if self._schema is not None:
+                self._check_points(chunk, self._schema.names)
+            boxes[chunk] = self._check_boxes(chunk)
         return boxes
+
+    def table_rows(self) -> npt.NDArray[np.intp]:
+        """Return the rows of the table's objects, grouped by image."""
+        rows = np.flatnonzero(self.keep)
+        # Stable, so that the objects of an image stay in the order of the files.
+        return rows[np.argsort(self.images[rows], kind="stable")]
 
     def keypoint_columns(self, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
         """Return the keypoint columns of some objects, or none if the set has no points."""
@@ -358,11 +362,33 @@ class _Objects:
         columns = {"keypoints": self.points[object_rows], "visibility": self.visibility[object_rows]}
         return columns | self._schema.columns()
 
+    def _to_pixels(self, xy: npt.NDArray[Any], sizes: npt.NDArray[np.int32]) -> npt.NDArray[Any]:
+        """Return points in pixels, with y counted from the upper edge.
+
+        Args:
+            xy: Points as in the files, shape ``(..., 2)``.
+            sizes: Width and height of their images, shape ``(..., 2)``.
+        """
+        if self._rows.normalized:
+            xy = xy * sizes
+        if self._rows.y_up:
+            xy = np.stack([xy[..., 0], sizes[..., 1] - xy[..., 1]], axis=-1)
+        return xy
+
+    def _convert_boxes(self) -> None:
+        """Convert the boxes in the files to pixels; all others are filled in later."""
+        explicit = np.flatnonzero(self._kinds == BoxKind.GIVEN)
+        corners = self._to_pixels(self._boxes[explicit].reshape(-1, 2, 2), self._sizes[explicit, None])
+        if self._rows.y_up:
+            # ymin and ymax swap places: the upper edge, which was ymax, becomes ymin.
+            corners[..., 1] = corners[:, ::-1, 1]
+        self._boxes[explicit] = corners.reshape(-1, 4)
+
     def _fill_points(self) -> None:
         """Copy the points of every object to their positions in the schema."""
         rows = self._rows
         names = () if self._schema is None else self._schema.names
-        self.points = np.zeros((len(self.labels), len(names), 2), rows.objects.points.typecode)
+        self.points = np.zeros((len(self.labels), len(names), 2), np.float32)
         self.visibility = np.zeros(self.points.shape[:2], dtype=np.uint8)
         positions = {name: position for position, name in enumerate(names)}
         layouts = self._objects["layout"]
@@ -378,7 +404,8 @@ class _Objects:
             columns = np.array([positions.get(name, -1) for name in layout], dtype=np.int64)
             point_rows = (ends[objects] - lengths[objects])[:, None] + np.arange(len(layout))
             in_schema = np.flatnonzero(columns >= 0)
-            self.points[objects[:, None], columns[in_schema]] = flat_points[point_rows[:, in_schema]]
+            points = self._to_pixels(flat_points[point_rows[:, in_schema]], self._sizes[objects, None])
+            self.points[objects[:, None], columns[in_schema]] = points
             self.visibility[objects[:, None], columns[in_schema]] = flat_visibility[point_rows[:, in_schema]]
             for outside_schema in np.flatnonzero(columns < 0).tolist():
                 with_point = objects[flat_visibility[point_rows[:, outside_schema]] > 0]
@@ -396,14 +423,11 @@ class _Objects:
         value_offsets = offsets_of(lengths)
         values = as_array(columns.polygon_values, columns.polygon_values.typecode)
         points = values.reshape(-1, 2).astype(np.float64)
-        sizes = self._sizes[self.images]
-        if self._rows.normalized:
-            points *= np.repeat(sizes[polygon_rows], lengths // 2, axis=0)
-        if self._rows.y_up:
-            points[:, 1] = np.repeat(sizes[polygon_rows, 1], lengths // 2) - points[:, 1]
+        if self._rows.normalized or self._rows.y_up:
+            points = self._to_pixels(points, np.repeat(self._sizes[polygon_rows], lengths // 2, axis=0))
         part_offsets = offsets_of(np.bincount(polygon_rows, minlength=count))
-        self._check_outlines(points, value_offsets // 2, part_offsets, sizes[:, 1])
-        self._check_run_lengths(sizes)
+        self._check_outlines(points, value_offsets // 2, part_offsets)
+        self._check_run_lengths()
         runs = [columns.run_lengths.get(row, RunLengths((), 0, 0)) for row in range(count)]
         self.masks = Masks(
             part_offsets,
@@ -422,27 +446,21 @@ class _Objects:
             corners = np.tile([np.inf, np.inf, -np.inf, -np.inf], (count, 1))
             np.minimum.at(corners[:, :2], polygon_rows, low)
             np.maximum.at(corners[:, 2:], polygon_rows, high)
-            # A copy, because `_boxes` is a view of the rows.
-            self._boxes = self._boxes.copy()
             self._boxes[boxless] = corners[boxless]
 
-    def _check_run_lengths(self, sizes: npt.NDArray[np.int32]) -> None:
+    def _check_run_lengths(self) -> None:
         """Report and drop the objects whose mask has another size than their image."""
         for row, mask in self._rows.objects.run_lengths.items():
-            width, height = sizes[row].tolist()
+            width, height = self._sizes[row].tolist()
             if width and height and self.keep[row] and (mask.width, mask.height) != (width, height):
-                message = f"a mask of {mask.width} x {mask.height} pixels in an image of {width} x {height}"
-                self._report("malformed", self._rows.policy.malformed, np.array([row]), message)
-                self.keep[row] = False
+                size = f"{mask.width} x {mask.height}"
+                self._drop_malformed(row, f"a mask of {size} pixels in an image of {width} x {height}")
 
     def _check_outlines(
-        self,
-        points: npt.NDArray[np.float64],
-        starts: npt.NDArray[np.int64],
-        part_offsets: npt.NDArray[np.int64],
-        heights: npt.NDArray[np.int32],
+        self, points: npt.NDArray[np.float64], starts: npt.NDArray[np.int64], part_offsets: npt.NDArray[np.int64]
     ) -> None:
         """Report and drop the objects whose mask would take too long to draw for every sample."""
+        heights = self._sizes[:, 1]
         limits = np.where(heights > 0, heights, _MAX_UNKNOWN_HEIGHT)
         # Each edge crosses at most every row of pixels; the exact count is only needed above this bound.
         max_crossings = np.diff(starts[part_offsets]) * limits
@@ -450,71 +468,56 @@ class _Objects:
             # The object's polygons, with starts relative to its first point.
             parts = starts[part_offsets[row] : part_offsets[row + 1] + 1]
             crossings = row_crossings(points[parts[0] : parts[-1]], parts - parts[0], int(limits[row]))
-            if crossings <= MAX_ROW_CROSSINGS:
-                continue
-            message = (
-                f"polygons with {parts[-1] - parts[0]} points whose outlines cross {crossings} rows of pixels, more "
-                f"than MAX_ROW_CROSSINGS={MAX_ROW_CROSSINGS}; simplify the polygons"
-            )
-            self._report("malformed", self._rows.policy.malformed, np.array([row]), message)
-            self.keep[row] = False
+            if crossings > MAX_ROW_CROSSINGS:
+                limit = f"more than MAX_ROW_CROSSINGS={MAX_ROW_CROSSINGS}; simplify the polygons"
+                outlines = f"polygons with {parts[-1] - parts[0]} points whose outlines"
+                self._drop_malformed(row, f"{outlines} cross {crossings} rows of pixels, {limit}")
 
-    def _check_chunk(self, chunk: slice) -> npt.NDArray[np.float32]:
-        """Check the objects of a chunk, and return their boxes."""
-        rows = self._rows
-        sizes = self._sizes[self.images[chunk]]
-        names = list(rows.class_names)
+    def _drop_malformed(self, row: int, message: str) -> None:
+        self._report("malformed", self._rows.policy.malformed, np.array([row]), message)
+        self.keep[row] = False
 
-        def unknown_class(row: int) -> str:
+    def _check_classes(self, chunk: slice) -> None:
+        names = list(self._rows.class_names)
+
+        def message(row: int) -> str:
             name = names[self._objects["label"][chunk.start + row]]
             return f"class {name!r} is not in class_names={shorten(str(self._class_names))}"
 
-        self._apply(chunk, "unknown_class", rows.policy.unknown_class, self.labels[chunk] < 0, unknown_class)
-        boxes = self._boxes[chunk]
-        if rows.normalized:
-            # `_fill_masks` has converted the boxes around polygons to pixels already.
-            is_fraction = self._kinds[chunk] != BoxKind.AROUND_POLYGONS
-            with np.errstate(over="ignore", invalid="ignore"):
-                boxes = np.where(is_fraction[:, None], boxes * np.tile(sizes, 2), boxes)
-        if rows.y_up:
-            is_explicit = self._kinds[chunk] == BoxKind.GIVEN
-            boxes = boxes.copy()
-            # ymin and ymax swap places: the upper edge, which was ymax, becomes ymin.
-            boxes[is_explicit, 1::2] = sizes[is_explicit, 1:] - boxes[is_explicit, 3::-2]
-        # Points before boxes, because a box around points depends on the points that are still present.
-        return self._check_boxes(chunk, self._check_points(chunk, boxes, sizes), sizes)
+        self._apply(chunk, "unknown_class", self.labels[chunk] < 0, message)
 
-    def _check_points(
-        self, chunk: slice, boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float64]:
-        """Check points, and return the boxes with those around points filled in."""
-        if self._schema is None:
-            return boxes
-        policy = self._rows.policy
+    def _check_points(self, chunk: slice, names: Sequence[str]) -> None:
+        """Check points, and fill in the boxes around points."""
         points = self.points[chunk]
         visibility = self.visibility[chunk]
-        if self._rows.normalized:
-            with np.errstate(over="ignore", invalid="ignore"):
-                points[:] = (points * sizes[:, None]).astype(np.float32)
-        if self._rows.y_up:
-            points[..., 1] = sizes[:, 1:].astype(np.float32) - points[..., 1]
+        sizes = self._sizes[chunk]
+
+        def message(wrong: _Mask, rule: str) -> _Message:
+            def text(row: int) -> str:
+                positions = np.flatnonzero(wrong[row])
+                point_texts = [f"{names[i]!r} {points[row, i].tolist()}" for i in positions[:_MAX_MESSAGE_POINTS]]
+                point_texts += ["..."] if len(positions) > _MAX_MESSAGE_POINTS else []
+                count = "1 point is" if len(positions) == 1 else f"{len(positions)} points are"
+                image = f"(image {sizes[row, 0]} x {sizes[row, 1]})"
+                return f"{count} {rule} {image}: {', '.join(point_texts)}"
+
+            return text
+
         invalid: _Mask = ~_all(np.isfinite(points)) & (visibility > 0)
-        message = self._point_message(points, invalid, "not finite")
-        self._apply(chunk, "invalid_keypoint", policy.invalid_keypoint, _any(invalid), message)
+        self._apply(chunk, "invalid_keypoint", _any(invalid), message(invalid, "not finite"))
         # Whatever the policy says: a dropped object needs no points.
         visibility[invalid] = 0
         points[visibility == 0] = 0.0
         # Without a size nothing is outside.
         has_size = _all(sizes > 0)[:, None]
         outside = _any((points < 0) | (points > sizes[:, None])) & has_size & (visibility > 0)
-        message = self._point_message(points, outside, "outside the image", sizes)
-        self._apply(chunk, "keypoint_outside", policy.keypoint_outside, _any(outside), message)
-        if policy.keypoint_outside == "absent":
+        self._apply(chunk, "keypoint_outside", _any(outside), message(outside, "outside the image"))
+        if self._rows.policy.keypoint_outside == "absent":
             visibility[outside] = 0
             points[outside] = 0.0
         around = np.flatnonzero(self._kinds[chunk] == BoxKind.AROUND_POINTS)
         if around.size:
-            boxes = boxes.copy()
+            boxes = self._boxes[chunk]
             boxes[around], is_wider = point_boxes(points[around], visibility[around], sizes[around])
             self._report(
                 "narrow_points",
@@ -522,29 +525,12 @@ class _Objects:
                 chunk.start + around[is_wider & self.keep[chunk][around]],
                 lambda row: f"points on or near one line; its box is {boxes[row - chunk.start].tolist()}",
             )
-        return boxes
 
-    def _point_message(
-        self, points: npt.NDArray[np.float32], wrong: _Mask, rule: str, sizes: npt.NDArray[np.int32] | None = None
-    ) -> _Message:
-        def message(row: int) -> str:
-            assert self._schema is not None
-            names = self._schema.names
-            positions = np.flatnonzero(wrong[row])
-            point_texts = [f"{names[i]!r} {points[row, i].tolist()}" for i in positions[:_MAX_MESSAGE_POINTS]]
-            point_texts += ["..."] if len(positions) > _MAX_MESSAGE_POINTS else []
-            size = "" if sizes is None else f" of {sizes[row, 0]} x {sizes[row, 1]}"
-            count = "1 point is" if len(positions) == 1 else f"{len(positions)} points are"
-            return f"{count} {rule}{size}: {', '.join(point_texts)}"
-
-        return message
-
-    def _check_boxes(
-        self, chunk: slice, boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.int32]
-    ) -> npt.NDArray[np.float32]:
-        policy = self._rows.policy
+    def _check_boxes(self, chunk: slice) -> npt.NDArray[np.float32]:
         kinds = self._kinds[chunk]
-        written = boxes
+        # Messages show the box before this check changes it.
+        written = self._boxes[chunk]
+        sizes = self._sizes[chunk]
 
         def message(rule: str) -> _Message:
             def text(row: int) -> str:
@@ -557,11 +543,12 @@ class _Objects:
 
         with np.errstate(over="ignore", invalid="ignore"):
             finite: _Mask = _all(np.isfinite(written.astype(np.float32)))
-        self._apply(chunk, "non_finite", policy.non_finite, ~finite, message("is not finite"))
+        self._apply(chunk, "non_finite", ~finite, message("is not finite"))
+        # Infinite numbers would trigger every check that follows.
         boxes = np.where(finite[:, None], written, 0.0)
         low = boxes[:, :2]
         high = boxes[:, 2:]
-        self._apply(chunk, "swapped", policy.swapped, _any(low > high), message("has its corners swapped"))
+        self._apply(chunk, "swapped", _any(low > high), message("has its corners swapped"))
         boxes = np.hstack([np.minimum(low, high), np.maximum(low, high)])
         has_size = _all(sizes > 0)
         upper = np.tile(np.where(has_size[:, None], sizes, np.inf), 2)
@@ -569,19 +556,20 @@ class _Objects:
         # Boxes around points are clipped with the others, but their points have been reported instead.
         is_reported: _Mask = np.isin(kinds, (BoxKind.GIVEN, BoxKind.AROUND_POLYGONS))
         outside = _any(clipped != boxes) & is_reported
-        self._apply(chunk, "out_of_image", policy.out_of_image, outside, message("reaches beyond the image"))
-        if policy.out_of_image == "clip":
+        self._apply(chunk, "out_of_image", outside, message("reaches beyond the image"))
+        if self._rows.policy.out_of_image == "clip":
             boxes = clipped
         # Compared in float32, because a thin box can lose its area by rounding.
         boxes32 = boxes.astype(np.float32)
         is_whole_image = kinds == BoxKind.WHOLE_IMAGE
         flat = _any(boxes32[:, 2:] <= boxes32[:, :2]) & ~is_whole_image
-        self._apply(chunk, "degenerate", policy.degenerate, flat, message("has no area inside the image"))
+        self._apply(chunk, "degenerate", flat, message("has no area inside the image"))
         boxes32[is_whole_image, 2:] = sizes[is_whole_image]
         return boxes32
 
-    def _apply(self, chunk: slice, kind: str, action: str, wrong: _Mask, message: _Message) -> None:
-        """Report the wrong objects of a chunk, and drop them if ``action`` is ``"drop"``."""
+    def _apply(self, chunk: slice, kind: str, wrong: _Mask, message: _Message) -> None:
+        """Report the wrong objects of a chunk, and drop them if the policy says so."""
+        action = getattr(self._rows.policy, kind)
         objects = chunk.start + np.flatnonzero(wrong & self.keep[chunk])
         self._report(kind, action, objects, lambda row: message(row - chunk.start))
         if action == "drop":
@@ -596,26 +584,18 @@ class _Objects:
                 break
             record = self._objects[row]
             rows.file = self._files[record["file"]]
-            index = int(record["index"])
-            rows.problem(
-                kind,
-                action,
-                message if isinstance(message, str) else message(row),
-                line=int(record["line"]) or None,
-                index=None if index < 0 else index,
-            )
+            index = None if record["index"] < 0 else int(record["index"])
+            text = message if isinstance(message, str) else message(row)
+            rows.problem(kind, action, text, line=int(record["line"]) or None, index=index)
 
 
-def _padded(
-    column: Any, dtype: Any, missing: float, count: int, selected: npt.NDArray[np.intp]
-) -> npt.NDArray[Any] | None:
+def _padded(column: array[Any], missing: float, count: int, selected: npt.NDArray[np.intp]) -> npt.NDArray[Any] | None:
     """Return the selected rows of a column that may end early, or None if the column is empty."""
-    if not len(column):
+    if not column:
         return None
-    padded: npt.NDArray[Any] = np.full(count, missing, dtype=dtype)
-    padded[: len(column)] = as_array(column, dtype)
-    values: npt.NDArray[Any] = padded[selected]
-    return values
+    padded: npt.NDArray[Any] = np.full(count, missing, dtype=column.typecode)
+    padded[: len(column)] = column
+    return padded[selected]
 
 
 def _is_name_of(file_name: str, path: str) -> bool:
@@ -633,6 +613,7 @@ def _attributes(
         for column, (name, values) in enumerate(declared)
         for value_id, value in enumerate(values)
     }
+    # Each pair of names is looked up once, not once per object.
     pair_cells = np.array([cells[pair] for pair in rows.attribute_values], dtype=np.int32).reshape(-1, 2)
     columns, value_ids = pair_cells[as_array(rows.objects.attribute_values, np.int32)].T
     # One row per attribute, so that each column of the table is contiguous.

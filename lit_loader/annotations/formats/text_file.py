@@ -64,6 +64,7 @@ def read_lines(root: Path, name: str, *, keep_ends: bool = False) -> Iterator[tu
             if number == 1:
                 # A byte order mark would become part of the first path.
                 data = data.removeprefix(_BOM)
+            # A name in another encoding must still open its file.
             text = data.decode("utf-8", "surrogateescape")
             yield number, text if keep_ends else text.rstrip("\r\n")
 
@@ -98,6 +99,7 @@ def read_rows(root: Path, name: str, *, separator: str = ",") -> Iterator[tuple[
     rows = csv.reader(lines(), delimiter=separator, strict=True, skipinitialspace=separator != " ")
     try:
         for fields in rows:
+            # csv yields an empty row for an empty line.
             if any(fields):
                 yield previous_line + 1, [field.strip() for field in fields]
             previous_line = line
@@ -189,6 +191,7 @@ def numbers(texts: Sequence[str], *, path: Path | str | None = None, line: int |
     values = []
     for position, text in enumerate(texts, 1):
         try:
+            # float() also takes "1_000" and blanks around a number, which do no harm.
             values.append(float(text))
         except ValueError:
             message = f"expected number {position} of {len(texts)}, got {shorten(repr(text))}"

@@ -46,6 +46,7 @@ class WflwReader(Reader):
 
     def read(self, rows: Rows, unit: str) -> None:
         """Add the lines of a list."""
+        # WFLW is a list with fixed columns, so the reader of lists does the work.
         attributes = [f"attribute:{attribute}" for attribute in WFLW_ATTRIBUTES]
         KeypointsTxtReader(
             columns=["points", "box", *attributes, "path"] if self.rect_attr else ["points", "path"],
@@ -53,5 +54,6 @@ class WflwReader(Reader):
             image_dir=self.image_dir,
             class_name=self.class_name,
             attribute_values=_ANSWERS if self.rect_attr else None,
+            # Names of images may begin with "#".
             comment=None,
         ).read(rows, unit)

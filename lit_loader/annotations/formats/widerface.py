@@ -56,6 +56,7 @@ class WiderFaceReader(Reader):
         """Add the images and faces of a list."""
         rows.declare(attributes={name: _FLAGS[name] for name in _FLAGS if name != "invalid"})
         block: list[tuple[int, str]] = []
+        # A block ends where the next path begins, so the count is checked against the lines that follow.
         for line, text in chain(self.lines(rows, unit), [(0, _END)]):
             text = text.strip()
             if block and is_image_name(text):
@@ -74,8 +75,9 @@ class WiderFaceReader(Reader):
         faces = []
         try:
             if not is_image_name(path) or not count.isdecimal():
-                message = "the path of an image and the number of its faces expected, each on its own line"
-                raise AnnotationError(f"{message}; format 'class_list' reads paths alone")
+                rule = "expected the path of an image and the number of its faces, each on its own line"
+                raise AnnotationError(f"{rule}; format 'class_list' reads paths alone")
+            # Compared as text: a number of thousands of digits is slow to convert.
             if count.lstrip("0") != str(len(lines) or ""):
                 raise AnnotationError(f"{len(lines)} faces follow the number {count[:20]}")
             for line, text in lines:
@@ -85,14 +87,10 @@ class WiderFaceReader(Reader):
             return
         image = rows.image(path, folder=self.image_dir, line=path_line)
         for line, box, flags in faces:
-            rows.object(
-                image,
-                class_name=self.class_name,
-                box=box,
-                difficult=flags.pop("invalid") == "yes",
-                attributes=flags,
-                line=line,
-            )
+            # Not an attribute: data sets have a flag of this meaning.
+            difficult = flags.pop("invalid") == "yes"
+            name = self.class_name
+            rows.object(image, class_name=name, box=box, difficult=difficult, attributes=flags, line=line)
 
 
 def _face(fields: list[str]) -> tuple[list[float], dict[str, str]]:

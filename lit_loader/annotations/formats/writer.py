@@ -6,18 +6,18 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import numpy as np
 
 from lit_loader.annotations.formats.parallel import iter_chunks
+from lit_loader.annotations.formats.rows import FLAG_BITS
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file
 
 __all__ = ["Writer", "in_chunks", "lost", "write_file"]
 
-_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 _Item = TypeVar("_Item")
 _Part = TypeVar("_Part")
 
@@ -64,9 +64,9 @@ class Writer(ABC):
         losses = self.losses(table)
         # Ids may be lost silently, because a reader numbers images and objects anew.
         lost_ids = lost(table, "ids")
-        refused = [loss for loss in losses if loss not in lost_ids]
+        refused = "; ".join(loss for loss in losses if loss not in lost_ids)
         if refused and not allow_loss:
-            rule = f"refuses losses, and format {self.format!r} cannot hold {'; '.join(refused)}"
+            rule = f"refuses losses, and format {self.format!r} cannot hold {refused}"
             raise SettingError("allow_loss", False, rule, settings={"allow_loss": True})
         self.write(table, Path(root), name, progress=progress)
         return losses
@@ -94,6 +94,7 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
             ``"places"``, coordinates of absent points; ``"sizes"`` with one side known; ``"files"``, several images
             of one file; ``"flags"``.
     """
+    # Formats write zeros for an absent point.
     absent_points = 0
     if table.keypoints is not None:
         absent_points = int(table.keypoints[table.visibility == 0].any(axis=-1).sum())
@@ -102,6 +103,7 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
         parts = np.diff(table.masks.part_offsets) + np.diff(table.masks.run_offsets)
         # A mask has either polygons or run lengths; objects without a mask have neither.
         num_masks = int(np.count_nonzero(parts))
+    # -1 is a row without an id.
     ids = {"images": table.source_ids, "classes": table.category_ids, "objects": table.object_ids}
     counts: dict[str, dict[str, Any]] = {
         "masks": {"masks": num_masks},
@@ -109,8 +111,9 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
         "places": {"absent points with a place": absent_points},
         "sizes": {"widths or heights without the other": ((table.widths == 0) != (table.heights == 0)).sum()},
         "files": {"images that have the same file as another": len(table) - len(set(table.image_paths))},
-        "flags": {f"{flag} objects": getattr(table, flag).sum() for flag in _FLAGS},
+        "flags": {f"{flag} objects": getattr(table, flag).sum() for flag in FLAG_BITS},
     }
+    # Areas belong to ids in formats that have no place for numbers at all.
     counts["numbers"] = dict(counts["ids"])
     if table.areas is not None:
         counts["numbers"]["areas of objects"] = np.isfinite(table.areas).sum()

@@ -25,10 +25,9 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
-from lit_loader.annotations.formats.coco import MAX_POINTS
 from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
-from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Rows
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, MAX_POINTS, Rows
 from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
@@ -81,8 +80,7 @@ class _Unit(NamedTuple):
         label: Label file, or "" without one.
         source: List or folder that contains the image.
         line: Line in the list, or None.
-        kind: Kind of problem, or "".
-        message: Description of the problem.
+        problem: Kind and description of a problem, or two empty texts.
     """
 
     row_format: _RowFormat
@@ -90,8 +88,7 @@ class _Unit(NamedTuple):
     label: str
     source: str
     line: int | None = None
-    kind: str = ""
-    message: str = ""
+    problem: tuple[str, str] = ("", "")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,7 +106,7 @@ class YoloReader(Reader):
     ultralytics, a point of two numbers is absent if one is negative and visible otherwise, also at 0 0.
 
     A row of points can have as many numbers as a polygon, so the data set must declare its kind: by ``kpt_shape`` in
-    its data file, or by ``task`` or ``schema``. A data.yaml without ``kpt_shape`` declares that there are no points.
+    its data file, or by ``task`` or ``schema``. A data.yaml without ``kpt_shape`` declares no points.
 
     Args:
         data_file: YAML file or darknet's ``.data``, relative to the root. None takes data.yaml, data.yml, dataset.yaml
@@ -145,45 +142,46 @@ class YoloReader(Reader):
         """Return the label files of a split's images.
 
         Raises:
-            AnnotationError: If there is no such split, it has no image, or the data file contradicts itself.
+            AnnotationError: If the split does not exist or has no image, or the data file contradicts itself.
             UnsafePathError: If a path in a file leads out of the root.
         """
         file = self.data_file or next(filter(folder.is_file, _DATA_FILES), "")
         data = _DataFile(folder, file, _read_data_file(folder, file) if file else {})
         sources, split = self._sources(data, name)
         find_labels = partial(_label_paths, image_dir=self.image_dir, label_dir=self.label_dir)
+        # Names of classes may be next to the labels.
         label_folders = [posixpath.dirname(find_labels(f"{source}/x")[0]) for source in sources]
         row_format = self._row_format(data, [".", *label_folders])
         units: list[_Unit] = []
+        # A dict keeps the order of the list, and finds duplicates.
         images: dict[str, None] = {}
         for source in sources:
             for line, path in data.images(source):
                 candidates = find_labels(path)
                 label = next(filter(folder.is_file, candidates), "")
-                kind = ""
-                message = ""
+                problem = ("", "")
                 if path in images:
-                    kind = "duplicate_id"
-                    message = f"image {shorten(repr(path))} is listed more than once"
+                    problem = "duplicate_id", f"image {shorten(repr(path))} is listed more than once"
                 elif not label and folder.is_file(path):
-                    kind = "missing_annotation"
-                    message = f"image {shorten(repr(path))} has no label file {shorten(repr(candidates[0]))}"
-                units.append(_Unit(row_format, path, label, source, line, kind, message))
+                    label_name = shorten(repr(candidates[0]))
+                    problem = "missing_annotation", f"image {shorten(repr(path))} has no label file {label_name}"
+                units.append(_Unit(row_format, path, label, source, line, problem))
                 images[path] = None
         labels = dict.fromkeys(unit.label for unit in units)
         folders = dict.fromkeys(path for path in (*sources, *label_folders) if folder.is_folder(path))
         if not units and folders:
-            raise AnnotationError(f"there is no image in {', '.join(folders)}", path=folder.root)
+            raise AnnotationError(f"found no image in {', '.join(folders)}", path=folder.root)
+        # Everything that the set uses; other files in its folders are reported, because they may be misplaced.
         files_read = {*images, *labels, *sources, file, row_format.file}
         for path in dict.fromkeys(path for top in folders for path in folder.below(top)):
             base, ending = posixpath.splitext(posixpath.basename(path))
             # ultralytics writes its label cache into the set.
             if path not in files_read and ending != ".cache" and base + ending not in _CLASS_FILES:
-                kind = f"files *{shorten(ending)}"
-                units.append(_Unit(row_format, "", "", path, None, kind, "belongs to no image"))
+                problem = f"files *{shorten(ending)}", "belongs to no image"
+                units.append(_Unit(row_format, "", "", path, problem=problem))
         for key in sorted(data.entries.keys() - {*_READ_KEYS, *_SPLITS, name}):
-            kind = f"{shorten(key)} of the data file"
-            units.append(_Unit(row_format, "", "", file, None, kind, "is not read"))
+            problem = f"{shorten(key)} of the data file", "is not read"
+            units.append(_Unit(row_format, "", "", file, problem=problem))
         files = dict.fromkeys([file, row_format.file, *filter(folder.is_file, sources), *labels])
         return Inputs(files=list(filter(None, files)), units=units, split=split, listed=list(images))
 
@@ -196,11 +194,14 @@ class YoloReader(Reader):
             rows.declare(class_names=row_format.class_names, keypoints=row_format.keypoints)
         # `rows.file` is where problems are reported: an image's in the list or folder, an object's in the label file.
         rows.file = unit.source
-        if unit.kind:
-            action = getattr(rows.policy, unit.kind, "not read")
-            rows.problem(unit.kind, action, unit.message, line=unit.line)
+        kind, message = unit.problem
+        if kind:
+            # Kinds outside the policy are only counted.
+            action = getattr(rows.policy, kind, "not read")
+            rows.problem(kind, action, message, line=unit.line)
             if action != "empty":
                 return
+        # A label file that cannot be read drops its image, so it is read before the image is added.
         rows.file = unit.label or unit.source
         lines = list(read_lines(rows.root, unit.label)) if unit.label else []
         rows.file = unit.source
@@ -208,16 +209,18 @@ class YoloReader(Reader):
         rows.file = unit.label or unit.source
         names = row_format.class_names or tuple(rows.given_classes or ())
         for line, text in lines:
-            if fields := text.split():
-                try:
+            try:
+                if fields := text.split():
                     arguments = _object_arguments(numbers(fields), row_format, names)
-                except AnnotationError as error:
-                    rows.malformed(error.message, line=line)
-                    continue
-                rows.object(image, line=line, **arguments)
+                    rows.object(image, line=line, **arguments)
+            except AnnotationError as error:
+                if error is rows.raised:
+                    raise
+                rows.malformed(error.message, line=line)
 
     def _sources(self, data: _DataFile, name: str) -> tuple[list[str], str | None]:
         """Return the folders and lists of images that a name means, and the split."""
+        # Roboflow names the folder valid and the key val.
         for key in (name, _SPLITS.get(name, "")):
             if key not in _READ_KEYS and (entry := data.entries.get(key)):
                 paths = entry if isinstance(entry, list) else [entry]
@@ -229,8 +232,8 @@ class YoloReader(Reader):
             if data.exists(path):
                 return [path], None if name in (".", path) else name
         listed = ", ".join(key for key in _SPLITS if key in data.entries) or "none"
-        message = f"there is no split {name!r}: none of {candidates} exists, and the splits of the data file"
-        raise data.error(f"{message} are: {listed}" if data.file else f"{message}, which data_file names")
+        file = f"the data file has the splits {listed}" if data.file else "data_file names no file"
+        raise data.error(f"found no split {name!r}: none of {candidates} exists, and {file}")
 
     def _row_format(self, data: _DataFile, label_folders: Sequence[str]) -> _RowFormat:
         """Return the format of all rows.
@@ -243,6 +246,7 @@ class YoloReader(Reader):
         point_size = 0  # unknown
         if self.task not in ("detect", "segment") and "kpt_shape" in data.entries:
             try:
+                # Points of the data file count only if the rows may have points.
                 schema, point_size = _read_schema(data.entries, schema)
             except (TypeError, ValueError) as error:
                 raise data.error(f"its points contradict each other: {shorten(str(error))}") from None
@@ -266,17 +270,17 @@ class YoloReader(Reader):
             candidates = (posixpath.normpath(f"{top}/{file}") for top in folders for file in _CLASS_FILES)
             class_file = next(filter(data.exists, candidates), "")
         if class_file:
-            lines = read_lines(data.folder.root, class_file)
-            entry = "\n".join(text.strip() for _, text in lines).rstrip().split("\n")
+            # Empty lines at the end are skipped; within the list they are refused below.
+            entry = "\n".join(text.strip() for _, text in read_lines(data.folder.root, class_file)).rstrip().split("\n")
         elif isinstance(entry, dict):
+            # ultralytics writes ids with names. A missing id gives an empty name, which is refused below.
             entry = [entry.get(str(number), "") for number in range(len(entry))]
         names = tuple(entry or ())
         if not all(isinstance(name, str) and name for name in names) or len(set(names)) < len(names):
             raise data.error("names of classes must be different, none empty, with ids from 0 on", class_file)
         num_classes = data.entries.get("nc", data.entries.get("classes", str(len(names))))
         if names and num_classes != str(len(names)):
-            message = f"it has {len(names)} names of classes, and another number of them; correct one"
-            raise data.error(message)
+            raise data.error(f"it has {len(names)} names of classes, but their number as {num_classes}; correct one")
         return class_file, names
 
 
@@ -325,6 +329,7 @@ class _DataFile:
 def _label_paths(image: str, image_dir: str = "images", label_dir: str = "labels") -> list[str]:
     """Return the possible label files of an image; see NOTE [Where the files of a set are]."""
     stem = posixpath.splitext(image)[0]
+    # The leading slash lets a folder match that is the first of the path.
     parent, separator, name = f"/{stem}".rpartition(f"/{image_dir}/")
     return [f"{parent}/{label_dir}/{name}.txt"[1:], f"{stem}.txt"] if separator else [f"{stem}.txt"]
 
@@ -338,6 +343,7 @@ def _read_data_file(folder: Folder, file: str) -> dict[str, Any]:
     """
     if file.endswith(".data"):
         lines = read_lines(folder.root, file)
+        # darknet knows neither quotes nor lists.
         pairs = (text.partition("#")[0].partition("=") for _, text in lines)
         return {key.strip(): value.strip() for key, _, value in pairs if key.strip()}
     try:
@@ -349,8 +355,8 @@ def _read_data_file(folder: Folder, file: str) -> dict[str, Any]:
             depth += isinstance(event, yaml.CollectionStartEvent) - is_end
             # With aliases, a small file can expand to a huge value.
             if isinstance(event, yaml.AliasEvent) or depth > _MAX_DEPTH:
-                message = f"holds an alias (*), or more than {_MAX_DEPTH} nested lists; write it out"
-                raise AnnotationError(message, path=folder.root / file, line=event.start_mark.line + 1)
+                rule = f"holds an alias (*), or more than {_MAX_DEPTH} nested lists; write it out"
+                raise AnnotationError(rule, path=folder.root / file, line=event.start_mark.line + 1)
         entries = yaml.load(text, Loader=_YAML_LOADER)
     except (UnicodeDecodeError, yaml.YAMLError) as error:
         raise AnnotationError(f"is not valid YAML: {shorten(str(error))}", path=folder.root / file) from None
@@ -373,32 +379,34 @@ def _object_arguments(values: list[float], row_format: _RowFormat, names: Sequen
     Raises:
         AnnotationError: If it is not a row of this format.
     """
+    class_id, *numbers_of_object = values
     count = len(values)
-    class_id = values[0]
-    polygons = row_format.polygons
+    has_polygons = row_format.polygons != "no"
     if not (class_id.is_integer() and 0 <= class_id < len(names)):
-        message = f"class {class_id:g} has no name: {row_format.file or 'class_names'} has {len(names)}, from 0 on"
-        raise AnnotationError(f"{message}; name it there, or pass class_names")
+        source = row_format.file or "class_names"
+        rule = f"class {class_id:g} has no name: {source} has {len(names)}, from 0 on"
+        raise AnnotationError(f"{rule}; name it there, or pass class_names")
     class_name = names[int(class_id)]
-    if polygons != "no" and count > 6 and count % 2:
-        if polygons == "yes":
-            return {"class_name": class_name, "box": None, "polygons": [values[1:]]}
+    if has_polygons and count > 6 and count % 2:
+        if row_format.polygons == "yes":
+            return {"class_name": class_name, "box": None, "polygons": [numbers_of_object]}
         kinds = "a polygon, a rotated box (YOLO-OBB) or points" if count == 9 else "a polygon or points"
         raise AnnotationError(f"{count} numbers are {kinds}: choose the task 'segment' or 'pose'")
     if count not in row_format.lengths:
-        lengths = [*row_format.lengths, *(() if polygons == "no" else ("7, 9, 11, ... for a polygon",))]
-        message = f"{count} numbers, where a row has {' or '.join(map(str, lengths))}"
-        # Rows that ultralytics predicts end with a confidence.
-        is_prediction = count - 1 in row_format.lengths or (polygons != "no" and count > 6)
-        remedy = "remove the confidence of a prediction at its end" if is_prediction else "see `task`"
-        if count == 9 and polygons == "no" and row_format.keypoints is None:
+        lengths = [*row_format.lengths, *(["7, 9, 11, ... for a polygon"] if has_polygons else [])]
+        remedy = "see `task`"
+        if count == 9 and not has_polygons and row_format.keypoints is None:
             remedy = "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
-        raise AnnotationError(f"{message}; {remedy}")
-    x, y, width, height = values[1:5]
+        # Rows that ultralytics predicts end with a confidence.
+        elif count - 1 in row_format.lengths or (has_polygons and count > 6):
+            remedy = "remove the confidence of a prediction at its end"
+        raise AnnotationError(f"{count} numbers, where a row has {' or '.join(map(str, lengths))}; {remedy}")
+    x, y, width, height = numbers_of_object[:4]
     box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
     if row_format.keypoints is None:
         return {"class_name": class_name, "box": box}
-    points = np.array(values[5:]).reshape(len(row_format.keypoints.names), -1)
+    points = np.array(numbers_of_object[4:]).reshape(len(row_format.keypoints.names), -1)
+    # Without flags ultralytics takes a negative coordinate for an absent point.
     visibility = points[:, 2] if points.shape[1] == 3 else np.where((points < 0).any(axis=1), 0, 2)
     if not np.isin(visibility, (0, 1, 2)).all():
         raise AnnotationError(f"visibility {shorten(str(visibility.tolist()))} must be 0, 1 or 2")
@@ -415,15 +423,16 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     num_points, point_size = (int(number) for number in entries["kpt_shape"])
     entry = entries.get("kpt_names", [])
     name_lists = list(entry.values()) if isinstance(entry, dict) else [entry] if entry else []
+    # Without kpt_names any number of points is right.
     names: Any = name_lists[0] if name_lists else range(num_points) if schema is None else schema.names
     if not 0 < num_points <= MAX_POINTS or point_size not in (2, 3) or len(names) != num_points:
-        shape = [num_points, point_size]
-        raise ValueError(f"kpt_shape={shape} with {len(names)} names; [points, 2 or 3] expected")
+        raise ValueError(f"kpt_shape=[{num_points}, {point_size}] with {len(names)} names; [points, 2 or 3] expected")
     if schema is not None:
         return schema, point_size
     if any(class_names != names for class_names in name_lists):
         raise ValueError("classes have points of other names; pass `schema`")
     flips = [int(index) for index in entries.get("flip_idx", range(num_points))]
+    # Mirroring twice must give each point its own position again.
     if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(range(num_points)):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {num_points} points")
     pair: Any = entries.get("normalization_pair")
@@ -441,10 +450,10 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
 class YoloWriter(Writer):
     """Writes a table as YOLO: ``NAME.txt`` lists the images, ``data.yaml`` names lists, classes and points.
 
-    The label file of ``images/a.jpg`` is ``labels/a.txt``; that of an image outside any folder ``images`` is next to
-    the image. Each split is added to the same data.yaml. Images are not copied. Numbers have 6 decimals if these
-    restore the pixel in float32, and more otherwise; points and polygons are always restored exactly, and boxes whose
-    centre and size do not restore their corners are counted as losses.
+    The label file of ``images/a.jpg`` is ``labels/a.txt``; without a folder ``images`` it is next to the image. Each
+    split is added to the same data.yaml. Images are not copied. Numbers have 6 decimals if these restore the pixel in
+    float32, and more otherwise; points and polygons are always restored exactly, and boxes whose centre and size do not
+    restore their corners are counted as losses.
 
     For ``task="segment"``, several polygons of an object become one, joined by lines that enclose no area, and an
     object without a polygon gets the corners of its box, since ultralytics would read a box there as two points.
@@ -470,13 +479,13 @@ class YoloWriter(Writer):
         """
         task = self._task(table)
         _, counts = _encode(table, task)
-        kinds_by_task = {"detect": ["masks"], "segment": [], "pose": ["masks", "places"]}
         if task != "pose":
             counts["points of each object"] = len(table.keypoint_names)
         elif not table.class_names:
             counts["names of points, without a class"] = len(table.keypoint_names)
         for name, attribute in table.attributes.items():
             counts[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
+        kinds_by_task = {"detect": ["masks"], "segment": [], "pose": ["masks", "places"]}
         losses = lost(table, *kinds_by_task[task], "numbers", "files", "flags")
         return losses + [f"{count} {kind}" for kind, count in counts.items() if count]
 
@@ -489,8 +498,7 @@ class YoloWriter(Writer):
         """
         is_key = re.fullmatch(r"\w[\w-]*", name) and name not in (*_READ_KEYS, "path")
         if not is_key or table.split not in (None, name):
-            message = f"name={name!r} must be a word such as 'train', and the table's split, {table.split!r}"
-            raise ValueError(message)
+            raise ValueError(f"name={name!r} must be a word such as 'train', and the table's split, {table.split!r}")
         task = self._task(table)
         data = _data_file(table, root, name, has_points=task == "pose")
         values, _ = _encode(table, task)
@@ -512,11 +520,8 @@ class YoloWriter(Writer):
     def _task(self, table: AnnotationTable) -> Task:
         if self.task == "pose" and table.keypoints is None:
             raise ValueError("task='pose' writes points, and the table has none")
-        if self.task is not None:
-            return self.task
-        if table.keypoints is not None:
-            return "pose"
-        return "detect" if table.masks is None else "segment"
+        default: Task = "detect" if table.masks is None else "segment"
+        return self.task or (default if table.keypoints is None else "pose")
 
 
 def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict[str, int]]:
@@ -524,6 +529,7 @@ def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict
     image = table.image_of_object()
     sizes = np.stack([table.widths, table.heights], axis=1)[image].astype(np.float64)
     if not sizes.all():
+        # Not a loss: without a size no number can be written.
         path = table.image_paths[int(image[(sizes == 0).any(axis=1)][0])]
         raise ValueError(f"the size of image {path!r} is unknown, and coordinates are fractions of it")
     if task == "segment":
@@ -534,6 +540,7 @@ def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict
     losses = {"boxes exactly": int((_decode_boxes(boxes, sizes) != table.boxes).any(axis=1).sum())}
     if task == "detect" or table.keypoints is None or table.visibility is None:
         return list(boxes), losses
+    # The format has no place for absent points; places that they have are counted as lost.
     points = np.where(table.visibility[..., None] > 0, table.keypoints, np.float32(0))
     encoded = _encode_points(points.reshape(-1, 2), np.repeat(sizes, points.shape[1], axis=0))
     points = np.dstack([encoded.reshape(points.shape), table.visibility])
@@ -586,6 +593,7 @@ def _round_exactly(
 ) -> _Floats:
     """Round each row to the fewest decimals from which ``decode`` restores the pixels."""
     shortest = values + 0.0
+    # From fine to coarse, so the shortest exact one remains.
     for decimals in (12, 9, 6):
         rounded = np.round(values, decimals) + 0.0  # turns -0.0 into 0.0
         is_exact = (decode(rounded) == pixels).all(axis=1)
@@ -600,6 +608,7 @@ def _write_labels(
         rows = [row for i in images for row in range(int(table.offsets[i]), int(table.offsets[i + 1]))]
         number_rows = ([int(table.labels[row]), *values[row].reshape(-1).tolist()] for row in rows)
         lines = (" ".join(repr(number).removesuffix(".0") for number in numbers) for numbers in number_rows)
+        # Not atomic, but lists and data.yaml are written last, so an interrupted set has no split.
         (root / label).parent.mkdir(parents=True, exist_ok=True)
         (root / label).write_text("".join(f"{line}\n" for line in lines))
 
@@ -613,6 +622,7 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
     entries: dict[str, Any] = {"names": dict(enumerate(table.class_names))}
     if has_points:
         entries["kpt_shape"] = [len(table.keypoint_names), 3]
+        # ultralytics expects the names for every class, although all classes share them here.
         entries["kpt_names"] = {i: list(table.keypoint_names) for i in range(table.num_classes)}
         if table.flip_pairs:  # without pairs, ultralytics does not mirror
             pairs = dict(table.flip_pairs) | {j: i for i, j in table.flip_pairs}
@@ -629,12 +639,13 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
     is_same = tuple(read_back["names"].values()) == table.class_names
     fits = len(table.keypoint_names) <= MAX_POINTS and len(text) <= _MAX_DATA_BYTES
     if not is_same or not fits or max(map(len, names), default=0) > MAX_NAME_CHARS:
-        message = f"{len(names)} names, {shorten(str(names))}, cannot be in a data.yaml"
-        raise ValueError(f"{message}; use shorter, plainer or fewer ones")
+        listed = shorten(str(names))
+        raise ValueError(f"{len(names)} names, {listed}, cannot be in a data.yaml; use shorter, plainer or fewer ones")
     path = root / "data.yaml"
     existing = _read_data_file(Folder(root), "data.yaml") if path.exists() else {}
     splits = {key: f"{key}.txt" for key in (*existing, name) if key not in read_back}
+    # A file with other keys is written by hand, and would lose them.
     if existing and existing | {name: splits[name]} != splits | read_back:
-        message = "was not written by lit_loader, or has other classes or points; write into another folder"
-        raise ValueError(f"{path} {message}")
+        problem = "was not written by lit_loader, or has other classes or points"
+        raise ValueError(f"{path} {problem}; write into another folder")
     return f"# written by lit_loader\n{yaml.safe_dump(splits, sort_keys=False)}{text}".encode()

@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations.formats import celeba, read_annotations
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS
 from lit_loader.errors import AnnotationError, UnsafePathError
+from tests.support.any_table import attribute_values
 from tests.support.text_sets import SIZE, make_celeba, write_image
 
 POINTS = "lefteye_x lefteye_y righteye_x righteye_y nose_x nose_y leftmouth_x leftmouth_y rightmouth_x rightmouth_y"
@@ -25,25 +27,19 @@ def original(tmp_path):
 
 
 def read(root, name=".", **options):
-    return read_annotations("celeba", root, name, use_cache=False, progress=False, **options)
+    return read_annotations("celeba", root, name, use_cache=False, **options)
 
 
-def values(table, name):
-    attribute = table.attributes[name]
-    return [attribute.names[i] if i >= 0 else None for i in attribute.ids]
-
-
-def test_aligned_images_have_their_points_and_attributes_and_no_box_of_the_original_ones(aligned):
+def test_aligned_images_have_points_and_attributes(aligned):
     table = read(aligned)
     lines = (aligned / "list_landmarks_align_celeba.txt").read_text().splitlines()[2:]
     expected = np.array([line.split()[1:] for line in lines], dtype=np.float32).reshape(-1, 5, 2)
     np.testing.assert_array_equal(table.keypoints, expected)
     np.testing.assert_array_equal(table.boxes[:, :2], expected.min(axis=1))
-    assert table.keypoint_names == ("left_eye", "right_eye", "nose", "left_mouth", "right_mouth")
-    assert table.flip_pairs == ((0, 1), (3, 4))
-    assert values(table, "Bald") == ["no", "yes", "no", "yes"]
-    assert values(table, "Smiling") == ["yes", "no", "no", "yes"]
-    assert values(table, "identity") == ["7", "12", "7", "3"]
+    assert table.keypoint_schema == KEYPOINT_SCHEMAS["face_5"]
+    assert attribute_values(table, "Bald") == ["no", "yes", "no", "yes"]
+    assert attribute_values(table, "Smiling") == ["yes", "no", "no", "yes"]
+    assert attribute_values(table, "identity") == ["7", "12", "7", "3"]
     assert (table.class_names, table.num_images, table.split) == (("face",), 4, None)
     assert table.report.counts == {
         ("list_bbox_celeba, of the original images", "not read"): 1,
@@ -67,12 +63,7 @@ def test_a_split_is_the_images_of_its_partition(aligned, split, images):
     assert ("partition of an image", "not read") not in table.report.counts
 
 
-def test_a_person_is_an_attribute(aligned):
-    ids, names = read(aligned).labels_of("identity")
-    assert [names[value] for value in ids] == ["7", "12", "7", "3"]
-
-
-def test_lists_of_the_other_images_are_refused_with_what_to_use(tmp_path):
+def test_lists_of_the_other_images_are_refused_with_the_option_to_set(tmp_path):
     make_celeba(tmp_path)
     with pytest.raises(AnnotationError, match=r"has 178 x 218 pixels.*original images; pass aligned=True, or"):
         read(tmp_path, aligned=False)
@@ -84,7 +75,7 @@ def test_lists_of_the_other_images_are_refused_with_what_to_use(tmp_path):
     assert read(tmp_path).boxes.tolist() == [[0, 0, *SIZE]] * 4  # attributes fit any copy of the images
 
 
-def test_missing_images_are_not_all_looked_up_twice(tmp_path, monkeypatch):
+def test_few_missing_images_are_looked_up_twice(tmp_path, monkeypatch):
     make_celeba(tmp_path)
     lines = [f"{i:06}.jpg 1 2 3 4 5 6 7 8 9 10\n" for i in range(10, 60)]
     for file in tmp_path.glob("*.txt"):
@@ -110,7 +101,7 @@ def test_kaggle_tables_give_same_result(aligned, tmp_path):
         file.unlink()
     table = read(aligned)
     np.testing.assert_array_equal(table.keypoints, expected.keypoints)
-    assert values(table, "Smiling") == values(expected, "Smiling")
+    assert attribute_values(table, "Smiling") == attribute_values(expected, "Smiling")
     assert table.report.counts == expected.report.counts
     assert read(aligned, "val").num_images == 1
 
@@ -130,7 +121,7 @@ def test_values_missing_in_a_list_are_absent_and_counted(aligned, tmp_path):
     (tmp_path / "list_attr_celeba.txt").write_text("2\nBald Smiling\n000001.jpg -1 1\n000003.jpg 1 1\n")
     (tmp_path / "list_landmarks_align_celeba.txt").write_text("000004.jpg 1 2 3 4 5 6 7 8 9 10\n")
     table = read(aligned)
-    assert values(table, "Bald") == ["no", None, "yes", None]
+    assert attribute_values(table, "Bald") == ["no", None, "yes", None]
     assert table.visibility.sum(axis=1).tolist() == [0, 0, 0, 10]
     assert table.report.count("not_listed", "absent") == 4
     assert "'000002.jpg' is not in list_landmarks_align_celeba, list_attr_celeba" in str(table.report)

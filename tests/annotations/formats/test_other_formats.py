@@ -36,12 +36,10 @@ TPS = "LM=2\n1.0 2.0\n3.0 4.0\nIMAGE=a.jpg\nID=0\n"
 DEEPLABCUT = "scorer,me,me\nbodyparts,nose,nose\ncoords,x,y\na.jpg,1,2\n"
 CASES = [
     ("coco", "json", CREATEML, "CreateML JSON: export it as COCO or Pascal VOC"),
-    ("labelme", "json", CREATEML, "CreateML JSON: export it as COCO or Pascal VOC"),
     ("coco", "json", VOTT_JSON, "VoTT JSON: export it from VoTT as CSV, which keypoints_csv reads"),
     ("coco", "json", MPII, "MPII's poses: convert them to COCO keypoints"),
     ("coco", "mat", "MATLAB 5.0 MAT-file, Platform", "MPII's poses: convert them to COCO keypoints"),
     ("keypoints_txt", "txt", KITTI, "KITTI labels: convert them to COCO or YOLO"),
-    ("widerface", "txt", KITTI, "KITTI labels"),
     ("keypoints_txt", "txt", DOTA, "DOTA labels of rotated boxes"),
     ("keypoints_txt", "txt", DOTA.split("\n", 2)[2], "DOTA labels of rotated boxes"),
     ("keypoints_txt", "txt", ICDAR_2013, "ICDAR text: convert"),
@@ -49,65 +47,53 @@ CASES = [
     ("keypoints_txt", "tps", TPS, "TPS of tpsDig: write path, x and y as CSV"),
     ("class_list", "csv", DEEPLABCUT, "DeepLabCut CSV: keypoints_txt reads it with separator=',', header=3"),
     ("voc", "xml", CVAT, "CVAT XML: export it from CVAT as COCO or Pascal VOC"),
-    ("imglab", "xml", CVAT, "CVAT XML: export it from CVAT as COCO or Pascal VOC"),
     ("voc", "xml", OLD_LABELME, "old LabelMe XML: convert it to COCO or Pascal VOC"),
-    ("imglab", "xml", OLD_LABELME, "old LabelMe XML: convert it to COCO or Pascal VOC"),
     ("voc", "xml", IMGLAB, "imglab XML: read it as 'imglab'"),
     ("coco", "json", VIA, "VIA JSON: export it from VIA as COCO"),
-    ("labelme", "json", VIA, "VIA JSON: export it from VIA as COCO"),
     ("coco", "json", LABELME, "LabelMe JSON: read it as 'labelme'"),
     ("labelme", "json", COCO, "COCO JSON: read it as 'coco'"),
-    ("class_list", "json", COCO, "COCO JSON: read it as 'coco'"),
     ("keypoints_csv", "csv", OPEN_IMAGES, "Open Images CSV: convert it to COCO"),
-    ("class_list", "csv", OPEN_IMAGES, "Open Images CSV: convert it to COCO"),
     ("class_list", "csv", "ImageID,Subset,OriginalURL\na,train,x\n", "Open Images CSV: convert it to COCO"),
     ("class_list", "csv", VOTT, "VoTT CSV: read it as 'keypoints_csv'"),
     ("keypoints_csv", "csv", VGGFACE2_BOXES, "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H"),
-    ("class_list", "csv", VGGFACE2_BOXES, "VGGFace2 CSV: keypoints_csv reads it with box_columns=X,Y,W,H"),
     ("keypoints_csv", "csv", VGGFACE2_POINTS, "VGGFace2 CSV: keypoints_csv reads it with schema=face_5"),
 ]
 
 
 @pytest.mark.parametrize(("format", "ending", "text", "words"), CASES)
-def test_a_file_of_another_format_is_named_with_what_to_do(tmp_path, format, ending, text, words):
+def test_file_of_another_format_is_named_with_a_remedy(tmp_path, format, ending, text, words):
     write_image(tmp_path / "a.jpg")
     (tmp_path / f"set.{ending}").write_text(text)
-    name, options = (".", {"annotation_dir": "."}) if format == "voc" else (f"set.{ending}", {})
-    options |= {"columns": "path class"} if format == "keypoints_txt" else {}
+    name = "." if format == "voc" else f"set.{ending}"
+    options = {"voc": {"annotation_dir": "."}, "keypoints_txt": {"columns": "path class"}}.get(format, {})
     with pytest.raises(AnnotationError) as error:
-        read_annotations(format, tmp_path, name, use_cache=False, progress=False, **options)
+        read_annotations(format, tmp_path, name, use_cache=False, **options)
     message = str(error.value)
     assert f"set.{ending}" in message
     assert f"this is {words}" in message
     assert f"(as '{format}': " in message
 
 
-def test_hints_of_other_formats_work(tmp_path):
-    write_image(tmp_path / "a.jpg")
-    quiet = {"use_cache": False, "progress": False}
-    (tmp_path / "a.csv").write_text(VOTT)
-    table = read_annotations("keypoints_csv", tmp_path, "a.csv", **quiet)
-    assert (table.class_names, table.boxes.tolist()) == (("helmet",), [[10, 5, 20, 7]])
-    (tmp_path / "a.csv").write_text(VGGFACE2_BOXES.replace("n000001/0001_01", "a"))
-    table = read_annotations(
-        "keypoints_csv", tmp_path, "a.csv", box_columns=["X", "Y", "W", "H"], box_format="xywh", **quiet
-    )
-    assert table.boxes.tolist() == [[2, 2, 3, 4]]
-    (tmp_path / "a.csv").write_text(VGGFACE2_POINTS)
-    table = read_annotations("keypoints_csv", tmp_path, "a.csv", schema="face_5", **quiet)
-    assert table.keypoints.tolist() == [[[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]]
+BOXES = {"box_columns": ["X", "Y", "W", "H"], "box_format": "xywh"}
+POSE = {"columns": "path points", "separator": ",", "header": 3, "schema": 1}
 
 
-def test_hints_on_points_work(tmp_path):
+@pytest.mark.parametrize(
+    ("format", "text", "options", "values"),
+    [
+        ("keypoints_csv", VOTT, {}, [10, 5, 20, 7]),
+        ("keypoints_csv", VGGFACE2_BOXES.replace("n000001/0001_01", "a"), BOXES, [2, 2, 3, 4]),
+        ("keypoints_csv", VGGFACE2_POINTS, {"schema": "face_5"}, [[1, 2], [3, 4], [5, 6], [7, 8], [9, 10]]),
+        ("keypoints_txt", DEEPLABCUT, POSE, [[1, 2]]),
+        # As TPS has points, from the lower edge.
+        ("keypoints_csv", "path,x0,y0\na.jpg,3,4\n", {"schema": 1, "y_up": True}, [[3, 46]]),
+    ],
+)
+def test_hints_of_other_formats_work(tmp_path, format, text, options, values):
     write_image(tmp_path / "a.jpg")
-    quiet = {"use_cache": False, "progress": False}
-    (tmp_path / "a.csv").write_text(DEEPLABCUT)
-    options = {"columns": "path points", "separator": ",", "header": 3, "schema": 1}
-    table = read_annotations("keypoints_txt", tmp_path, "a.csv", **options, **quiet)
-    assert table.keypoints.tolist() == [[[1, 2]]]
-    (tmp_path / "a.csv").write_text("path,x0,y0\na.jpg,3,4\n")  # as TPS has them, from the lower edge
-    table = read_annotations("keypoints_csv", tmp_path, "a.csv", schema=1, y_up=True, **quiet)
-    assert table.keypoints.tolist() == [[[3, 46]]]
+    (tmp_path / "a.csv").write_text(text)
+    table = read_annotations(format, tmp_path, "a.csv", use_cache=False, **options)
+    assert (table.boxes if table.keypoints is None else table.keypoints).tolist() == [values]
 
 
 @pytest.mark.parametrize(
@@ -125,17 +111,17 @@ def test_hints_on_points_work(tmp_path):
     ],
 )
 @pytest.mark.parametrize("format", ["voc", "coco", "yolo", "pts"])
-def test_a_folder_of_another_format_is_named_with_what_to_do(tmp_path, format, entry, words):
+def test_folder_of_another_format_is_named_with_a_remedy(tmp_path, format, entry, words):
     path = tmp_path / entry
     path.parent.mkdir(parents=True, exist_ok=True)
     path.touch()
     with pytest.raises(AnnotationError) as error:
-        read_annotations(format, tmp_path, "train", use_cache=False, progress=False)
+        read_annotations(format, tmp_path, "train", use_cache=False)
     assert words in str(error.value)
 
 
 def test_own_format_errors_and_unsafe_paths_get_no_hint(tmp_path):
-    quiet = {"use_cache": False, "progress": False}
+    quiet = {"use_cache": False}
     (tmp_path / "a.json").write_text('{"images": [{"id": 1, "file_name": "x.jpg"}], "annotations": []}')
     with pytest.raises(AnnotationError) as error:
         read_annotations("coco", tmp_path, "a.json", **quiet)

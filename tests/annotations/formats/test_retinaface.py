@@ -2,11 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from lit_loader.annotations.formats import ReadPolicy, read_annotations
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.errors import AnnotationError
 from tests.support.text_sets import make_retinaface, write_image
 
-SCORES = {("score of a face", "not read"): 4}
 FACE = "1 2 30 40 " + " ".join(f"{x} {x + 1} {x % 2}.0" for x in range(5, 10))
 
 
@@ -14,11 +13,10 @@ FACE = "1 2 30 40 " + " ".join(f"{x} {x + 1} {x % 2}.0" for x in range(5, 10))
 def read(tmp_path):
     make_retinaface(tmp_path)
 
-    def read(text=None, *, policy=None, **options):
+    def read(text=None, **options):
         if text is not None:
             (tmp_path / "label.txt").write_text(text)
-        policy = None if policy is None else ReadPolicy(**policy)
-        return read_annotations("retinaface", tmp_path, "label.txt", policy=policy, use_cache=False, **options)
+        return read_annotations("retinaface", tmp_path, "label.txt", use_cache=False, **options)
 
     return read
 
@@ -51,33 +49,13 @@ def test_images_without_faces_are_kept_and_options_honoured(read, tmp_path):
         (f"# b.jpg\n\n{FACE[:-3]}2.0", 3, r"flags \[.*2.0\] of the points must be"),
         (f"# b.jpg\n{FACE[:-3]}nan", 2, "of the points must be"),
         (f"# b.jpg\n{FACE} x", 2, "expected number 20 of 20, got 'x'"),
-        ("# none.jpg", 1, "there is no image"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(read, text, line, words):
+def test_malformed_lists_are_refused_with_line(read, text, line, words):
     with pytest.raises(AnnotationError, match=rf"label\.txt:{line}: .*{words}"):
         read(text)
 
 
-def test_faces_below_a_line_without_a_path_are_dropped_with_it(read):
+def test_faces_after_a_line_without_path_are_dropped(read):
     table = read(f"# b.jpg\n{FACE}\n#\n{FACE}\n", policy={"malformed": "drop"})
     assert (table.num_objects, table.report.counts) == (1, {("malformed", "drop"): 2})
-
-
-def test_real_lists_have_the_faces_that_they_have(shared_data):
-    folder = "mmpose_samples/wflw"
-    table = read_annotations(
-        "retinaface", shared_data, "derived_face_txt/label_retinaface.txt", image_dir=folder, use_cache=False
-    )
-    assert (table.num_images, table.num_objects, table.report.counts) == (2, 4, SCORES)
-    with pytest.raises(AnnotationError, match="there is no image '0--Parade"):
-        read_annotations("retinaface", shared_data, "retinaface_label_txt/label_excerpt.txt", use_cache=False)
-    kept = read_annotations(
-        "retinaface",
-        shared_data,
-        "retinaface_label_txt/label_excerpt.txt",
-        policy=ReadPolicy(missing_image="keep"),
-        use_cache=False,
-    )
-    assert (kept.num_images, kept.num_objects, kept.widths.tolist()) == (2, 2, [0, 0])
-    assert (kept.visibility == 2).all()

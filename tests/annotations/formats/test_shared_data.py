@@ -14,14 +14,17 @@ DATUMARO = "formats_datumaro"
 OPEN_IMAGES = f"{DATUMARO}/open_images_dataset/v6/annotations"
 CORNERS = ["xmin", "ymin", "xmax", "ymax"]
 VOTT = {"path_column": "image", "box_columns": CORNERS, "class_column": "label"}
+CELLS = {"class_column": "cell_type", "box_columns": CORNERS, "image_dir": "BCCD/JPEGImages"}
 VGGFACE2 = {"box_columns": ["X", "Y", "W", "H"], "box_format": "xywh"}
 LIST = {"numbered": True, "class_file": "classes.txt"}
 KEEP = {"policy": {"missing_image": "keep", "unreadable_image": "keep", "degenerate": "keep", "malformed": "drop"}}
 CSV_LIST = {"image_dir": "images", "separator": ",", "header": True}
-MMPOSE, FACES = "mmpose_samples", "derived_face_txt"
+MMPOSE = "mmpose_samples"
+FACES = "derived_face_txt"
 
-# folder -> what is read of it: format, name, options, images, objects
+# folder -> format, name, options, images, objects of each set that is read
 READ = {
+    "bccd": [("keypoints_csv", "test.csv", KEEP | CELLS, 364, 4888)],
     "bccd/BCCD": [
         ("voc", "train", KEEP, 205, 2805), ("voc", "val", KEEP, 87, 1138), ("voc", "test", KEEP, 72, 945),
         ("voc", "trainval", KEEP, 292, 3943), ("voc", ".", KEEP, 364, 4888),
@@ -117,7 +120,7 @@ ELSEWHERE = {
 @pytest.mark.parametrize("folder", READ)
 def test_a_set_has_the_images_and_objects_of_its_readme(shared_data, folder):
     for format, name, options, images, objects in READ[folder]:
-        quiet = {"use_cache": False, "progress": False}
+        quiet = {"use_cache": False}
         table = read_annotations(format, shared_data / folder, name, **quiet, **options)
         assert (table.num_images, table.num_objects) == (images, objects), (format, name)
 
@@ -126,7 +129,7 @@ def test_a_set_has_the_images_and_objects_of_its_readme(shared_data, folder):
 def test_a_set_that_is_not_read_is_refused_by_its_name(shared_data, file):
     format, words = REFUSED[file]
     with pytest.raises(AnnotationError, match=words):
-        read_annotations(format, shared_data, file, use_cache=False, progress=False)
+        read_annotations(format, shared_data, file, use_cache=False)
 
 
 def test_no_set_is_left_out(shared_data):
@@ -135,4 +138,4 @@ def test_no_set_is_left_out(shared_data):
     listed = [f"{name}/" for name in (*READ, *REFUSED, *ELSEWHERE)]
     for folder in folders:
         name = f"{folder.relative_to(shared_data)}/"
-        assert any(each.startswith(name) for each in listed), f"{name} is neither read nor refused"
+        assert any(listed_name.startswith(name) for listed_name in listed), f"{name} is neither read nor refused"

@@ -9,7 +9,6 @@ from PIL import Image
 
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.app.commands import main
-from lit_loader.datasets import FormatSource
 from lit_loader.errors import AnnotationError
 
 TURNED = "EXIF turns '{}' from 40x30 to 30x40, and the annotations say 40x30"
@@ -40,12 +39,6 @@ def test_index_and_convert_refuse_a_turned_image(photos, tmp_path, capsys, words
     assert main([command, "voc", str(photos), "train", *options, *out, "--cache-dir", str(tmp_path / "c")]) == 1
     assert TURNED.format("JPEGImages/a.jpg") in " ".join(capsys.readouterr().err.split())
     assert not (tmp_path / "out").exists()
-
-
-def test_prepare_refuses_a_turned_image_before_training(photos, tmp_path):
-    source = FormatSource("voc", photos, train="train", cache_dir=str(tmp_path / "c"), progress=False)
-    with pytest.raises(AnnotationError, match=r"Annotations/a\.xml: " + TURNED.format("JPEGImages/a.jpg")):
-        source.prepare()
 
 
 def test_coco_images_are_checked_too_and_counted(tmp_path):

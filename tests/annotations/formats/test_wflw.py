@@ -24,9 +24,8 @@ def test_a_line_is_a_face_with_box_attributes_and_98_points(tmp_path):
 def test_lines_without_boxes_and_attributes_are_read_on_request(tmp_path):
     make_wflw(tmp_path)
     (tmp_path / "list.txt").write_text("1 2 30 40 images/a.jpg\n")
-    table = read_annotations(
-        "wflw", tmp_path, "list.txt", rect_attr=False, schema=2, class_name="head", use_cache=False
-    )
+    options = {"rect_attr": False, "schema": 2, "class_name": "head", "use_cache": False}
+    table = read_annotations("wflw", tmp_path, "list.txt", **options)
     assert (table.boxes.tolist(), dict(table.attributes)) == ([[1, 2, 30, 40]], {})
     assert table.class_names == ("head",)
 
@@ -40,22 +39,9 @@ def test_lines_without_boxes_and_attributes_are_read_on_request(tmp_path):
         ("a.jpg", "#a.jpg", "list.txt:1: there is no image 'images/#a.jpg'"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_line(tmp_path, old, new, words):
+def test_malformed_lines_are_refused_with_line(tmp_path, old, new, words):
     make_wflw(tmp_path)
     path = tmp_path / "list.txt"
     path.write_text(path.read_text().replace(old, new, 1))
     with pytest.raises(AnnotationError, match=words):
         read_annotations("wflw", tmp_path, "list.txt", image_dir="images", use_cache=False)
-
-
-def test_the_real_list_has_four_faces(shared_data):
-    table = read_annotations(
-        "wflw",
-        shared_data,
-        "derived_face_txt/list_98pt_rect_attr.txt",
-        image_dir="mmpose_samples/wflw",
-        use_cache=False,
-    )
-    assert (table.num_images, table.num_objects, len(table.report)) == (2, 4, 0)
-    assert table.boxes[2].tolist() == [727, 720, 847, 768]
-    assert sorted(table.offsets.tolist()) == [0, 1, 4]

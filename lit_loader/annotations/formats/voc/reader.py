@@ -26,7 +26,7 @@ import numpy as np
 
 from lit_loader.annotations.formats.folder import Folder, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
-from lit_loader.annotations.formats.rows import Declared, Rows
+from lit_loader.annotations.formats.rows import DeclaredNames, Rows
 from lit_loader.annotations.formats.text_file import read_lines
 from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, only_child, read_schema
 from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_line, parse_xml
@@ -242,7 +242,7 @@ class VocReader(Reader):
 class _Head:
     """Content of a file outside its objects, without the name of the image; ``not_read`` as in `_Object`."""
 
-    declared: Declared | None
+    declared: DeclaredNames | None
     width: float
     height: float
     not_read: tuple[str, ...]

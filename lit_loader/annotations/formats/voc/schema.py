@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 from xml.etree.ElementTree import Element, SubElement
 
-from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, Declared
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, DeclaredNames
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 
 __all__ = ["CORNERS", "checked_name", "only_child", "read_schema", "schema_element", "written_name", "xml_text"]
@@ -15,7 +15,7 @@ CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 """Tags of a box, in the order of a table's columns."""
 
 
-def read_schema(element: Element) -> Declared:
+def read_schema(element: Element) -> DeclaredNames:
     """Return the names that a ``<schema>`` lists.
 
     Raises:
@@ -32,14 +32,14 @@ def read_schema(element: Element) -> Declared:
     _distinct((name for name, _ in attributes), "<attribute>")
     keypoints = only_child(element, "keypoints")
     class_names = (checked_name(child.text, "<class>") for child in element.findall("class"))
-    return Declared(
+    return DeclaredNames(
         class_names=_distinct(class_names, "<class>"),
         keypoints=None if keypoints is None else _read_keypoints(keypoints),
         attributes=attributes,
     )
 
 
-def schema_element(declared: Declared) -> Element | None:
+def schema_element(declared: DeclaredNames) -> Element | None:
     """Return the element that ``read_schema`` reads, or None if nothing is declared.
 
     Raises:

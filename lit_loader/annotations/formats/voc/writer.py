@@ -12,7 +12,7 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 import numpy as np
 
-from lit_loader.annotations.formats.rows import Declared
+from lit_loader.annotations.formats.rows import DeclaredNames
 from lit_loader.annotations.formats.voc.schema import CORNERS, schema_element, written_name, xml_text
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost
 from lit_loader.annotations.paths import check_relative
@@ -63,7 +63,7 @@ class VocWriter(Writer):
         used_names = sorted(table.class_names[label] for label in labels)
         is_plain = tuple(used_names) == table.class_names and table.keypoints is None and not table.attributes
         # The reader sorts the classes of plain VOC by name, so only another order must be listed.
-        declared = Declared(
+        declared = DeclaredNames(
             class_names=() if is_plain else table.class_names,
             keypoints=table.keypoint_schema,
             attributes=tuple((name, attribute.names) for name, attribute in table.attributes.items()),
@@ -96,7 +96,7 @@ def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") ->
     return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
 
 
-def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename: str, declared: Declared) -> None:
+def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename: str, declared: DeclaredNames) -> None:
     """Write the annotation of one image of a table.
 
     Args:
@@ -157,7 +157,7 @@ def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
 
 
 def _write_images(
-    chunk: Sequence[int], *, table: AnnotationTable, names: Sequence[tuple[Path, str]], declared: Declared
+    chunk: Sequence[int], *, table: AnnotationTable, names: Sequence[tuple[Path, str]], declared: DeclaredNames
 ) -> None:
     for i in chunk:
         path, filename = names[i]

@@ -25,8 +25,10 @@ from lit_loader.annotations.formats.declared import mirrored_by_name, unite_keyp
 from lit_loader.annotations.formats.json_file import RepeatedKey, entry_lines, read_entries
 from lit_loader.annotations.formats.reader import Reader
 from lit_loader.annotations.formats.rows import (
+    FLAG_BITS,
     MAX_COORDINATE,
     MAX_NAME_CHARS,
+    MAX_POINTS,
     OBJECT,
     BoxKind,
     Rows,
@@ -38,19 +40,19 @@ from lit_loader.annotations.masks import MAX_MASK_PIXELS, RunLengths, decode_cou
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
 
-__all__ = ["CocoReader", "MAX_POINTS", "SURROGATE", "checked_name"]
-
-MAX_POINTS: Final = 2_048
-"""Most points that an object may have."""
+__all__ = ["CocoReader", "SURROGATE", "checked_name"]
 
 SURROGATE: Final = re.compile("[\ud800-\udfff]")
 """A lone UTF-16 surrogate, which is not valid Unicode text."""
 
 CocoId = int | str
 _LISTS: Final = ("images", "annotations", "categories")
+# The longest path that Linux opens.
 _MAX_PATH_CHARS: Final = 4_096
 _MAX_AREA: Final = 1e38  # areas are stored as float32
-_FLAGS: Final = {"difficult": 1, "ignore": 1, "truncated": 2, "occluded": 4, "iscrowd": 8}  # bits of `OBJECT`
+_FLAGS: Final = {"ignore": "difficult", "iscrowd": "crowd"} | {n: n for n in ("difficult", "truncated", "occluded")}
+"""Flags of an object by the key of an annotation."""
+
 _READ_KEYS: Final[dict[str, set[str]]] = {
     "info": set(),
     "an image": {"id", "file_name", "width", "height", "source_id"},
@@ -105,6 +107,7 @@ class CocoReader(Reader):
         rows.find_line = lambda _, i: lines()["annotations"][i] if i >= 0 else lines()["images"][-1 - i]
         file = _File(rows, self, lines)
         read_entries(rows.root, unit, file.take)
+        # Any JSON object parses; one without any of the lists is a file of another format.
         if file.seen.isdisjoint(_LISTS):
             message = f"expected a COCO file with the keys {', '.join(_LISTS)}, got {sorted(file.seen)[:10]}"
             raise AnnotationError(shorten(message), path=rows.root / rows.file)
@@ -132,6 +135,7 @@ class _File:
         self._lines = lines
         self._first = len(rows.objects)
         self._images: dict[CocoId, int] = {}
+        # Images of this file only: an image that two files share is not reported.
         self._image_rows: set[int] = set()
         self._categories: dict[CocoId, tuple[str, KeypointSchema | None]] = {}  # None: the points have no names
         self._attributes: dict[str, tuple[str, ...]] = {}
@@ -147,24 +151,28 @@ class _File:
         Raises:
             AnnotationError: If a problem occurs whose policy is ``"raise"``.
         """
+        # The first pass has read all other keys.
         if self.is_second_pass and key != "annotations":
             return
         self.seen.add(key)
         if key in ("info", "attributes"):
-            entries = self._without_repeated(key, entries)
+            for entry in entries:
+                if isinstance(entry, RepeatedKey):
+                    self._rows.malformed(f"{key}: {_not_object_message(entry)}")
+            entries = [entry for entry in entries if not isinstance(entry, RepeatedKey)]
+        # A value that is not a list has a negative start.
         if key in _LISTS and start < 0:
             raise AnnotationError(f"{key} must be a list", path=self._rows.root / self._rows.file)
         if key == "annotations":
             self.needs_second_pass = "images" not in self.seen
             if entries and (self.is_second_pass or not self.needs_second_pass):
                 self._add_annotations(start, entries)
-        elif key == "images":
-            self._add_records(key, self._add_image, start, entries)
-            self._note_unread("an image", entries)
-        elif key == "categories":
-            self._add_records(key, self._add_category, start, entries)
-            self._note_unread("a category", entries)
+        elif key in ("images", "categories"):
+            is_image = key == "images"
+            self._add_records(key, self._add_image if is_image else self._add_category, start, entries)
+            self._note_unread("an image" if is_image else "a category", entries)
         elif key == "info" and entries and isinstance(entries[0], dict):
+            # A split that is not a name belongs to another program, and is counted as unread.
             with suppress(ValueError):
                 self._rows.split = checked_name(entries[0].get("split"), "split")
                 del entries[0]["split"]  # read, so not counted as unread below
@@ -172,6 +180,7 @@ class _File:
         elif key == "attributes" and start >= 0:
             for entry in entries:
                 self._add_attribute(entry)
+        # Empty values have nothing to lose.
         elif any(entries):
             self._rows.not_read(shorten(key), len(entries))
 
@@ -187,6 +196,7 @@ class _File:
         self._categories = {category_id: self._categories[category_id] for category_id in ids}
         schema = (self._options.given_keypoints() or self._keypoints()) if self._options.keypoints else None
         names = tuple(dict.fromkeys(name for name, _ in self._categories.values()))
+        # Ids are stored only if each class has exactly one number, so that they can be written back.
         class_ids = tuple(category_id for category_id in ids if isinstance(category_id, int))
         if not len(class_ids) == len(ids) == len(names):
             rows.not_read("ids of categories, since one is text or two have the same name", len(ids))
@@ -197,18 +207,19 @@ class _File:
         self._resolve_kinds(schema)
 
     def _report_duplicate_ids(self) -> None:
-        objects = self._rows.objects.rows()[self._first :]
         object_ids = np.array(self._rows.objects.object_ids[self._first :], dtype=np.int64)
         order = np.argsort(object_ids, kind="stable")  # stable: the first of equal ids is not reported
         duplicates = order[1:][(np.diff(object_ids[order]) == 0) & (object_ids[order][1:] != -1)]
+        positions = self._rows.objects.rows()["index"][self._first :]
         for row in np.sort(duplicates).tolist():
             message = f"id {object_ids[row]} is already used by an earlier annotation"
-            self._rows.problem("duplicate_id", "keep", message, index=int(objects["index"][row]))
+            self._rows.problem("duplicate_id", "keep", message, index=int(positions[row]))
 
     def _resolve_kinds(self, schema: KeypointSchema | None) -> None:
         """Replace the kind that each row's label holds by its class and point layout."""
         rows = self._rows
         objects = rows.objects.rows()[self._first :]
+        # The last row is for label -1, an object that is left out.
         label_and_layout = np.full((len(self._kinds) + 1, 2), -1)
         errors: dict[int, tuple[str, str]] = {}
         for kind, (category_id, count) in enumerate(self._kinds):
@@ -217,6 +228,7 @@ class _File:
                 errors[kind] = "unknown_class", message
                 continue
             name, category_schema = self._categories[category_id]
+            # Names of the category itself come first; `schema` names the points of the other categories by position.
             points = (category_schema or schema).names if schema is not None and count else ()
             if points and count != len(points):
                 message = f"expected {len(points)} points for {name!r}, got {count}; pass `schema` for other points"
@@ -245,16 +257,6 @@ class _File:
             except (TypeError, ValueError) as error:
                 self._rows.malformed(f"{key}[{position}]: {error}", line=self._lines()[key][position])
 
-    def _without_repeated(self, key: str, entries: list[Any]) -> list[Any]:
-        """Return the entries that repeat no key; report the others as malformed."""
-        valid = []
-        for entry in entries:
-            if isinstance(entry, RepeatedKey):
-                self._rows.malformed(f"{key}: {_not_object_message(entry)}")
-            else:
-                valid.append(entry)
-        return valid
-
     def _note_unread(self, entry_kind: str, entries: list[Any]) -> None:
         """Count the values under keys that are not read."""
         records = [entry for entry in entries if type(entry) is dict]
@@ -268,6 +270,7 @@ class _File:
         schemas = [schema for _, schema in self._categories.values() if schema is not None]
         if schemas:
             return unite_keypoints(schemas)
+        # The bound keeps one annotation from declaring millions of points.
         num_points = max((count for _, count in self._kinds if count <= MAX_POINTS), default=0)
         return KeypointSchema(names=tuple(f"{i:02d}" for i in range(num_points))) if num_points else None
 
@@ -292,6 +295,7 @@ class _File:
             height=_pixels(record.get("height")),
             source_id=image_id if isinstance(image_id, int) else None,
         )
+        # Two entries may spell one path differently.
         if row in self._image_rows:
             message = f"{shorten(repr(file_name))} is also the file of an earlier image; they become one image"
             self._rows.problem("same_file", "unite", message, line=-1 - position)
@@ -328,6 +332,7 @@ class _File:
             if len(records) == 1:
                 self._rows.malformed(str(error), index=start)
                 return
+            # Halving ends at a single record, so the message describes exactly that one.
             half = len(records) // 2
             self._add_annotations(start, records[:half])
             self._add_annotations(start + half, records[half:])
@@ -338,75 +343,29 @@ class _File:
         Raises:
             ValueError: If one is malformed, before anything is added; the message suits a single record.
         """
-        if set(map(type, records)) != {dict}:
-            raise ValueError(_not_object_message(records[0]))
-        keys: set[str] = set().union(*records)
-
-        def column(key: str, is_read: bool = True) -> list[Any]:
-            return [record.get(key) for record in records] if is_read and key in keys else [None] * len(records)
-
-        def non_empty(key: str, is_read: bool = True) -> list[tuple[int, Any]]:
-            values = column(key, is_read)
-            return [(row, value) for row, value in enumerate(values) if value] if any(values) else []
-
-        # First everything is checked. A ValueError after the first change to the rows would leave half a batch in
+        # Everything is checked here. A ValueError after the first change to the rows would leave half a batch in
         # them, and the bisection would add its records again.
-        options = self._options
-        image_ids = _ids(column("image_id"), "image_id")
-        category_ids = _ids(column("category_id"), "category_id")
-        images: list[Any] = list(map(self._images.get, image_ids))
-        if None in images:
-            raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
-        ids = _ids([-1 if value is None else value for value in column("id")], "id")
-        boxes, has_box = _boxes(column("bbox"))
-        point_counts, points = _points(column("keypoints", options.keypoints))
-        masks = [(row, *_mask(value)) for row, value in non_empty("segmentation", options.masks)]
-        polygons = _polygons([part for _, parts, _, _ in masks for part in parts])
-        if any(runs is not None and not has_box[row] for row, _, runs, _ in masks):
-            raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
-        attributes = [(row, *_attribute_values(value)) for row, value in non_empty("attributes", options.attributes)]
-        flags = np.zeros(len(records), np.int32)
-        invalid_flags = []
-        for name in _FLAGS.keys() & keys:
-            values = non_empty(name)
-            flags[[row for row, value in values if value == 1]] |= _FLAGS[name]
-            invalid = [(row, f"expected {name} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1]
-            if invalid and name == "iscrowd":  # a crowd that is read as an object would be trained as one
-                raise ValueError(invalid[0][1])
-            invalid_flags += invalid
-
-        # From here on the records are added.
+        batch = _Batch(records, self._images, self._options)
         rows = self._rows
         objects = rows.objects
         first = len(objects)
-        box_kinds = np.full(len(records), BoxKind.GIVEN)
-        ends = np.cumsum(point_counts)
-        rows_with_polygons = {row for row, parts, _, _ in masks if parts}
-        for row in np.flatnonzero(~has_box).tolist():
-            # Points that are not read still give the box.
-            if tight_box := None if options.keypoints else _box_around(records[row].get("keypoints")):
-                boxes[row] = tight_box
-            elif points[ends[row] - point_counts[row] : ends[row], 2].any():
-                box_kinds[row] = BoxKind.AROUND_POINTS
-            else:
-                has_polygons = row in rows_with_polygons
-                box_kinds[row] = BoxKind.AROUND_POLYGONS if has_polygons else BoxKind.WHOLE_IMAGE
         block = np.zeros(len(records), dtype=OBJECT)
-        block["box"] = boxes
-        block["kind"] = box_kinds
-        block["image"] = images
-        block["flags"] = flags
+        block["box"] = batch.boxes
+        block["kind"] = batch.box_kinds
+        block["image"] = batch.images
+        block["flags"] = batch.flags
         block["index"] = np.arange(start, start + len(records))
         block["file"] = rows.files[rows.file]
         # Categories may follow later in the file, so `finish` resolves these labels.
         kinds = self._kinds
-        pairs = zip(category_ids, point_counts, strict=True)
+        pairs = zip(batch.category_ids, batch.point_counts, strict=True)
         block["label"] = [kinds.setdefault(pair, len(kinds)) for pair in pairs]
+        objects.packed += block.tobytes()
         with np.errstate(over="ignore"):  # a point beyond float32 becomes inf and is reported later
-            objects.points.frombytes(points[:, :2].astype(np.float32).tobytes())
-        objects.visibility += points[:, 2].astype(np.uint8).tobytes()
-        objects.polygon_values.frombytes(polygons.astype(np.float32).tobytes())
-        for row, parts, runs, invalid_lengths in masks:
+            objects.points.frombytes(batch.points[:, :2].astype(np.float32).tobytes())
+        objects.visibility += batch.points[:, 2].astype(np.uint8).tobytes()
+        objects.polygon_values.frombytes(batch.polygons.astype(np.float32).tobytes())
+        for row, parts, runs, invalid_lengths in batch.masks:
             objects.polygon_rows.extend([first + row] * len(parts))
             objects.polygon_lengths.extend(map(len, parts))
             if runs is not None:
@@ -414,23 +373,105 @@ class _File:
             for length in invalid_lengths:
                 message = f"expected a polygon of an even count of at least 6 numbers, got {length}"
                 rows.problem("odd_polygon", "left out", message, index=start + row)
-        for row, value_by_name, unread in attributes:
+        for row, value_by_name, unread in batch.attributes:
             rows.add_attributes(first + row, value_by_name)
             for name in unread:
                 rows.not_read(f"attribute {shorten(name)!r} without a single value")
-        if "id" in keys:
-            object_ids = [value if type(value) is int else -1 for value in ids]
-            append_column(objects.object_ids, first, object_ids, missing=-1)
-            rows.not_read("id of an annotation that is text", sum(type(value) is str for value in ids))
-        if "area" in keys:
-            areas = _areas(column("area"))
-            append_column(objects.areas, first, areas, missing=math.nan)
-            num_invalid = int(np.isnan(areas).sum()) - column("area").count(None)
-            rows.not_read("area of an annotation that is not an area", num_invalid)
-        objects.packed += block.tobytes()
-        for row, message in invalid_flags:
+        for row, message in batch.odd_flags:
             rows.problem("odd_flag", "false", message, index=start + row)
+        # Without ids or areas their columns stay short; `append_column` fills the gap once a later batch has some.
+        if "id" in batch.keys:
+            object_ids = [value if type(value) is int else -1 for value in batch.ids]
+            append_column(objects.object_ids, first, object_ids, missing=-1)
+            rows.not_read("id of an annotation that is text", sum(type(value) is str for value in batch.ids))
+        if "area" in batch.keys:
+            values = batch.column("area")
+            areas = _areas(values)
+            append_column(objects.areas, first, areas, missing=math.nan)
+            num_invalid = int(np.isnan(areas).sum()) - values.count(None)
+            rows.not_read("area of an annotation that is not an area", num_invalid)
         self._note_unread("an annotation", records)
+
+
+class _Batch:
+    """Checked annotations, column by column.
+
+    Attributes:
+        keys: Keys that at least one of them has.
+        images: Image number of each.
+        category_ids: Category of each.
+        ids: The file's own number of each, or text, or -1 without one.
+        boxes: Corners ``(N, 4)``.
+        box_kinds: `BoxKind` of each.
+        point_counts: Number of points of each.
+        points: x, y, v of all points, ``(K, 3)``.
+        masks: Row, polygons, run lengths, and the lengths of invalid polygons.
+        polygons: Coordinates of all polygons, concatenated.
+        attributes: Row, values by name, and the names of attributes without a single value.
+        flags: Bits of each, as in `OBJECT`.
+        odd_flags: Row and message of each flag that is neither 0 nor 1.
+
+    Raises:
+        ValueError: If one is malformed; the message suits a single record.
+    """
+
+    def __init__(self, records: list[Any], images: Mapping[CocoId, int], options: CocoReader) -> None:
+        if set(map(type, records)) != {dict}:
+            raise ValueError(_not_object_message(records[0]))
+        self._records = records
+        self.keys: set[str] = set().union(*records)
+        image_ids = _ids(self.column("image_id"), "image_id")
+        self.category_ids = _ids(self.column("category_id"), "category_id")
+        self.images: list[Any] = list(map(images.get, image_ids))
+        if None in self.images:
+            raise ValueError(f"image_id {image_ids[0]!r} does not match any entry in `images`")
+        self.ids = _ids([-1 if value is None else value for value in self.column("id")], "id")
+        self.boxes, has_box = _boxes(self.column("bbox"))
+        self.point_counts, self.points = _points(self.column("keypoints", options.keypoints))
+        self.masks = [(row, *_mask(value)) for row, value in self._non_empty("segmentation", options.masks)]
+        self.polygons = _polygons([part for _, parts, _, _ in self.masks for part in parts])
+        if any(runs is not None and not has_box[row] for row, _, runs, _ in self.masks):
+            raise ValueError("expected a bbox for each object with run lengths; add it, or read no masks")
+        values = self._non_empty("attributes", options.attributes)
+        self.attributes = [(row, *_attribute_values(value)) for row, value in values]
+        self.flags = np.zeros(len(records), np.int32)
+        self.odd_flags: list[tuple[int, str]] = []
+        for key in _FLAGS.keys() & self.keys:
+            self._add_flags(key)
+        self.box_kinds = np.full(len(records), BoxKind.GIVEN)
+        self._choose_boxes(np.flatnonzero(~has_box).tolist(), options)
+
+    def column(self, key: str, is_read: bool = True) -> list[Any]:
+        """Return the value of each annotation under a key, None where it has none."""
+        if not is_read or key not in self.keys:
+            return [None] * len(self._records)
+        return [record.get(key) for record in self._records]
+
+    def _non_empty(self, key: str, is_read: bool = True) -> list[tuple[int, Any]]:
+        return [(row, value) for row, value in enumerate(self.column(key, is_read)) if value]
+
+    def _add_flags(self, key: str) -> None:
+        values = self._non_empty(key)
+        self.flags[[row for row, value in values if value == 1]] |= FLAG_BITS[_FLAGS[key]]
+        odd_flags = [(row, f"expected {key} 0 or 1, got {shorten(repr(v))}") for row, v in values if v != 1]
+        if odd_flags and key == "iscrowd":  # a crowd that is read as an object would be trained as one
+            raise ValueError(odd_flags[0][1])
+        self.odd_flags += odd_flags
+
+    def _choose_boxes(self, boxless: list[int], options: CocoReader) -> None:
+        """Set the source of each missing box."""
+        ends = np.cumsum(self.point_counts)
+        rows_with_polygons = {row for row, parts, _, _ in self.masks if parts}
+        for row in boxless:
+            # Points that are not read still give the box.
+            if tight_box := None if options.keypoints else _box_around(self._records[row].get("keypoints")):
+                self.boxes[row] = tight_box
+            elif self.points[ends[row] - self.point_counts[row] : ends[row], 2].any():
+                self.box_kinds[row] = BoxKind.AROUND_POINTS
+            elif row in rows_with_polygons:
+                self.box_kinds[row] = BoxKind.AROUND_POLYGONS
+            else:
+                self.box_kinds[row] = BoxKind.WHOLE_IMAGE
 
 
 # -- values -----------------------------------------------------------------------------------------------
@@ -446,6 +487,7 @@ def checked_name(value: Any, subject: str) -> str:
         raise ValueError(f"{subject} is {shorten(repr(value))}, not text")
     if not 0 < len(value) <= MAX_NAME_CHARS:
         raise ValueError(f"{subject} has {len(value)} characters; expected 1 to {MAX_NAME_CHARS}")
+    # JSON may escape half of a surrogate pair, which no file can store as UTF-8.
     if SURROGATE.search(value):
         raise ValueError(f"{subject} is {shorten(repr(value))}, which is not Unicode text")
     return value
@@ -460,6 +502,7 @@ def _not_object_message(entry: Any) -> str:
 def _id(value: Any, subject: str) -> CocoId:
     if isinstance(value, str):
         return checked_name(value, subject)
+    # `bool` is a subclass of `int`. pandas writes integer columns with missing values as floats, so 7.0 is id 7.
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value // 1:
         raise ValueError(f"{subject} is {shorten(repr(value))}; expected a whole number or text")
     number = int(value)
@@ -469,6 +512,7 @@ def _id(value: Any, subject: str) -> CocoId:
 
 
 def _ids(values: list[Any], subject: str) -> list[CocoId]:
+    # One pass in C for the usual case, instead of a call per record.
     return values if set(map(type, values)) == {int} else [_id(value, subject) for value in values]
 
 
@@ -484,6 +528,7 @@ def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema
     flip_pairs = record.get("flip_pairs")
     normalization_pair = record.get("normalization_pair")
     if flip_pairs is None and normalization_pair is None:
+        # The same names as in a known schema have its flip pairs, which words alone may not show.
         matches = [schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names]
         # Numbered points fit any schema of that length, so their flip pairs are unknown.
         return matches[0] if matches and names[0] != "00" else mirrored_by_name(names)
@@ -503,6 +548,7 @@ def _boxes(values: list[Any]) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.b
     if not all(values):
         has_box = np.array([value is not None and value != [] for value in values])
         values = [value if has else [0] * 4 for value, has in zip(values, has_box.tolist(), strict=True)]
+    # Sets of types and lengths are built in C; a loop over the boxes would take longer than parsing them.
     are_boxes = set(map(type, values)) == {list} and set(map(len, values)) == {4}
     numbers = list(chain.from_iterable(values)) if are_boxes else [None]
     if not _are_numbers(numbers):
@@ -520,6 +566,7 @@ def _points(values: list[Any]) -> tuple[list[int], npt.NDArray[np.float64]]:
     if not _are_numbers(flat) or any(len(numbers) % 3 for numbers in lists):
         raise ValueError("keypoints must be numbers, three for each point: x, y, v")
     points = np.array(flat, dtype=np.float64).reshape(-1, 3)
+    # A fraction or 3 is most likely a score of another program; taken as a flag it would mark points visible.
     invalid = ~np.isin(points[:, 2], (0, 1, 2))
     if invalid.any():
         v = points[invalid, 2][0]
@@ -540,6 +587,7 @@ def _box_around(values: Any) -> list[float] | None:
 def _areas(values: list[Any]) -> npt.NDArray[np.float64]:
     if not _are_numbers(values):
         values = [value if _are_numbers([value]) else math.nan for value in values]
+    # NaN fails both comparisons and stays NaN.
     areas = np.array(values, dtype=np.float64)
     return np.where((areas >= 0) & (areas < _MAX_AREA), areas, math.nan)
 
@@ -550,6 +598,7 @@ def _mask(value: Any) -> tuple[list[list[Any]], RunLengths | None, list[int]]:
         return [], _run_lengths(value), []
     if not isinstance(value, list) or set(map(type, value)) != {list}:
         raise ValueError(f"expected segmentation as polygons or run lengths, got {shorten(repr(value))}")
+    # Fewer than three points have no area; the other polygons of the object are used.
     invalid_lengths = [len(part) for part in value if len(part) < 6 or len(part) % 2]
     if invalid_lengths:
         value = [part for part in value if len(part) >= 6 and len(part) % 2 == 0]
@@ -561,6 +610,7 @@ def _polygons(parts: list[list[Any]]) -> npt.NDArray[np.float64]:
     numbers = list(chain.from_iterable(parts))
     if not _are_numbers(numbers):
         raise ValueError(f"expected a polygon as x, y, x, y, ..., got {shorten(repr(parts[0]))}")
+    # NaN would pass the check below, but the JSON parser has refused it.
     values = np.array(numbers, dtype=np.float64)
     if np.abs(values).max(initial=0) >= MAX_COORDINATE:
         raise ValueError(f"a coordinate of a polygon is beyond {MAX_COORDINATE:g}")
@@ -593,6 +643,7 @@ def _run_lengths(value: Mapping[str, Any]) -> RunLengths:
         runs = decode_counts(counts) if isinstance(counts, str) else np.array(counts)
         pixels = size[0] * size[1]
         are_integers = runs.dtype.kind == "i" and runs.ndim == 1 and pixels <= MAX_MASK_PIXELS
+        # The bounds come first: huge counts could overflow to the correct sum.
         if not are_integers or ((runs < 0) | (runs > pixels)).any() or int(runs.sum()) != pixels:
             raise ValueError(f"expected whole numbers that add up to the {pixels} pixels of {size}")
     except (OverflowError, TypeError, ValueError) as error:

@@ -13,7 +13,8 @@ from typing import Any, ClassVar, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.formats.coco import MAX_POINTS, SURROGATE, checked_name
+from lit_loader.annotations.formats.coco.reader import SURROGATE, checked_name
+from lit_loader.annotations.formats.rows import MAX_POINTS
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
 from lit_loader.annotations.masks import RunLengths, encode_counts, run_lengths
 from lit_loader.annotations.paths import check_relative
@@ -23,6 +24,7 @@ from lit_loader.types import FIRST_LABEL
 
 __all__ = ["CocoWriter", "coco_results"]
 
+# Keys that are written only where the flag is set; `iscrowd` is always written, as in COCO.
 _FLAGS: Final = {"ignore": "difficult", "truncated": "truncated", "occluded": "occluded"}
 _Ids: TypeAlias = tuple[list[int], list[int], list[int]]
 """Ids of images, categories and annotations."""
@@ -51,7 +53,8 @@ class CocoWriter(Writer):
         """Return the parts of a table that a COCO file cannot hold."""
         losses = lost(table, "places", "sizes", "files")
         if table.keypoints is not None and not table.class_names:
-            losses.append("names of points, since there is no category to write them for")
+            losses.append("names of points, which only categories can hold")
+        # The same float64 arithmetic as in the reader.
         corners = table.boxes.astype(np.float64)
         with np.errstate(over="ignore"):  # corners beyond float32 are counted as inexact
             read_back = (corners[:, :2] + (corners[:, 2:] - corners[:, :2])).astype(np.float32)
@@ -70,10 +73,12 @@ class CocoWriter(Writer):
             ValueError: If a name would not be read back.
             UnsafePathError: If ``name`` leads out of ``root``.
         """
+        # Before anything is written, because a reader would refuse the whole file.
         _check_names(table)
         path = root / check_relative(name)
         ids = _ids(table)
         annotations = partial(_annotations, table=table, ids=ids)
+        # Streamed, because all annotations of a large set as one text would take gigabytes.
         chunks = in_chunks(annotations, range(table.num_images), progress=progress)
 
         def parts() -> Iterator[str]:
@@ -84,6 +89,7 @@ class CocoWriter(Writer):
             yield from _list("attributes", map(_text, attributes))
             yield from _list("annotations", (line for chunk in chunks for line in chunk), last=True)
 
+        # JSON escapes all other characters, so every tool reads the file, whatever its encoding.
         write_file(path, (part.encode("ascii") for part in parts()))
 
 
@@ -122,7 +128,7 @@ def coco_results(
 
     Args:
         table: The images that the predictions belong to.
-        predictions: For each image a mapping with ``image_id`` (that of its target), ``boxes`` ``(N, 4)`` xyxy in
+        predictions: For each image a mapping with ``image_id`` (from its target), ``boxes`` ``(N, 4)`` xyxy in
             pixels of the original image, ``labels`` ``(N,)``, ``scores`` ``(N,)``, and optionally ``masks``
             ``(N, H, W)`` or ``(N, 1, H, W)``, inside from 0.5 on, or N `RunLengths`; ``keypoints`` ``(N, K, 2 or 3)``
             with ``keypoint_scores`` ``(N, K)``; tensors on the CPU or arrays; and ``attributes``, for each name N texts
@@ -141,6 +147,7 @@ def coco_results(
     image_ids, category_ids, _ = _ids(table)
     id_by_number = dict(zip(table.image_numbers.tolist(), image_ids, strict=True))
     pending = set(id_by_number)
+    # Names only where the numbers are invented: elsewhere the ids identify image and class.
     paths = {} if _valid_ids(table.source_ids) else dict(zip(image_ids, table.image_paths, strict=True))
     class_names = () if _valid_ids(table.category_ids) else table.class_names
     results: list[dict[str, Any]] = []
@@ -149,6 +156,7 @@ def coco_results(
         labels = np.asarray(prediction["labels"]) - first_label
         if number not in id_by_number or np.any((labels < 0) | (labels >= table.num_classes)):
             raise ValueError(f"image_id={number} with labels {labels + first_label} is not in the table")
+        # A sampler fills up the last batch with images that it has delivered before.
         if number not in pending:
             continue
         pending.remove(number)
@@ -169,6 +177,7 @@ def _result_values(prediction: Mapping[str, Any], row: int) -> dict[str, Any]:
     if "masks" in prediction:
         mask = prediction["masks"][row]
         if not isinstance(mask, RunLengths):
+            # torchvision has masks of (1, H, W), others of (H, W).
             mask = run_lengths(np.asarray(mask).reshape(np.shape(mask)[-2:]) >= 0.5)
         size = [mask.height, mask.width]
         values["segmentation"] = {"size": size, "counts": encode_counts(mask.counts)}
@@ -196,8 +205,7 @@ def _valid_ids(ids: npt.NDArray[np.int64] | None) -> list[int]:
     """Return the ids, or an empty list if one is missing or repeated."""
     if ids is None or (ids < 0).any() or len(np.unique(ids)) != len(ids):
         return []
-    numbers: list[int] = ids.tolist()
-    return numbers
+    return list(ids.tolist())
 
 
 def _image_ids(table: AnnotationTable) -> list[int]:
@@ -250,6 +258,7 @@ def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> 
 
 
 def _area(table: AnnotationTable, row: int, *, box_area: float) -> float | int:
+    # float32 as in the table; the area of a box beyond its range stays float64.
     file_area = math.nan if table.areas is None else table.areas[row]
     with np.errstate(over="ignore"):
         area = np.float32(box_area if np.isnan(file_area) else file_area)
@@ -271,6 +280,7 @@ def _points(table: AnnotationTable, row: int) -> dict[str, Any]:
         return {}
     visibility = table.visibility[row].tolist()
     values: list[float] = []
+    # COCO expects 0, 0, 0 for an absent point.
     for point, v in zip(table.keypoints[row], visibility, strict=True):
         values += [*(_short(value) if v else 0 for value in point), v]
     return {"keypoints": values, "num_keypoints": sum(v > 0 for v in visibility)}
@@ -287,7 +297,7 @@ def _attributes(table: AnnotationTable, row: int) -> dict[str, Any]:
 
 def _short(number: np.floating | float) -> float | int:
     """Return the number with the fewest digits that restore its bits; an int for a whole number."""
-    value = float(str(number))  # str() of a float32 is shorter than that of the same float64
+    value = float(str(number))  # str() of a float32 is shorter than str() of the equal float64
     # An int would lose the sign of -0.0.
     is_whole = value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0)
     return int(value) if is_whole else value
