@@ -1,6 +1,6 @@
 """Measure a data module's training loader with given worker settings.
 
-CPU time, memory and reads of processes come from ``/proc``; on a system without it, they are not reported.
+On a system without ``/proc``, the CPU time, memory and reads of workers are not reported.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["LoaderMeter", "busy_cores_s", "descendants", "memory_bytes", "used_b
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
+# Longest pause in which workers fill their queues before memory is read.
 _SETTLE_S: Final = 0.25
-"""Longest pause in which workers fill their queues before memory is read."""
 
 
 class LoaderMeter:
@@ -94,7 +94,7 @@ class LoaderMeter:
             samples += self._take(batch_sizes, turn)
         main_s = time.process_time() - main_begin_s
         worker_s, read_bytes, throttled_s, busy_s = (
-            after - before for before, after in zip(snapshot, _snapshot(main, workers), strict=True)
+            end - start for start, end in zip(snapshot, _snapshot(main, workers), strict=True)
         )
         # Memory does not depend on what else runs, so one reading per candidate is enough.
         if candidate not in self._memory:
@@ -127,11 +127,12 @@ class LoaderMeter:
 def _iterate_batch_sizes(loader: Any, batch_size: int) -> Iterator[int]:
     """Load batches, epoch after epoch, and yield the number of samples of each."""
     while True:
-        num_left = None if loader.drop_last else len(loader.sampler)
+        # Batches are not opened, since a collate function may return anything. Only the last one of an epoch can be
+        # smaller, and with drop_last it does not arrive.
+        num_samples = len(loader.sampler)
         for _ in loader:
-            size = batch_size if num_left is None else min(batch_size, num_left)
-            num_left = None if num_left is None else num_left - size
-            yield size
+            yield min(batch_size, num_samples)
+            num_samples -= batch_size
 
 
 def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, float]:
