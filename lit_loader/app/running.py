@@ -88,8 +88,8 @@ def show(config_name: str, words: Sequence[str]) -> None:
         config_name: The shipped config of the command.
         words: The command line after the name of the command.
     """
-    # The command's own main function is not imported, since its module needs seconds to import torch.
 
+    # The command's own main function is not imported, since its module needs seconds to import torch.
     @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name=config_name)
     def main(cfg: DictConfig) -> None:
         raise AssertionError(f"{words} run a job")
@@ -157,7 +157,7 @@ def one_job() -> Iterator[None]:
             wandb.finish(exit_code=0 if sys.exc_info()[0] is None else 1)
         if torch.distributed.is_available() and torch.distributed.is_initialized() and not had_group:
             torch.distributed.destroy_process_group()
-        # Lightning marks this process as a rank. The next job would wait for other ranks, which nobody starts.
+        # Lightning marks this process as a rank. The next job would wait for other ranks, which no longer exist.
         for name, value in variables.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -198,7 +198,7 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None 
     except LitLoaderError as error:
         raise LitLoaderError(error.text(write) + _names_of_files(error, cfg)) from error
     except HydraException as error:
-        raise ConfigError(explain(error, write, write_in=lambda path: partial(write, first_node=path))) from error
+        raise ConfigError(explain(error, lambda path: partial(write, first_node=path))) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise
@@ -257,6 +257,7 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
         *([first_node] if first_node else []),
         "dataset",
         "workers",
+        "datamodule.workers",
         "datamodule",
         "datamodule.reading",
         "datamodule.train_transforms",
@@ -277,7 +278,8 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
         signature = accepted(path, node, parent) if isinstance(node, DictConfig) else None
         if signature is not None and name in signature.types:
             return f"+{path}.{name}"
-    # Last, because formats have options named like settings of the data module, and the root names stages, too.
+    # Options come last, because some have the names of settings of the data module. The root has keys such as `test`,
+    # which are stages there and files of a dataset elsewhere.
     if name in options:
         return f"dataset.options.{name}"
     return interpolated or (name if name in cfg else None)

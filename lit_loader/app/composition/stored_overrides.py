@@ -82,6 +82,7 @@ def check_checkpoint(path: str) -> None:
         files = sorted(file.relative_to(path).as_posix() for file in Path(path).glob("**/*.ckpt"))[:3]
         remedy = f"name a file in it, such as {' or '.join(files)}" if files else "it holds no *.ckpt file"
         raise ConfigError(f"ckpt_path={path!r} is a folder; {remedy}")
+    # Opening a pipe would wait for a writer, and a device may be endless.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ConfigError(f"ckpt_path={path!r} is a pipe or a device; expected a regular file")
 
@@ -95,7 +96,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
     The path of a checkpoint may hold characters that Hydra would parse.
 
     Returns:
-        The replayed overrides, then the words of the command.
+        The command's flags, the replayed overrides, and the command's overrides.
 
     Raises:
         ConfigError: If the checkpoint does not exist, the run's overrides cannot be read, one of them is refused, or
@@ -138,7 +139,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
 
 
 def overrides_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
-    """Return the words that a command needs next to ``ckpt_path`` to resume a run.
+    """Return the overrides that resume a run together with ``ckpt_path``.
 
     Args:
         words: The overrides of the run.
@@ -147,13 +148,10 @@ def overrides_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
     Returns:
         ``trust_run=true`` if the run is outside of the current folder, and the overrides that are not replayed.
     """
-    repeated = [word for word in words if _key(word) not in _ONE_COMMAND and not _is_replayed(word)]
+    lasting = [word for word in words if _key(word) not in _ONE_COMMAND]
+    repeated = [word for word in lasting if _refusal(word) is not None or _is_output_key(_key(word))]
     is_inside = _is_trusted(Path(checkpoint).parent.parent, [])
     return repeated if is_inside else ["trust_run=true", *repeated]
-
-
-def _is_replayed(word: str) -> bool:
-    return _refusal(word) is None and not _is_output_key(_key(word))
 
 
 def checkpoint_of(words: Sequence[str]) -> str | None:
@@ -207,6 +205,7 @@ def _value(word: str) -> Any:
 def _parsed(word: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(word)
+    # The parser is recursive, so a word of a hostile file that nests deep enough ends it.
     except (HydraException, RecursionError):
         return None
 
@@ -218,9 +217,11 @@ def _refusal(word: str) -> str | None:
     override = _parsed(word)
     if override is None:
         return "is not an override"
+    # A package, as in `model@_global_`, would move the keys of an option to another node.
     root, *parts = override.key_or_group.split(".")
     allowed_roots = _GROUPS | {"paths"} if parts else _GROUPS | _ROOT_KEYS
-    if root not in allowed_roots or override.package is not None or not all(map(_is_name, parts)):
+    has_plain_key = all(re.fullmatch(r"\w+", part) for part in parts)
+    if root not in allowed_roots or override.package is not None or not has_plain_key:
         return "is not a key or a group of the shipped configs"
     if override.is_sweep_override():
         return "is a sweep"
@@ -256,10 +257,6 @@ def _setting_refusal(name: str, value: object) -> str | None:
     return None
 
 
-def _is_name(part: str) -> bool:
-    return re.fullmatch(r"\w+", part) is not None
-
-
 def _is_option(text: str) -> bool:
     """Return True if a string is a plain name, which cannot be the path of a file outside of the current folder."""
     return re.fullmatch(r"\w[\w-]*", text) is not None
@@ -268,6 +265,7 @@ def _is_option(text: str) -> bool:
 def _settings(name: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield every scalar of a parsed value with its nearest key, and every key of its mappings."""
     if isinstance(value, dict):
+        # A key is yielded even if its value is an empty mapping, so that no key escapes the checks.
         for key, item in value.items():
             yield str(key), None
             yield from _settings(str(key), item)
