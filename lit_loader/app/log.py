@@ -34,12 +34,14 @@ def logged_run() -> Iterator[None]:
     Frames of a progress bar and the output of other processes are not copied. If a log file cannot be written, for
     example on a full disk, the job runs on without it.
     """
+    # Hydra has configured the root logger: a console handler, and a file handler for the log of this job.
     files = [handler for handler in logging.root.handlers if isinstance(handler, logging.FileHandler)]
     consoles = [handler for handler in logging.root.handlers if handler not in files]
     lightning = [logger for logger in map(logging.getLogger, _LIGHTNING) if logger.handlers]
     messages = logging.getLogger("lightning.pytorch.utilities.rank_zero")
     stdout = sys.stdout
     raises = logging.raiseExceptions
+    # Lightning's loggers have handlers of their own and do not propagate to the root.
     for logger in lightning:
         logger.handlers += files
     # A progress bar shows the lines of an epoch on the console.
@@ -57,11 +59,13 @@ def logged_run() -> Iterator[None]:
                 show(message, category, *place, **options)
                 _write(files, f"{category.__name__}: {message}\n")
 
+            # `catch_warnings` restores this function and the filters.
             warnings.showwarning = show_and_log
             for text in _SILENT_WARNINGS:
                 warnings.filterwarnings("ignore", text)
             yield
     except Exception:
+        # Hydra or `run_with_hints` prints the error after this function has ended.
         _write(files, traceback.format_exc())
         raise
     finally:

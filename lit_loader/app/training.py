@@ -51,7 +51,7 @@ def train(cfg: DictConfig) -> float | None:
     """
     start = time.monotonic()
     with one_job():
-        # Refuse a wrong checkpoint before the data is read.
+        # Refuse a wrong checkpoint before the data is read, which may take minutes.
         path = checkpoint_path(cfg)
         fits = cfg.get("train", True)
         if path is not None and fits:
@@ -63,8 +63,9 @@ def train(cfg: DictConfig) -> float | None:
         metrics: dict[str, float] = {}
         if fits:
             _fit(run, path)
+            # Lightning clears the metrics when the test begins.
             metrics = logged_metrics(run)
-            path = None
+            path = None  # test the best checkpoint of this fit
         tested = "nothing"
         if cfg.get("test", True):
             tested = "nothing, the data has no test split"
@@ -199,6 +200,7 @@ def finish(
     Raises:
         ConfigError: If ``optimized_metric`` is not a metric of the run.
     """
+    # Lightning gathers metrics over all ranks, so rank 0 can report alone.
     if run.trainer.is_global_zero:
         out = console()
         out.print(f"tested: {tested}", soft_wrap=True)
@@ -267,6 +269,7 @@ def disk_errors(run: Run) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Files of the data may be missing, too, but a full disk is always the disk of an output.
         in_folder = str(error.filename or "").startswith(str(run.folder))
         if error.errno not in FULL_DISK and not (in_folder and error.errno in NOT_WRITABLE):
             raise
@@ -281,6 +284,7 @@ def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
     """
     configured_name: str | None = run.cfg.get("optimized_metric")
     name = configured_name or getattr(run.model, "monitor", None)
+    # The best value rather than the last one: a sweep compares the checkpoints that its jobs keep.
     for callback in run.trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.monitor == name and callback.best_model_score is not None:
             return float(callback.best_model_score)

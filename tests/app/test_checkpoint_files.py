@@ -66,7 +66,7 @@ def test_full_disk_keeps_the_previous_checkpoint_and_does_not_end_training(path,
     assert saved_step(path) == 1
     assert list(path.parent.iterdir()) == [path]
     assert (
-        f"{path} of step 2 could not be written ([Errno 27] File too large); the file of step 1 remains" in caplog.text
+        f"{path} of step 2 could not be written ([Errno 27] File too large); the previous file remains" in caplog.text
     )
     files.save_checkpoint(LARGE_STATE, path)
     assert saved_step(path) == 2

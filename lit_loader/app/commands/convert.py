@@ -41,10 +41,10 @@ def convert(arguments: argparse.Namespace) -> None:
         OSError: If a file cannot be read or written.
     """
     to = arguments.to
-    progress = not arguments.no_progress
     root = Path(arguments.root)
     splits = parse_splits(arguments.names, default=arguments.split)
     shares = parse_shares(arguments.hold_out, splits)
+    # Wrong options are reported before the annotations are read, which may take minutes.
     options = _writer_options(arguments)
     if arguments.format == "image_folder":
         _check_out_is_no_class(arguments, splits)
@@ -54,6 +54,7 @@ def convert(arguments: argparse.Namespace) -> None:
         check_rows_agree(tables)
     image_dir = str(options.get("image_dir", "JPEGImages")) if to == "voc" else "images"
     places = image_places(tables.values(), image_dir=image_dir)
+    # The reader of the new format finds a split by this name.
     names = {split: find_writer(to).name_of_split.format(split) for split in tables}
     source_paths = {root, *(root / name for name in splits.values()), *((root / path).parent for path in places)}
     # Images go last, since placing them is slow and a writer may still refuse a table.
@@ -61,12 +62,13 @@ def convert(arguments: argparse.Namespace) -> None:
     with new_folder(arguments.out, overwrite=arguments.overwrite, keep=source_paths) as folder:
         for split, table in tables.items():
             moved = relocated(table, root=folder, places=places, image_dir=image_dir, split=split)
-            loss = {"allow_loss": arguments.allow_loss, "progress": progress}
+            loss = {"allow_loss": arguments.allow_loss, "progress": arguments.progress}
             lost += write_annotations(to, moved, folder, names[split], **loss, **options)
-        placed = place_images(root, places, folder, how=arguments.images, progress=progress)
+        placed = place_images(root, places, folder, how=arguments.images, progress=arguments.progress)
         write_record(folder, {"from": arguments.format, "to": to, "read": splits, "shares": shares})
     print_figures({split: figures_of(table) for split, table in tables.items()})
     print_reports(source_tables)
+    # Two sets may lose the same kind of annotation.
     print_lines(*(f"lost: {loss}" for loss in dict.fromkeys(lost)), *copies, placed)
     _print_next_steps(arguments, options, tables, splits, names)
 
@@ -112,7 +114,6 @@ def _print_next_steps(
 
 
 def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    # Build the writer once before the annotations are read, so that a wrong option is reported at once.
     with usage_errors():
         writer = find_writer(arguments.to)
         options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
@@ -122,7 +123,8 @@ def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
 
 def _check_out_is_no_class(arguments: argparse.Namespace, splits: Mapping[str, str]) -> None:
     """Refuse a new folder inside of a folder of classes: the next time it would be read as a class."""
-    for folder in (Path(arguments.root, name).absolute() for name in splits.values()):
+    for name in splits.values():
+        folder = Path(arguments.root, name).absolute()
         if Path(arguments.out).absolute().resolve().is_relative_to(folder.resolve()):
             raise UsageError(
                 f"--out {arguments.out} is in {folder}, where every folder is a class; give a folder outside of it"
@@ -142,7 +144,9 @@ def _hold_out(
             parts, text, _ = hold_out(
                 train, shares, group_pattern=pattern, seed=arguments.seed, cache_dir=arguments.cache_dir
             )
+            # This replaces `train` by the images that are not held out.
             tables |= {split: train.select(rows) for split, rows in parts.items()}
+        # Splits that were read from separate lists may also share a group.
         if pattern is not None:
             paths = {split: list(table.image_paths) for split, table in tables.items()}
             check_groups(paths, pattern, root=arguments.root)
