@@ -1,4 +1,4 @@
-"""Checkpoints, data sets and run folders of others are data: nothing in them runs or is looked up."""
+"""Foreign checkpoints, datasets and run folders are data: nothing in them is run or looked up."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class _Payload:
 
 @pytest.fixture
 def marker(tmp_path):
-    """A folder that is there once code of a file has run."""
+    """A folder that exists if code of a file has run."""
     folder = tmp_path / "code has run"
     yield folder
     assert not folder.exists(), "code of a file has run"
@@ -47,7 +47,7 @@ def marker(tmp_path):
 
 @pytest.fixture
 def evil(tmp_path, marker):
-    """A pickle that makes the marker, and shows that it can."""
+    """A pickle that would make the marker; a probe shows that such a pickle works."""
     path = tmp_path / "evil.pt"
     probe = tmp_path / "probe"
     pickle.loads(pickle.dumps(_Payload(probe)))
@@ -191,7 +191,7 @@ def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tm
         ([1, 2], "is not a Lightning checkpoint"),
     ],
 )
-def test_training_from_no_checkpoint_is_one_line(app, tmp_path, content, message):
+def test_training_from_a_file_without_a_checkpoint_is_one_line(app, tmp_path, content, message):
     path = tmp_path / "a.ckpt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -204,7 +204,7 @@ def test_training_from_no_checkpoint_is_one_line(app, tmp_path, content, message
 
 
 class Recorder(LightningModule):
-    """Keeps the arguments that it is built with."""
+    """Model that records its arguments."""
 
     def __init__(self, **arguments):
         super().__init__()
@@ -241,7 +241,7 @@ def test_no_value_of_a_file_is_instantiated_or_looked_up(arguments):
     OmegaConf.register_new_resolver("counted", lambda *values: calls.append(values), replace=True)
     cfg = OmegaConf.create({"model": {"_target_": f"{__name__}.Recorder"}})
     _watch_imports()
-    _build_model(cfg, {})  # for its imports
+    _build_model(cfg, {})  # do its imports before they are watched
     _events = []
     try:
         model = _build_model(cfg, arguments)

@@ -22,14 +22,14 @@ def split_in_two(tmp_path):
 
 
 def split_in_three(tmp_path, draw=draw_set, **columns):
-    """Return a drawn table of an object or more an image, cut into training, validation and test."""
+    """Return a drawn table, without images that have no object, cut into training, validation and test."""
     table = draw(tmp_path / "drawn", num_images=18, **columns)
     table = table.select(np.flatnonzero(np.diff(table.offsets)))
     return {"train": table.select(range(6)), "val": table.select(range(6, 9)), "test": table.select(range(9, 12))}
 
 
 def face_columns(num_faces):
-    """Return columns of 68 points for so many faces, an object an image, for `draw_set`."""
+    """Return columns for `draw_set`: one face with 68 points per image."""
     schema = keypoint_schema("face_68")
     grid = np.stack(np.meshgrid(np.arange(10), np.arange(7)), axis=-1).reshape(-1, 2)[:68]
     points = np.tile(grid * np.float32([4, 5]) + 8, (num_faces, 1, 1))
@@ -56,7 +56,7 @@ def make_yolo(root, tables):
         copy_images(table, root / "images" / split)
         (root / "labels" / split).mkdir(parents=True)
         for path, label, box in zip(table.image_paths, table.labels, table.boxes, strict=True):
-            (left, top), (right, bottom) = box[:2] / SIZE, box[2:] / SIZE
+            (left, top), (right, bottom) = box.reshape(2, 2) / SIZE
             row = (label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
             (root / "labels" / split / path).with_suffix(".txt").write_text(" ".join(map(str, row)))
     names = dict(enumerate(table.class_names))
@@ -65,7 +65,7 @@ def make_yolo(root, tables):
 
 
 def make_voc(root, tables):
-    """As clusters have it: the images are somewhere else, behind a link."""
+    """Write a VOC set whose images are behind a link, as on many clusters."""
     for split, table in tables.items():
         write_annotations("voc", table, root, split, allow_loss=True)
     (root / "JPEGImages").symlink_to(Path(table.root))

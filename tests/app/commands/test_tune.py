@@ -96,7 +96,7 @@ def test_torch_threads_and_step_of_the_run_are_used_and_restored(command, folder
 @pytest.mark.parametrize(
     ("overrides", "words"),
     [
-        # the config's own start method needs no word, another one does
+        # The start method is printed only if it differs from the config's.
         ([], "workers.num_workers=2 workers.worker_method=multiprocessing workers.prefetch_factor=2"),
         (
             ["workers.multiprocessing_context=spawn"],
@@ -218,30 +218,19 @@ def test_ctrl_c_ends_tune_without_a_traceback(command, folder, monkeypatch):
     assert "stopped" in command.err
 
 
-def test_documented_commands_compose(folder, monkeypatch):
-    root = Path(__file__).parents[3]
-    written = commands(PAGES["workers"], "lit-loader tune")
-    assert len(written) >= 3
-    parsed: list[Namespace] = []
-    monkeypatch.setattr("lit_loader.app.commands.tune.tune", parsed.append)
-    for words in written:
-        assert main(["tune", *words]) == 0
-        arguments = parsed[-1]
-        directory = arguments.config_dir and root / arguments.config_dir
-        cfg = compose_config(directory, arguments.config_name, arguments.overrides)
-        assert cfg.datamodule.workers.num_workers == 2
-
-
-def test_examples_of_the_help_are_complete(command, folder, monkeypatch):
+def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch):
     help_text = command("tune", "--help")
     assert "formats to read" not in help_text
     assert "exit codes: 0 done" in help_text
+    lines = [shlex.split(line) for line in help_text.splitlines() if line.startswith("  lit-loader tune")]
     parsed: list[Namespace] = []
     monkeypatch.setattr("lit_loader.app.commands.tune.tune", parsed.append)
-    examples = help_text[help_text.index("Examples:") :].splitlines()
-    words = [shlex.split(line) for line in examples if line.startswith("  lit-loader tune")]
-    assert len(words) == 3
-    assert [main(line[1:]) for line in words] == [0, 0, 0]
-    for arguments in parsed:
-        assert arguments.budget > 0
-    compose_config(overrides=parsed[1].overrides)
+    root = Path(__file__).parents[3]
+    for words in [*(line[2:] for line in lines), *commands(PAGES["workers"], "lit-loader tune")]:
+        assert main(["tune", *words]) == 0
+        arguments = parsed[-1]
+        if arguments.config_name == "train":  # `app` stands for the user's own config
+            config_dir = arguments.config_dir and root / arguments.config_dir
+            cfg = compose_config(config_dir, arguments.config_name, arguments.overrides)
+            assert cfg.datamodule.workers.num_workers == 2
+    assert len(parsed) >= 6
