@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import importlib
 import subprocess
 import sys
@@ -30,15 +29,6 @@ def test_all_is_sorted_and_names_exist(name):
     assert list(exported) == sorted(exported)
     for item in exported:
         assert hasattr(module, item)
-
-
-def test_type_checkers_see_the_names_that_the_package_exports():
-    """The stub repeats the table of `__init__.py`, one ``from MODULE import NAME as NAME`` per name."""
-    stub = ast.parse(Path(lit_loader.__file__).with_suffix(".pyi").read_text())
-    modules = {
-        alias.asname: node.module for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
-    }
-    assert modules == lit_loader._MODULE_BY_NAME
 
 
 def test_dir_lists_the_exports_and_other_names_are_attribute_errors():
