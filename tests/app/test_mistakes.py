@@ -73,60 +73,51 @@ def test_detector_is_refused_for_a_format_without_boxes(app, tmp_path, dataset):
     assert "a DetectionDataModule, which needs boxes; did you mean experiment=classification?" in line
 
 
-def advice_in_app(error, *words, node=None, config_name="train", dataset="csv"):
-    cfg = compose_config(config_name=config_name, overrides=[f"dataset={dataset}", "dataset.root=x", *words])
-    with pytest.raises((ValueError, LitLoaderError)) as caught, config_errors(cfg, node=node):
+def settings_error(**settings):
+    return AnnotationError("no", settings=settings)
+
+
+CSV = {"dataset": "csv", "overrides": ["datamodule=classification"]}
+COCO = {"dataset": "coco"}
+REFUSAL = SettingError("sample_unit", "object", "needs boxes", settings={"sample_unit": "image"})
+
+
+@pytest.mark.parametrize(
+    ("error", "config", "message"),
+    [
+        (settings_error(**{"policy.missing_image": ...}), CSV, "no; pass dataset.policy.missing_image=drop or keep"),
+        (settings_error(header=True), CSV, "no; pass dataset.options.header=true"),
+        (settings_error(separator=","), CSV, "no; pass dataset.options.separator=','"),
+        (settings_error(class_names=...), CSV, "no; pass dataset.class_names=VALUE"),
+        (
+            settings_error(multi_label=True, cache=False),
+            CSV,
+            "no; pass datamodule.multi_label=true or datamodule.cache=false",
+        ),
+        (settings_error(flip_pairs=[[0, 1]]), CSV, "no; pass +datamodule.train_transforms.flip_pairs=[[0,1]]"),
+        (settings_error(pin_memory=False), CSV, "no; pass workers.pin_memory=false"),
+        (settings_error(num_workers=0), COCO, "no; pass dataset.num_workers=0"),  # processes that read annotations
+        (settings_error(num_workers=0), {**COCO, "node": "datamodule"}, "no; pass workers.num_workers=0"),
+        (settings_error(nothing=1), CSV, "no; pass nothing=1"),
+        (settings_error(masks=False), COCO, "no; pass datamodule.masks=false"),  # also an option of the format
+        (settings_error(test=None), COCO, "no; pass dataset.test=null"),  # also a key of the root
+        (settings_error(aligned=True), COCO, "no; pass aligned=True"),  # an option of another format
+        (REFUSAL, CSV, "datamodule.sample_unit=object needs boxes; pass datamodule.sample_unit=image"),
+        (ValueError("give cache=False"), CSV, "give cache=False"),  # only looks like a setting
+        (settings_error(format="csv"), {"dataset": "csv", "config_name": "predict"}, "no; pass dataset.format=csv"),
+        (
+            settings_error(format="csv"),
+            {"dataset": "csv", "config_name": "predict", "node": "predict"},
+            "no; pass predict.format=csv",
+        ),
+    ],
+)
+def test_advised_settings_are_written_as_overrides(error, config, message):
+    overrides = [f"dataset={config['dataset']}", "dataset.root=x", *config.get("overrides", [])]
+    cfg = compose_config(config_name=config.get("config_name", "train"), overrides=overrides)
+    with pytest.raises((ValueError, LitLoaderError)) as caught, config_errors(cfg, node=config.get("node")):
         raise error
-    return str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("settings", "advice"),
-    [
-        ({"policy.missing_image": ...}, "pass dataset.policy.missing_image=drop or keep"),
-        ({"header": True}, "pass dataset.options.header=true"),
-        ({"separator": ","}, "pass dataset.options.separator=','"),
-        ({"class_names": ...}, "pass dataset.class_names=VALUE"),
-        ({"sample_unit": "image"}, "pass datamodule.sample_unit=image"),
-        ({"cache": False}, "pass datamodule.cache=false"),
-        ({"multi_label": True, "cache": False}, "pass datamodule.multi_label=true or datamodule.cache=false"),
-        ({"flip_pairs": [[0, 1]]}, "pass +datamodule.train_transforms.flip_pairs=[[0,1]]"),
-        ({"pin_memory": False}, "pass workers.pin_memory=false"),
-        ({"nothing": 1}, "pass nothing=1"),
-    ],
-)
-def test_advised_settings_are_written_as_overrides(settings, advice):
-    message = advice_in_app(AnnotationError("no", path="a.csv", settings=settings), "datamodule=classification")
-    assert message == f"a.csv: no; {advice}"
-
-
-def test_refused_setting_is_written_as_its_config_key():
-    error = SettingError("sample_unit", "object", "needs boxes", "draw some", settings={"sample_unit": "image"})
-    message = advice_in_app(error, "datamodule=classification")
-    assert message == "datamodule.sample_unit=object needs boxes; draw some, or pass datamodule.sample_unit=image"
-
-
-@pytest.mark.parametrize(
-    ("settings", "advice"),
-    [
-        ({"masks": False}, "pass datamodule.masks=false"),  # an option of the format, too
-        ({"test": None}, "pass dataset.test=null"),  # a key of the root, too
-        ({"aligned": True}, "pass aligned=True"),  # an option of another format
-    ],
-)
-def test_setting_is_named_where_it_is_set(settings, advice):
-    assert advice_in_app(AnnotationError("no", settings=settings), dataset="coco") == f"no; {advice}"
-
-
-def test_messages_that_look_like_settings_stay_as_they_are():
-    message = advice_in_app(ValueError("give cache=False"), "datamodule=classification")
-    assert message == "give cache=False"
-
-
-def test_settings_are_looked_for_in_the_named_node_first():
-    error = AnnotationError("no", settings={"format": "csv"})
-    assert advice_in_app(error, config_name="predict") == "no; pass dataset.format=csv"
-    assert advice_in_app(error, config_name="predict", node="predict") == "no; pass predict.format=csv"
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize(
