@@ -206,33 +206,25 @@ def finish(
         out.print(f"tested: {tested}", soft_wrap=True)
         print_report(run.model, run.trainer, metrics, out, [] if validation is None else validation.report())
         seconds = time.monotonic() - start
-        _write_results(run, metrics, tested, seconds, validation)
+        best = {} if validation is None else {name: item for name, item in validation.best.items() if name != "report"}
+        if best:
+            best["checkpoint"] = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
+        test_scores = plain_scores(getattr(run.model, "test_scores", None))
+        test_metrics = {name: value for name, value in metrics.items() if name.startswith("test/")}
+        results = {
+            "best_validation": best or None,
+            "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores},
+            "metrics": metrics,
+            "seconds": round(seconds, 1),
+        }
+        try:
+            write_results(run.folder / "results.json", results)
+        except OSError as error:  # the disk is full
+            out.print(f"warning: results.json could not be written: {error}", soft_wrap=True, markup=False)
         out.print(
             f"finished in {seconds:.0f} s; results.json, pictures, logs and checkpoints in {run.folder}", soft_wrap=True
         )
     return _optimized(run, metrics)
-
-
-def _write_results(
-    run: Run, metrics: Mapping[str, float], tested: str, seconds: float, validation: BestValidation | None
-) -> None:
-    """Write ``results.json`` to the run's folder; print a warning if the disk is full."""
-    best = {} if validation is None else {**validation.best}
-    best.pop("report", None)
-    if best:
-        best["checkpoint"] = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
-    test_scores = plain_scores(getattr(run.model, "test_scores", None))
-    test_metrics = {name: value for name, value in metrics.items() if name.startswith("test/")}
-    results = {
-        "best_validation": best or None,
-        "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores},
-        "metrics": metrics,
-        "seconds": round(seconds, 1),
-    }
-    try:
-        write_results(run.folder / "results.json", results)
-    except OSError as error:
-        console().print(f"warning: results.json could not be written: {error}", soft_wrap=True, markup=False)
 
 
 def has_stage(datamodule: LightningDataModule, stage: Any) -> bool:

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,7 @@ from lit_loader.annotations.formats.registry import format_options, make_format,
 from lit_loader.annotations.splitting import check_groups, hold_out
 from lit_loader.app.commands.index import figures_of, print_figures, print_reports, read_sets
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
-from lit_loader.app.commands.output_folder import (
-    check_rows_agree,
-    image_places,
-    new_folder,
-    place_images,
-    relocated,
-    write_record,
-)
+from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 
@@ -45,7 +39,10 @@ def convert(arguments: argparse.Namespace) -> None:
     splits = parse_splits(arguments.names, default=arguments.split)
     shares = parse_shares(arguments.hold_out, splits)
     # Wrong options are reported before the annotations are read, which may take minutes.
-    options = _writer_options(arguments)
+    with usage_errors():
+        writer = find_writer(to)
+        options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
+        make_format(writer, options)
     if arguments.format == "image_folder":
         _check_out_is_no_class(arguments, splits)
     source_tables = read_sets(arguments, splits)
@@ -55,13 +52,15 @@ def convert(arguments: argparse.Namespace) -> None:
     image_dir = str(options.get("image_dir", "JPEGImages")) if to == "voc" else "images"
     places = image_places(tables.values(), image_dir=image_dir)
     # The reader of the new format finds a split by this name.
-    names = {split: find_writer(to).name_of_split.format(split) for split in tables}
+    names = {split: writer.name_of_split.format(split) for split in tables}
     source_paths = {root, *(root / name for name in splits.values()), *((root / path).parent for path in places)}
     # Images go last, since placing them is slow and a writer may still refuse a table.
     lost: list[str] = []
     with new_folder(arguments.out, overwrite=arguments.overwrite, keep=source_paths) as folder:
         for split, table in tables.items():
-            moved = relocated(table, root=folder, places=places, image_dir=image_dir, split=split)
+            paths = [places[path] for path in table.image_paths]
+            ids = [str(PurePosixPath(path).relative_to(image_dir).with_suffix("")) for path in paths]
+            moved = replace(table, root=folder, image_paths=paths, image_ids=ids, split=split)
             loss = {"allow_loss": arguments.allow_loss, "progress": arguments.progress}
             lost += write_annotations(to, moved, folder, names[split], **loss, **options)
         placed = place_images(root, places, folder, how=arguments.images, progress=arguments.progress)
@@ -111,14 +110,6 @@ def _print_next_steps(
     if missing and "train" in tables:
         hold_out_words = " ".join(f"--hold-out {split}=0.1" for split in missing)
         print_lines(f"no split is named {' or '.join(missing)}; {hold_out_words} takes images from train")
-
-
-def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    with usage_errors():
-        writer = find_writer(arguments.to)
-        options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
-        make_format(writer, options)
-    return options
 
 
 def _check_out_is_no_class(arguments: argparse.Namespace, splits: Mapping[str, str]) -> None:

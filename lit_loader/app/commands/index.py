@@ -58,18 +58,19 @@ def index(arguments: argparse.Namespace) -> None:
     print_reports(tables)
     # Files such as annotations/train.txt are sets of this name, but the stages of a run are called train, val and test.
     keys = _unique_stems(splits)
+    names = {stem: splits[name] for stem, name in keys.items()}
     stages = splits_by_stage(keys)
     options = _options(arguments, splits)
     command = training_command(
         arguments.format,
         arguments.root,
-        {stem: splits[name] for stem, name in keys.items()},
+        names,
         tables[keys[str(stages["train"])]],
         {stem: options[name] for stem, name in keys.items()},
         class_names=arguments.class_names,
         policy=parse_actions(arguments.policy),
     )
-    print_lines(*splits_left_out({stem: splits[name] for stem, name in keys.items()}))
+    print_lines(*splits_left_out(names))
     if stages["val"] is None:
         missing_stages = [stage for stage in ("val", "test") if stages[stage] is None]
         fractions = " ".join(f"dataset.{stage}_fraction=0.1" for stage in missing_stages)

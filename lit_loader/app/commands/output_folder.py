@@ -8,7 +8,6 @@ import posixpath
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
@@ -27,7 +26,7 @@ from lit_loader.annotations.table import COLUMNS
 from lit_loader.app.commands.settings import UsageError
 from lit_loader.errors import AnnotationError
 
-__all__ = ["RECORD", "check_rows_agree", "image_places", "new_folder", "place_images", "relocated", "write_record"]
+__all__ = ["RECORD", "check_rows_agree", "image_places", "new_folder", "place_images", "write_record"]
 
 RECORD: Final = "lit_loader_conversion.json"
 """Name of the record of a conversion and its files; only a folder with a record is ever replaced."""
@@ -222,23 +221,6 @@ def _place(source: Path, target: Path, *, link: bool) -> str:
             return "linked"
     shutil.copyfile(source, target)
     return "copied"
-
-
-def relocated(
-    table: AnnotationTable, *, root: Path, places: Mapping[str, str], image_dir: str, split: str
-) -> AnnotationTable:
-    """Return a table with its images at their places in the new folder.
-
-    Args:
-        table: The set.
-        root: The new folder.
-        places: The result of `image_places`.
-        image_dir: The argument of `image_places`.
-        split: Name of the new split.
-    """
-    paths = [places[path] for path in table.image_paths]
-    ids = [str(PurePosixPath(path).relative_to(image_dir).with_suffix("")) for path in paths]
-    return replace(table, root=root, image_paths=paths, image_ids=ids, split=split)
 
 
 def check_rows_agree(tables: Mapping[str, AnnotationTable]) -> None:

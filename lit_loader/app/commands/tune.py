@@ -131,7 +131,6 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
             progress=show,
         )
     finally:
-        meter.restore()
         sys.stderr.write("\n" if arguments.progress else "")
 
 

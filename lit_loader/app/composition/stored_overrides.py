@@ -78,7 +78,9 @@ def check_checkpoint(path: str) -> None:
             f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
             "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
         ) from error
-    if stat.S_ISDIR(mode) and not _is_sharded_checkpoint(Path(path)):
+    # FSDP and DeepSpeed write a checkpoint as a folder.
+    is_sharded = Path(path, "meta.pt").is_file() or Path(path, "checkpoint").is_dir()
+    if stat.S_ISDIR(mode) and not is_sharded:
         files = sorted(file.relative_to(path).as_posix() for file in Path(path).glob("**/*.ckpt"))[:3]
         remedy = f"name a file in it, such as {' or '.join(files)}" if files else "it holds no *.ckpt file"
         raise ConfigError(f"ckpt_path={path!r} is a folder; {remedy}")
@@ -175,11 +177,6 @@ def _is_lightning_lookup(path: str) -> bool:
     return path in _LIGHTNING_WORDS or "://" in path
 
 
-def _is_sharded_checkpoint(folder: Path) -> bool:
-    """Return True if a folder is a checkpoint that FSDP or DeepSpeed wrote in parts."""
-    return (folder / "meta.pt").is_file() or (folder / "checkpoint").is_dir()
-
-
 def _is_trusted(run_folder: Path, words: Sequence[str]) -> bool:
     """Return True if a run is in the current folder, or the command trusts it."""
     # Links are resolved: a link in the current folder may lead to anybody's run.
@@ -242,18 +239,12 @@ def _refusal(word: str) -> str | None:
         return None if all(map(_is_option, texts)) else "is not an option of a group"
     if root == "dataset" or _is_output_key(override.key_or_group):
         return None  # the data may be anywhere; output keys are not replayed
-    return next((reason for name, item in settings if (reason := _setting_refusal(name, item))), None)
-
-
-def _setting_refusal(name: str, value: object) -> str | None:
-    """Return why a plain value under a key outside of ``dataset`` is refused, or None if it is allowed."""
-    if name in _OUTPUT_KEYS:
+    if names & _OUTPUT_KEYS:
         return "names an output"
-    if not isinstance(value, str):
-        return None
     # A name of weights is fine, but a file could be a hostile pickle, and an address would be opened.
-    if _may_be_location(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
-        return "names a file or an address"
+    for name, text in settings:
+        if isinstance(text, str) and (_may_be_location(text) or (name in _WEIGHTS_KEYS and not _is_option(text))):
+            return "names a file or an address"
     return None
 
 

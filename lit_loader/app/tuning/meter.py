@@ -34,7 +34,7 @@ class LoaderMeter:
     a burst. Epochs follow each other, as in training.
 
     Args:
-        datamodule: The data module to measure; its worker settings are changed, and reset by `restore`.
+        datamodule: The data module to measure; its worker settings are changed during a measurement.
         step_s: Seconds for which the main process computes after each batch, like a training step on the CPU.
 
     Owns: the loader of the current measurement, which is closed at its end.
@@ -43,12 +43,12 @@ class LoaderMeter:
     def __init__(self, datamodule: LoaderDataModule, *, step_s: float = 0.0) -> None:
         self._datamodule = datamodule
         self._step_s = step_s
-        self._original_workers = datamodule.workers
         self._memory: dict[Candidate, int | None] = {}
 
     def __call__(self, candidate: Candidate, seconds: float) -> Measurement:
         """Measure settings for about ``seconds``, and for one turn at least."""
-        self._datamodule.workers = replace(self._original_workers, **candidate.settings())
+        original_workers = self._datamodule.workers
+        self._datamodule.workers = replace(original_workers, **candidate.settings())
         other_processes = descendants(os.getpid())
         start = time.perf_counter()
         with warnings.catch_warnings():
@@ -63,10 +63,7 @@ class LoaderMeter:
                 return self._measure(candidate, batch_sizes, workers, seconds=seconds, start_s=start_s)
             finally:
                 self._datamodule.teardown()  # closes the loader
-
-    def restore(self) -> None:
-        """Reset the worker settings of the data module."""
-        self._datamodule.workers = self._original_workers
+                self._datamodule.workers = original_workers
 
     def _measure(
         self,
@@ -145,6 +142,7 @@ def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, flo
 
 def _compute(seconds: float) -> None:
     """Keep a core busy without holding the interpreter lock, like a training step."""
+    # One product takes less than a millisecond, so the loop ends in time.
     factor = torch.full((192, 192), 1e-3)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -171,6 +169,7 @@ def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | No
     Returns:
         Bytes, or None if the kernel does not report them.
     """
+    # Pss rather than Rss: forked workers share most pages with the main process.
     kib = sum(read_counters(proc / str(pid) / "smaps_rollup").get("Pss:", 0) for pid in pids)
     return kib << 10 or None
 

@@ -110,6 +110,7 @@ def coarse_grid(*, num_cores: int, methods: Sequence[str], max_workers: int) -> 
     Returns:
         Inline, then for every method powers of two up to twice the cores, and numbers close to the cores.
     """
+    # Powers of two show how the rate scales; numbers close to the cores are usually best.
     counts = {2**power for power in range(1 + int(math.log2(2 * num_cores)))}
     counts |= {max(1, num_cores - 1), num_cores, num_cores + num_cores // 2}
     allowed_counts = [count for count in counts if count <= max_workers]
@@ -131,6 +132,7 @@ def neighbours(candidate: Candidate, *, max_workers: int, share: float = 0.25) -
     if count == 0:
         return []
     step = max(1, round(share * count))
+    # A longer queue is cheap and evens out slow samples, so it comes first.
     settings = [
         (count, 2 * prefetch),
         (count + step, prefetch),
@@ -203,6 +205,7 @@ def median(measured: Sequence[Measurement]) -> Measurement:
     for name in [figure.name for figure in fields(Measurement) if figure.name != "candidate"]:
         values = [getattr(measurement, name) for measurement in measured]
         reported = [value for value in values if value is not None]
+        # A kernel may report a figure in some measurements only, for example while a process starts.
         medians[name] = statistics.median(reported) if reported else None
     return Measurement(**medians)
 
@@ -270,6 +273,7 @@ class _Session:
             # If inline fails, the data cannot be read at all, whatever the workers are.
             if candidate == INLINE:
                 raise
+            # Settings with an error are out, even if they worked before.
             del self.measured[candidate]
             self.refused[candidate] = _in_a_line(error)
         self.durations_s[candidate.method] = self.clock() - start_s

@@ -54,6 +54,7 @@ def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str |
 
 
 def _cpu_bound(measured: _Measured, best: Measurement, host: Resources) -> str | None:
+    # Only the chosen settings count: others may waste CPU.
     if best.cores_used < _NEARLY_ALL * host.cores:
         return None
     return (
@@ -134,6 +135,7 @@ def _waiting(measured: _Measured, best: Measurement, host: Resources) -> str | N
 def _transport(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     for figures in sorted(measured, key=lambda figures: -figures.samples_per_s):
         candidate = figures.candidate
+        # Threads run in the main process, and more processes than cores leave it too few turns.
         if candidate.is_threaded or not 0 < candidate.num_workers <= host.cores:
             continue
         if figures.main_cores_used >= _NEARLY_ALL and figures.cores_per_worker < _IDLE:
@@ -187,6 +189,7 @@ def _without_gain(measured: _Measured, host: Resources, *, threads: bool) -> Ite
     def kind(figures: Measurement) -> tuple[str, int]:
         return figures.candidate.method, figures.candidate.prefetch_factor
 
+    # Figures of different methods or prefetch factors are not comparable.
     comparable = [figures for figures in measured if figures.candidate.is_threaded is threads]
     comparable.sort(key=lambda figures: (kind(figures), figures.candidate.num_workers))
     for few, many in pairwise(comparable):
