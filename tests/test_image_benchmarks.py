@@ -6,12 +6,11 @@ import importlib.util
 
 import pytest
 import torch
-from PIL import Image
 from torchvision.transforms.v2 import functional
 
 from benchmarks import peers
 from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops, draw_sizes, write_pixels
-from benchmarks.photographs import find_photographs, write_photographs
+from benchmarks.photographs import find_photographs
 from lit_loader.images import decode_image
 from tests.support.photo_like import photo_like
 
@@ -19,32 +18,6 @@ from tests.support.photo_like import photo_like
 @pytest.fixture
 def without_wheels(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-
-
-def test_photographs_have_the_size_and_repeat_with_their_seed(tmp_path):
-    source = tmp_path / "source.png"
-    photo_like(320, 400).save(source)
-    first, repeated, other = (
-        write_photographs(tmp_path / str(number), 3, size=(96, 64), sources=[source], seed=seed)
-        for number, seed in enumerate((0, 0, 1))
-    )
-    for path in first:
-        with Image.open(path) as image:
-            assert (image.format, image.size) == ("JPEG", (96, 64))
-    contents = [path.read_bytes() for path in first]
-    assert len(set(contents)) == 3
-    assert [path.read_bytes() for path in repeated] == contents
-    assert [path.read_bytes() for path in other] != contents
-
-
-def test_small_and_grey_images_and_other_files_are_ignored(tmp_path, without_wheels):
-    folder = tmp_path / "coco_small" / "images"
-    folder.mkdir(parents=True)
-    photo_like(300, 300).save(folder / "large.jpg")
-    photo_like(299, 400).save(folder / "small.jpg")
-    photo_like(300, 300).convert("L").save(folder / "grey.jpg")
-    (folder / "notes.txt").write_text("no image")
-    assert [path.name for path in find_photographs(tmp_path)] == ["large.jpg"]
 
 
 def test_missing_photographs_are_an_error_that_names_the_packages(tmp_path, without_wheels):

@@ -139,34 +139,6 @@ def test_images_with_the_same_id_are_refused(convert, command, faces, tmp_path):
     assert not (tmp_path / "new").exists()
 
 
-def test_lists_survive_a_conversion_to_voc_and_back(convert, command, faces, tmp_path):
-    convert("train.txt", "val.txt")
-    back = ["convert", "voc", "new", "train", "val", "--to", "keypoints_txt", "--out", "lists"]
-    out = command(*back, "--writer-option", "columns=path points class")
-    written = read_list(tmp_path / "lists", "val.txt", **OPTIONS)
-    assert_same_objects(written, read_list(faces, "val.txt", **OPTIONS))
-    assert out.strip().splitlines()[-2].strip() == (
-        "lit-loader train experiment=landmarks dataset=files dataset.format=keypoints_txt dataset.root=lists "
-        "dataset.train=train.txt dataset.val=val.txt dataset.test=val.txt "
-        "'++dataset.options.columns='\"'\"'path points class'\"'\"'' ++dataset.options.schema=face_5"
-    )
-
-
-def test_xml_survives_a_conversion_to_coco_and_back(convert, command, tmp_path):
-    convert("train.txt", "val.txt")
-    out = command("convert", "voc", "new", "train", "val", "--to", "coco", "--out", "coco", "--images", "copy")
-    lists = ["annotations/train.json", "annotations/val.json"]
-    assert "dataset.format=coco dataset.root=coco dataset.train=annotations/train.json" in out
-    words = ["convert", "coco", "coco", *lists, "--to", "voc", "--out", "again"]
-    command(*words, "--writer-option", "annotation_dir=xml", "--allow-loss")  # of COCO's areas
-    for path in (tmp_path / "new" / "Annotations").iterdir():
-        text = path.read_text().replace("<folder>Annotations<", "<folder>xml<")
-        assert (tmp_path / "again" / "xml" / path.name).read_text() == text
-    for split in ("train", "val"):
-        name = f"ImageSets/Main/{split}.txt"
-        assert (tmp_path / "new" / name).read_text() == (tmp_path / "again" / name).read_text()
-
-
 def test_losses_are_refused_or_listed(convert, command, tmp_path):
     convert("train.txt")
     back = ["convert", "voc", "new", "train", "--to", "keypoints_txt", "--out", "lists"]

@@ -115,9 +115,10 @@ def test_overrides_fit_the_config(command, folder, by_formula, overrides, words)
 
 
 def test_threads_reset_the_start_method(command, folder, by_formula):
-    report = json.loads(command("tune", *SMALL, "workers.multiprocessing_context=spawn", "--json"))
+    overrides = [*SMALL, "workers.multiprocessing_context=spawn"]
+    report = json.loads(command("tune", *overrides, "--json"))
     assert "workers.multiprocessing_context=null" in report["overrides"]
-    overrides = [*SMALL, "workers.multiprocessing_context=spawn", *shlex.split(report["overrides"])]
+    overrides += shlex.split(report["overrides"])
     assert build_datamodule(compose_config(overrides=overrides)).workers.worker_method == "thread"
 
 
@@ -207,15 +208,6 @@ def test_wrong_command_or_config_exits_with_2_and_a_remedy(command, folder, word
 def test_unusable_data_exits_with_1(command, folder):
     command("tune", *SMALL, "datamodule.batch_size=64", "datamodule.drop_last=true", "--no-progress", code=1)
     assert "training has no batch: 40 samples" in command.err
-
-
-def test_ctrl_c_ends_tune_without_a_traceback(command, folder, monkeypatch):
-    def stop(self, candidate, seconds):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(LoaderMeter, "__call__", stop)
-    command("tune", *SMALL, "--no-progress", code=130)
-    assert "stopped" in command.err
 
 
 def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch):
