@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -19,7 +18,10 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.core.saving import load_hparams_from_yaml
 from omegaconf import OmegaConf
 
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.app.building import _build_model
+from tests.support.drawn_set import draw_set
+from tests.support.made_sets import WITHOUT_POINTS
 from tests.support.small_app import SMALL, run_app
 from tests.support.text_sets import write_image
 from tests.support.voc_set import VocSet
@@ -92,18 +94,10 @@ def names_of(evil):
 
 
 def write_coco(root, names):
-    """Write a COCO set with an image for each name."""
-    root.mkdir()
-    images = [{"id": number, "file_name": f"{number}.png", "width": 48, "height": 48} for number in range(len(names))]
-    for image in images:
-        write_image(root / image["file_name"], (48, 48))
-    annotations = [
-        {"id": number, "image_id": number, "category_id": number, "bbox": [4, 4, 30, 30], "area": 900, "iscrowd": 0}
-        for number in range(len(names))
-    ]
-    categories = [{"id": number, "name": name} for number, name in enumerate(names)]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (root / "all.json").write_text(json.dumps(content))
+    """Write a COCO set with one image and one object for each class name."""
+    labels = list(range(len(names)))
+    table = draw_set(root, num_images=len(names), objects=1, class_names=names, labels=labels, **WITHOUT_POINTS)
+    write_annotations("coco", table, root, "all.json", allow_loss=True)
 
 
 @pytest.mark.filterwarnings("ignore:Total length of `list`")
