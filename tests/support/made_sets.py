@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from lit_loader.annotations.formats import write_annotations
 from lit_loader.annotations.keypoints import keypoint_schema
-from tests.support.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import draw_set
 
 WITHOUT_POINTS = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
 
@@ -54,14 +54,8 @@ def make_coco(root, tables):
 def make_yolo(root, tables):
     for split, table in tables.items():
         copy_images(table, root / "images" / split)
-        (root / "labels" / split).mkdir(parents=True)
-        for path, label, box in zip(table.image_paths, table.labels, table.boxes, strict=True):
-            (left, top), (right, bottom) = box.reshape(2, 2) / SIZE
-            row = (label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-            (root / "labels" / split / path).with_suffix(".txt").write_text(" ".join(map(str, row)))
-    names = dict(enumerate(table.class_names))
-    data = {"path": "../datasets/set", "train": "images/train", "val": "images/val", "names": names}
-    (root / "data.yaml").write_text(yaml.safe_dump(data))
+        paths = [f"images/{split}/{path}" for path in table.image_paths]
+        write_annotations("yolo", replace(table, root=root, image_paths=paths), root, split, allow_loss=True)
 
 
 def make_voc(root, tables):

@@ -44,10 +44,3 @@ def option_configs() -> dict[tuple[str, str], DictConfig]:
         cfg = composed(*words, *REQUIRED.get(options["dataset"], []))
         configs |= dict.fromkeys(options.items(), cfg)
     return configs
-
-
-def with_nodes(cfg: DictConfig, **nodes: DictConfig) -> DictConfig:
-    """Return a copy of a config with other nodes for its groups."""
-    changed = cfg.copy()
-    changed.update(nodes)
-    return changed

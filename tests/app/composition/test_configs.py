@@ -17,15 +17,7 @@ from lit_loader.foundation.signatures import signature_of
 from lit_loader.images import MAX_PIXELS
 from lit_loader.samplers import GroupedSampler
 from tests.support.drawn_set import draw_set
-from tests.support.shipped_configs import (
-    CONF,
-    EXPERIMENTS,
-    ON_SHAPES,
-    OPTIONS,
-    composed_once,
-    option_configs,
-    with_nodes,
-)
+from tests.support.shipped_configs import CONF, EXPERIMENTS, ON_SHAPES, OPTIONS, composed_once, option_configs
 
 EVERY_OPTION = [(group, option) for group, options in OPTIONS.items() for option in options]
 GROUPS_OF_NODES = ("callbacks", "logger")
@@ -163,7 +155,8 @@ def test_samplers_and_batchings_combine_with_any_workers(tmp_path):
     for (sampler, batching), workers in combinations:
         options = {"sampler": sampler, "batching": batching, "workers": workers}
         nodes = {group: node_of(group, option) for group, option in options.items()}
-        cfg = with_nodes(composed_once("trainer.devices=2"), **nodes)
+        cfg = composed_once("trainer.devices=2").copy()
+        cfg.update(nodes)
         validate(cfg)
         datamodule = build_datamodule(cfg)
         assert datamodule.num_workers == cfg.workers.num_workers
