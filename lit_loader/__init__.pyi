@@ -1,4 +1,4 @@
-"""The exported names for type checkers; `__init__.py` imports them when they are first used."""
+"""The exported names; `__init__.py` reads them here, and imports each when it is first used."""
 
 from lit_loader.annotations import AnnotationTable as AnnotationTable
 from lit_loader.annotations import KeypointSchema as KeypointSchema

@@ -60,9 +60,9 @@ class LitLoaderError(Exception):
     """Base class of all run-time errors of this package.
 
     Args:
-        message: What was expected and what arrived.
+        message: The problem: the expected value and the one that arrived.
         remedy: What to do, apart from ``settings``.
-        settings: Arguments by name, each of which settles the problem with its value; ``...`` leaves the value open.
+        settings: Arguments that solve the problem, by name, each with its value or with ``...`` for any value.
     """
 
     def __init__(self, message: str = "", *, remedy: str = "", settings: Mapping[str, Any] | None = None) -> None:
@@ -86,9 +86,9 @@ class SettingError(ValueError):
     Args:
         argument: Name of the argument.
         value: The value that arrived.
-        rule: What is wrong with the value; the message begins with the argument, its value and this.
+        rule: The rule that the value breaks; the message begins with the argument, its value and this text.
         remedy: What to do, apart from ``settings``.
-        settings: Arguments by name, each of which settles the problem with its value; ``...`` leaves the value open.
+        settings: Arguments that solve the problem, by name, each with its value or with ``...`` for any value.
     """
 
     def __init__(
@@ -115,11 +115,11 @@ class AnnotationError(LitLoaderError, ValueError):
     """An annotation file contains an invalid value.
 
     Args:
-        message: What was expected and what arrived.
+        message: The problem: the expected value and the one that arrived.
         path: The annotation file, or None if there is none.
         line: Line in the file, counted from 1, or None if the format has no lines.
         remedy: What to do, apart from ``settings``.
-        settings: As of `LitLoaderError`.
+        settings: See `LitLoaderError`.
     """
 
     def __init__(

@@ -1,10 +1,11 @@
-"""Fixtures for every test: nothing may be left behind, and where the shared real data lies."""
+"""Fixtures for every test: leaks fail a test, and real datasets are found or their tests are skipped."""
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import multiprocessing
-import os
+import re
 import subprocess
 import sys
 import threading
@@ -23,7 +24,7 @@ from tests.support.extras import absent_extra, is_installed
 
 SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 
-NEEDED = {  # files and folders whose every test needs an extra
+NEEDED = {  # files and folders in which every test needs the extra
     "hydra": [
         "app/commands/test_next_command.py",
         "app/commands/test_tune.py",
@@ -56,7 +57,7 @@ def pytest_make_collect_report(collector: pytest.Collector) -> pytest.CollectRep
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) -> Iterator[None]:
-    """Skip a test that was told which extra to install, where that is absent."""
+    """Skip a test whose error names an extra that is not installed."""
     report = yield
     extra = absent_extra(call.excinfo.value) if report.failed else None
     if extra is not None:
@@ -94,28 +95,28 @@ def _frozen_heap() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
-    """Sums keep their bits, and two cores are not fought over by every operator."""
+    """Use one thread for torch's operators: sums keep their bits, and operators do not compete for two cores."""
     torch.set_num_threads(1)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_left_behind() -> Iterator[None]:
     """Fail a test that leaks a process, a thread, a pipe, a socket or shared memory."""
-    before = _belongings()
+    before = _resources()
     yield
     deadline = time.monotonic() + 5
     while True:
-        left = {kind: sorted(now - before[kind]) for kind, now in _belongings().items() if now - before[kind]}
-        if not left:
+        leaks = {kind: sorted(now - before[kind]) for kind, now in _resources().items() if now - before[kind]}
+        if not leaks:
             return
         if time.monotonic() > deadline:
-            commands = [_cmdline(int(pid)) for pid in left.get("processes", ())]
-            pytest.fail(f"left behind: {left} {commands or ''}")
+            commands = [_cmdline(int(pid)) for pid in leaks.get("processes", ())]
+            pytest.fail(f"left behind: {leaks} {commands or ''}")
         gc.collect()
         time.sleep(0.05)
 
 
-def _belongings() -> dict[str, set[str]]:
+def _resources() -> dict[str, set[str]]:
     return {
         "processes": {str(pid) for pid in _children()},  # a command line changes when a child has its own program
         "threads": {f"{thread.ident} {thread.name}" for thread in threading.enumerate()},
@@ -125,24 +126,23 @@ def _belongings() -> dict[str, set[str]]:
 
 
 def _children() -> list[int]:
-    """The kernel's own list, where it has one: to look at every process of the machine takes 3 ms, twice a test."""
+    # psutil reads every process of the machine, which takes 3 ms, twice per test. The kernel may have a list.
     try:
-        lists = [found.read_text() for found in Path("/proc/self/task").glob("*/children")]
+        lists = [path.read_text() for path in Path("/proc/self/task").glob("*/children")]
     except OSError:  # a thread has just ended
         lists = []
     if not lists:
         return [child.pid for child in psutil.Process().children()]
-    return [int(pid) for found in lists for pid in found.split()]
+    return [int(pid) for text in lists for pid in text.split()]
 
 
 def _shared_memory() -> set[str]:
-    """Entries that name a process of this test; others on the machine come and go."""
-    folder = Path("/dev/shm")
-    entries = [entry.name for entry in folder.iterdir()] if folder.exists() else []
+    """Entries that name this process or a child; other programs on the machine have theirs."""
+    entries = [entry.name for entry in Path("/dev/shm").glob("*")]
     if not entries:
         return set()
-    this = psutil.Process()
-    pids = {str(process.pid) for process in (this, *this.children(recursive=True))}
+    process = psutil.Process()
+    pids = {str(relative.pid) for relative in (process, *process.children(recursive=True))}
     return {name for name in entries if pids & set(name.split("_"))}
 
 
@@ -154,15 +154,11 @@ def _cmdline(pid: int) -> str:
 
 
 def _descriptors() -> set[str]:
-    found = set()
+    descriptors = set()
     for entry in Path("/proc/self/fd").iterdir():
-        try:
-            target = os.readlink(entry)
-        except OSError:
-            continue
-        if target.startswith(("pipe:", "socket:", "/memfd:", "/dev/shm")):
-            found.add(f"{entry.name} -> {target}")
-    return found
+        with contextlib.suppress(OSError):  # closed since the folder was listed
+            descriptors.add(f"{entry.name} -> {entry.readlink()}")
+    return {text for text in descriptors if re.search(r"-> (pipe:|socket:|/memfd:|/dev/shm)", text)}
 
 
 @pytest.fixture(scope="session")
@@ -186,5 +182,5 @@ def shared_data() -> Path:
 
 @pytest.fixture(autouse=True)
 def samples_made_once(monkeypatch):
-    """Turn the check of repeatability off: many datasets here count their calls; its own tests turn it on again."""
+    """Disable the check of repeatability, since many datasets here count their calls; its tests enable it again."""
     monkeypatch.setattr(KeyedEpochs, "_checked_fetch", lambda epochs, spec, epoch: spec.fetch)

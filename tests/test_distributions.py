@@ -1,7 +1,8 @@
-"""The sdist and the wheel: what they hold, and what they say of themselves."""
+"""Contents and metadata of the sdist and the wheel."""
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import tarfile
@@ -27,14 +28,11 @@ CACHES = {"__pycache__", ".hypothesis", ".mypy_cache", ".pytest_cache", ".ruff_c
 
 def files_below(*names: str) -> dict[str, Path]:
     """Return the files of the tree by their path below it; links are not followed."""
-    found = {}
-    for name in names:
-        if (ROOT / name).is_file():
-            found[name] = ROOT / name
-        for folder, folders, files in os.walk(ROOT / name):
-            folders[:] = [each for each in folders if each not in CACHES]
-            found |= {Path(folder, file).relative_to(ROOT).as_posix(): Path(folder, file) for file in files}
-    return found
+    paths = [ROOT / name for name in names if (ROOT / name).is_file()]
+    for folder, folder_names, file_names in itertools.chain(*(os.walk(ROOT / name) for name in names)):
+        folder_names[:] = set(folder_names) - CACHES  # os.walk enters only these
+        paths += [Path(folder, name) for name in file_names]
+    return {path.relative_to(ROOT).as_posix(): path for path in paths}
 
 
 @pytest.fixture(scope="module")
@@ -61,56 +59,57 @@ def metadata(wheel):
 
 
 @pytest.mark.soak
-def test_the_sdist_holds_the_tree_and_nothing_else(sdist):
-    wanted = {f"{NAME}/{name}": path for name, path in files_below(*IN_SDIST).items()}
-    assert set(sdist.getnames()) - set(wanted) == {f"{NAME}/.gitignore", f"{NAME}/PKG-INFO"}
-    for name, path in wanted.items():
+def test_sdist_holds_exactly_the_tree(sdist):
+    expected_files = {f"{NAME}/{name}": path for name, path in files_below(*IN_SDIST).items()}
+    assert set(sdist.getnames()) - set(expected_files) == {f"{NAME}/.gitignore", f"{NAME}/PKG-INFO"}
+    for name, path in expected_files.items():
         assert sdist.extractfile(name).read() == path.read_bytes(), name
 
 
-def test_the_sdist_holds_plain_files_that_only_their_owner_writes(sdist):
-    for each in sdist.getmembers():
-        assert each.isreg(), each.name
-        assert each.mode & 0o022 == 0, each.name
+def test_sdist_holds_plain_files_that_only_their_owner_may_write(sdist):
+    for member in sdist.getmembers():
+        assert member.isreg(), member.name
+        assert member.mode & 0o022 == 0, member.name
 
 
-def test_the_wheel_holds_the_package_with_the_configs_and_nothing_else(wheel):
-    wanted = files_below("lit_loader") | {f"lit_loader/{name}": path for name, path in files_below("conf").items()}
-    assert {"lit_loader/py.typed", "lit_loader/conf/train.yaml"} < set(wanted)
-    about = {
-        f"{NAME}.dist-info/{name}" for name in ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
-    }
-    assert set(wheel.namelist()) == set(wanted) | about
-    for name, path in wanted.items():
+def test_wheel_holds_exactly_the_package_and_the_configs(wheel):
+    configs = {f"lit_loader/{name}": path for name, path in files_below("conf").items()}
+    expected_files = files_below("lit_loader") | configs
+    assert {"lit_loader/py.typed", "lit_loader/conf/train.yaml"} < set(expected_files)
+    metadata_names = ("METADATA", "RECORD", "WHEEL", "entry_points.txt", "licenses/LICENSE")
+    assert set(wheel.namelist()) == {*expected_files, *(f"{NAME}.dist-info/{name}" for name in metadata_names)}
+    for name, path in expected_files.items():
         assert wheel.read(name) == path.read_bytes(), name
     assert wheel.read(f"{NAME}.dist-info/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
 
 
-def test_the_wheel_is_the_same_from_the_sdist_and_from_the_tree(distributions):
-    (from_sdist,), (from_tree,) = distributions.glob("*.whl"), distributions.glob("tree/*.whl")
+def test_wheels_from_the_sdist_and_from_the_tree_are_identical(distributions):
+    (from_sdist,) = distributions.glob("*.whl")
+    (from_tree,) = distributions.glob("tree/*.whl")
     assert from_sdist.read_bytes() == from_tree.read_bytes()
 
 
-def test_the_metadata_says_what_pyproject_says(metadata):
+def test_metadata_repeats_pyproject(metadata):
     assert (metadata["Name"], metadata["Version"]) == ("lit-loader", lit_loader.__version__)
     assert SpecifierSet(metadata["Requires-Python"]) == SpecifierSet(PROJECT["requires-python"])
     assert (metadata["License-Expression"], metadata["License-File"]) == ("Apache-2.0", "LICENSE")
     assert set(metadata.get_all("Provides-Extra")) == set(PROJECT["optional-dependencies"])
-    required = {Requirement(each) for each in metadata.get_all("Requires-Dist")}
-    assert {each for each in required if each.marker is None} == set(map(Requirement, PROJECT["dependencies"]))
-    for extra, wanted in PROJECT["optional-dependencies"].items():
-        own = {each.name for each in required if each.marker and each.marker.evaluate({"extra": extra})}
-        assert {Requirement(each).name for each in wanted} - {"lit-loader"} <= own, extra
+    requirements = set(map(Requirement, metadata.get_all("Requires-Dist")))
+    base_requirements = {requirement for requirement in requirements if requirement.marker is None}
+    assert base_requirements == set(map(Requirement, PROJECT["dependencies"]))
+    for extra, texts in PROJECT["optional-dependencies"].items():
+        names = {item.name for item in requirements if item.marker and item.marker.evaluate({"extra": extra})}
+        assert {Requirement(text).name for text in texts} - {"lit-loader"} <= names, extra
     assert metadata["Description-Content-Type"] == "text/markdown"
     assert metadata.get_payload() == (ROOT / "README.md").read_text()
 
 
-def test_the_wheel_installs_the_program(wheel):
+def test_wheel_installs_the_program(wheel):
     text = wheel.read(f"{NAME}.dist-info/entry_points.txt").decode()
     assert text.split() == ["[console_scripts]", "lit-loader", "=", "lit_loader.app.commands:main"]
 
 
-def test_the_newest_version_of_the_changelog_is_this_one():
+def test_newest_version_of_the_changelog_is_the_version_of_the_package():
     headings = re.findall(r"^## (.+)$", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)
-    versions = [each for each in headings if each != "Unreleased"]
+    versions = [heading for heading in headings if heading != "Unreleased"]
     assert versions[0] == lit_loader.__version__

@@ -1,4 +1,4 @@
-"""The material of the image benchmarks: photographs, the bare calls that are the limit, and absent peers."""
+"""Parts of the image benchmarks: photographs, the bare calls that set the limit, and absent peers."""
 
 from __future__ import annotations
 
@@ -6,12 +6,11 @@ import importlib.util
 
 import pytest
 import torch
-from PIL import Image
 from torchvision.transforms.v2 import functional
 
 from benchmarks import peers
 from benchmarks.bare_steps import BareSteps, bare_passes, draw_crops, draw_sizes, write_pixels
-from benchmarks.photographs import find_photographs, write_photographs
+from benchmarks.photographs import find_photographs
 from lit_loader.images import decode_image
 from tests.support.photo_like import photo_like
 
@@ -21,33 +20,7 @@ def without_wheels(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
 
 
-def test_files_are_jpeg_of_the_size_and_repeat_with_their_seed(tmp_path):
-    source = tmp_path / "source.png"
-    photo_like(320, 400).save(source)
-    first, again, other = (
-        write_photographs(tmp_path / str(number), 3, size=(96, 64), sources=[source], seed=seed)
-        for number, seed in enumerate((0, 0, 1))
-    )
-    for path in first:
-        with Image.open(path) as image:
-            assert (image.format, image.size) == ("JPEG", (96, 64))
-    contents = [path.read_bytes() for path in first]
-    assert len(set(contents)) == 3
-    assert [path.read_bytes() for path in again] == contents
-    assert [path.read_bytes() for path in other] != contents
-
-
-def test_small_grey_and_other_files_are_not_taken(tmp_path, without_wheels):
-    folder = tmp_path / "coco_small" / "images"
-    folder.mkdir(parents=True)
-    photo_like(300, 300).save(folder / "large.jpg")
-    photo_like(299, 400).save(folder / "small.jpg")
-    photo_like(300, 300).convert("L").save(folder / "grey.jpg")
-    (folder / "notes.txt").write_text("no image")
-    assert [path.name for path in find_photographs(tmp_path)] == ["large.jpg"]
-
-
-def test_no_photograph_is_an_error_that_names_what_to_install(tmp_path, without_wheels):
+def test_missing_photographs_are_an_error_that_names_the_packages(tmp_path, without_wheels):
     with pytest.raises(FileNotFoundError, match="pip install scikit-image scikit-learn"):
         find_photographs(tmp_path)
 
@@ -60,10 +33,10 @@ def files(tmp_path):
     return {"paths": paths, "pixels": write_pixels(paths, tmp_path / "pixels.npy")}
 
 
-@pytest.mark.parametrize("shown", [draw_crops((160, 120), 32)[:8], draw_sizes((160, 120), [150, 200], 300)[:8]])
-def test_the_bare_calls_give_the_bits_of_torchvisions_transforms(files, shown):
-    exact, cached = (BareSteps(**files, crops=shown, kind=kind) for kind in ("exact", "cached"))
-    for index, view in enumerate(shown):
+@pytest.mark.parametrize("views", [draw_crops((160, 120), 32)[:8], draw_sizes((160, 120), [150, 200], 300)[:8]])
+def test_bare_calls_match_the_transforms_of_torchvision(files, views):
+    exact, cached = (BareSteps(**files, crops=views, kind=kind) for kind in ("exact", "cached"))
+    for index, view in enumerate(views):
         left, top, right, bottom = view.region
         image = decode_image(files["paths"][index % 2])
         crop = (top, left, bottom - top, right - left)
@@ -73,21 +46,21 @@ def test_the_bare_calls_give_the_bits_of_torchvisions_transforms(files, shown):
         assert torch.equal(exact(index), functional.to_dtype(expected, torch.float32, scale=True))
 
 
-def test_the_bare_fast_calls_show_the_same_region(files):
-    shown = draw_crops((160, 120), 24)[:16]
-    fast, cached = (BareSteps(**files, crops=shown, kind=kind) for kind in ("fast", "cached"))
-    for index in range(len(shown)):
-        apart = fast(index).double() - cached(index).double()
-        assert apart.square().mean().sqrt() < 12  # levels of 255; those of another region are 24 and more apart
+def test_fast_bare_calls_show_the_same_region(files):
+    views = draw_crops((160, 120), 24)[:16]
+    fast, cached = (BareSteps(**files, crops=views, kind=kind) for kind in ("fast", "cached"))
+    for index in range(len(views)):
+        difference = fast(index).double() - cached(index).double()
+        assert difference.square().mean().sqrt() < 12  # of 255 levels; another region differs by at least 24
 
 
-def test_a_pass_over_the_bare_calls_makes_every_sample(files):
+def test_pass_over_the_bare_calls_makes_every_sample(files):
     steps = BareSteps(**files, crops=draw_crops((160, 120), 32), kind="cached")
     with bare_passes({"bare": steps}, [0, 1, 1, 0, 1]) as work:
         assert work["bare"]() == 5
 
 
-def test_an_absent_peer_is_named_with_what_to_install(without_wheels, capsys):
+def test_absent_peer_is_named_with_its_package(without_wheels, capsys):
     assert not peers.has_spdl()
     assert not peers.has_ffcv()
     printed = capsys.readouterr().out

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import runpy
 import sys
 import tomllib
@@ -26,15 +27,13 @@ def noxfile(monkeypatch):
     return SimpleNamespace(**runpy.run_path(str(ROOT / "noxfile.py")))
 
 
-def test_the_oldest_session_pins_the_lower_bound_of_every_requirement(noxfile):
+def test_oldest_session_pins_the_lower_bound_of_every_requirement(noxfile):
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"].values()
-    requirements = {
-        Requirement(text) for text in [*project["dependencies"], *(each for extra in extras for each in extra)]
-    }
+    requirements = set(map(Requirement, itertools.chain(project["dependencies"], *extras)))
     pins = [Requirement(text) for text in noxfile.lower_bounds()]
-    assert {pin.name for pin in pins} == {each.name for each in requirements} - {"lit-loader"}
+    assert {pin.name for pin in pins} == {requirement.name for requirement in requirements} - {"lit-loader"}
     for pin in pins:
-        ((specifier,), version) = (list(pin.specifier), str(pin.specifier).removeprefix("=="))
+        (specifier,) = pin.specifier
         assert specifier.operator == "=="
-        assert all(version in each.specifier for each in requirements if each.name == pin.name)
+        assert all(specifier.version in item.specifier for item in requirements if item.name == pin.name)

@@ -20,15 +20,15 @@ def test_every_requirement_has_a_lower_bound():
     assert all(">=" in requirement for requirement in requirements if not requirement.startswith("lit-loader["))
 
 
-def test_the_base_install_has_ten_requirements_at_most_and_all_has_every_extra():
+def test_base_install_has_at_most_ten_requirements_and_all_has_every_extra():
     extras = PROJECT["optional-dependencies"]
-    own = [each for each in PROJECT["dependencies"] if not each.startswith("filelock")]  # which torch needs
-    assert len(own) <= 10
+    # torch requires filelock anyway.
+    assert len([text for text in PROJECT["dependencies"] if not text.startswith("filelock")]) <= 10
     assert extras["all"] == [f"lit-loader[{','.join(sorted(set(extras) - {'all', 'dev'}))}]"]
     assert "lit-loader[all]" in extras["dev"]
 
 
-# Stands for an interpreter: "-m venv" copies it as that of the environment, everything else succeeds.
+# A fake interpreter: "-m venv" copies it into the environment, and every other command succeeds.
 INTERPRETER = """#!/bin/sh
 case "$*" in
   *"-m venv --clear .venv") rm -rf .venv; mkdir -p .venv/bin; cp "$0" .venv/bin/python; echo made >> made ;;
@@ -48,22 +48,22 @@ def clone(tmp_path):
 
 
 def make(clone):
-    # MAKEFLAGS of a make that runs these tests would be taken over.
+    # The tests may be run by make, whose flags would apply to this one.
     env = {key: value for key, value in os.environ.items() if not key.startswith(("MAKE", "MFLAGS"))}
     command = ["make", "PYTHON=./interpreter", ".venv/.installed"]
     subprocess.run(command, cwd=clone, env=env, check=True, capture_output=True)
-    made = clone / "made"
-    return len(made.read_text().splitlines()) if made.exists() else 0
+    log = clone / "made"
+    return len(log.read_text().splitlines()) if log.exists() else 0
 
 
-def test_an_environment_is_made_once(clone):
+def test_environment_is_made_once(clone):
     assert make(clone) == 1
     assert make(clone) == 1
     (clone / ".venv" / ".installed").unlink()
     assert make(clone) == 1  # only installed again
 
 
-def test_an_environment_without_pip_is_made_anew(clone):
+def test_environment_without_pip_is_made_again(clone):
     (clone / ".venv" / "bin").mkdir(parents=True)
     broken = clone / ".venv" / "bin" / "python"
     broken.write_text("#!/bin/sh\nexit 1\n")
@@ -71,7 +71,7 @@ def test_an_environment_without_pip_is_made_anew(clone):
     assert make(clone) == 1
 
 
-def test_the_configs_are_found_in_a_tree_without_links(clone):
+def test_configs_are_found_in_a_tree_without_links(clone):
     make(clone)
     assert (clone / "lit_loader" / "conf").samefile(clone / "conf")
     (clone / ".venv" / ".installed").unlink()

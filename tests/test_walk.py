@@ -1,4 +1,4 @@
-"""A batch passes few files and classes; `benchmarks.walk` says how they are counted."""
+"""A batch passes through few files and classes, as `benchmarks.walk` counts them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,23 @@ from benchmarks.walk import Walk
 
 THIRD_BATCH = {"files": 18, "classes": 16}
 WITH_SETUP = {"files": 36, "classes": 28}
-"""Upper limits; lower them with what the code needs."""
+"""Upper limits; lower them when the code needs fewer."""
 
 
 @pytest.fixture(scope="module")
 def walks():
-    """The two counts, taken in an interpreter of their own, where nothing else is profiled or cached."""
+    """The counts for the third batch and for a loader with its set-up, from a new interpreter without caches."""
     code = "import json; from benchmarks.walk import walk; print(json.dumps(walk()))"
     root = Path(__file__).parents[1]
-    done = subprocess.run(
-        [sys.executable, "-c", code], cwd=root, check=True, capture_output=True, text=True, timeout=120
-    )
-    return [Walk([(file, name) for file, name in functions]) for (functions,) in json.loads(done.stdout)]
+    output = subprocess.check_output([sys.executable, "-c", code], cwd=root, text=True, timeout=120)
+    return [Walk([(file, name) for file, name in functions]) for (functions,) in json.loads(output)]
 
 
-@pytest.mark.parametrize(("number", "most"), [(0, THIRD_BATCH), (1, WITH_SETUP)], ids=["third", "setup"])
-def test_a_batch_passes_few_files_and_classes(walks, number, most):
-    found = walks[number]
-    assert len(found.files) <= most["files"], found.files
-    assert len(found.classes) <= most["classes"], found.classes
+@pytest.mark.parametrize(("number", "limits"), [(0, THIRD_BATCH), (1, WITH_SETUP)], ids=["third", "setup"])
+def test_batch_passes_through_few_files_and_classes(walks, number, limits):
+    walk = walks[number]
+    assert len(walk.files) <= limits["files"], walk.files
+    assert len(walk.classes) <= limits["classes"], walk.classes
 
 
 def test_both_processes_are_counted(walks):

@@ -28,7 +28,7 @@ def __getattr__(name: str) -> Any:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     require("hydra", "hydra")  # before the imports that need it
     value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
+    globals()[name] = value  # later uses of the name do not call this function
     return value
 
 

@@ -82,10 +82,10 @@ def build_run(
         LitLoaderError: If the data cannot be used.
     """
     with config_errors(cfg):
-        _check_task(cfg)
+        models = {name: locate(target) for name, target in shipped_targets("model").items()}
+        check_model_fits(locate(cfg.datamodule["_target_"]), locate(cfg.model["_target_"]), models)
     if needs_names:
-        _check_boxes(cfg)
-        _check_masks(cfg)
+        _check_labels(cfg)
     # The checks above come first, since their messages say more than a mismatch of signatures.
     validate(cfg)
     accelerator = cfg.trainer.get("accelerator")
@@ -95,6 +95,7 @@ def build_run(
         )
     _set_process(cfg)
     with config_errors(cfg):
+        # `_convert_` makes plain lists and dicts of the config's: constructors check types, and workers pickle them.
         datamodule: LightningDataModule = instantiate(cfg.datamodule, _convert_="all")
         # The model needs the names of classes, so the data is prepared before it is built.
         datamodule.prepare_data()
@@ -117,6 +118,7 @@ def build_run(
 
 def _set_process(cfg: DictConfig) -> None:
     """Apply the settings of a config to this process: warnings, seed and threads; print the config if asked for."""
+    # It logs several lines in every validation.
     logging.getLogger("faster_coco_eval").setLevel(logging.WARNING)
     extras = cfg.get("extras") or {}
     if extras.get("ignore_warnings"):
@@ -175,6 +177,7 @@ def read_checkpoint(path: str, *, resumes: bool = False) -> dict[str, Any]:
     """
     if not Path(path).is_file():
         return {}
+    # Mapped, since only a few plain values are used here; Lightning reads the tensors later.
     try:
         checkpoint = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
     except Exception as error:
@@ -215,7 +218,14 @@ def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:
         InstantiationException: If the constructor refuses its arguments.
     """
     constructor = instantiate(cfg.model, _partial_=True, _convert_="all")
-    arguments = _accepted_arguments(cfg, names)
+    parameters = signature(get_object(cfg.model["_target_"])).parameters
+    is_open = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
+    # Arguments in the config win, except for `weights`, since a checkpoint brings its own.
+    arguments = {
+        name: value
+        for name, value in names.items()
+        if (is_open or name in parameters) and (name not in cfg.model or name == "weights")
+    }
     try:
         model: LightningModule = constructor(**arguments)
     except Exception as error:
@@ -237,44 +247,25 @@ def _check_names(stored_names: Mapping[str, Any], data_names: Mapping[str, Any])
             )
 
 
-def _check_boxes(cfg: DictConfig) -> None:
-    """Refuse a detector for a format without boxes before the data is read: each whole image would be an object."""
-    source = cfg.get("dataset") or {}
-    format_name = source.get("format")
-    datamodule = locate(cfg.datamodule["_target_"])
-    if not isinstance(datamodule, type) or not issubclass(datamodule, DetectionDataModule):
-        return
-    if format_name in _FORMATS_WITHOUT_BOXES:
+def _check_labels(cfg: DictConfig) -> None:
+    """Refuse a detector for a format without boxes, and a model of masks for data without them.
+
+    This comes before the data is read, which may take minutes.
+    """
+    format_name = (cfg.get("dataset") or {}).get("format")
+    datamodule: Any = locate(cfg.datamodule["_target_"])
+    # Without boxes, each whole image would be an object.
+    is_detector = isinstance(datamodule, type) and issubclass(datamodule, DetectionDataModule)
+    if is_detector and format_name in _FORMATS_WITHOUT_BOXES:
         raise ConfigError(
             f"dataset.format={format_name} has a class per image but no boxes, and datamodule is a "
             f"{datamodule.__name__}, which needs boxes; did you mean experiment=classification?"
         )
-
-
-def _check_masks(cfg: DictConfig) -> None:
-    """Refuse a model that needs masks with a data module that yields none, before the data is read."""
     if cfg.model.get("masks") is True and cfg.datamodule.get("masks") is False:
         raise ConfigError(
             "model.masks=true, and datamodule.masks=false: targets would have no masks; pass datamodule.masks=true, or "
             "choose a model without masks, such as model=fasterrcnn_resnet50_fpn_v2"
         )
-
-
-def _check_task(cfg: DictConfig) -> None:
-    """Refuse a data module and a model of different tasks before the data is read."""
-    models = {name: locate(target) for name, target in shipped_targets("model").items()}
-    check_model_fits(locate(cfg.datamodule["_target_"]), locate(cfg.model["_target_"]), models)
-
-
-def _accepted_arguments(cfg: DictConfig, names: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the arguments that the model's constructor accepts and the config does not set, and ``weights``."""
-    parameters = signature(get_object(cfg.model["_target_"])).parameters
-    is_open = any(parameter.kind is Parameter.VAR_KEYWORD for parameter in parameters.values())
-    return {
-        name: value
-        for name, value in names.items()
-        if (name in parameters or is_open) and (name not in cfg.model or name == "weights")
-    }
 
 
 def _build_trainer(cfg: DictConfig, model: LightningModule, extra_callbacks: tuple[Callback, ...]) -> Trainer:
@@ -292,6 +283,7 @@ def _build_trainer(cfg: DictConfig, model: LightningModule, extra_callbacks: tup
         unusable.append(LearningRateMonitor)
     if settings.get("enable_checkpointing") is False:
         unusable.append(Checkpoint)
+    # Filtered by class after they are built, since a config names any subclass by its path.
     callbacks = [callback for callback in callbacks if not isinstance(callback, tuple(unusable))]
     listed_callbacks = instantiate(settings.callbacks, _convert_="all") if settings.get("callbacks") else []
     arguments["callbacks"] = [*listed_callbacks, *callbacks, *extra_callbacks]
@@ -327,10 +319,11 @@ def _log_hyperparameters(run: Run) -> None:
     """Log the config and the number of parameters of the model to every logger."""
     if not run.trainer.loggers:
         return
-    sizes = {"total": 0, "trainable": 0}
-    for parameter in run.model.parameters():
-        sizes["total"] += parameter.numel()
-        sizes["trainable"] += parameter.numel() * parameter.requires_grad
+    parameters = list(run.model.parameters())
+    sizes = {
+        "total": sum(parameter.numel() for parameter in parameters),
+        "trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
+    }
     config: Any = OmegaConf.to_container(run.cfg, resolve=True, throw_on_missing=False)
     class_names = getattr(run.datamodule, "class_names", None)
     hyperparameters = {**config, "num_parameters": sizes}

@@ -39,7 +39,6 @@ class DurableCheckpointIO(TorchCheckpointIO):
 
     def __init__(self) -> None:
         self.failures: dict[str, str] = {}
-        self._saved_steps: dict[str, int] = {}
 
     def save_checkpoint(self, checkpoint: dict[str, Any], path: str | Path, storage_options: Any | None = None) -> None:
         """Replace a checkpoint file, or log why the previous one remains; leave a URL to Lightning's plugin."""
@@ -47,23 +46,18 @@ class DurableCheckpointIO(TorchCheckpointIO):
             super().save_checkpoint(checkpoint, path, storage_options)
             return
         key = str(path)
-        step = checkpoint.get("global_step", 0)
         # Serialise to memory first: an error of serialisation must not be reported as a full disk.
         buffer = io.BytesIO()
         torch.save(checkpoint, buffer)
         try:
             _replace_file(Path(path), buffer.getbuffer())
         except OSError as error:
-            previous = "there is none yet"
-            if Path(path).exists():
-                saved_step = self._saved_steps.get(key)
-                previous = (
-                    "the previous file remains" if saved_step is None else f"the file of step {saved_step} remains"
-                )
-            self.failures[key] = f"{path} of step {step} could not be written ({error}); {previous}"
+            previous = "the previous file remains" if Path(path).exists() else "there is none yet"
+            self.failures[key] = (
+                f"{path} of step {checkpoint.get('global_step', 0)} could not be written ({error}); {previous}"
+            )
             _log.warning("%s. Training continues; free space for the next save.", self.failures[key])
             return
-        self._saved_steps[key] = step
         self.failures.pop(key, None)
 
 

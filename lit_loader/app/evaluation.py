@@ -32,6 +32,7 @@ def evaluate(cfg: DictConfig) -> float | None:
     """
     start = time.monotonic()
     with one_job():
+        # The checkpoint first: a mistake in its path should not wait for the data.
         path = checkpoint_path(cfg, is_needed=True)
         run = build_run(cfg, checkpoint=path)
         if not has_stage(run.datamodule, "test"):

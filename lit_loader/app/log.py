@@ -8,7 +8,7 @@ import sys
 import traceback
 import warnings
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, redirect_stdout
 from typing import Any, Final
 
 __all__ = ["logged_run"]
@@ -34,44 +34,44 @@ def logged_run() -> Iterator[None]:
     Frames of a progress bar and the output of other processes are not copied. If a log file cannot be written, for
     example on a full disk, the job runs on without it.
     """
+    # Hydra has configured the root logger: a console handler, and a file handler for the log of this job.
     files = [handler for handler in logging.root.handlers if isinstance(handler, logging.FileHandler)]
     consoles = [handler for handler in logging.root.handlers if handler not in files]
-    lightning = [logger for logger in map(logging.getLogger, _LIGHTNING) if logger.handlers]
-    messages = logging.getLogger("lightning.pytorch.utilities.rank_zero")
-    stdout = sys.stdout
-    raises = logging.raiseExceptions
-    for logger in lightning:
-        logger.handlers += files
-    # A progress bar shows the lines of an epoch on the console.
-    for console in consoles:
-        console.addFilter(_is_for_console)
-    messages.addFilter(_is_informative)
-    # On a full disk, each record would print a traceback.
-    logging.raiseExceptions = False
-    sys.stdout = _LoggedStream(stdout, files)
-    try:
-        with warnings.catch_warnings():
-            show = warnings.showwarning
-
-            def show_and_log(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
-                show(message, category, *place, **options)
-                _write(files, f"{category.__name__}: {message}\n")
-
-            warnings.showwarning = show_and_log
-            for text in _SILENT_WARNINGS:
-                warnings.filterwarnings("ignore", text)
-            yield
-    except Exception:
-        _write(files, traceback.format_exc())
-        raise
-    finally:
-        sys.stdout = stdout
-        logging.raiseExceptions = raises
-        messages.removeFilter(_is_informative)
+    with ExitStack() as stack:
+        # Lightning's loggers have handlers of their own and do not propagate to the root.
+        for logger in map(logging.getLogger, _LIGHTNING):
+            if logger.handlers:
+                stack.callback(setattr, logger, "handlers", logger.handlers)
+                logger.handlers = [*logger.handlers, *files]
+        messages = logging.getLogger("lightning.pytorch.utilities.rank_zero")
+        messages.addFilter(_is_informative)
+        stack.callback(messages.removeFilter, _is_informative)
+        # A progress bar shows the lines of an epoch on the console.
         for console in consoles:
-            console.removeFilter(_is_for_console)
-        for logger in lightning:
-            logger.handlers = [handler for handler in logger.handlers if handler not in files]
+            console.addFilter(_is_for_console)
+            stack.callback(console.removeFilter, _is_for_console)
+        # On a full disk, each record would print a traceback.
+        stack.callback(setattr, logging, "raiseExceptions", logging.raiseExceptions)
+        logging.raiseExceptions = False
+        stream: Any = _LoggedStream(sys.stdout, files)
+        stack.enter_context(redirect_stdout(stream))
+        # This restores the function and the filters.
+        stack.enter_context(warnings.catch_warnings())
+        show = warnings.showwarning
+
+        def show_and_log(message: Warning | str, category: type[Warning], *place: Any, **options: Any) -> None:
+            show(message, category, *place, **options)
+            _write(files, f"{category.__name__}: {message}\n")
+
+        warnings.showwarning = show_and_log
+        for text in _SILENT_WARNINGS:
+            warnings.filterwarnings("ignore", text)
+        try:
+            yield
+        except Exception:
+            # Hydra or `run_with_hints` prints the error after this function has ended.
+            _write(files, traceback.format_exc())
+            raise
 
 
 def _is_informative(record: logging.LogRecord) -> bool:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
@@ -25,8 +23,8 @@ __all__ = ["main", "predict"]
 def predict(cfg: DictConfig) -> None:
     """Predict with the checkpoint ``ckpt_path`` on the images of ``source``, or on the data without it.
 
-    ``source`` is a folder of images, or one image; it replaces only the dataset. Without it, the images are those of
-    the split ``predict`` or ``test`` of the data. The names of classes and points come from the checkpoint, so the data
+    ``source`` is a folder of images, or one image; it replaces only the dataset. Without it, the model predicts on the
+    split ``predict`` or ``test`` of the data. The names of classes and points come from the checkpoint, so the data
     needs no labels. The callback ``predict`` of the config writes the predictions.
 
     Args:
@@ -51,29 +49,24 @@ def predict(cfg: DictConfig) -> None:
         with config_errors(cfg, node="predict"):
             if isinstance(writer, PredictionWriter) and isinstance(run.datamodule, TableDataModule):
                 writer.check_task(run.datamodule, run.model)
-        with config_errors(cfg, node="predict"), loading(cfg), _name_bad_sample_policy():
-            run.trainer.predict(
-                run.model, datamodule=run.datamodule, ckpt_path=path, weights_only=True, return_predictions=False
-            )
+        options: dict[str, Any] = {"ckpt_path": path, "weights_only": True, "return_predictions": False}
+        with config_errors(cfg, node="predict"), loading(cfg):
+            try:
+                run.trainer.predict(run.model, datamodule=run.datamodule, **options)
+            except ImageError as error:
+                remedy = "datamodule.on_bad_sample=skip skips images that cannot be read, and lists them"
+                raise ImageError(f"{str(error).rstrip()}\n{remedy}") from error
         for report in run.trainer.callbacks:  # type: ignore[attr-defined] # Lightning sets it in a connector
             if isinstance(report, BadSampleReport) and (count := report.num_bad_samples.get("predict")):
                 console().print(f"{count} images could not be read: {report.path or 'see above'}", soft_wrap=True)
         console().print(f"predictions of checkpoint {path}:", *writer.paths, soft_wrap=True)
 
 
-@contextmanager
-def _name_bad_sample_policy() -> Iterator[None]:
-    """Add the setting that skips unreadable images to the error of one."""
-    try:
-        yield
-    except ImageError as error:
-        remedy = "datamodule.on_bad_sample=skip skips images that cannot be read, and lists them"
-        raise ImageError(f"{str(error).rstrip()}\n{remedy}") from error
-
-
 def _with_image_files(cfg: DictConfig) -> DictConfig:
     """Return a copy of a config with the images of ``source`` as its dataset."""
-    cuts_objects = _sample_unit(cfg) == "object"
+    datamodule = signature(get_object(cfg.datamodule["_target_"])).parameters
+    default = datamodule["sample_unit"].default if "sample_unit" in datamodule else None
+    cuts_objects = cfg.datamodule.get("sample_unit", default) == "object"
     copy = cfg.copy()
     # Class names from the checkpoint stay out of the config, which would resolve `${...}` in them. The callback takes
     # them from the model.
@@ -90,12 +83,6 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
             "datamodule.sample_unit=object: each image is taken as one object that fills it", soft_wrap=True
         )
     return copy
-
-
-def _sample_unit(cfg: DictConfig) -> Any:
-    """Return ``sample_unit`` of the data module, from the config or the default of its constructor."""
-    parameter = signature(get_object(cfg.datamodule["_target_"])).parameters.get("sample_unit")
-    return cfg.datamodule.get("sample_unit", None if parameter is None else parameter.default)
 
 
 @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name="predict")

@@ -43,6 +43,7 @@ def print_report(
 
 def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Console) -> None:
     """Print scores; results with the same names of scores share a table, one column each."""
+    # A multi-task model has several sections, and sections of the same task have the same names.
     tables: dict[tuple[str, ...], dict[str, Mapping[str, float]]] = {}
     for title, scores in results:
         tables.setdefault(tuple(scores), {})[title] = scores
@@ -56,6 +57,7 @@ def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Conso
 
 def _print_mix(mix: ClassMix, out: Console) -> None:
     """Print the share of each class in the dataset, its expected share, and its share in the batches."""
+    # A run that ends before its first batch has no shares.
     if not mix.counts.any():
         return
     table = Table(printable(mix.label), "in the set", "expected", "arrived", title="mix", title_justify="left")

@@ -43,6 +43,7 @@ class BestValidation(Callback):
             return
         metrics = {name: float(value) for name, value in trainer.callback_metrics.items()}
         monitor, mode = _monitored(trainer, pl_module)
+        # Compare with the metric that chooses best.ckpt, so that the record describes this checkpoint.
         previous = self.best.get("metrics", {}).get(monitor)
         value = metrics.get(str(monitor))
         is_better = operator.lt if mode == "min" else operator.gt
@@ -96,6 +97,7 @@ def plain_scores(scores: Any) -> dict[str, Any] | None:
 def _without_nan(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _without_nan(item) for name, item in value.items()}
+    # Python would write NaN and Infinity, which other JSON parsers refuse.
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return value

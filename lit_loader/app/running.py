@@ -88,8 +88,8 @@ def show(config_name: str, words: Sequence[str]) -> None:
         config_name: The shipped config of the command.
         words: The command line after the name of the command.
     """
-    # The command's own main function is not imported, since its module needs seconds to import torch.
 
+    # The command's own main function is not imported, since its module needs seconds to import torch.
     @hydra.main(version_base="1.3", config_path="pkg://lit_loader.conf", config_name=config_name)
     def main(cfg: DictConfig) -> None:
         raise AssertionError(f"{words} run a job")
@@ -157,7 +157,7 @@ def one_job() -> Iterator[None]:
             wandb.finish(exit_code=0 if sys.exc_info()[0] is None else 1)
         if torch.distributed.is_available() and torch.distributed.is_initialized() and not had_group:
             torch.distributed.destroy_process_group()
-        # Lightning marks this process as a rank. The next job would wait for other ranks, which nobody starts.
+        # Lightning marks this process as a rank. The next job would wait for other ranks, which no longer exist.
         for name, value in variables.items():
             if value is None:
                 os.environ.pop(name, None)
@@ -196,21 +196,17 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None 
     except ConfigError:
         raise
     except LitLoaderError as error:
-        raise LitLoaderError(error.text(write) + _names_of_files(error, cfg)) from error
+        message = error.text(write)
+        train = OmegaConf.select(cfg, "dataset.train")
+        if train is not None and "No such file" in message:
+            message += f"; dataset.train={train}, dataset.val and dataset.test name files under dataset.root"
+        raise LitLoaderError(message) from error
     except HydraException as error:
-        raise ConfigError(explain(error, write, write_in=lambda path: partial(write, first_node=path))) from error
+        raise ConfigError(explain(error, lambda path: partial(write, first_node=path))) from error
     except (ValueError, TypeError, OSError, ImportError) as error:
         if data_only:
             raise
         raise ConfigError(message_of(error, write).removeprefix("+")) from error
-
-
-def _names_of_files(error: LitLoaderError, cfg: DictConfig) -> str:
-    """For a missing file, return the config keys that name the files of a dataset, as the end of a message."""
-    train = OmegaConf.select(cfg, "dataset.train")
-    if train is None or "No such file" not in str(error):
-        return ""
-    return f"; dataset.train={train}, dataset.val and dataset.test name files under dataset.root"
 
 
 def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | None = None) -> str:
@@ -224,24 +220,19 @@ def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | No
         cfg: The config.
         first_node: Path of the node to search first, or None for the order of the groups.
     """
-    # This imports numpy and pandas, which only an error needs.
+    # These import numpy and pandas, which only an error needs.
+    from lit_loader.annotations.formats import ReadPolicy
     from lit_loader.app.commands.next_command import hydra_value
 
     owner, _, problem = name.partition(".")
     if owner == "policy":
-        return f"dataset.policy.{problem}={_actions_for(problem)}"
+        policy = signature_of(ReadPolicy)
+        actions = [action for action in get_args(policy and policy.types.get(problem)) if action != "raise"]
+        return f"dataset.policy.{problem}={' or '.join(actions) or 'ACTION'}"
     key = _key_of(name, cfg, first_node)
     if key is None:
         return as_argument(name, value)
     return f"{key}={'VALUE' if value is ... else hydra_value(value)}"
-
-
-def _actions_for(problem: str) -> str:
-    from lit_loader.annotations.formats import ReadPolicy
-
-    policy = signature_of(ReadPolicy)
-    actions = [action for action in get_args(policy and policy.types.get(problem)) if action != "raise"]
-    return " or ".join(actions) or "ACTION"
 
 
 def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
@@ -253,17 +244,11 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
     format = dataset.get("format") or ("voc" if str(dataset.get("_target_")).endswith(".VocSource") else None)
     options = format_options(readers()[format]) if format in readers() else {}
     interpolated = None
-    for path in (
-        *([first_node] if first_node else []),
-        "dataset",
-        "workers",
-        "datamodule",
-        "datamodule.reading",
-        "datamodule.train_transforms",
-        "model",
-        "model.model",
-        "sampler",
-    ):
+    # A data module takes num_workers itself, too, but configs keep it with the other worker settings.
+    nested = ["workers", "datamodule.workers", "datamodule.reading"]
+    first_paths = [] if first_node is None else [*(nested if first_node == "datamodule" else []), first_node]
+    other_paths = ["dataset", *nested, "datamodule", "datamodule.train_transforms", "model", "model.model", "sampler"]
+    for path in [*first_paths, *other_paths]:
         node = OmegaConf.select(cfg, path)
         parent = OmegaConf.select(cfg, path.rpartition(".")[0] or path)
         if isinstance(node, DictConfig) and name in node:
@@ -277,7 +262,8 @@ def _key_of(name: str, cfg: DictConfig, first_node: str | None) -> str | None:
         signature = accepted(path, node, parent) if isinstance(node, DictConfig) else None
         if signature is not None and name in signature.types:
             return f"+{path}.{name}"
-    # Last, because formats have options named like settings of the data module, and the root names stages, too.
+    # Options come last, because some have the names of settings of the data module. The root has keys such as `test`,
+    # which are stages there and files of a dataset elsewhere.
     if name in options:
         return f"dataset.options.{name}"
     return interpolated or (name if name in cfg else None)

@@ -26,6 +26,7 @@ class SweepTable(Callback):
 
     def on_job_end(self, config: DictConfig, job_return: JobReturn, **kwargs: Any) -> None:
         """Record the value that a job returned."""
+        # Asking a failed job for its value would raise the job's error again.
         if job_return.status == JobStatus.COMPLETED and job_return.return_value is not None:
             self._jobs.append(job_return)
 
@@ -35,6 +36,7 @@ class SweepTable(Callback):
             return
         values = [float(job.return_value) for job in self._jobs]
         name, best = _metric(self._jobs[0].cfg or DictConfig({}), values)
+        # Show only overrides that differ between jobs; a single job shows all of its overrides.
         override_sets = [set(job.overrides or ()) for job in self._jobs]
         shared = set.intersection(*override_sets) if len(override_sets) > 1 else set()
         table = Table("job", "overrides", name, title="results of the jobs", title_justify="left")
@@ -46,6 +48,7 @@ class SweepTable(Callback):
 
 def _metric(cfg: DictConfig, values: list[float]) -> tuple[str, float | None]:
     """Return the name of the optimised metric, and its best value if its direction is known."""
+    # The config does not say whether a higher or a lower value of this metric is better.
     if cfg.get("optimized_metric"):
         return str(cfg.optimized_metric), None
     task = get_object(cfg.model["_target_"])

@@ -51,7 +51,7 @@ def train(cfg: DictConfig) -> float | None:
     """
     start = time.monotonic()
     with one_job():
-        # Refuse a wrong checkpoint before the data is read.
+        # Refuse a wrong checkpoint before the data is read, which may take minutes.
         path = checkpoint_path(cfg)
         fits = cfg.get("train", True)
         if path is not None and fits:
@@ -63,8 +63,9 @@ def train(cfg: DictConfig) -> float | None:
         metrics: dict[str, float] = {}
         if fits:
             _fit(run, path)
+            # Lightning clears the metrics when the test begins.
             metrics = logged_metrics(run)
-            path = None
+            path = None  # test the best checkpoint of this fit
         tested = "nothing"
         if cfg.get("test", True):
             tested = "nothing, the data has no test split"
@@ -199,38 +200,31 @@ def finish(
     Raises:
         ConfigError: If ``optimized_metric`` is not a metric of the run.
     """
+    # Lightning gathers metrics over all ranks, so rank 0 can report alone.
     if run.trainer.is_global_zero:
         out = console()
         out.print(f"tested: {tested}", soft_wrap=True)
         print_report(run.model, run.trainer, metrics, out, [] if validation is None else validation.report())
         seconds = time.monotonic() - start
-        _write_results(run, metrics, tested, seconds, validation)
+        best = {} if validation is None else {name: item for name, item in validation.best.items() if name != "report"}
+        if best:
+            best["checkpoint"] = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
+        test_scores = plain_scores(getattr(run.model, "test_scores", None))
+        test_metrics = {name: value for name, value in metrics.items() if name.startswith("test/")}
+        results = {
+            "best_validation": best or None,
+            "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores},
+            "metrics": metrics,
+            "seconds": round(seconds, 1),
+        }
+        try:
+            write_results(run.folder / "results.json", results)
+        except OSError as error:  # the disk is full
+            out.print(f"warning: results.json could not be written: {error}", soft_wrap=True, markup=False)
         out.print(
             f"finished in {seconds:.0f} s; results.json, pictures, logs and checkpoints in {run.folder}", soft_wrap=True
         )
     return _optimized(run, metrics)
-
-
-def _write_results(
-    run: Run, metrics: Mapping[str, float], tested: str, seconds: float, validation: BestValidation | None
-) -> None:
-    """Write ``results.json`` to the run's folder; print a warning if the disk is full."""
-    best = {} if validation is None else {**validation.best}
-    best.pop("report", None)
-    if best:
-        best["checkpoint"] = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
-    test_scores = plain_scores(getattr(run.model, "test_scores", None))
-    test_metrics = {name: value for name, value in metrics.items() if name.startswith("test/")}
-    results = {
-        "best_validation": best or None,
-        "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores},
-        "metrics": metrics,
-        "seconds": round(seconds, 1),
-    }
-    try:
-        write_results(run.folder / "results.json", results)
-    except OSError as error:
-        console().print(f"warning: results.json could not be written: {error}", soft_wrap=True, markup=False)
 
 
 def has_stage(datamodule: LightningDataModule, stage: Any) -> bool:
@@ -267,6 +261,7 @@ def disk_errors(run: Run) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        # Files of the data may be missing, too, but a full disk is always the disk of an output.
         in_folder = str(error.filename or "").startswith(str(run.folder))
         if error.errno not in FULL_DISK and not (in_folder and error.errno in NOT_WRITABLE):
             raise
@@ -281,6 +276,7 @@ def _optimized(run: Run, metrics: Mapping[str, float]) -> float | None:
     """
     configured_name: str | None = run.cfg.get("optimized_metric")
     name = configured_name or getattr(run.model, "monitor", None)
+    # The best value rather than the last one: a sweep compares the checkpoints that its jobs keep.
     for callback in run.trainer.checkpoint_callbacks:
         if isinstance(callback, ModelCheckpoint) and callback.monitor == name and callback.best_model_score is not None:
             return float(callback.best_model_score)

@@ -46,7 +46,8 @@ def saved_step(path):
 
 def test_sigkill_during_a_save_leaves_the_previous_checkpoint(path):
     child = os.fork()
-    if child == 0:  # killed with the new file written and not yet renamed
+    if child == 0:
+        # Kill the child when the new file is written and not yet renamed.
         os.fsync = lambda descriptor: os.kill(os.getpid(), signal.SIGKILL)
         DurableCheckpointIO().save_checkpoint(LARGE_STATE, path)
         os.abort()
@@ -66,7 +67,7 @@ def test_full_disk_keeps_the_previous_checkpoint_and_does_not_end_training(path,
     assert saved_step(path) == 1
     assert list(path.parent.iterdir()) == [path]
     assert (
-        f"{path} of step 2 could not be written ([Errno 27] File too large); the file of step 1 remains" in caplog.text
+        f"{path} of step 2 could not be written ([Errno 27] File too large); the previous file remains" in caplog.text
     )
     files.save_checkpoint(LARGE_STATE, path)
     assert saved_step(path) == 2
@@ -82,16 +83,16 @@ def test_saved_files_follow_the_umask(path):
     assert path.stat().st_mode & 0o777 == 0o640
 
 
-def test_a_plugin_of_the_users_own_stays():
-    class OwnIO(TorchCheckpointIO):
+def test_plugin_of_the_user_is_not_replaced():
+    class CustomIO(TorchCheckpointIO):
         pass
 
-    assert use_durable_checkpoints(Trainer(accelerator="cpu", logger=False, plugins=[OwnIO()])) is None
+    assert use_durable_checkpoints(Trainer(accelerator="cpu", logger=False, plugins=[CustomIO()])) is None
     trainer = Trainer(accelerator="cpu", logger=False)
     assert use_durable_checkpoints(trainer) is trainer.strategy.checkpoint_io
 
 
-def test_a_run_on_a_full_disk_goes_on_and_tests_the_last_weights(app):
+def test_run_on_a_full_disk_continues_and_tests_the_last_weights(app):
     with max_file_bytes(100_000):
         result = app("train", "trainer.limit_train_batches=1")
     assert "last.ckpt of step 1 could not be written ([Errno 27] File too large); there is none yet" in result.out
@@ -109,7 +110,7 @@ def test_a_run_on_a_full_disk_goes_on_and_tests_the_last_weights(app):
         (errno.ENOENT, "csv/metrics.csv", FileNotFoundError),
     ],
 )
-def test_errors_of_the_runs_folder_are_told_apart_from_others(tmp_path, code, name, expected):
+def test_only_errors_of_the_run_folder_are_explained(tmp_path, code, name, expected):
     path = None if name is None else str(tmp_path / name)
     with pytest.raises(expected) as caught, disk_errors(SimpleNamespace(folder=tmp_path)):
         raise OSError(code, os.strerror(code), path)
@@ -117,7 +118,7 @@ def test_errors_of_the_runs_folder_are_told_apart_from_others(tmp_path, code, na
 
 
 @pytest.mark.parametrize(("size", "reason"), [(100, "File too large"), (-1, "Not a directory")])
-def test_a_folder_that_cannot_be_written_is_one_line(app, tmp_path, size, reason):
+def test_run_folder_that_cannot_be_written_is_one_line(app, tmp_path, size, reason):
     (tmp_path / "logs").write_text("a file")
     words = [] if size == 100 else [f"hydra.run.dir={tmp_path}/logs/train"]
     with max_file_bytes(size):

@@ -74,7 +74,7 @@ def results_by_name(folder):
 
 
 def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_path):
-    """Size, normalisation and names are the run's; ``source`` replaces the data set alone."""
+    # Size, normalisation and names come from the run; `source` replaces only the dataset.
     words = ["trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt", "datamodule.predict_batch_size=9"]
     expected = results_by_name(app("predict", *words, small=False).folder)
     source = ShapesSource(
@@ -99,13 +99,13 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
 
 @pytest.fixture
 def without_run(run, tmp_path):
-    """The words for a copy of the checkpoint that no run's folder is around."""
+    """Overrides for a copy of the checkpoint outside of the folder of its run."""
     shutil.copy(run[0] / "checkpoints" / "best.ckpt", tmp_path / "copy.ckpt")
     words = [word for word in SMALL if not word.startswith(("experiment", "dataset"))]
     return [*words, "model=fcos_small", "model.model.strides=[8]", f"ckpt_path={tmp_path}/copy.ckpt"]
 
 
-def test_without_a_run_beside_the_checkpoint_no_data_set_has_to_be_chosen(app, without_run, tmp_path):
+def test_source_needs_no_dataset_without_the_folder_of_a_run(app, without_run, tmp_path):
     write_image(tmp_path / "a.png")
     result = app("predict", *without_run, f"source={tmp_path}/a.png", small=False)
     assert (result.folder / "predictions" / "predictions-pictures" / "a.png.jpg").is_file()
@@ -114,7 +114,7 @@ def test_without_a_run_beside_the_checkpoint_no_data_set_has_to_be_chosen(app, w
     assert "Traceback" not in result.err
 
 
-def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_are_read(app, tmp_path):
+def test_prediction_format_without_the_task_is_refused_before_images_are_read(app, tmp_path):
     (tmp_path / "a.png").write_bytes(b"no image")
     checkpoint = {"hyper_parameters": {"class_names": ["cat", "dog"]}, "state_dict": {}}
     torch.save(checkpoint, tmp_path / "a.ckpt")
@@ -125,7 +125,7 @@ def test_a_format_that_cannot_hold_the_task_is_refused_by_its_key_before_images_
     assert result.err.rstrip().endswith("pass predict.format=csv")
 
 
-def test_a_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run, tmp_path):
+def test_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run, tmp_path):
     write_image(tmp_path / "a.png")
     (tmp_path / "out" / "predictions").mkdir(parents=True)
     words = [f"source={tmp_path}/a.png", "predict.format=voc", f"predict.folder={tmp_path}/out"]
@@ -134,16 +134,12 @@ def test_a_folder_of_earlier_predictions_is_refused_in_one_line(app, without_run
     assert "Traceback" not in result.err
 
 
-def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_path):
+def test_landmarks_of_an_image_are_predicted_for_one_object_that_fills_it(app, tmp_path):
     write_image(tmp_path / "a.png")
     names = {"keypoint_names": ["left", "right"], "class_names": None}
     task = LandmarkTask(partial(heatmaps_small, channels=8, head_channels=8), **names)
-    checkpoint = {
-        "hyper_parameters": names,
-        "state_dict": task.state_dict(),
-        "pytorch-lightning_version": lightning.__version__,
-    }
-    torch.save(checkpoint, tmp_path / "a.ckpt")
+    checkpoint = {"hyper_parameters": names, "state_dict": task.state_dict()}
+    torch.save(checkpoint | {"pytorch-lightning_version": lightning.__version__}, tmp_path / "a.ckpt")
     words = ["datamodule=landmarks", "model=heatmaps_small", "workers=inline", "trainer=cpu"]
     words += ["model.model.channels=8", "model.model.head_channels=8", "callbacks=none", "~datamodule.sample_unit"]
     result = app("predict", *words, f"ckpt_path={tmp_path}/a.ckpt", f"source={tmp_path}/a.png", small=False)
@@ -153,7 +149,7 @@ def test_landmarks_of_an_image_are_those_of_an_object_that_fills_it(app, tmp_pat
         assert (row[0], *row[-4:]) == ("a.png", 0, 0, *image.size)
 
 
-def test_overrides_of_the_checkpoints_run_choose_model_and_data(app, run):
+def test_overrides_of_the_run_choose_model_and_data(app, run):
     folder, printed = run
     result = app("eval", "trust_run=true", f"ckpt_path={folder}/checkpoints/best.ckpt", small=False)
     assert scores(result.out) == scores(printed)
@@ -162,18 +158,13 @@ def test_overrides_of_the_checkpoints_run_choose_model_and_data(app, run):
 
 @pytest.mark.filterwarnings("ignore:The dirpath has changed")
 def test_overrides_of_the_command_replace_those_of_the_run(app, run):
-    words = [
-        "trainer.max_epochs=2",
-        "trainer.limit_train_batches=1",
-        "trust_run=true",
-        f"ckpt_path={run[0]}/checkpoints/last.ckpt",
-    ]
-    result = app("train", *words, small=False)
+    words = ["trainer.max_epochs=2", "trainer.limit_train_batches=1", "trust_run=true"]
+    result = app("train", *words, f"ckpt_path={run[0]}/checkpoints/last.ckpt", small=False)
     assert (result.folder / "checkpoints" / "last.ckpt").exists()
     assert "trainer.max_epochs=1" not in result.err
 
 
-def test_a_run_that_is_killed_in_its_first_epoch_leaves_a_checkpoint(app):
+def test_run_killed_in_its_first_epoch_leaves_a_checkpoint(app):
     words = ["callbacks.last_checkpoint_in_epoch.every_n_train_steps=1", "trainer.max_steps=2"]
     result = app("train", *words, "callbacks.last_checkpoint=null", "callbacks.model_checkpoint=null")
     checkpoint = torch.load(result.folder / "checkpoints" / "last.ckpt", weights_only=True)

@@ -1,4 +1,4 @@
-"""The console of a run, its log file, and the loss that loggers get of a short one."""
+"""The console of a run, its log file, and the loss of a short run in the loggers."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from lit_loader.app.log import logged_run
 
 
-def test_the_log_file_is_a_copy_of_the_console_without_idle_lines(app):
+def test_log_file_is_a_copy_of_the_console_without_uninformative_lines(app):
     words = ["trainer.log_every_n_steps=50", "trainer.max_epochs=2", "~trainer.enable_model_summary"]
     result = app("train", *words)
     lines = re.findall(r"^epoch \d/1  step \d  loss .*$", result.out, re.MULTILINE)
@@ -29,7 +29,7 @@ def test_the_log_file_is_a_copy_of_the_console_without_idle_lines(app):
         assert text not in result.err + log
     with (result.folder / "csv/version_0/metrics.csv").open() as file:
         losses = [row["train/loss"] for row in csv.DictReader(file)]
-    assert len([loss for loss in losses if loss]) == 2  # of each epoch, though both are shorter than 50 steps
+    assert len([loss for loss in losses if loss]) == 2  # one per epoch, although both are shorter than 50 steps
 
 
 @pytest.fixture
@@ -41,7 +41,7 @@ def log_file(tmp_path):
     handler.close()
 
 
-def test_warnings_and_tracebacks_are_logged_and_frames_of_a_bar_are_not(log_file, capsys):
+def test_log_file_has_warnings_and_tracebacks_but_no_progress_bar(log_file, capsys):
     @logged_run()
     def job():
         sys.stdout.write("\x1b[1mbold\x1b[0m\n")

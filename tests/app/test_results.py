@@ -35,6 +35,7 @@ def test_results_hold_the_best_validation_and_the_test(app):
 
 def test_without_a_test_split_the_best_validation_is_printed(app):
     result = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1", "logger=none")
+    assert "tested: nothing, the data has no test split" in result.out
     assert "best validation" in result.out
     assert "AP@50" in result.out
     results = read_results(result)
@@ -62,7 +63,7 @@ def validated(best, *losses):
     return trainer
 
 
-def test_the_best_validation_is_kept_in_checkpoints():
+def test_best_validation_is_saved_in_checkpoints():
     best = BestValidation()
     trainer = validated(best, 3.0, 1.0, 1.0, 2.0)
     assert best.best["epoch"] == 1

@@ -1,4 +1,4 @@
-"""Help and the printed config come at once."""
+"""Help and the printed config are fast."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ assert not slow, slow
 """
 
 
-def test_help_and_the_printed_config_import_nothing_slow(tmp_path):
+def test_help_and_the_printed_config_import_no_slow_module(tmp_path):
     result = subprocess.run([sys.executable, "-c", SHOW], cwd=tmp_path, capture_output=True, text=True, check=False)
     assert result.returncode == 0, result.stderr
     assert "--cfg job prints the config" in result.stdout

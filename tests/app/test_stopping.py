@@ -1,4 +1,4 @@
-"""Runs that are stopped leave a checkpoint, say how to resume, and go on where they were."""
+"""Stopped runs leave a checkpoint and print the command that resumes them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def printed_command(result):
     return [word for word in shlex.split(words) if not word.startswith("+callbacks.")]  # of the tests
 
 
-def test_sigterm_saves_and_the_printed_command_resumes_in_place_to_the_same_weights(tmp_path):
+def test_run_stopped_by_sigterm_resumes_in_place_to_the_same_weights(tmp_path):
     def run(*words):
         recorder.seen.clear()
         result = run_app(tmp_path, "train", *words)
@@ -39,14 +39,15 @@ def test_sigterm_saves_and_the_printed_command_resumes_in_place_to_the_same_weig
     assert stopped.code == 128 + signal.SIGTERM
     (word,) = printed_command(stopped)
     assert word == f"ckpt_path={tmp_path}/stopped/checkpoints/last.ckpt"
-    assert shlex.quote(stopping_at(2)) in stopped.out  # it names code, which a file must not bring
+    # The override names code, which a file must not bring, so the command repeats it.
+    assert shlex.quote(stopping_at(2)) in stopped.out
     resumed, second = run(word, "resume_in_place=true", RECORDED, stopping_at(99))
     assert resumed.code == 0, resumed.err
     assert f"checkpoints in {tmp_path}/stopped" in resumed.out
     assert {path.name for path in tmp_path.iterdir()} == {"whole", "stopped"}
     assert first.batches + second.batches == reference.batches
-    for ours, expected in zip(second.model.parameters(), reference.model.parameters(), strict=True):
-        assert torch.equal(ours, expected)
+    for resumed, expected in zip(second.model.parameters(), reference.model.parameters(), strict=True):
+        assert torch.equal(resumed, expected)
 
 
 def test_ctrl_c_prints_the_command_that_resumes(app):
@@ -65,13 +66,13 @@ def test_sigterm_at_the_end_of_the_fit_ends_the_run_before_its_test(app):
     assert "tested" not in result.out
 
 
-def test_sigterm_within_a_test_is_no_success(app):
+def test_sigterm_in_a_test_is_no_success(app):
     result = app("train", stopping_at(-2), "trainer.limit_train_batches=1", "logger=none", code=143)
     assert "finished" not in result.out
 
 
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key")
-def test_early_stopping_bears_max_steps_within_an_epoch_and_the_last_checkpoint_is_tested(app):
+def test_max_steps_in_an_epoch_with_early_stopping_tests_the_last_checkpoint(app):
     result = app("train", "callbacks=[default,early_stopping]", "trainer.max_steps=2", "logger=none")
     assert f"tested: checkpoint {result.folder}/checkpoints/last.ckpt" in result.out
 

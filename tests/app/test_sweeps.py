@@ -1,4 +1,4 @@
-"""Sweeps: a grid and Optuna find the better value; each job is one that ranks could join."""
+"""Sweeps: a grid and Optuna find the better value, and further ranks can join each job."""
 
 from __future__ import annotations
 
@@ -18,14 +18,15 @@ NO_VALIDATION = pytest.mark.filterwarnings("ignore:.*could not find the monitore
 
 @NO_VALIDATION
 @pytest.mark.soak
-def test_a_grid_finds_the_better_of_two_learning_rates(app):
+def test_grid_finds_the_better_of_two_learning_rates(app):
     recorder.seen.clear()
     words = ["+callbacks.recorder._target_=tests.support.app_recorder.Recorder", "trainer.max_epochs=2"]
     result = app("train", "-m", *QUICK, *words, "model.optimizer.lr=1e-7,0.01")
     rows = re.findall(r"model\.optimizer\.lr=(\S+) +│ (\S+)", result.out)
     losses = {float(rate): float(loss) for rate, loss in rows}
     assert losses[0.01] < losses[1e-7]
-    for number, seen in enumerate(recorder.seen):  # what Lightning starts further ranks with
+    # Lightning starts further ranks with these command lines.
+    for number, seen in enumerate(recorder.seen):
         assert not {"-m", "--multirun"} & {*seen.words}
         assert seen.words[0].endswith("lit_loader/app/training.py")
         assert "hydra.mode=RUN" in seen.words
@@ -36,7 +37,7 @@ def test_a_grid_finds_the_better_of_two_learning_rates(app):
 @NO_VALIDATION
 @pytest.mark.filterwarnings("ignore::DeprecationWarning:optuna", "ignore::FutureWarning:optuna")
 @pytest.mark.soak
-def test_a_seeded_search_runs_four_trials_and_returns_its_best(app):
+def test_seeded_search_runs_four_trials_and_returns_the_best(app):
     words = ["hparams_search=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.direction=minimize"]
     result = app("train", *words, *QUICK)
     result = yaml.safe_load((result.folder / "optimization_results.yaml").read_text())
@@ -66,17 +67,17 @@ def test_two_ranks_fit_and_test_once_each_job(tmp_path, sampler, batching, sweep
 
 @pytest.mark.soak
 @pytest.mark.parametrize("experiment", EVERY_TASK)
-def test_an_experiment_of_every_task_fits_and_tests_on_two_ranks(tmp_path, experiment):
-    of_detection = ("experiment=", "trainer=", "model.model.min_size", "model.model.max_size")
-    words = [f"experiment={experiment}", *(word for word in SMALL if not word.startswith(of_detection))]
-    words += [*RANKS, "trainer.sync_batchnorm=false"]  # torch has it on GPUs alone
-    words += ["datamodule.drop_last=true"]  # a last batch of one crop has one value for each mean
+def test_experiment_of_every_task_fits_and_tests_on_two_ranks(tmp_path, experiment):
+    detection_keys = ("experiment=", "trainer=", "model.model.min_size", "model.model.max_size")
+    words = [f"experiment={experiment}", *(word for word in SMALL if not word.startswith(detection_keys))]
+    words += [*RANKS, "trainer.sync_batchnorm=false"]  # torch implements it only on GPUs
+    words += ["datamodule.drop_last=true"]  # batch normalisation refuses a last batch of one crop
     words += ["model.model.min_size=48"] if experiment == "shapes_unified" else []
     assert EVERY_TASK[experiment] in on_two_ranks(tmp_path, words, jobs=1)
 
 
 def on_two_ranks(folder, words, *, jobs):
-    """Train by two processes, as a user starts it; return what it printed, once for each job."""
+    """Train on two processes as a user starts them, and return the output."""
     program = [sys.executable, "-c", "import sys; from lit_loader.app.commands import main; sys.exit(main())"]
     result = subprocess.run([*program, "train", *words], cwd=folder, capture_output=True, text=True, timeout=300)
     assert result.returncode == 0, result.stderr

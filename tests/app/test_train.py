@@ -23,7 +23,7 @@ RECORDED = "+callbacks.recorder._target_=tests.support.app_recorder.Recorder"
 
 @pytest.fixture
 def recorded(app):
-    """Runs the app and returns what its callback saw of each fit."""
+    """Run the app, and return the callback that recorded its fit."""
 
     def run(*words):
         recorder.seen.clear()
@@ -60,7 +60,7 @@ def test_resumed_run_loads_the_same_data_and_ends_with_the_same_weights(recorded
     uninterrupted = recorded("trainer.max_epochs=2")
     checkpoint = recorded().trainer.checkpoint_callbacks[1].best_model_path
     assert checkpoint.endswith("last.ckpt")
-    resumed = recorded("trainer.max_epochs=2", f"+ckpt_path={checkpoint}")  # without + too, as other tests write it
+    resumed = recorded("trainer.max_epochs=2", f"+ckpt_path={checkpoint}")
     assert uninterrupted.start == (0, 0)
     assert resumed.start == (1, 4)
     assert resumed.batches == uninterrupted.batches[4:]
@@ -87,11 +87,6 @@ def test_logger_of_the_trainer_wins_over_the_group(recorded):
     assert record.trainer.loggers == []
 
 
-def test_without_a_test_split_a_run_ends_after_its_fit(app):
-    result = app("train", "~dataset.num_images.test", "trainer.limit_train_batches=1")
-    assert "tested: nothing, the data has no test split" in result.out
-
-
 @pytest.mark.filterwarnings("ignore:.*could not find the monitored key", "ignore:Total length of `list`")
 def test_without_validation_the_last_checkpoint_is_tested(app):
     result = app("train", "~dataset.num_images.val", "trainer.limit_train_batches=1")
@@ -99,7 +94,7 @@ def test_without_validation_the_last_checkpoint_is_tested(app):
 
 
 def returned(folder, *words):
-    """Return what `train` returns of a run that writes into a folder."""
+    """Return the value of `train` for a run that writes into a folder."""
     paths = [f"paths.output_dir={folder}", f"paths.work_dir={folder}"]
     cfg = compose_config(overrides=[*SMALL, "logger=none", "trainer.limit_train_batches=1", *paths, *words])
     with redirect_stdout(StringIO()):
@@ -127,7 +122,7 @@ def test_warnings_are_ignored_and_the_config_printed_on_request(app):
 
 
 @pytest.mark.filterwarnings("ignore:Total length of `list`", "ignore:.*could not find the monitored key")
-def test_the_bare_experiment_of_classification_trains_on_any_folders(app, tmp_path):
+def test_experiment_classification_trains_on_any_folders(app, tmp_path):
     for number, name in enumerate(("cat", "dog") * 4):
         write_image(tmp_path / f"set/{name}/{number}.png")
     words = ["experiment=classification", "dataset=image_folder", f"dataset.root={tmp_path}/set", "dataset.train=."]

@@ -1,8 +1,7 @@
-"""Checkpoints, data sets and run folders of others are data: nothing in them runs or is looked up."""
+"""Foreign checkpoints, datasets and run folders are data: nothing in them is run or looked up."""
 
 from __future__ import annotations
 
-import json
 import os
 import pickle
 import re
@@ -19,7 +18,10 @@ from lightning.pytorch import LightningModule
 from lightning.pytorch.core.saving import load_hparams_from_yaml
 from omegaconf import OmegaConf
 
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.app.building import _build_model
+from tests.support.drawn_set import draw_set
+from tests.support.made_sets import WITHOUT_POINTS
 from tests.support.small_app import SMALL, run_app
 from tests.support.text_sets import write_image
 from tests.support.voc_set import VocSet
@@ -39,7 +41,7 @@ class _Payload:
 
 @pytest.fixture
 def marker(tmp_path):
-    """A folder that is there once code of a file has run."""
+    """A folder that exists if code of a file has run."""
     folder = tmp_path / "code has run"
     yield folder
     assert not folder.exists(), "code of a file has run"
@@ -47,7 +49,7 @@ def marker(tmp_path):
 
 @pytest.fixture
 def evil(tmp_path, marker):
-    """A pickle that makes the marker, and shows that it can."""
+    """A pickle that would make the marker; a probe shows that such a pickle works."""
     path = tmp_path / "evil.pt"
     probe = tmp_path / "probe"
     pickle.loads(pickle.dumps(_Payload(probe)))
@@ -92,18 +94,10 @@ def names_of(evil):
 
 
 def write_coco(root, names):
-    """Write a COCO set with an image for each name."""
-    root.mkdir()
-    images = [{"id": number, "file_name": f"{number}.png", "width": 48, "height": 48} for number in range(len(names))]
-    for image in images:
-        write_image(root / image["file_name"], (48, 48))
-    annotations = [
-        {"id": number, "image_id": number, "category_id": number, "bbox": [4, 4, 30, 30], "area": 900, "iscrowd": 0}
-        for number in range(len(names))
-    ]
-    categories = [{"id": number, "name": name} for number, name in enumerate(names)]
-    content = {"images": images, "annotations": annotations, "categories": categories}
-    (root / "all.json").write_text(json.dumps(content))
+    """Write a COCO set with one image and one object for each class name."""
+    labels = list(range(len(names)))
+    table = draw_set(root, num_images=len(names), objects=1, class_names=names, labels=labels, **WITHOUT_POINTS)
+    write_annotations("coco", table, root, "all.json", allow_loss=True)
 
 
 @pytest.mark.filterwarnings("ignore:Total length of `list`")
@@ -191,7 +185,7 @@ def test_the_installed_command_runs_no_code_of_a_checkpoint(checkpoint, evil, tm
         ([1, 2], "is not a Lightning checkpoint"),
     ],
 )
-def test_training_from_no_checkpoint_is_one_line(app, tmp_path, content, message):
+def test_training_from_a_file_without_a_checkpoint_is_one_line(app, tmp_path, content, message):
     path = tmp_path / "a.ckpt"
     if isinstance(content, bytes):
         path.write_bytes(content)
@@ -204,7 +198,7 @@ def test_training_from_no_checkpoint_is_one_line(app, tmp_path, content, message
 
 
 class Recorder(LightningModule):
-    """Keeps the arguments that it is built with."""
+    """Model that records its arguments."""
 
     def __init__(self, **arguments):
         super().__init__()
@@ -241,7 +235,7 @@ def test_no_value_of_a_file_is_instantiated_or_looked_up(arguments):
     OmegaConf.register_new_resolver("counted", lambda *values: calls.append(values), replace=True)
     cfg = OmegaConf.create({"model": {"_target_": f"{__name__}.Recorder"}})
     _watch_imports()
-    _build_model(cfg, {})  # for its imports
+    _build_model(cfg, {})  # do its imports before they are watched
     _events = []
     try:
         model = _build_model(cfg, arguments)

@@ -1,4 +1,4 @@
-"""What all tests of examples run with: one interpreter that has imported everything."""
+"""One interpreter with all imports, which runs every example in a fork."""
 
 from __future__ import annotations
 
@@ -9,6 +9,6 @@ from tests.support.forked_scripts import EXAMPLES_IMPORT, ForkedScripts
 
 @pytest.fixture(scope="session")
 def scripts():
-    found = ForkedScripts(*EXAMPLES_IMPORT)
-    yield found
-    found.close()
+    forked_scripts = ForkedScripts(*EXAMPLES_IMPORT)
+    yield forked_scripts
+    forked_scripts.close()

@@ -1,4 +1,4 @@
-"""Lightning's own command line runs our data modules from YAML, with no Hydra in between."""
+"""Lightning's command line runs the data modules from YAML, without Hydra."""
 
 from __future__ import annotations
 
@@ -45,11 +45,11 @@ OLD_CALLS = pytest.mark.filterwarnings("ignore::jsonargparse._deprecated.Jsonarg
 
 @pytest.fixture
 def built(monkeypatch):
-    """Build what the example's command line would build, without running it."""
+    """Build the model of the example's command line, without running it."""
 
     def build(*words):
-        given = ["--config", str(CONFIG), "--seed_everything=false", "--trainer.logger=false", *words]
-        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *given])
+        options = ["--config", str(CONFIG), "--seed_everything=false", "--trainer.logger=false"]
+        monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *options, *words])
         modes = {"subclass_mode_model": True, "subclass_mode_data": True, "save_config_callback": None}
         return LightningCLI(LightningModule, LightningDataModule, run=False, **modes).model
 
@@ -62,50 +62,51 @@ def run(scripts, tmp_path):
     return partial(scripts.run, EXAMPLE, cwd=tmp_path, env=env)
 
 
-def test_it_fits_without_hydra_and_tests_the_checkpoint(run, tmp_path):
+def test_example_fits_without_hydra_and_tests_the_checkpoint(run, tmp_path):
     env = {**os.environ, "XDG_CACHE_HOME": str(tmp_path / "cache"), "OMP_NUM_THREADS": "1"}
     command = [sys.executable, "-c", WITHOUT_HYDRA, str(EXAMPLE), "fit", *SMALL]
-    fitted = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
-    assert fitted.returncode == 0, fitted.stderr
+    result = subprocess.run(command, cwd=tmp_path, env=env, capture_output=True, text=True, check=False)
+    assert result.returncode == 0, result.stderr
     (checkpoint,) = tmp_path.rglob("*.ckpt")
-    tested = run("test", *SMALL, f"--ckpt_path={checkpoint}")
-    assert tested.returncode == 0, tested.stderr
-    assert "test/map_50" in tested.stdout
+    result = run("test", *SMALL, f"--ckpt_path={checkpoint}")
+    assert result.returncode == 0, result.stderr
+    assert "test/map_50" in result.stdout
 
 
 @OLD_CALLS
-def test_the_model_the_optimizer_and_the_schedule_are_those_of_the_file_and_of_the_command_line(built):
-    found = built("--model.optimizer.lr=0.02", "--model.scheduler.warmup_steps=3").configure_optimizers()
-    assert isinstance(found["optimizer"], torch.optim.AdamW)
-    schedule = found["lr_scheduler"]["scheduler"]
+def test_optimizer_and_schedule_come_from_the_file_and_the_command_line(built):
+    settings = built("--model.optimizer.lr=0.02", "--model.scheduler.warmup_steps=3").configure_optimizers()
+    assert isinstance(settings["optimizer"], torch.optim.AdamW)
+    schedule = settings["lr_scheduler"]["scheduler"]
     assert (schedule.base_lrs[0], schedule.warmup_steps) == (0.02, 3)
     words = ["--model.optimizer=torch.optim.SGD", "--model.optimizer.lr=0.1", "--model.optimizer.momentum=0.5"]
-    swapped = built(*words, "--model.scheduler=torch.optim.lr_scheduler.StepLR", "--model.scheduler.step_size=2")
-    found = swapped.configure_optimizers()
-    assert found["optimizer"].param_groups[0]["momentum"] == 0.5
-    assert found["lr_scheduler"]["scheduler"].step_size == 2
+    words += ["--model.scheduler=torch.optim.lr_scheduler.StepLR", "--model.scheduler.step_size=2"]
+    settings = built(*words).configure_optimizers()
+    assert settings["optimizer"].param_groups[0]["momentum"] == 0.5
+    assert settings["lr_scheduler"]["scheduler"].step_size == 2
 
 
-class OwnDetector(nn.Module):
-    """What a user's own class would be."""
+class CustomDetector(nn.Module):
+    """A detector as a user would write it."""
 
     def __init__(self, num_classes: int, channels: int = 16) -> None:
         super().__init__()
-        self.num_classes, self.channels = num_classes, channels
+        self.num_classes = num_classes
+        self.channels = channels
         self.layer = nn.Linear(channels, num_classes)
 
 
 @OLD_CALLS
-def test_a_model_may_be_a_class_with_arguments(built):
-    model = built(f"--model.model={{class_path: {__name__}.OwnDetector, init_args: {{channels: 8}}}}").model
-    assert isinstance(model, OwnDetector)
+def test_model_may_be_a_class_with_arguments(built):
+    model = built(f"--model.model={{class_path: {__name__}.CustomDetector, init_args: {{channels: 8}}}}").model
+    assert isinstance(model, CustomDetector)
     assert (model.num_classes, model.channels) == (4, 8)
 
 
-def test_a_mistaken_key_is_named(run):
-    done = run("fit", "--config", str(CONFIG), "--data.batchsize=4")
-    assert done.returncode != 0
-    assert "batchsize" in done.stderr
+def test_misspelled_key_is_named(run):
+    result = run("fit", "--config", str(CONFIG), "--data.batchsize=4")
+    assert result.returncode != 0
+    assert "batchsize" in result.stderr
 
 
 BASES = ("LoaderDataModule", "TableDataModule")
@@ -116,8 +117,8 @@ MODULES = [name for name in datamodules.__all__ if name.endswith("DataModule") a
     "name", [pytest.param(name, marks=[pytest.mark.soak] if name != "MultiTaskDataModule" else []) for name in MODULES]
 )
 def test_every_data_module_explains_its_settings(name, run):
-    done = run("fit", f"--data.help=lit_loader.datamodules.{name}")
-    assert done.returncode == 0, done.stderr
-    own = ("train_dataset",) if name == "DatasetsDataModule" else ("source", "train_transforms")
-    for keyword in (*own, "train_sampler", "batch_size", "num_workers", "seed"):
-        assert f"--data.{keyword}" in done.stdout
+    result = run("fit", f"--data.help=lit_loader.datamodules.{name}")
+    assert result.returncode == 0, result.stderr
+    own_keywords = ("train_dataset",) if name == "DatasetsDataModule" else ("source", "train_transforms")
+    for keyword in (*own_keywords, "train_sampler", "batch_size", "num_workers", "seed"):
+        assert f"--data.{keyword}" in result.stdout

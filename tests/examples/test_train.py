@@ -18,19 +18,19 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def example(tmp_path, monkeypatch):
-    """Runs an example in the test's folder and returns what it printed."""
+    """Run an example in the test's folder, and return its output."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
     def run(name, *words):
         monkeypatch.setattr(sys, "argv", [str(ROOT / "examples" / name), *words])
-        done = in_folder(tmp_path, lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
-        assert done.code is None, done.err
-        return done.out
+        result = in_folder(tmp_path, lambda: runpy.run_path(sys.argv[0], run_name="__main__"))
+        assert result.code is None, result.err
+        return result.out
 
     return run
 
 
-def test_the_examples_train_and_test_a_checkpoint(example, tmp_path):
+def test_examples_train_and_test_a_checkpoint(example, tmp_path):
     printed = example("train.py", *SMALL, "sampler=class_balanced", "logger=none", f"hydra.run.dir={tmp_path}/run")
     for part in ("disc", "AP@50", "arrived", "ClassBalancedSampler", "waited", "finished in"):
         assert part in printed
@@ -50,7 +50,7 @@ UNTESTED = pytest.mark.filterwarnings(
 
 
 @UNTESTED
-def test_a_detector_on_a_real_voc_set(example, shared_data):
+def test_detector_trains_on_a_real_voc_set(example, shared_data):
     root = shared_data / "bccd" / "BCCD"
     printed = example("train.py", "experiment=bccd", f"dataset.root={root}", *LIMITS, "model.model.min_size=96")
     assert "Platelets" in printed
@@ -59,29 +59,25 @@ def test_a_detector_on_a_real_voc_set(example, shared_data):
 @UNTESTED
 @pytest.mark.soak
 @pytest.mark.parametrize(
-    ("root", "words", "told"),
+    ("root", "words", "overrides"),
     [
         (
             "udacity_faces",
             "keypoints_csv train=training_frames_keypoints.csv test=test_frames_keypoints.csv --hold-out val=0.15 "
             "--option class_name=face --option train:image_dir=training --option test:image_dir=test",
-            "keypoint_outside",
+            [],
         ),
         (
             "dlib_faces",
             "imglab train=training_with_face_landmarks.xml test=testing_with_face_landmarks.xml",
-            "schema=face_68",
+            ["dataset.val=null"],
         ),
     ],
 )
-def test_points_of_real_faces(example, shared_data, tmp_path, capsys, monkeypatch, root, words, told):
+def test_landmarks_train_on_converted_real_faces(example, shared_data, tmp_path, monkeypatch, root, words, overrides):
     monkeypatch.chdir(tmp_path)
-    format, *names = shlex.split(words)
+    format_name, *names = shlex.split(words)
     options = ["--to", "voc", "--out", "faces-xml", "--option", "schema=face_68"]
-    assert main(["convert", format, str(shared_data / root), *names, *options]) == 0
-    assert told in capsys.readouterr().out + "schema=face_68"
-    val = [] if "--hold-out" in words else ["dataset.val=null"]
-    printed = example(
-        "train.py", "experiment=faces", "dataset.root=faces-xml", *val, *LIMITS, "datamodule.train_transforms.size=32"
-    )
-    assert "NME" in printed
+    assert main(["convert", format_name, str(shared_data / root), *names, *options]) == 0
+    overrides = ["experiment=faces", "dataset.root=faces-xml", "datamodule.train_transforms.size=32", *overrides]
+    assert "NME" in example("train.py", *overrides, *LIMITS)

@@ -1,6 +1,6 @@
-"""Own lists of text become one XML set, which trains boxes, points, classes and attributes on a torchvision backbone.
+"""Text lists become one XML set that trains boxes, points, classes and attributes.
 
-The three steps are those of a user: the script that writes the lists, ``lit-loader convert``, ``lit-loader train``.
+The steps are the same as for a user: a script that writes lists, ``lit-loader convert``, ``lit-loader train``.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TRAIN = [
 
 @pytest.fixture
 def lists(tmp_path, monkeypatch, capsys):
-    """A folder of lists, and the command that the script tells to convert them."""
+    """Write a folder of lists, and return the printed command that converts it."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
     counts = ["--train", "8", "--val", "4", "--test", "4"]
@@ -48,28 +48,27 @@ def lists(tmp_path, monkeypatch, capsys):
     return shlex.split(command)
 
 
-def test_the_xml_set_holds_what_the_lists_hold(lists, tmp_path):
+def test_xml_set_has_the_objects_of_the_lists(lists, tmp_path):
     assert main(lists) == 0
-    option = dict(word.split("=", 1) for word in lists if word.startswith(("columns=", "schema=")))
-    schema = KeypointSchema(**yaml.safe_load(option["schema"]))
-    settings = {"columns": option["columns"], "image_dir": "images", "schema": schema}
-    before = read_annotations("keypoints_txt", tmp_path / "shapes-txt", "train.txt", **settings)
-    after = read_annotations("voc", tmp_path / "shapes-xml", "train")
-    assert (after.num_images, after.num_objects) == (8, before.num_objects)
-    assert after.keypoint_names == before.keypoint_names
-    assert set(after.class_names) == set(before.class_names)
-    assert set(after.attributes) == {"finish"}
+    options = dict(word.split("=", 1) for word in lists if word.startswith(("columns=", "schema=")))
+    options["schema"] = KeypointSchema(**yaml.safe_load(options["schema"]))
+    original = read_annotations("keypoints_txt", tmp_path / "shapes-txt", "train.txt", image_dir="images", **options)
+    converted = read_annotations("voc", tmp_path / "shapes-xml", "train")
+    assert (converted.num_images, converted.num_objects) == (8, original.num_objects)
+    assert converted.keypoint_names == original.keypoint_names
+    assert set(converted.class_names) == set(original.class_names)
+    assert set(converted.attributes) == {"finish"}
 
 
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 @pytest.mark.soak
-def test_the_xml_set_trains_all_tasks_on_torchvisions_backbone_and_draws_its_classes(lists, tmp_path, capsys):
+def test_xml_set_trains_all_tasks_on_a_torchvision_backbone(lists, tmp_path, capsys):
     assert main(lists) == 0
     capsys.readouterr()
     assert main(["train", *TRAIN]) == 0
-    printed = capsys.readouterr().out
-    for told in ("mAP@50", "NME", "finish macro-F1", "finish: recall", "objects missed", "star", "hollow"):
-        assert told in printed
+    out = capsys.readouterr().out
+    for part in ("mAP@50", "NME", "finish macro-F1", "finish: recall", "objects missed", "star", "hollow"):
+        assert part in out
     assert list((tmp_path / "run").rglob("*.ckpt"))
     (report,) = (tmp_path / "run").rglob("class_report.png")
     assert report.stat().st_size > 5000

@@ -19,15 +19,15 @@ collect_ignore_glob = [] if PYTHON else ["test_*.py"]
 
 @pytest.fixture(scope="session")
 def program(tmp_path_factory):
-    """Runs a program of the environment in a folder, and returns its output and its errors."""
+    """Run a program of the environment in a folder, and return its output and its errors."""
     env = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     env |= {"XDG_CACHE_HOME": str(tmp_path_factory.mktemp("cache")), "CUDA_VISIBLE_DEVICES": ""}
 
     def run(folder, name, *words, code=0):
         command = [str(Path(PYTHON).parent / name), *map(str, words)]
-        done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
-        assert done.returncode == code, done.stdout + done.stderr
-        assert "Traceback" not in done.stderr, done.stderr
-        return done.stdout, done.stderr
+        result = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, check=False)
+        assert result.returncode == code, result.stdout + result.stderr
+        assert "Traceback" not in result.stderr, result.stderr
+        return result.stdout, result.stderr
 
     return run

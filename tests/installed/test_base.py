@@ -1,4 +1,4 @@
-"""The wheel without extras: the loader and the data modules work, and what needs an extra names it."""
+"""The wheel without extras: the loader and the data modules work, and other features name their extra."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ ABSENT = """
 
 @pytest.fixture
 def script(program, tmp_path):
-    """Runs Python code as a file, and returns its output and its errors."""
+    """Run Python code as a file, and return its output and its errors."""
 
     def run(code, *options):
         (tmp_path / "script.py").write_text(textwrap.dedent(code))
@@ -88,27 +88,27 @@ def test_every_name_is_imported_without_a_warning(script):
     assert script(EVERY_NAME, "-W", "error") == ("", "")
 
 
-def test_the_loader_gives_the_same_batches_inline_on_processes_and_on_threads(script):
+def test_batches_are_the_same_inline_on_processes_and_on_threads(script):
     assert script(LOADER, "-W", "error") == ("", "")
 
 
-def test_a_data_module_fits_a_model(script):
+def test_data_module_fits_a_model(script):
     script(FIT)
 
 
-def test_the_program_says_its_version_and_its_commands(program, script, tmp_path):
+def test_program_prints_its_version_and_its_commands(program, script, tmp_path):
     version, _ = script("import lit_loader; print('lit-loader', lit_loader.__version__)")
     assert program(tmp_path, "lit-loader", "--version") == (version, "")
     commands = {"convert", "eval", "index", "predict", "train", "tune"}
     assert commands <= set(program(tmp_path, "lit-loader", "--help")[0].split())
 
 
-def test_a_feature_whose_extra_is_absent_names_it(script):
+def test_feature_without_its_extra_names_the_extra(script):
     script(ABSENT)
 
 
 @pytest.mark.parametrize("command", ["train", "eval", "predict", "tune"])
-def test_a_command_of_the_app_names_the_extra(program, command, tmp_path):
+def test_command_of_the_app_names_the_extra(program, command, tmp_path):
     _, errors = program(tmp_path, "lit-loader", command, "experiment=shapes", code=1)
     remedy = "hydra is not installed; install it with `pip install 'lit-loader[hydra]'`"
     assert errors == f"lit-loader: error: {remedy}\n"

@@ -1,4 +1,4 @@
-"""A sampler and a transform from outside of the package; each part stands by itself."""
+"""A sampler and a transform from outside of the package."""
 
 from __future__ import annotations
 

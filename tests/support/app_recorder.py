@@ -15,10 +15,12 @@ class Recorder(Callback):
     """Callback that records the trainer, the command line and the images of each training batch."""
 
     def __init__(self) -> None:
-        self.batches, self.words, self.start = [], None, None
+        self.batches = []
 
     def on_train_start(self, trainer, pl_module):
-        self.trainer, self.model, self.words = trainer, pl_module, list(sys.argv)
+        self.trainer = trainer
+        self.model = pl_module
+        self.words = list(sys.argv)
         self.start = (trainer.current_epoch, trainer.global_step)
         seen.append(self)
 

@@ -1,4 +1,4 @@
-"""The README and the pages of docs/, for tests that run what stands in them."""
+"""The README and the pages of docs/, for tests that run their examples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 PAGES = {path.stem: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
-"""Each page of docs/, by its name without ending."""
+"""The text of each page of docs/, by its name without extension."""
 ALL = "\n".join([README, *PAGES.values()])
 
 
@@ -22,5 +22,5 @@ def commands(text: str, program: str) -> list[list[str]]:
     """Return the words after ``program``, such as ``lit-loader train``, of each command in shell blocks."""
     lines = "".join(blocks(text, "bash")).replace("\\\n", " ").splitlines()
     words = [shlex.split(line, comments=True) for line in lines]
-    given = program.split()
-    return [each[len(given) :] for each in words if each[: len(given)] == given]
+    prefix = program.split()
+    return [command[len(prefix) :] for command in words if command[: len(prefix)] == prefix]

@@ -1,4 +1,4 @@
-"""What a test needs beyond the base install."""
+"""Extras of the package that tests need."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ PACKAGES = {
 
 
 def is_installed(extra: str) -> bool:
-    """Return whether every package of an extra is there."""
+    """Return True if every package of an extra is installed."""
     return all(find_spec(package) is not None for package in PACKAGES[extra])
 
 
 def needs(extra: str) -> pytest.MarkDecorator:
-    """Return a mark that skips a test where an extra is not installed."""
+    """Return a mark that skips a test if an extra is not installed."""
     return pytest.mark.skipif(not is_installed(extra), reason=f"the extra {extra} is not installed")
 
 
 def absent_extra(error: BaseException) -> str | None:
-    """Return the extra that an error asks for, if that is absent; a rank's error is found by its text."""
-    asked = re.search(r"(\w+) is not installed; install it with `pip install 'lit-loader\[(\w+)\]'`", str(error))
-    if asked is not None:
-        return None if find_spec(asked[1]) else asked[2]
+    """Return the extra that an error names if it is not installed; the error of a rank is recognised by its text."""
+    match = re.search(r"(\w+) is not installed; install it with `pip install 'lit-loader\[(\w+)\]'`", str(error))
+    if match is not None:
+        return None if find_spec(match[1]) else match[2]
     name = error.name if isinstance(error, ModuleNotFoundError) else None
     return next((extra for extra, packages in PACKAGES.items() if name in packages), None)

@@ -1,4 +1,4 @@
-"""Text lists of faces with five points and a mood, with images: what a landmark net is trained from."""
+"""Text lists of faces with five points and a mood, and their images, to train landmarks."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from PIL import Image
 
 COLUMNS = "path points class"
 OPTIONS = {"columns": COLUMNS, "schema": "face_5"}
+READ = [word for key, value in OPTIONS.items() for word in ("--option", f"{key}={value}")]
+"""Words of a command that reads these lists."""
 
 
 def write_faces(root: Path, name: str, count: int, *, folder="images", start=0, rare_every=5, size=(40, 30)):

@@ -1,4 +1,4 @@
-"""An interpreter that has imported what scripts import, and forks each of them: their imports are paid for once."""
+"""An interpreter that imports modules once, and runs each script in a fork."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ EXAMPLES_IMPORT = (
 
 
 class ForkedScripts:
-    """Runs scripts as ``python script.py words`` does, each in a fork that ends as an interpreter ends.
+    """Runs scripts as ``python script.py words`` does, each in a fork of one interpreter.
 
     Args:
-        modules: What is imported before the first fork.
+        modules: Modules to import before the first fork.
     """
 
     def __init__(self, *modules: str) -> None:
@@ -46,18 +46,19 @@ class ForkedScripts:
         )
 
     def run(self, script: Path, *words: str, cwd: Path, env: dict[str, str]) -> subprocess.CompletedProcess[str]:
-        """Run a script with these words in a folder, with further variables; return its exit code and its output."""
+        """Run a script in a folder with additional variables; return its exit code and its output."""
         with tempfile.TemporaryDirectory() as folder:
-            out, err = Path(folder, "out"), Path(folder, "err")
-            told = [str(script), *map(str, words)], str(cwd), env, str(out), str(err)
-            self._process.stdin.write(json.dumps(told) + "\n")
+            out = Path(folder, "out")
+            err = Path(folder, "err")
+            argv = [str(script), *map(str, words)]
+            self._process.stdin.write(json.dumps([argv, str(cwd), env, str(out), str(err)]) + "\n")
             self._process.stdin.flush()
             code = self._process.stdout.readline()
             assert code, "the interpreter that forks the scripts has ended"
-            return subprocess.CompletedProcess(told[0], int(code), out.read_text(), err.read_text())
+            return subprocess.CompletedProcess(argv, int(code), out.read_text(), err.read_text())
 
     def close(self) -> None:
-        """End the interpreter, and what a test that was broken off may have left running in it."""
+        """End the interpreter, and kill scripts that an aborted test left running in it."""
         self._process.stdin.close()
         try:
             assert self._process.wait(30) == 0
@@ -68,34 +69,32 @@ class ForkedScripts:
             self._process.stdout.close()
 
 
-def _become(words: list[str], cwd: str, env: dict[str, str], out: str, err: str) -> None:
-    """Make this fork what a new interpreter would be."""
+def _prepare_fork(argv: list[str], cwd: str, env: dict[str, str], out: str, err: str) -> None:
+    """Give this fork the folder, variables, streams and arguments of a new interpreter."""
     os.chdir(cwd)
     os.environ.update(env)
-    for number, (path, flags) in enumerate(
-        [(os.devnull, os.O_RDONLY), *((path, os.O_WRONLY | os.O_CREAT) for path in (out, err))]
-    ):
-        opened = os.open(path, flags, 0o600)
-        os.dup2(opened, number)
-        os.close(opened)
-    sys.argv = words
-    sys.path[0] = str(Path(words[0]).parent)
+    for number, path in enumerate((os.devnull, out, err)):
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        os.dup2(descriptor, number)
+        os.close(descriptor)
+    sys.argv = argv
+    sys.path[0] = str(Path(argv[0]).parent)
 
 
 def _serve(modules: list[str]) -> list[str] | None:
-    """Fork for each line of stdin; return the words of the script in a fork, None in the end."""
+    """Fork for each line of stdin; return the arguments of the script in a fork, and None at the end of stdin."""
     for name in modules:
         import_module(name)
     while line := sys.stdin.readline():
         pid = os.fork()
         if pid == 0:
-            told = json.loads(line)
-            _become(*told)
-            return told[0]
+            arguments = json.loads(line)
+            _prepare_fork(*arguments)
+            return arguments[0]
         sys.stdout.write(f"{os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}\n")
         sys.stdout.flush()
     return None
 
 
-if __name__ == "__main__" and (script := _serve(sys.argv[1:])) is not None:
-    runpy.run_path(script[0], run_name="__main__")
+if __name__ == "__main__" and (argv := _serve(sys.argv[1:])) is not None:
+    runpy.run_path(argv[0], run_name="__main__")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-import yaml
 
 from lit_loader.annotations.formats import write_annotations
 from lit_loader.annotations.keypoints import keypoint_schema
-from tests.support.drawn_set import SIZE, draw_set
+from tests.support.drawn_set import draw_set
 
 WITHOUT_POINTS = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs": ()}
 
@@ -22,14 +22,14 @@ def split_in_two(tmp_path):
 
 
 def split_in_three(tmp_path, draw=draw_set, **columns):
-    """Return a drawn table of an object or more an image, cut into training, validation and test."""
+    """Return a drawn table, without images that have no object, cut into training, validation and test."""
     table = draw(tmp_path / "drawn", num_images=18, **columns)
     table = table.select(np.flatnonzero(np.diff(table.offsets)))
     return {"train": table.select(range(6)), "val": table.select(range(6, 9)), "test": table.select(range(9, 12))}
 
 
 def face_columns(num_faces):
-    """Return columns of 68 points for so many faces, an object an image, for `draw_set`."""
+    """Return columns for `draw_set`: one face with 68 points per image."""
     schema = keypoint_schema("face_68")
     grid = np.stack(np.meshgrid(np.arange(10), np.arange(7)), axis=-1).reshape(-1, 2)[:68]
     points = np.tile(grid * np.float32([4, 5]) + 8, (num_faces, 1, 1))
@@ -54,18 +54,12 @@ def make_coco(root, tables):
 def make_yolo(root, tables):
     for split, table in tables.items():
         copy_images(table, root / "images" / split)
-        (root / "labels" / split).mkdir(parents=True)
-        for path, label, box in zip(table.image_paths, table.labels, table.boxes, strict=True):
-            (left, top), (right, bottom) = box[:2] / SIZE, box[2:] / SIZE
-            row = (label, (left + right) / 2, (top + bottom) / 2, right - left, bottom - top)
-            (root / "labels" / split / path).with_suffix(".txt").write_text(" ".join(map(str, row)))
-    names = dict(enumerate(table.class_names))
-    data = {"path": "../datasets/set", "train": "images/train", "val": "images/val", "names": names}
-    (root / "data.yaml").write_text(yaml.safe_dump(data))
+        paths = [f"images/{split}/{path}" for path in table.image_paths]
+        write_annotations("yolo", replace(table, root=root, image_paths=paths), root, split, allow_loss=True)
 
 
 def make_voc(root, tables):
-    """As clusters have it: the images are somewhere else, behind a link."""
+    """Write a VOC set whose images are behind a link, as on many clusters."""
     for split, table in tables.items():
         write_annotations("voc", table, root, split, allow_loss=True)
     (root / "JPEGImages").symlink_to(Path(table.root))

@@ -1,4 +1,4 @@
-"""A Hydra app of a user's own over lit_loader's config groups, with a callback of their own beside it."""
+"""A user's Hydra app over the shipped config groups."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The shipped config and the options of its groups, composed few times."""
+"""The shipped config and the options of its groups, composed once where possible."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from hydra import compose, initialize_config_dir
 from omegaconf import DictConfig
 
 CONF = Path(__file__).parents[2] / "conf"
-OPTIONS = {  # of each group that is a node of the config
+OPTIONS = {  # by group, without groups that are not nodes of the config
     folder.name: sorted(path.stem for path in folder.glob("*.yaml") if path.stem != "base")
     for folder in sorted(CONF.iterdir())
     if folder.is_dir() and folder.name not in ("__pycache__", "debug", "experiment", "hparams_search", "hydra")
 }
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 ON_SHAPES = [name for name in EXPERIMENTS if name.startswith("shapes")]
-NEEDS = {  # what a config cannot know
+REQUIRED = {  # overrides that a dataset needs
     **{name: ["dataset.root=/nowhere"] for name in ("coco", "csv", "image_files", "image_folder", "voc", "yolo")},
     "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],
 }
@@ -31,23 +31,16 @@ def composed(*overrides: str, hydra: bool = False) -> DictConfig:
 
 
 composed_once = cache(composed)
-"""As `composed`; the config is not to be changed."""
+"""`composed` with a cache; do not change the config."""
 
 
 @cache
 def option_configs() -> dict[tuple[str, str], DictConfig]:
     """Return for each group and option a config with it; the n-th options of all groups share one."""
-    found = {}
+    configs = {}
     for number in range(max(map(len, OPTIONS.values()))):
-        chosen = {group: names[number % len(names)] for group, names in OPTIONS.items()}
-        words = [f"{group}={name}" for group, name in chosen.items()]
-        cfg = composed(*words, *NEEDS.get(chosen["dataset"], []))
-        found |= dict.fromkeys(chosen.items(), cfg)
-    return found
-
-
-def with_nodes(cfg: DictConfig, **nodes: DictConfig) -> DictConfig:
-    """Return a copy of a config with other nodes in the place of its groups."""
-    changed = cfg.copy()
-    changed.update(nodes)
-    return changed
+        options = {group: names[number % len(names)] for group, names in OPTIONS.items()}
+        words = [f"{group}={name}" for group, name in options.items()]
+        cfg = composed(*words, *REQUIRED.get(options["dataset"], []))
+        configs |= dict.fromkeys(options.items(), cfg)
+    return configs

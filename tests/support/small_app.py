@@ -6,8 +6,8 @@ import contextlib
 import io
 import logging
 import os
-from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 from lit_loader.app.commands import main
 
@@ -35,29 +35,29 @@ SMALL = [
 
 
 def run_app(folder, *words):
-    """Run ``lit-loader`` with these words in a folder; return its exit code, its output and its errors."""
+    """Run ``lit-loader`` in a folder; return its exit code, its output and its errors."""
     return in_folder(folder, lambda: main([str(word) for word in words]))
 
 
 def in_folder(folder, run):
-    """Call a function in a folder as a program of its own would run; return its value or exit code, and its output."""
-    before, handlers, level = Path.cwd(), list(logging.root.handlers), logging.root.level
-    seed, code = os.environ.pop("PL_GLOBAL_SEED", None), None
-    out, err = io.StringIO(), io.StringIO()
-    os.chdir(folder)
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = run()
-    except SystemExit as stop:
-        code = stop.code
-    finally:
-        os.chdir(before)
-        for handler in logging.root.handlers:
-            if handler not in handlers:
-                handler.close()
-        logging.root.handlers[:], logging.root.level = handlers, level
+    """Call a function in a folder as a program would run there; return its value or exit code, and its output."""
+    handlers = list(logging.root.handlers)
+    level = logging.root.level
+    code = None
+    out = io.StringIO()
+    err = io.StringIO()
+    # Lightning exports the seed of a run, which the next run must not see.
+    with mock.patch.dict(os.environ), contextlib.chdir(folder):
         os.environ.pop("PL_GLOBAL_SEED", None)
-        if seed is not None:
-            os.environ["PL_GLOBAL_SEED"] = seed
-    found = None if isinstance(code, dict) else code  # runpy gives a module's names
-    return SimpleNamespace(code=found, out=out.getvalue(), err=err.getvalue())
+        try:
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+                code = run()
+        except SystemExit as stop:
+            code = stop.code
+        finally:
+            for handler in set(logging.root.handlers) - set(handlers):
+                handler.close()
+            logging.root.handlers[:] = handlers
+            logging.root.setLevel(level)
+    code = None if isinstance(code, dict) else code  # runpy returns the names of a module
+    return SimpleNamespace(code=code, out=out.getvalue(), err=err.getvalue())

@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 import numpy as np
@@ -18,14 +19,7 @@ from lit_loader.annotations.formats.registry import format_options, make_format,
 from lit_loader.annotations.splitting import check_groups, hold_out
 from lit_loader.app.commands.index import figures_of, print_figures, print_reports, read_sets
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
-from lit_loader.app.commands.output_folder import (
-    check_rows_agree,
-    image_places,
-    new_folder,
-    place_images,
-    relocated,
-    write_record,
-)
+from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
 
@@ -41,11 +35,14 @@ def convert(arguments: argparse.Namespace) -> None:
         OSError: If a file cannot be read or written.
     """
     to = arguments.to
-    progress = not arguments.no_progress
     root = Path(arguments.root)
     splits = parse_splits(arguments.names, default=arguments.split)
     shares = parse_shares(arguments.hold_out, splits)
-    options = _writer_options(arguments)
+    # Wrong options are reported before the annotations are read, which may take minutes.
+    with usage_errors():
+        writer = find_writer(to)
+        options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
+        make_format(writer, options)
     if arguments.format == "image_folder":
         _check_out_is_no_class(arguments, splits)
     source_tables = read_sets(arguments, splits)
@@ -54,19 +51,23 @@ def convert(arguments: argparse.Namespace) -> None:
         check_rows_agree(tables)
     image_dir = str(options.get("image_dir", "JPEGImages")) if to == "voc" else "images"
     places = image_places(tables.values(), image_dir=image_dir)
-    names = {split: find_writer(to).name_of_split.format(split) for split in tables}
+    # The reader of the new format finds a split by this name.
+    names = {split: writer.name_of_split.format(split) for split in tables}
     source_paths = {root, *(root / name for name in splits.values()), *((root / path).parent for path in places)}
     # Images go last, since placing them is slow and a writer may still refuse a table.
     lost: list[str] = []
     with new_folder(arguments.out, overwrite=arguments.overwrite, keep=source_paths) as folder:
         for split, table in tables.items():
-            moved = relocated(table, root=folder, places=places, image_dir=image_dir, split=split)
-            loss = {"allow_loss": arguments.allow_loss, "progress": progress}
+            paths = [places[path] for path in table.image_paths]
+            ids = [str(PurePosixPath(path).relative_to(image_dir).with_suffix("")) for path in paths]
+            moved = replace(table, root=folder, image_paths=paths, image_ids=ids, split=split)
+            loss = {"allow_loss": arguments.allow_loss, "progress": arguments.progress}
             lost += write_annotations(to, moved, folder, names[split], **loss, **options)
-        placed = place_images(root, places, folder, how=arguments.images, progress=progress)
+        placed = place_images(root, places, folder, how=arguments.images, progress=arguments.progress)
         write_record(folder, {"from": arguments.format, "to": to, "read": splits, "shares": shares})
     print_figures({split: figures_of(table) for split, table in tables.items()})
     print_reports(source_tables)
+    # Two sets may lose the same kind of annotation.
     print_lines(*(f"lost: {loss}" for loss in dict.fromkeys(lost)), *copies, placed)
     _print_next_steps(arguments, options, tables, splits, names)
 
@@ -111,18 +112,10 @@ def _print_next_steps(
         print_lines(f"no split is named {' or '.join(missing)}; {hold_out_words} takes images from train")
 
 
-def _writer_options(arguments: argparse.Namespace) -> dict[str, Any]:
-    # Build the writer once before the annotations are read, so that a wrong option is reported at once.
-    with usage_errors():
-        writer = find_writer(arguments.to)
-        options = parse_options(arguments.writer_option, [""], takes=partial(takes_option, writer))[""]
-        make_format(writer, options)
-    return options
-
-
 def _check_out_is_no_class(arguments: argparse.Namespace, splits: Mapping[str, str]) -> None:
     """Refuse a new folder inside of a folder of classes: the next time it would be read as a class."""
-    for folder in (Path(arguments.root, name).absolute() for name in splits.values()):
+    for name in splits.values():
+        folder = Path(arguments.root, name).absolute()
         if Path(arguments.out).absolute().resolve().is_relative_to(folder.resolve()):
             raise UsageError(
                 f"--out {arguments.out} is in {folder}, where every folder is a class; give a folder outside of it"
@@ -142,7 +135,9 @@ def _hold_out(
             parts, text, _ = hold_out(
                 train, shares, group_pattern=pattern, seed=arguments.seed, cache_dir=arguments.cache_dir
             )
+            # This replaces `train` by the images that are not held out.
             tables |= {split: train.select(rows) for split, rows in parts.items()}
+        # Splits that were read from separate lists may also share a group.
         if pattern is not None:
             paths = {split: list(table.image_paths) for split, table in tables.items()}
             check_groups(paths, pattern, root=arguments.root)

@@ -47,10 +47,9 @@ def index(arguments: argparse.Namespace) -> None:
     # Copies of training images in another split make its results look too good.
     copies = copies_across(tables)
     if arguments.json:
-        result = {"format": arguments.format, "root": arguments.root, "sets": figures}
-        result["shared_images"] = [[a, b, len(paths)] for a, b, paths in shared]
-        result["copies"] = copies
-        print_lines(json.dumps(result, indent=1))
+        shared_images = [[a, b, len(paths)] for a, b, paths in shared]
+        result = {"format": arguments.format, "root": arguments.root, "sets": figures, "shared_images": shared_images}
+        print_lines(json.dumps({**result, "copies": copies}, indent=1))
         return
     print_figures(figures)
     print_lines(
@@ -59,18 +58,19 @@ def index(arguments: argparse.Namespace) -> None:
     print_reports(tables)
     # Files such as annotations/train.txt are sets of this name, but the stages of a run are called train, val and test.
     keys = _unique_stems(splits)
+    names = {stem: splits[name] for stem, name in keys.items()}
     stages = splits_by_stage(keys)
     options = _options(arguments, splits)
     command = training_command(
         arguments.format,
         arguments.root,
-        {stem: splits[name] for stem, name in keys.items()},
+        names,
         tables[keys[str(stages["train"])]],
         {stem: options[name] for stem, name in keys.items()},
-        class_names=_class_names(arguments),
+        class_names=arguments.class_names,
         policy=parse_actions(arguments.policy),
     )
-    print_lines(*splits_left_out({stem: splits[name] for stem, name in keys.items()}))
+    print_lines(*splits_left_out(names))
     if stages["val"] is None:
         missing_stages = [stage for stage in ("val", "test") if stages[stage] is None]
         fractions = " ".join(f"dataset.{stage}_fraction=0.1" for stage in missing_stages)
@@ -81,6 +81,7 @@ def index(arguments: argparse.Namespace) -> None:
 def _unique_stems(names: Iterable[str]) -> dict[str, str]:
     """Return the names of sets by their stems; a name whose stem is taken has its full text as the key."""
     stems: dict[str, str] = {}
+    # Both `train.txt` and `train.csv` may be read.
     for name in names:
         stem = PurePosixPath(name).stem
         stems[name if stem in stems else stem] = name
@@ -107,11 +108,11 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
             read_annotations,
             arguments.format,
             Folder(arguments.root),  # one object for all sets lists each folder only once
-            class_names=_class_names(arguments),
+            class_names=arguments.class_names,
             policy=parse_actions(arguments.policy),
             cache_dir=arguments.cache_dir,
             num_workers=arguments.num_workers,
-            progress=not arguments.no_progress,
+            progress=arguments.progress,
         )
         # A set lacks classes that occur only in another one, so equal names need a merge after reading.
         tables = [read(name, **options[split]) for split, name in splits.items()]
@@ -121,11 +122,6 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
 def _options(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, dict[str, Any]]:
     takes = partial(takes_option, find_reader(arguments.format))
     return parse_options(arguments.option, list(splits), takes=takes)
-
-
-def _class_names(arguments: argparse.Namespace) -> list[str] | None:
-    text = arguments.class_names
-    return None if text is None else [name.strip() for name in text.split(",")]
 
 
 def figures_of(table: AnnotationTable) -> dict[str, Any]:
@@ -140,7 +136,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
         ``problems``: the problems that the reader reported.
     """
     counts = table.class_counts()
-    present = counts[counts > 0]
+    present = counts[counts > 0]  # a class that occurs in another set only would make the ratio infinite
     # One number for each pair of image and class, so that an image counts once per class.
     pairs = np.unique(table.image_of_object() * max(1, table.num_classes) + table.labels)
     images = _counts(pairs % max(1, table.num_classes), table.class_names)
@@ -226,6 +222,7 @@ def _describe(formats: Mapping[str, type[Reader]] | Mapping[str, type[Writer]]) 
 def _option_text(option: Field[Any]) -> str:
     if option.default is MISSING and option.default_factory is MISSING:
         return f"{option.name}=(required)"
+    # A list or a mapping as a default is made anew for each format object.
     value = option.default if option.default_factory is MISSING else option.default_factory()
     default = "null" if value is None else str(value)
     return f"{option.name}={default if default.strip() else repr(default)}"
@@ -235,6 +232,7 @@ def _summary(figures: _Figures) -> Iterator[str]:
     """Yield the cells of a set in the first table."""
     yield from (str(figures[name]) for name in ("images", "empty_images", "objects"))
     yield "" if figures["imbalance"] is None else f"{figures['imbalance']:.4g} : 1"
+    # Formats such as a list of points do not hold the sizes of images.
     size = figures["image_size"]
     unknown = f" ({size['unknown']} unknown)" if size["unknown"] else ""
     yield from ("unknown" if size[side] is None else _spread(size[side]) + unknown for side in ("width", "height"))
@@ -260,6 +258,7 @@ def _point_cells(figures: _Figures) -> dict[str, Any]:
     if not points:
         return {}
     cells = {"objects with points": figures["objects_with_points"]}
+    # A face mesh has hundreds of points, too many for a row each.
     if len(points) > _MAX_POINTS:
         return cells | {state: _spread([counts[state] for counts in points.values()]) for state in _STATES}
     return cells | {name: " / ".join(map(str, counts.values())) for name, counts in points.items()}

@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from lit_loader import __version__
-from lit_loader.app.commands.settings import UsageError, as_option
+from lit_loader.app.commands.settings import UsageError, as_option, split_names
 from lit_loader.errors import LitLoaderError, message_of
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
@@ -32,8 +32,8 @@ _APP: Final = {
     "eval": ("lit_loader.app.evaluation", "test a checkpoint"),
     "predict": ("lit_loader.app.prediction", "write predictions of a checkpoint"),
 }
+# Flags of Hydra that run no job.
 _SHOWING: Final = {"-c", "--cfg", "-h", "--help", "--hydra-help", "-i", "--info", "--version"}
-"""Flags of Hydra that run no job."""
 
 _REPEATED: Final[dict[str, Any]] = {"metavar": "KEY=VALUE", "action": "append", "default": []}
 
@@ -46,7 +46,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     Returns:
         0 on success; 1 if the data is wrong or an extra is not installed; 2 if the command is wrong; 130 after Ctrl-C
-        and 143 after SIGTERM, both of which remove unfinished output.
+        and 143 after SIGTERM. Both signals remove unfinished output.
     """
     words = list(sys.argv[1:] if argv is None else argv)
     # Hydra parses the arguments of the app; argparse would refuse them.
@@ -54,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _run_app(words[0], words[1:])
     try:
         arguments = _parser().parse_args(words)
-    except SystemExit as stop:
+    except SystemExit as stop:  # argparse has printed help or an error
         return int(stop.code or 0)
     try:
         # Warnings become one line each, without the file and line of this package.
@@ -82,7 +82,7 @@ def _run_app(name: str, words: Sequence[str]) -> int:
     shows = any(word.partition("=")[0] in _SHOWING for word in words)
     try:
         require("hydra", "hydra")  # before the modules of the app, which import it
-        app = import_module("lit_loader.app.running" if shows else "lit_loader.app")
+        running = import_module("lit_loader.app.running")
         main = None if shows else import_module(_APP[name][0]).main
     except ImportError as error:
         # Only an error that names an extra is the user's to solve; others are bugs with a traceback.
@@ -92,10 +92,11 @@ def _run_app(name: str, words: Sequence[str]) -> int:
         return 1
     try:
         if shows:
-            app.show(name, words)
+            running.show(name, words)
         else:
-            app.run(main, words)
+            running.run(main, words)
     except SystemExit as stop:
+        # Python ends with code 0 for None and with 1 for a text.
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)
     except KeyboardInterrupt:
         return 130
@@ -177,7 +178,7 @@ class _Parser(argparse.ArgumentParser):
         if run is None:
             return super().format_help()
         text = f"{super().format_help()}\n{_docstring(run)[1]}\n"
-        if run is _tune:
+        if run is _tune:  # it reads no annotations itself
             return text
         # This imports every reader, which only this help needs.
         from lit_loader.app.commands.index import formats_text
@@ -256,10 +257,11 @@ def _add_reading(command: argparse.ArgumentParser) -> None:
     add("names", metavar="[SPLIT=]NAME", nargs="+", help=text)
     add("--option", **_REPEATED, help="option of the format to read")
     add("--policy", **_REPEATED, help="action for a problem in the annotations, e.g. missing_image=drop")
-    add("--class-names", metavar="NAME,NAME", help="classes in the order of their ids (default: sorted)")
+    text = "classes in the order of their ids (default: sorted)"
+    add("--class-names", metavar="NAME,NAME", type=split_names, help=text)
     add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
     add("--num-workers", type=int, metavar="N", help="number of reading processes (default: by the amount of work)")
-    add("--no-progress", action="store_true", help="draw no progress bars")
+    add("--no-progress", dest="progress", action="store_false", help="draw no progress bars")
 
 
 def _add_writing(command: argparse.ArgumentParser) -> None:
@@ -301,4 +303,4 @@ def _add_tuning(command: argparse.ArgumentParser) -> None:
     add("--max-workers", type=int, metavar="N", help="largest number of workers (default: by cores and memory)")
     add("--simulate-step", type=float, metavar="MS", default=0.0, help="duration of a computation after each batch")
     add("--json", action="store_true", help="print JSON")
-    add("--no-progress", action="store_true", help="draw no progress bar")
+    add("--no-progress", dest="progress", action="store_false", help="draw no progress bar")

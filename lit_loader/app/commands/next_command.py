@@ -76,6 +76,7 @@ def training_command(
     settings = {"root": root, **{key: value for key, value in shared.items() if value}}
     settings |= {stage: None if split is None else names[split] for stage, split in splits.items()}
     by_stage = {stage: options.get(split, {}) for stage, split in splits.items() if split is not None}
+    # Options that all stages share are written once, the others for each stage.
     common = {
         key: value
         for key, value in by_stage["train"].items()
@@ -98,6 +99,7 @@ def training_command(
             if has_keys and all(_is_set(key, value, values) for key, value in _flatten(config).items()):
                 break
     defaults = _flatten(config)
+    # `++` sets a key whether or not the config of the dataset has it.
     words = [
         f"{'' if key in defaults else '++'}dataset.{key}={hydra_value(value)}"
         for key, value in values.items()
@@ -142,6 +144,7 @@ def _task(table: AnnotationTable) -> list[str]:
         name = "classification"
     else:
         return []
+    # The experiments of landmarks balance classes, which the set may not need.
     choices = yaml.safe_load((_CONFIGS / "experiment" / f"{name}.yaml").read_text()).get("defaults", [])
     samplers = [choice["override /sampler"] for choice in choices if "override /sampler" in choice]
     sampler = samplers[0] if samplers else "random"
@@ -154,7 +157,7 @@ def hydra_value(value: Any) -> str:
         return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):
         return json.dumps(value, default=str)
-    # Hydra parses other text as numbers, lists, functions or interpolations.
+    # Hydra parses other text as numbers, lists, functions or interpolations, and these words as values.
     if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
         return value
     return quote_for_hydra(value)

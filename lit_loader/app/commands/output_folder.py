@@ -8,7 +8,6 @@ import posixpath
 import shutil
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from io import BytesIO
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
@@ -27,7 +26,7 @@ from lit_loader.annotations.table import COLUMNS
 from lit_loader.app.commands.settings import UsageError
 from lit_loader.errors import AnnotationError
 
-__all__ = ["RECORD", "check_rows_agree", "image_places", "new_folder", "place_images", "relocated", "write_record"]
+__all__ = ["RECORD", "check_rows_agree", "image_places", "new_folder", "place_images", "write_record"]
 
 RECORD: Final = "lit_loader_conversion.json"
 """Name of the record of a conversion and its files; only a folder with a record is ever replaced."""
@@ -86,6 +85,7 @@ def new_folder(out: Path | str, *, overwrite: bool, keep: Iterable[Path]) -> Ite
 def _check_replaceable(target: Path, *, overwrite: bool) -> None:
     if not overwrite:
         raise UsageError(f"--out {target} already exists; give another folder, or --overwrite")
+    # To replace a link would leave the folder that it leads to, with the earlier conversion in it.
     if target.is_symlink() or not target.is_dir():
         raise UsageError(f"--out {target} is not a folder; --overwrite replaces only folders")
     if any(target.iterdir()) and not (target / RECORD).is_file():
@@ -97,7 +97,7 @@ def _check_replaceable(target: Path, *, overwrite: bool) -> None:
 
 def write_record(folder: Path, record: Mapping[str, Any]) -> None:
     """Write a record of a conversion, with the names of all files in its folder, to ``lit_loader_conversion.json``."""
-    files = sorted(_file_names(folder))
+    files = sorted(_file_names(folder))  # sorted, so that the same conversion writes the same bytes
     text = json.dumps({**record, "files": files}, indent=1, sort_keys=True)
     (folder / RECORD).write_text(text + "\n")
 
@@ -137,6 +137,7 @@ def _keep_user_files(old: Path, folder: Path, *, written: Collection[str]) -> No
     for name in _file_names(old):
         source = old / name
         target = folder / name
+        # `lexists` also sees a link that leads nowhere.
         if name in written or os.path.lexists(target):
             continue
         try:
@@ -206,9 +207,11 @@ def place_images(
 
 
 def _place(source: Path, target: Path, *, link: bool) -> str:
+    # A policy may keep annotations of images that are not there.
     if not source.is_file():
         return "missing"
     target.parent.mkdir(parents=True, exist_ok=True)
+    # A LabelMe file may hold its image as base64 text.
     if source.name.endswith(LABELME_ENDING):
         target.write_bytes(embedded_image(source))
         return "copied"
@@ -218,23 +221,6 @@ def _place(source: Path, target: Path, *, link: bool) -> str:
             return "linked"
     shutil.copyfile(source, target)
     return "copied"
-
-
-def relocated(
-    table: AnnotationTable, *, root: Path, places: Mapping[str, str], image_dir: str, split: str
-) -> AnnotationTable:
-    """Return a table with its images at their places in the new folder.
-
-    Args:
-        table: The set.
-        root: The new folder.
-        places: The result of `image_places`.
-        image_dir: The argument of `image_places`.
-        split: Name of the new split.
-    """
-    paths = [places[path] for path in table.image_paths]
-    ids = [str(PurePosixPath(path).relative_to(image_dir).with_suffix("")) for path in paths]
-    return replace(table, root=root, image_paths=paths, image_ids=ids, split=split)
 
 
 def check_rows_agree(tables: Mapping[str, AnnotationTable]) -> None:
@@ -250,7 +236,9 @@ def check_rows_agree(tables: Mapping[str, AnnotationTable]) -> None:
         rows = {name: {path: i for i, path in enumerate(tables[name].image_paths)} for name in (a, b)}
         for path in paths:
             first, second = (_objects_of(tables[name], rows[name][path]) for name in (a, b))
-            if first.keys() != second.keys() or not all(_equal(first[name], second[name]) for name in first):
+            has_same_columns = first.keys() == second.keys()
+            # An absent value may be NaN, which does not equal itself.
+            if not has_same_columns or not all(np.array_equal(first[n], second[n], equal_nan=True) for n in first):
                 raise AnnotationError(
                     f"the image {path!r} has different objects in {a} and in {b}, and can have only one annotation "
                     "file; remove it from one of them, or convert them into two folders",
@@ -266,10 +254,6 @@ def _objects_of(table: AnnotationTable, image: int) -> dict[str, Any]:
         if spec.rows == "objects" and name != "object_ids":
             arrays |= spec.to_arrays(name, spec.take(getattr(table, name), rows))
     return arrays
-
-
-def _equal(a: Any, b: Any) -> bool:
-    return np.array_equal(a, b, equal_nan=a.dtype.kind == "f")
 
 
 def _embedded_ending(path: Path) -> str:

@@ -31,6 +31,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
         columns: Headings; the first column is aligned to the left, the others to the right.
         rows: Cells of each row.
     """
+    # In a pipe a table has no lines and no colours, and a width that does not depend on the terminal, so scripts can
+    # cut its columns.
     terminal = Console().is_terminal
     console = Console(width=None if terminal else _PIPE_WIDTH, no_color=None if terminal else True)
     table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
@@ -48,6 +50,7 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
 
 
 def _cell(text: str) -> Text:
+    # Text, unlike a string, is not parsed as Rich's markup, which names from files may contain.
     return Text(_encodable(text).replace("\n", "\\n"))
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "parse_shares",
     "parse_splits",
     "parse_value",
+    "split_names",
     "usage_errors",
 ]
 
@@ -75,6 +76,7 @@ def parse_splits(words: Sequence[str], *, default: str | None) -> dict[str, str]
     splits: dict[str, str] = {}
     for word in words:
         split, sign, name = word.partition("=")
+        # A path may contain `=`, as in `lists/fold=1.txt`.
         if not sign or not _SPLIT.fullmatch(split):
             name = word
             stem = PurePosixPath(word).stem
@@ -115,6 +117,7 @@ def parse_options(
     split_options: dict[str, dict[str, Any]] = {split: {} for split in splits}
     for word in words:
         key, value = _pair(word)
+        # From the right, since the name of a set may contain a colon, and the name of an option does not.
         split, colon, name = key.rpartition(":")
         parsed = parse_value(value)
         # YAML 1.1 reads `no` as false and `2007` as a number, but a class or folder may have this name.
@@ -127,6 +130,11 @@ def parse_options(
         else:
             raise UsageError(f"{word!r} is for the split {split!r}; the splits are {', '.join(splits)}")
     return {split: shared_options | split_options[split] for split in splits}
+
+
+def split_names(text: str) -> list[str]:
+    """Return the names in a text that separates them by commas."""
+    return [name.strip() for name in text.split(",")]
 
 
 def parse_actions(words: Sequence[str]) -> dict[str, str]:
@@ -163,6 +171,7 @@ def parse_value(text: str) -> Any:
 
     A separator such as ``,``, ``:`` or ``#``, which has a meaning in YAML, is returned as text.
     """
+    # A date such as 2024-13-45 is a ValueError.
     try:
         value = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -24,7 +24,6 @@ from lit_loader.app.tuning import (
     Measurement,
     TuningResult,
     diagnose,
-    explain_choice,
     median,
     search_settings,
 )
@@ -62,17 +61,16 @@ def tune(arguments: argparse.Namespace) -> None:
         torch.set_num_threads(num_threads)
     settings = _changed_settings(tuned.best, config_context)
     overrides = " ".join(worker_override(cfg, name, value) for name, value in settings.items())
+    # A single measurement may have been disturbed by another process.
     figures = tuned.medians()
     verdicts = diagnose(figures, median(tuned.measured[tuned.best]), host)
-    choice = explain_choice(tuned)
     auto = _auto(figures, tuned.best, host, arguments.simulate_step)
     if arguments.json:
         result = {
             "best": asdict(tuned.best),
-            "choice": choice,
             "overrides": overrides,
             "auto": auto,
-            "verdicts": [verdict._asdict() for verdict in verdicts],
+            "verdicts": verdicts,
             "medians": [asdict(medians) for medians in figures],
             "refused": [{**asdict(candidate), "reason": why} for candidate, why in tuned.refused.items()],
         }
@@ -81,8 +79,7 @@ def tune(arguments: argparse.Namespace) -> None:
     rows = [_row(medians, tuned) for medians in figures]
     print_table("training batches, medians", list(rows[0]), [list(row.values()) for row in rows])
     print_lines(*(f"{candidate!s} cannot be used: {why}" for candidate, why in tuned.refused.items()))
-    print_lines(*([] if choice is None else [f"- {choice}"]))
-    print_lines(*(f"- {verdict.text}" for verdict in verdicts), f"- {auto['text']}", "")
+    print_lines(*(f"- {verdict}" for verdict in verdicts), f"- {auto['text']}", "")
     print_lines(f"best: {tuned.best!s}; to use it:", "", f"  {overrides}")
 
 
@@ -113,13 +110,14 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
     # A progress bar of rich would have a thread, which must not live when workers fork.
     meter = LoaderMeter(datamodule, step_s=arguments.simulate_step / 1e3)
     methods = arguments.method or ("thread", datamodule.workers.multiprocessing_context or METHODS[1])
+    # Workers that wait for a disk or a network are faster in larger numbers than there are cores.
     max_workers = max(4, 2 * host.num_cores)
     memory_limit = host.max_workers()
     if memory_limit is not None:
         max_workers = max(1, min(max_workers, memory_limit))
 
     def show(candidate: Candidate, elapsed_s: float) -> None:
-        if not arguments.no_progress:
+        if arguments.progress:
             sys.stderr.write(f"\r{elapsed_s:5.0f} of {arguments.budget:g} s: measuring {candidate!s:30}")
             sys.stderr.flush()
 
@@ -133,8 +131,7 @@ def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.N
             progress=show,
         )
     finally:
-        meter.restore()
-        sys.stderr.write("" if arguments.no_progress else "\n")
+        sys.stderr.write("\n" if arguments.progress else "")
 
 
 def _changed_settings(best: Candidate, context: str | None) -> dict[str, Any]:
@@ -155,6 +152,7 @@ def _auto(figures: list[Measurement], best: Candidate, host: Resources, step_ms:
     rates = [medians.samples_per_s for medians in figures if medians.candidate.num_workers == number]
     if rates:
         text += f"; {max(rates):.0f} samples/s were measured with this number"
+    # With an accelerator the step costs no core, so the measurement without a step is close to a run.
     if number != best.num_workers and not host.has_accelerator and not step_ms:
         text += ". No training step ran, so workers had every core: pass --simulate-step MS to simulate one"
     return {"num_workers": number, "text": text}

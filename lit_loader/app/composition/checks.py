@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, ListConfig, OmegaConf
@@ -56,6 +56,7 @@ def accepted(path: str, node: Mapping[Any, Any], parent: Mapping[Any, Any]) -> S
         signature = signature_of(f"lit_loader.transforms.{function}")
         if signature is None:
             return None
+        # The data module sets these two itself.
         types = {name: hint for name, hint in signature.types.items() if name not in ("train", "crop")}
         types["hflip"] = types["hflip"] | None  # None: the data module chooses by the points' mirror pairs
         return Signature(types, is_open=False)
@@ -84,20 +85,31 @@ def _key_misfits(path: str, node: DictConfig, signature: Signature | None) -> It
             yield f"{key_path} is missing; pass {key_path}=VALUE"
         elif name not in hints:
             if not is_open and not (name.startswith("_") and name.endswith("_")):
-                yield unknown_key(path, name, list(hints))
+                children = {str(k): OmegaConf.select(node, str(k), throw_on_resolution_failure=False) for k in node}
+                nested = [key for key, child in children.items() if isinstance(child, DictConfig) and name in child]
+                yield unknown_key(path, name, list(hints), [f"{_joined(path, key)}.{name}" for key in nested])
         # The value of an interpolation may need a resolver of Hydra that does not work yet.
         elif not OmegaConf.is_interpolation(node, key):
             value = node[key]
+            # Unresolved, since an interpolation inside of it is checked at its own path.
             if isinstance(value, DictConfig | ListConfig):
                 value = OmegaConf.to_container(value, resolve=False)
             if not fits(value, hints[name]):
                 yield f"{key_path}={value!r} should be {type_text(hints[name])}"
 
 
-def unknown_key(path: str, name: str, accepted_keys: list[str]) -> str:
-    """Return the message for a key that a node of a config does not accept, with the closest key that it accepts."""
-    matches = difflib.get_close_matches(name, accepted_keys, n=1)
-    suggestion = f"did you mean {_joined(path, matches[0])}? " if matches else ""
+def unknown_key(path: str, name: str, accepted_keys: Sequence[str], nested_keys: Sequence[str]) -> str:
+    """Return the message for a key that a node of a config does not accept.
+
+    Args:
+        path: Path of the node.
+        name: The key.
+        accepted_keys: The keys that the node accepts; the closest one is suggested.
+        nested_keys: Paths of keys with the same name inside of the node, which are suggested first.
+    """
+    closest_keys = [_joined(path, key) for key in difflib.get_close_matches(name, accepted_keys, n=1)]
+    suggested_keys = nested_keys or closest_keys
+    suggestion = f"did you mean {' or '.join(suggested_keys)}? " if suggested_keys else ""
     return f"{path} has no key {name!r}; {suggestion}Its keys: {', '.join(accepted_keys) or 'none'}"
 
 

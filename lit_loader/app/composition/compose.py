@@ -32,6 +32,7 @@ def compose_config(
     Raises:
         ConfigError: If the config cannot be composed, or does not fit its targets; the message gives the remedy.
     """
+    # Hydra has one global state, which a second composition would replace.
     if GlobalHydra.instance().is_initialized():
         raise ConfigError("this process is already composing a config; compose one after the other")
     folder = (SHIPPED if config_dir is None else Path(config_dir)).absolute()

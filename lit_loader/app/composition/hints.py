@@ -8,7 +8,7 @@ import os
 import re
 import select
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from omegaconf.errors import OmegaConfBaseException
 from lit_loader.app.composition.checks import ConfigError, accepted, unknown_key
 from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
 from lit_loader.foundation.escaping import printable
-from lit_loader.foundation.signatures import signature_of
 
 __all__ = ["SHIPPED", "explain", "is_override", "missing_extra", "normalize_words", "run_with_hints", "shipped_targets"]
 
@@ -39,6 +38,9 @@ _EXTRAS = {
     "wandb": "wandb",
 }
 
+# Groups that accept a list of options, with the default option of each.
+_COMBINED = {"callbacks": "default", "logger": "csv"}
+
 _Nodes = dict[str, Any]  # the nodes at one key of a group, by option
 
 
@@ -55,18 +57,15 @@ def run_with_hints(main: Callable[[], Any]) -> None:
     sys.argv[1:] = sorted(normalize_words(sys.argv[1:]), key=is_override)
     user_setting = os.environ.get("HYDRA_FULL_ERROR")
     os.environ["HYDRA_FULL_ERROR"] = "1"  # otherwise Hydra prints the error and exits
-    banners: list[str] = []
     try:
-        with _hold_job_banners(banners):
+        with _drop_job_banner():
             _run_with_missing_choices(main)
             sys.stdout.flush()
     except (HydraException, OmegaConfBaseException, ConfigError, LitLoaderError, ImportError) as error:
         # An ImportError without a known extra is a bug or a broken installation, which needs the traceback.
-        is_config_error = not isinstance(error, LitLoaderError | ImportError)
         if user_setting == "1" or (isinstance(error, ImportError) and missing_extra(error) is None):
-            sys.stderr.writelines(banners)
             raise
-        kind = "error in the config" if is_config_error else "error"
+        kind = "error" if isinstance(error, LitLoaderError | ImportError) else "error in the config"
         sys.stderr.write(printable(f"{kind}: {explain(error)}\n"))
         sys.exit(1)
     except BrokenPipeError:
@@ -75,13 +74,9 @@ def run_with_hints(main: Callable[[], Any]) -> None:
         # Python flushes stdout at exit, and would print a second BrokenPipeError.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
-    except Exception:
-        sys.stderr.writelines(banners)
-        raise
     finally:
-        if user_setting is None:
-            os.environ.pop("HYDRA_FULL_ERROR", None)
-        else:
+        os.environ.pop("HYDRA_FULL_ERROR")
+        if user_setting is not None:
             os.environ["HYDRA_FULL_ERROR"] = user_setting
 
 
@@ -120,18 +115,15 @@ def _allow_lazy_help() -> Iterator[None]:
 
 
 @contextmanager
-def _hold_job_banners(banners: list[str]) -> Iterator[None]:
-    """Collect the banner with all overrides that Hydra prints before the error of a failed job."""
+def _drop_job_banner() -> Iterator[None]:
+    """Drop the line with all overrides that Hydra prints before the error of a failed job."""
     stream = sys.stderr
     write = stream.write
 
-    def write_or_hold(text: str) -> int:
-        if not text.startswith("Error executing job with overrides"):
-            return write(text)
-        banners.append(text)
-        return len(text)
+    def write_other_text(text: str) -> int:
+        return len(text) if text.startswith("Error executing job with overrides") else write(text)
 
-    stream.write = write_or_hold  # type: ignore[method-assign]
+    stream.write = write_other_text  # type: ignore[method-assign]
     try:
         yield
     finally:
@@ -149,6 +141,7 @@ def _run_with_missing_choices(main: Callable[[], Any]) -> None:
                 main()
             return
         except HydraException as error:
+            # Hydra has no exception type for a missing choice, so its text is parsed.
             match = re.search(r"You must specify '([\w/]+)'.*?\n\s*(\w+)$", str(error), re.DOTALL | re.MULTILINE)
             if match is None:
                 raise
@@ -167,6 +160,7 @@ def missing_extra(error: BaseException | None) -> str | None:
         if isinstance(error, ImportError):
             names = re.findall(r"\w+", f"{error.name} {error}")
         elif isinstance(error, HydraException):
+            # A plugin's options, such as hydra/sweeper/optuna, exist only if the plugin is installed.
             names = re.findall(r"hydra/\w+/(\w+)", str(error))
         for name in names:
             if name in _EXTRAS:
@@ -195,15 +189,12 @@ def normalize_words(words: Sequence[str]) -> list[str]:
     return [re.sub(r"^(?=dataset\.(options|stage_options|policy)\b)", "++", word) for word in words]
 
 
-def explain(
-    error: Exception, write: SettingText = as_argument, *, write_in: Callable[[str], SettingText] | None = None
-) -> str:
+def explain(error: Exception, write_in: Callable[[str], SettingText] = lambda node: as_argument) -> str:
     """Return the message of an error of Hydra, OmegaConf or the checks, with the remedy where one is known.
 
     Args:
         error: The error.
-        write: How the message writes settings.
-        write_in: Returns how it writes settings of the node that raised the error, or None for ``write``.
+        write_in: Function that returns how to write a setting of the node that raised the error.
     """
     if (extra := missing_extra(error)) is not None:
         reason = str(error.__cause__ or error).strip().partition("\n")[0]
@@ -213,33 +204,21 @@ def explain(
     unknown = re.search(r"Could not override '([\w.]+)'", str(error))
     full_key = re.search(r"^ *full_key: (\S+)", f"{error}\n{error.__cause__}", re.MULTILINE)
     if unknown is not None:
+        # For a key in a mapping, as in `a={b: 1}`, only one of the two has the whole path.
         key = max(unknown[1], full_key[1] if full_key else "", key=len)
         return _explain_unknown_key(key) or str(error)
     if isinstance(error, InstantiationException) and full_key and error.__cause__ is not None:
         node = full_key[1]
-        node_write = write if write_in is None else write_in(node)
-        refusal = message_of(error.__cause__, node_write).removeprefix("+")
+        refusal = message_of(error.__cause__, write_in(node)).removeprefix("+")
         place = "" if refusal.startswith(f"{node}.") else f"{node}: "
-        return f"{place}{refusal}{_accepting_options(node, refusal)} (HYDRA_FULL_ERROR=1 shows the traceback)"
-    return message_of(error, write)
-
-
-def _accepting_options(group: str, refusal: str) -> str:
-    """Return the options of a group that accept the keyword that the chosen option refused, as the end of a message."""
-    match = re.search(r"unexpected keyword argument '(\w+)'", refusal)
-    if match is None:
-        return ""
-    choices = []
-    for option, node in _shipped_groups().get(group, {}).items():
-        signature = signature_of(str(node.get("_target_")))
-        if signature and match[1] in signature.types:
-            choices.append(f"{group}={option}")
-    return f"; {' or '.join(choices)} takes it" if choices else ""
+        return f"{place}{refusal} (HYDRA_FULL_ERROR=1 shows the traceback)"
+    return message_of(error)
 
 
 @cache
 def _shipped_groups() -> dict[str, _Nodes]:
     """Return the keys of the shipped options by group, as in their YAML files."""
+    # Hydra does not know the keys of options that a config has not chosen, so the files are read again.
 
     def read(path: Path) -> Any:
         node: Any = OmegaConf.load(path)
@@ -262,9 +241,10 @@ def shipped_targets(group: str) -> dict[str, str]:
 
 
 def _root_keys() -> list[str]:
-    groups = {path.parent.name for path in SHIPPED.glob("*/*.yaml")}
+    groups = sorted({path.parent.name for path in SHIPPED.glob("*/*.yaml")})
     keys = [str(key) for key in OmegaConf.load(SHIPPED / "train.yaml") if key != "defaults"]
-    return [*_shipped_groups(), *sorted(groups - _shipped_groups().keys()), *keys]
+    # Groups with options of their own come first, and so win among equally close matches.
+    return list(dict.fromkeys([*_shipped_groups(), *groups, *keys]))
 
 
 def _explain_unknown_key(key: str) -> str | None:
@@ -278,27 +258,31 @@ def _explain_unknown_key(key: str) -> str | None:
     path = group
     # Walk down the key in all options of the group at once, until no option has the next part.
     for depth, name in enumerate(parts):
-        pointers = [re.match(r"\$\{(?:oc\.select:)?(\w+)[,}]", str(node)) for node in nodes.values()]
-        if pointers and pointers[0]:
-            target = ".".join([pointers[0][1], *parts[depth:]])
-            return f"{path} points to the group {pointers[0][1]}; set {target}"
+        pointed_group = next(map(_pointed_group, nodes.values()), None)
+        if pointed_group is not None:
+            return f"{path} points to the group {pointed_group}; set {'.'.join([pointed_group, *parts[depth:]])}"
         mappings = {option: node for option, node in nodes.items() if isinstance(node, dict)}
         children = {option: node[name] for option, node in mappings.items() if name in node}
         if not children and not any(mappings.values()):
             break  # the node is null or empty, so any key may be added
         if not children:
+            nested_keys = _nested_keys(path, name, mappings.values())
             signatures = [accepted(path, node, parents.get(option, {})) for option, node in mappings.items()]
-            if any(name in signature.types for signature in signatures if signature is not None):
+            if not nested_keys and any(name in signature.types for signature in signatures if signature is not None):
                 return f"{key} is not in this config; +{key}=VALUE adds another of its arguments"
             if name == "_target_":
                 return f"{path} holds keywords; to replace it, pass ~{path} '+{path}={{_target_: ...}}'"
-            return unknown_key(path, name, _keys_of(path, group, mappings, parents))
+            keys = [key for signature in signatures if signature is not None for key in signature.types]
+            keys += [key for node in mappings.values() for key in node if not key.startswith("_")]
+            return unknown_key(path, name, list(dict.fromkeys(keys)), nested_keys)
         parents = nodes
         nodes = children
         path = f"{path}.{name}"
+    # Other options have the key, and the chosen one does not.
     if path == key and len(nodes) < len(options):
         choices = " or ".join(f"{group}={option}" for option in nodes)
-        return f"{key} belongs to {choices}; choose one of these{_how_to_combine(group, parts[0])}"
+        several = f", several by {group}=[{_COMBINED[group]},{parts[0]}]" if group in _COMBINED else ""
+        return f"{key} belongs to {choices}; choose one of these{several}"
     node, _, name = key.rpartition(".")
     if not node:
         return None
@@ -306,42 +290,24 @@ def _explain_unknown_key(key: str) -> str | None:
     return f"{key} is not in this config; add it with +{key}=VALUE{alternative}"
 
 
-def _keys_of(path: str, group: str, nodes: _Nodes, parents: _Nodes) -> list[str]:
-    """Return the keys that a node of the chosen option may have, as `validate` lists them."""
-    # If the chosen option is unknown, list the keys of all options.
-    option = _chosen_option(group)
+def _pointed_group(value: object) -> str | None:
+    """Return the group that a value such as ``${workers}`` or ``${oc.select:batching,null}`` points to, or None."""
+    match = re.match(r"\$\{(?:oc\.select:)?(\w+)[,}]", str(value))
+    return None if match is None else match[1]
+
+
+def _nested_keys(path: str, name: str, nodes: Iterable[dict[str, Any]]) -> list[str]:
+    """Return the keys of a name that are one level deeper, in a mapping or in a group that a value points to."""
     keys: dict[str, None] = {}
-    for name, node in ({option: nodes[option]} if option in nodes else nodes).items():
-        signature = accepted(path, node, parents.get(name, {}))
-        if signature is None or signature.is_open:
-            keys |= dict.fromkeys(key for key in node if not key.startswith("_"))
-        else:
-            keys |= dict.fromkeys(signature.types)
+    for key, value in [item for node in nodes for item in node.items()]:
+        if key == "source":
+            continue  # its num_workers are processes that read annotations
+        group = _pointed_group(value)
+        if group is not None and any(name in option for option in _shipped_groups().get(group, {}).values()):
+            keys[f"{group}.{name}"] = None
+        elif isinstance(value, dict) and name in value:
+            keys[f"{path}.{key}.{name}"] = None
     return list(keys)
-
-
-def _chosen_option(group: str) -> str | None:
-    """Return the shipped option of a group that the command, its experiment or the default chooses."""
-    # Hydra has not composed a config at this point, so the choice is read from the command line.
-    words = {key: value for key, _, value in (word.partition("=") for word in sys.argv[1:])}
-    choices: dict[str, Any] = {}
-    for path in (SHIPPED / "train.yaml", SHIPPED / "experiment" / f"{words.get('experiment')}.yaml"):
-        config: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
-        for entry in config.get("defaults", ()):
-            if isinstance(entry, dict):
-                choices |= {key.removeprefix("override /"): value for key, value in entry.items()}
-    option = words.get(group, choices.get(group))
-    return option if isinstance(option, str) else None
-
-
-def _how_to_combine(group: str, option: str) -> str:
-    """Return how to choose an option together with others, for a group whose options are named nodes."""
-    options = _shipped_groups()[group]
-    nodes = [node for keys in options.values() for node in keys.values()]
-    if option not in options or not all(isinstance(node, dict) and "_target_" in node for node in nodes):
-        return ""
-    first = "default" if "default" in options else next(iter(options))
-    return f", several by {group}=[{first},{option}]"
 
 
 def _explain_unknown_root(parts: list[str]) -> str:
@@ -351,6 +317,7 @@ def _explain_unknown_root(parts: list[str]) -> str:
             paths_by_leaf.setdefault(name, []).append(f"{group}.{name}")
     root_keys = _root_keys()
     suggestion = ""
+    # Users forget the name of the group, so keys one level below are candidates as well.
     for match in difflib.get_close_matches(parts[0], [*root_keys, *paths_by_leaf], n=1, cutoff=0.6):
         paths = [match] if match in root_keys else paths_by_leaf[match]
         suggestion = f"did you mean {' or '.join('.'.join([path, *parts[1:]]) for path in paths)}? "

@@ -78,10 +78,13 @@ def check_checkpoint(path: str) -> None:
             f"ckpt_path={path!r} does not exist{where}; a run has its checkpoints as "
             "logs/train/runs/DATE_TIME/checkpoints/last.ckpt"
         ) from error
-    if stat.S_ISDIR(mode) and not _is_sharded_checkpoint(Path(path)):
+    # FSDP and DeepSpeed write a checkpoint as a folder.
+    is_sharded = Path(path, "meta.pt").is_file() or Path(path, "checkpoint").is_dir()
+    if stat.S_ISDIR(mode) and not is_sharded:
         files = sorted(file.relative_to(path).as_posix() for file in Path(path).glob("**/*.ckpt"))[:3]
         remedy = f"name a file in it, such as {' or '.join(files)}" if files else "it holds no *.ckpt file"
         raise ConfigError(f"ckpt_path={path!r} is a folder; {remedy}")
+    # Opening a pipe would wait for a writer, and a device may be endless.
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
         raise ConfigError(f"ckpt_path={path!r} is a pipe or a device; expected a regular file")
 
@@ -95,7 +98,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
     The path of a checkpoint may hold characters that Hydra would parse.
 
     Returns:
-        The replayed overrides, then the words of the command.
+        The command's flags, the replayed overrides, and the command's overrides.
 
     Raises:
         ConfigError: If the checkpoint does not exist, the run's overrides cannot be read, one of them is refused, or
@@ -138,7 +141,7 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
 
 
 def overrides_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
-    """Return the words that a command needs next to ``ckpt_path`` to resume a run.
+    """Return the overrides that resume a run together with ``ckpt_path``.
 
     Args:
         words: The overrides of the run.
@@ -147,13 +150,10 @@ def overrides_to_repeat(words: Sequence[str], checkpoint: str) -> list[str]:
     Returns:
         ``trust_run=true`` if the run is outside of the current folder, and the overrides that are not replayed.
     """
-    repeated = [word for word in words if _key(word) not in _ONE_COMMAND and not _is_replayed(word)]
+    lasting = [word for word in words if _key(word) not in _ONE_COMMAND]
+    repeated = [word for word in lasting if _refusal(word) is not None or _is_output_key(_key(word))]
     is_inside = _is_trusted(Path(checkpoint).parent.parent, [])
     return repeated if is_inside else ["trust_run=true", *repeated]
-
-
-def _is_replayed(word: str) -> bool:
-    return _refusal(word) is None and not _is_output_key(_key(word))
 
 
 def checkpoint_of(words: Sequence[str]) -> str | None:
@@ -175,11 +175,6 @@ def override_value(words: Sequence[str], key: str) -> Any:
 def _is_lightning_lookup(path: str) -> bool:
     """Return True if Lightning looks the checkpoint up by a word, or opens it as a URL."""
     return path in _LIGHTNING_WORDS or "://" in path
-
-
-def _is_sharded_checkpoint(folder: Path) -> bool:
-    """Return True if a folder is a checkpoint that FSDP or DeepSpeed wrote in parts."""
-    return (folder / "meta.pt").is_file() or (folder / "checkpoint").is_dir()
 
 
 def _is_trusted(run_folder: Path, words: Sequence[str]) -> bool:
@@ -207,6 +202,7 @@ def _value(word: str) -> Any:
 def _parsed(word: str) -> Override | None:
     try:
         return OverridesParser.create().parse_override(word)
+    # The parser is recursive, so a word of a hostile file that nests deep enough ends it.
     except (HydraException, RecursionError):
         return None
 
@@ -218,9 +214,11 @@ def _refusal(word: str) -> str | None:
     override = _parsed(word)
     if override is None:
         return "is not an override"
+    # A package, as in `model@_global_`, would move the keys of an option to another node.
     root, *parts = override.key_or_group.split(".")
     allowed_roots = _GROUPS | {"paths"} if parts else _GROUPS | _ROOT_KEYS
-    if root not in allowed_roots or override.package is not None or not all(map(_is_name, parts)):
+    has_plain_key = all(re.fullmatch(r"\w+", part) for part in parts)
+    if root not in allowed_roots or override.package is not None or not has_plain_key:
         return "is not a key or a group of the shipped configs"
     if override.is_sweep_override():
         return "is a sweep"
@@ -241,23 +239,13 @@ def _refusal(word: str) -> str | None:
         return None if all(map(_is_option, texts)) else "is not an option of a group"
     if root == "dataset" or _is_output_key(override.key_or_group):
         return None  # the data may be anywhere; output keys are not replayed
-    return next((reason for name, item in settings if (reason := _setting_refusal(name, item))), None)
-
-
-def _setting_refusal(name: str, value: object) -> str | None:
-    """Return why a plain value under a key outside of ``dataset`` is refused, or None if it is allowed."""
-    if name in _OUTPUT_KEYS:
+    if names & _OUTPUT_KEYS:
         return "names an output"
-    if not isinstance(value, str):
-        return None
     # A name of weights is fine, but a file could be a hostile pickle, and an address would be opened.
-    if _may_be_location(value) or (name in _WEIGHTS_KEYS and not _is_option(value)):
-        return "names a file or an address"
+    for name, text in settings:
+        if isinstance(text, str) and (_may_be_location(text) or (name in _WEIGHTS_KEYS and not _is_option(text))):
+            return "names a file or an address"
     return None
-
-
-def _is_name(part: str) -> bool:
-    return re.fullmatch(r"\w+", part) is not None
 
 
 def _is_option(text: str) -> bool:
@@ -268,6 +256,7 @@ def _is_option(text: str) -> bool:
 def _settings(name: str, value: object) -> Iterator[tuple[str, object]]:
     """Yield every scalar of a parsed value with its nearest key, and every key of its mappings."""
     if isinstance(value, dict):
+        # A key is yielded even if its value is an empty mapping, so that no key escapes the checks.
         for key, item in value.items():
             yield str(key), None
             yield from _settings(str(key), item)

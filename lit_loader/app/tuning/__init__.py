@@ -16,7 +16,7 @@ from lit_loader.app.tuning.search import (
     pick,
     search_settings,
 )
-from lit_loader.app.tuning.verdicts import Verdict, diagnose, explain_choice
+from lit_loader.app.tuning.verdicts import diagnose
 
 __all__ = [
     "Candidate",
@@ -26,10 +26,8 @@ __all__ = [
     "Measure",
     "Measurement",
     "TuningResult",
-    "Verdict",
     "coarse_grid",
     "diagnose",
-    "explain_choice",
     "median",
     "neighbours",
     "pick",

@@ -1,6 +1,6 @@
 """Measure a data module's training loader with given worker settings.
 
-CPU time, memory and reads of processes come from ``/proc``; on a system without it, they are not reported.
+On a system without ``/proc``, the CPU time, memory and reads of workers are not reported.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ __all__ = ["LoaderMeter", "busy_cores_s", "descendants", "memory_bytes", "used_b
 
 _TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
 
+# Longest pause in which workers fill their queues before memory is read.
 _SETTLE_S: Final = 0.25
-"""Longest pause in which workers fill their queues before memory is read."""
 
 
 class LoaderMeter:
@@ -34,7 +34,7 @@ class LoaderMeter:
     a burst. Epochs follow each other, as in training.
 
     Args:
-        datamodule: The data module to measure; its worker settings are changed, and reset by `restore`.
+        datamodule: The data module to measure; its worker settings are changed during a measurement.
         step_s: Seconds for which the main process computes after each batch, like a training step on the CPU.
 
     Owns: the loader of the current measurement, which is closed at its end.
@@ -43,12 +43,12 @@ class LoaderMeter:
     def __init__(self, datamodule: LoaderDataModule, *, step_s: float = 0.0) -> None:
         self._datamodule = datamodule
         self._step_s = step_s
-        self._original_workers = datamodule.workers
         self._memory: dict[Candidate, int | None] = {}
 
     def __call__(self, candidate: Candidate, seconds: float) -> Measurement:
         """Measure settings for about ``seconds``, and for one turn at least."""
-        self._datamodule.workers = replace(self._original_workers, **candidate.settings())
+        original_workers = self._datamodule.workers
+        self._datamodule.workers = replace(original_workers, **candidate.settings())
         other_processes = descendants(os.getpid())
         start = time.perf_counter()
         with warnings.catch_warnings():
@@ -63,10 +63,7 @@ class LoaderMeter:
                 return self._measure(candidate, batch_sizes, workers, seconds=seconds, start_s=start_s)
             finally:
                 self._datamodule.teardown()  # closes the loader
-
-    def restore(self) -> None:
-        """Reset the worker settings of the data module."""
-        self._datamodule.workers = self._original_workers
+                self._datamodule.workers = original_workers
 
     def _measure(
         self,
@@ -94,7 +91,7 @@ class LoaderMeter:
             samples += self._take(batch_sizes, turn)
         main_s = time.process_time() - main_begin_s
         worker_s, read_bytes, throttled_s, busy_s = (
-            after - before for before, after in zip(snapshot, _snapshot(main, workers), strict=True)
+            end - start for start, end in zip(snapshot, _snapshot(main, workers), strict=True)
         )
         # Memory does not depend on what else runs, so one reading per candidate is enough.
         if candidate not in self._memory:
@@ -127,11 +124,12 @@ class LoaderMeter:
 def _iterate_batch_sizes(loader: Any, batch_size: int) -> Iterator[int]:
     """Load batches, epoch after epoch, and yield the number of samples of each."""
     while True:
-        num_left = None if loader.drop_last else len(loader.sampler)
+        # Batches are not opened, since a collate function may return anything. Only the last one of an epoch can be
+        # smaller, and with drop_last it does not arrive.
+        num_samples = len(loader.sampler)
         for _ in loader:
-            size = batch_size if num_left is None else min(batch_size, num_left)
-            num_left = None if num_left is None else num_left - size
-            yield size
+            yield min(batch_size, num_samples)
+            num_samples -= batch_size
 
 
 def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, float]:
@@ -144,6 +142,7 @@ def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, flo
 
 def _compute(seconds: float) -> None:
     """Keep a core busy without holding the interpreter lock, like a training step."""
+    # One product takes less than a millisecond, so the loop ends in time.
     factor = torch.full((192, 192), 1e-3)
     end = time.perf_counter() + seconds
     while time.perf_counter() < end:
@@ -170,6 +169,7 @@ def memory_bytes(pids: Iterable[int], *, proc: Path = Path("/proc")) -> int | No
     Returns:
         Bytes, or None if the kernel does not report them.
     """
+    # Pss rather than Rss: forked workers share most pages with the main process.
     kib = sum(read_counters(proc / str(pid) / "smaps_rollup").get("Pss:", 0) for pid in pids)
     return kib << 10 or None
 

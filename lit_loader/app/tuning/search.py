@@ -12,20 +12,17 @@ import multiprocessing
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 __all__ = [
     "Candidate",
     "INLINE",
-    "INLINE_MARGIN",
     "METHODS",
     "Measure",
     "Measurement",
-    "TIE",
     "TuningResult",
     "coarse_grid",
-    "is_measured_enough",
     "median",
     "neighbours",
     "pick",
@@ -38,29 +35,29 @@ METHODS: Final = ("thread", *multiprocessing.get_all_start_methods())
 _USUAL_PREFETCH: Final = 2  # torch's default
 _MAX_PREFETCH: Final = 16
 
+# Share of the budget for the coarse grid; the rest is for measuring the best candidates again.
 _COARSE_SHARE: Final = 0.15
-"""Share of the budget for the coarse grid; the rest is for measuring the best candidates again."""
 
+# Shortest and longest measurement, in seconds.
 _WINDOW_S: Final = (0.25, 3.0)
-"""Shortest and longest measurement, in seconds."""
 
+# Rounds after the coarse grid; more rounds would hardly change the medians.
 _ROUNDS: Final = 25
-"""Rounds after the coarse grid; more rounds would hardly change the medians."""
 
+# Relative steps in the number of workers, one for each round in which neighbours of the best candidate join.
 _STEPS: Final = (0.25, 0.125, 0.0625)
-"""Relative steps in the number of workers, one for each round in which neighbours of the best candidate join."""
 
+# Number of neighbours that join in each of these rounds.
 _NEW: Final = 3
-"""Number of neighbours that join in each of these rounds."""
 
+# Number of candidates that survive the coarse grid, and the smallest number that survives a round.
 _SURVIVORS: Final = 4
-"""Number of candidates that survive the coarse grid, and the smallest number that survives a round."""
 
-TIE: Final = 0.02
-"""Rates that differ by less than this share count as equal, and the candidate with fewer workers wins."""
+# Rates that differ by less than this share count as equal, and the candidate with fewer workers wins.
+_TIE: Final = 0.02
 
-INLINE_MARGIN: Final = 0.03
-"""Inline must be faster by this share to be chosen, since workers continue during a training step."""
+# Inline must be faster by this share to be chosen, since workers continue during a training step.
+_INLINE_MARGIN: Final = 0.03
 
 
 @dataclass(frozen=True, order=True)
@@ -113,6 +110,7 @@ def coarse_grid(*, num_cores: int, methods: Sequence[str], max_workers: int) -> 
     Returns:
         Inline, then for every method powers of two up to twice the cores, and numbers close to the cores.
     """
+    # Powers of two show how the rate scales; numbers close to the cores are usually best.
     counts = {2**power for power in range(1 + int(math.log2(2 * num_cores)))}
     counts |= {max(1, num_cores - 1), num_cores, num_cores + num_cores // 2}
     allowed_counts = [count for count in counts if count <= max_workers]
@@ -134,6 +132,7 @@ def neighbours(candidate: Candidate, *, max_workers: int, share: float = 0.25) -
     if count == 0:
         return []
     step = max(1, round(share * count))
+    # A longer queue is cheap and evens out slow samples, so it comes first.
     settings = [
         (count, 2 * prefetch),
         (count + step, prefetch),
@@ -203,9 +202,10 @@ Measure = Callable[[Candidate, float], Measurement]
 def median(measured: Sequence[Measurement]) -> Measurement:
     """Return the median of every figure over one or more measurements of the same settings."""
     medians: dict[str, Any] = {"candidate": measured[0].candidate}
-    for name in (field.name for field in fields(Measurement) if field.name != "candidate"):
+    for name in [figure.name for figure in fields(Measurement) if figure.name != "candidate"]:
         values = [getattr(measurement, name) for measurement in measured]
         reported = [value for value in values if value is not None]
+        # A kernel may report a figure in some measurements only, for example while a process starts.
         medians[name] = statistics.median(reported) if reported else None
     return Measurement(**medians)
 
@@ -229,59 +229,54 @@ class TuningResult:
         return [median(self.measured[candidate]) for candidate in sorted(self.measured)]
 
 
+@dataclass(kw_only=True)
 class _Session:
     """The measurements of a search, and the time that is left for more.
 
-    Args:
+    Attributes:
         measure: Measures one candidate.
         window_s: Duration of a measurement.
         budget_s: Duration of all measurements.
         clock: Returns the time in seconds.
         progress: Called before each measurement with the candidate and the elapsed seconds.
-
-    Attributes:
         measured: All measurements by settings.
         refused: Settings that cannot be used, with the reason.
+        durations_s: Duration of the last measurement, by method.
+        start_s: Start of the search on the clock.
     """
 
-    def __init__(
-        self,
-        measure: Measure,
-        *,
-        window_s: float,
-        budget_s: float,
-        clock: Callable[[], float],
-        progress: Callable[[Candidate, float], None],
-    ) -> None:
-        self.measured: dict[Candidate, list[Measurement]] = {}
-        self.refused: dict[Candidate, str] = {}
-        self._measure = measure
-        self._window_s = window_s
-        self._clock = clock
-        self._progress = progress
-        self._start = clock()
-        self._deadline = self._start + budget_s
-        self._durations_s: dict[str, float] = {}  # of the last measurement, by method
+    measure: Measure
+    window_s: float
+    budget_s: float
+    clock: Callable[[], float]
+    progress: Callable[[Candidate, float], None]
+    measured: dict[Candidate, list[Measurement]] = field(default_factory=dict)
+    refused: dict[Candidate, str] = field(default_factory=dict)
+    durations_s: dict[str, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.start_s = self.clock()
 
     def try_once(self, candidate: Candidate) -> bool:
         """Measure a candidate once more; return False if the time does not suffice."""
         if candidate in self.refused:
             return True
-        start = self._clock()
+        start_s = self.clock()
         # The start of workers dominates a short measurement, and it depends on the method.
-        expected_s = self._durations_s.get(candidate.method, max(self._durations_s.values(), default=0.0))
-        if self._durations_s and start + expected_s > self._deadline:
+        expected_s = self.durations_s.get(candidate.method, max(self.durations_s.values(), default=0.0))
+        if self.durations_s and start_s + expected_s > self.start_s + self.budget_s:
             return False
-        self._progress(candidate, start - self._start)
+        self.progress(candidate, start_s - self.start_s)
         try:
-            self.measured.setdefault(candidate, []).append(self._measure(candidate, self._window_s))
+            self.measured.setdefault(candidate, []).append(self.measure(candidate, self.window_s))
         except Exception as error:
             # If inline fails, the data cannot be read at all, whatever the workers are.
             if candidate == INLINE:
                 raise
+            # Settings with an error are out, even if they worked before.
             del self.measured[candidate]
             self.refused[candidate] = _in_a_line(error)
-        self._durations_s[candidate.method] = self._clock() - start
+        self.durations_s[candidate.method] = self.clock() - start_s
         return True
 
     def ranked(self) -> list[Candidate]:
@@ -317,7 +312,7 @@ def search_settings(
     grid = coarse_grid(num_cores=num_cores, methods=methods, max_workers=max_workers)
     shortest_s, longest_s = _WINDOW_S
     window_s = min(longest_s, max(shortest_s, _COARSE_SHARE * budget_s / len(grid)))
-    session = _Session(measure, window_s=window_s, budget_s=budget_s, clock=clock, progress=progress)
+    session = _Session(measure=measure, window_s=window_s, budget_s=budget_s, clock=clock, progress=progress)
     for candidate in grid:
         session.try_once(candidate)
     survivors = session.ranked()[:_SURVIVORS]
@@ -344,18 +339,14 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     Args:
         measured: One or more measurements by settings.
     """
-    medians = [median(runs) for candidate, runs in measured.items() if is_measured_enough(candidate, measured)]
+    most_runs = max(map(len, measured.values()))
+    medians = [median(runs) for runs in measured.values() if 2 * len(runs) > most_runs]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
-    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + INLINE_MARGIN):
+    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + _INLINE_MARGIN):
         return INLINE
-    fastest = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - TIE)]
+    fastest = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - _TIE)]
     return min(fastest, key=lambda figures: (figures.candidate.num_workers, figures.cpu_s_per_sample)).candidate
-
-
-def is_measured_enough(candidate: Candidate, measured: Mapping[Candidate, Sequence[Measurement]]) -> bool:
-    """Return True if settings were measured more than half as often as the most often measured ones."""
-    return 2 * len(measured[candidate]) > max(map(len, measured.values()))
 
 
 def _in_a_line(error: Exception) -> str:

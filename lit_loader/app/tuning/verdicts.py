@@ -1,51 +1,36 @@
 """Verdicts on what limits the rate, as pure functions of measurements.
 
-A verdict names a limit and a remedy. Several may hold at once. No verdict is a guess from the settings alone: each
-needs its symptom in the measurements.
+A verdict is a text that begins with the limit and ends with a remedy. Several may hold at once. No verdict is a guess
+from the settings alone: each needs its symptom in the measurements.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Final
 
-from lit_loader.app.tuning.search import (
-    INLINE,
-    INLINE_MARGIN,
-    TIE,
-    Measurement,
-    TuningResult,
-    is_measured_enough,
-    median,
-)
+from lit_loader.app.tuning.search import INLINE, Measurement
 from lit_loader.foundation.host import Resources
 
-__all__ = ["Verdict", "diagnose", "explain_choice"]
+__all__ = ["diagnose"]
 
 _Measured = Sequence[Measurement]
 
+# Share of the cores, or of one core, above which they count as busy.
 _NEARLY_ALL: Final = 0.85
-"""Share of the cores, or of one core, above which they count as busy."""
 
+# Share below which a worker, or inline's one core, counts as waiting.
 _IDLE: Final = 0.7
-"""Share below which a worker, or inline's one core, counts as waiting."""
 
+# Cores of other processes, or growth of CPU time per sample, that count as a symptom.
 _NOTICEABLE: Final = 0.25
-"""Cores of other processes, or growth of CPU time per sample, that count as a symptom."""
 
+# Ratio of rates below which more workers count as no gain.
 _SAME_RATE: Final = 1.1
-"""Ratio of rates below which more workers count as no gain."""
 
 
-class Verdict(NamedTuple):
-    """A limit, or the absence of one: a name for programs and a sentence for people."""
-
-    name: str
-    text: str
-
-
-def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[Verdict]:
+def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[str]:
     """Return one or more verdicts on what limits the rate, the most telling first.
 
     Args:
@@ -53,33 +38,8 @@ def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[Ve
         best: Medians of the chosen settings.
         host: Cores of this machine.
     """
-    texts = {rule.__name__.strip("_"): rule(measured, best, host) for rule in _RULES}
-    verdicts = [Verdict(name, text) for name, text in texts.items() if text]
-    return verdicts or [Verdict("no_limit", _no_limit(measured, best, host))]
-
-
-def explain_choice(result: TuningResult) -> str | None:
-    """Return why settings with a higher median were not chosen, or None if there are none.
-
-    Args:
-        result: The result of a search.
-    """
-    chosen = median(result.measured[result.best])
-    fastest = max(result.medians(), key=lambda figures: figures.samples_per_s)
-    if fastest.samples_per_s <= chosen.samples_per_s:
-        return None
-    repeats = len(result.measured[fastest.candidate])
-    if not is_measured_enough(fastest.candidate, result.measured):
-        times = "once" if repeats == 1 else f"{repeats} times"
-        reason = f"it was measured {times}, {chosen.candidate!s} {len(result.measured[result.best])} times: may be luck"
-    elif fastest.candidate == INLINE:
-        reason = f"inline must win by {INLINE_MARGIN:.0%}, because workers continue during a training step"
-    else:
-        reason = f"rates within {TIE:.0%} count as equal, and then fewer workers win, then less CPU"
-    return (
-        f"{fastest.candidate!s} made {fastest.samples_per_s:.1f} samples/s, more than the "
-        f"{chosen.samples_per_s:.1f} of {chosen.candidate!s}, and was not chosen: {reason}."
-    )
+    verdicts = [rule(measured, best, host) for rule in _RULES]
+    return [verdict for verdict in verdicts if verdict] or [_no_limit(measured, best, host)]
 
 
 def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:
@@ -94,6 +54,7 @@ def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str |
 
 
 def _cpu_bound(measured: _Measured, best: Measurement, host: Resources) -> str | None:
+    # Only the chosen settings count: others may waste CPU.
     if best.cores_used < _NEARLY_ALL * host.cores:
         return None
     return (
@@ -153,29 +114,28 @@ def _interpreter_lock(measured: _Measured, best: Measurement, host: Resources) -
     return None
 
 
-def _storage(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    inline = _waiting_inline(measured, host)
-    if inline is None or inline.read_bytes_per_sample < 1024:
-        return None
-    return (
-        f"storage: {_waited(inline)}, and {inline.read_bytes_per_sample / 1024:.0f} KiB of it are read from storage. "
-        "A faster disk, or a dataset that fits into the file cache, helps; more workers wait in parallel."
-    )
-
-
 def _waiting(measured: _Measured, best: Measurement, host: Resources) -> str | None:
-    inline = _waiting_inline(measured, host)
-    if inline is None or inline.read_bytes_per_sample >= 1024:
+    inline = _inline(measured)
+    # On a busy host, samples also wait for a core.
+    if inline is None or inline.cores_used >= _IDLE or _is_starved(inline, host):
         return None
+    times = f"a sample takes {1e3 / inline.samples_per_s:.1f} ms inline, only {_ms(inline)} of them on the CPU"
+    # Below a KiB per sample, the reads are of something else than the samples.
+    if inline.read_bytes_per_sample < 1024:
+        return (
+            f"waiting: {times}, and nothing was read from a local disk: the rest is a network, a lock or a sleep. More "
+            "workers than cores wait in parallel and may be faster."
+        )
     return (
-        f"waiting: {_waited(inline)}, and nothing was read from a local disk: the rest is a network, a lock or a "
-        "sleep. More workers than cores wait in parallel and may be faster."
+        f"storage: {times}, and {inline.read_bytes_per_sample / 1024:.0f} KiB of it are read from storage. A faster "
+        "disk, or a dataset that fits into the file cache, helps; more workers wait in parallel."
     )
 
 
 def _transport(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     for figures in sorted(measured, key=lambda figures: -figures.samples_per_s):
         candidate = figures.candidate
+        # Threads run in the main process, and more processes than cores leave it too few turns.
         if candidate.is_threaded or not 0 < candidate.num_workers <= host.cores:
             continue
         if figures.main_cores_used >= _NEARLY_ALL and figures.cores_per_worker < _IDLE:
@@ -209,7 +169,7 @@ def _no_limit(measured: _Measured, best: Measurement, host: Resources) -> str:
     )
 
 
-# The name of a function is the name of its verdict. The most telling verdicts come first.
+# The most telling verdicts come first.
 _RULES: Final[Sequence[Callable[[_Measured, Measurement, Resources], str | None]]] = (
     _busy_host,
     _cpu_bound,
@@ -217,7 +177,6 @@ _RULES: Final[Sequence[Callable[[_Measured, Measurement, Resources], str | None]
     _native_threads,
     _memory_bandwidth,
     _interpreter_lock,
-    _storage,
     _waiting,
     _transport,
     _nothing_to_gain,
@@ -230,6 +189,7 @@ def _without_gain(measured: _Measured, host: Resources, *, threads: bool) -> Ite
     def kind(figures: Measurement) -> tuple[str, int]:
         return figures.candidate.method, figures.candidate.prefetch_factor
 
+    # Figures of different methods or prefetch factors are not comparable.
     comparable = [figures for figures in measured if figures.candidate.is_threaded is threads]
     comparable.sort(key=lambda figures: (kind(figures), figures.candidate.num_workers))
     for few, many in pairwise(comparable):
@@ -242,19 +202,8 @@ def _inline(measured: Iterable[Measurement]) -> Measurement | None:
     return next((figures for figures in measured if figures.candidate == INLINE), None)
 
 
-def _waiting_inline(measured: Iterable[Measurement], host: Resources) -> Measurement | None:
-    """Return the figures of inline if it waits for something other than a core."""
-    inline = _inline(measured)
-    is_waiting = inline is not None and inline.cores_used < _IDLE and not _is_starved(inline, host)
-    return inline if is_waiting else None
-
-
-def _waited(inline: Measurement) -> str:
-    return f"a sample takes {1e3 / inline.samples_per_s:.1f} ms inline, of which only {_ms(inline)} is CPU"
-
-
 def _is_starved(measurement: Measurement, host: Resources) -> bool:
-    """Return True if other processes used the cores, so that the waiting does not come from the work itself."""
+    """Return True if other processes left no core for the measured work."""
     other_cores = measurement.other_cores or 0.0
     return other_cores >= _NOTICEABLE and measurement.cores_used + other_cores > _NEARLY_ALL * host.cores
 

@@ -5,10 +5,8 @@ from __future__ import annotations
 import pytest
 
 from lit_loader.app.commands import main
-from tests.support.face_lists import COLUMNS, write_faces
+from tests.support.face_lists import write_faces
 from tests.support.voc_set import VocSet
-
-READ = ["--option", f"columns={COLUMNS}", "--option", "schema=face_5"]
 
 
 class Command:
@@ -42,12 +40,6 @@ def faces(tmp_path, monkeypatch):
     write_faces(root, "val.txt", 6, start=20)
     write_faces(root, "all.txt", 30)
     return root
-
-
-@pytest.fixture
-def read():
-    """The options that read the lists."""
-    return READ
 
 
 @pytest.fixture

@@ -8,11 +8,11 @@ import pytest
 from PIL import Image
 
 from lit_loader.foundation.escaping import printable
-from tests.support.face_lists import write_faces
+from tests.support.face_lists import READ, write_faces
 
 
-def test_figures_of_the_sets_are_printed(command, faces, read):
-    out = command("index", "keypoints_txt", "faces", "train.txt", "val.txt", "all.txt", *read)
+def test_figures_of_the_sets_are_printed(command, faces):
+    out = command("index", "keypoints_txt", "faces", "train.txt", "val.txt", "all.txt", *READ)
     lines = [" ".join(line.split()) for line in out.splitlines()]
     assert "train.txt 20 0 20 4 : 1 40 30 0" in lines
     assert "angry 4 in 4 images 2 in 2 images 6 in 6 images" in lines
@@ -26,21 +26,19 @@ def test_figures_of_the_sets_are_printed(command, faces, read):
     assert len(list(faces.parent.glob("cache/**/*.arrow"))) == 3
 
 
-def test_copies_of_images_in_two_sets_are_reported(command, faces, read):
-    images = faces / "images"
+def test_copies_of_images_in_two_sets_are_reported(command, faces):
     first, second, *_ = (line.split()[0] for line in (faces / "train.txt").read_text().splitlines())
     copy = (faces / "val.txt").read_text().split()[0]
     (faces / copy).write_bytes((faces / first).read_bytes())
     (faces / second).write_bytes((faces / first).read_bytes())  # in one set: no copy across sets
-    assert images.is_dir()
-    words = ["index", "keypoints_txt", "faces", "train.txt", "val.txt", *read]
+    words = ["index", "keypoints_txt", "faces", "train.txt", "val.txt", *READ]
     sentence = "1 images of val.txt are byte-identical copies of images of train.txt"
     assert f"{sentence}, such as {copy!r} of {first!r}; results on val.txt are too good" in command(*words)
     assert len(json.loads(command(*words, "--json"))["copies"]) == 1
 
 
-def test_json_has_the_figures_of_the_sets(command, faces, read):
-    report = json.loads(command("index", "keypoints_txt", "faces", "a=train.txt", "all.txt", "--json", *read))
+def test_json_has_the_figures_of_the_sets(command, faces):
+    report = json.loads(command("index", "keypoints_txt", "faces", "a=train.txt", "all.txt", "--json", *READ))
     assert report["sets"]["a"]["images"] == 20
     assert report["sets"]["a"]["classes"] == {
         "angry": {"objects": 4, "images": 4},
@@ -74,10 +72,10 @@ def test_attributes_flags_and_problems_are_printed(command, voc, tmp_path):
     assert report["flags"] == {"truncated": 2}
     assert report["problems"]["counts"] == [["degenerate", "drop", 1]]
     assert report["empty_images"] == 1
-    kept = command("index", "voc", voc.root, "train", "--policy", "degenerate=keep", *cache)
-    assert "degenerate keep 1" in " ".join(kept.split())
-    order = json.loads(command("index", "voc", voc.root, "train", "--json", "--class-names", "dog,bird,cat", *cache))
-    assert list(order["sets"]["train"]["classes"]) == ["dog", "bird", "cat"]
+    out = command("index", "voc", voc.root, "train", "--policy", "degenerate=keep", *cache)
+    assert "degenerate keep 1" in " ".join(out.split())
+    out = command("index", "voc", voc.root, "train", "--json", "--class-names", "dog,bird,cat", *cache)
+    assert list(json.loads(out)["sets"]["train"]["classes"]) == ["dog", "bird", "cat"]
 
 
 def test_many_points_are_summarised_in_three_lines(command, tmp_path):
@@ -93,12 +91,10 @@ def test_many_points_are_summarised_in_three_lines(command, tmp_path):
 
 def test_set_without_objects_is_printed(command, faces):
     (faces / "none.txt").write_text("# nothing\n")
-    out = command("index", "keypoints_txt", faces, "none.txt", "--option", "columns=path class")
-    assert "none.txt" in out
+    assert "none.txt" in command("index", "keypoints_txt", faces, "none.txt", "--option", "columns=path class")
 
 
 def test_names_from_files_reach_a_terminal_as_text(command, faces):
-    (faces / "evil.txt").write_bytes(b"images/person0_0.png;\x1b]0;owned\x07\xff[red]x\n")
     options = ["--option", "columns=path class", "--option", "separator=;"]
     (faces / "evil.txt").write_bytes(b"images/person0_0.png;\x1b[31mowned\x07\xff[red]x\n")
     out = command("index", "keypoints_txt", faces, "evil.txt", *options)
@@ -107,7 +103,7 @@ def test_names_from_files_reach_a_terminal_as_text(command, faces):
 
 
 @pytest.mark.parametrize(
-    ("words", "code", "told"),
+    ("words", "code", "message"),
     [
         (["points_lst", "faces", "a.txt"], 2, "did you mean 'keypoints_txt'?"),
         (["keypoints_txt", "faces", "train.txt"], 2, "needs the option 'columns'"),
@@ -125,22 +121,22 @@ def test_names_from_files_reach_a_terminal_as_text(command, faces):
         (["keypoints_txt", "faces", "train.txt", "--option", "columns=path class"], 1, "train.txt:1"),
     ],
 )
-def test_a_mistake_ends_with_a_message_and_its_code(command, faces, words, code, told):
+def test_mistake_ends_with_one_line_and_its_code(command, faces, words, code, message):
     (faces.parent / "circle").symlink_to("circle")
     command("index", *words, code=code)
-    assert told in command.err
+    assert message in command.err
     assert command.err.startswith("lit-loader: error: ")
     assert command.err.count("\n") == 1
     assert command.out == ""
 
 
-def test_error_names_the_option_that_settles_it(command, tmp_path):
+def test_error_names_the_option_that_solves_it(command, tmp_path):
     (tmp_path / "train.csv").write_text("path,label,fold\na.jpg,cat,1\n")
     command("index", "class_list", tmp_path, "train.csv", "--option", "separator=,", code=1)
     assert "label_columns must name the labels; pass --option header=true" in command.err
 
 
-def test_a_csv_table_is_read_by_the_name_of_its_config(command, tmp_path):
+def test_csv_table_is_read_by_the_name_of_its_config(command, tmp_path):
     Image.new("RGB", (60, 50)).save(tmp_path / "a.jpg")
     (tmp_path / "train.csv").write_text("path,label,xmin,ymin,xmax,ymax\na.jpg,dog,1,2,30,40\n")
     out = command("index", "csv", tmp_path, "train.csv", "--cache-dir", tmp_path / "cache", "--no-progress")

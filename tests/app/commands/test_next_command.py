@@ -1,4 +1,4 @@
-"""The command that ``convert`` prints to go on with: what stands in it is what was meant."""
+"""The training command that ``convert`` and ``index`` print: Hydra parses it, and it trains on the set."""
 
 from __future__ import annotations
 
@@ -14,47 +14,59 @@ from lit_loader.annotations.formats import read_annotations
 from lit_loader.app.commands.next_command import hydra_value, splits_by_stage
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.datamodules import ClassificationDataModule, LandmarkDataModule
-from tests.support.face_lists import OPTIONS, write_faces
+from tests.support.face_lists import OPTIONS, READ, write_faces
 from tests.support.text_sets import write_image
-
-INLINE = ["workers=inline"]
 
 NAMES = ["cells (1), x=2", "ü", "~me", "it's", "null", "TRUE", "2007", ".5", "1e5", "a\\", "a\\'b", "${x}", "#"]
 
 
-def overrides(words):
-    """Return what Hydra makes of ``KEY=VALUE`` words."""
-    parsed = OverridesParser.create().parse_overrides(words)
-    assert not any(override.is_sweep_override() for override in parsed)
-    config = OmegaConf.create({override.key_or_group: override.value() for override in parsed})
-    return {key: config[key] for key in config}
+def parse(words):
+    """Return the values that Hydra parses from ``KEY=VALUE`` words, by key."""
+    overrides = OverridesParser.create().parse_overrides(words)
+    assert not any(override.is_sweep_override() for override in overrides)
+    return dict(OmegaConf.create({override.key_or_group: override.value() for override in overrides}))
+
+
+def printed_overrides(out):
+    """Return the overrides of the training command in an output."""
+    (line,) = (line for line in out.splitlines() if line.startswith("  lit-loader train "))
+    return shlex.split(line)[2:]
+
+
+def first_batch(overrides):
+    """Build the data module of a training command, and return it with its first batch."""
+    words = [*overrides, "datamodule.batch_size=2", "workers=inline"]
+    datamodule = build_datamodule(compose_config(overrides=words))
+    datamodule.prepare_data()
+    datamodule.setup("fit")
+    return datamodule, next(iter(datamodule.train_dataloader()))
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """The current folder, which contains the cache."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path
 
 
 @pytest.mark.parametrize("text", ["new", "/data/a-b_c.d/e", "../up", "a/2007"])
-def test_a_plain_path_is_not_quoted(text):
+def test_plain_path_is_not_quoted(text):
     assert hydra_value(text) == text
-    assert overrides([f"k={text}"]) == {"k": text}
+    assert parse([f"k={text}"]) == {"k": text}
 
 
 @given(st.sampled_from(NAMES) | st.text("ab1\\' ,=[]{}()$.-", max_size=8))
-def test_hydra_takes_a_text_for_itself(text):
-    assert overrides([f"k={hydra_value(text)}"]) == {"k": text}
+def test_hydra_parses_any_text_unchanged(text):
+    assert parse([f"k={hydra_value(text)}"]) == {"k": text}
 
 
 @pytest.mark.parametrize("name", ["two words", "a,b", "2007", "é=1 (2)"])
-def test_the_folder_and_the_splits_arrive(command, tmp_path, monkeypatch, name):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_faces(tmp_path / "faces", "train.txt", 4)
-    told = command(
-        *("convert", "keypoints_txt", "faces", "2012=train.txt", "--to", "voc", "--out", name),
-        *("--option", "columns=path points class", "--option", "schema=face_5"),
-        *("--writer-option", "image_dir=my images"),
-    )
-    (line,) = (line for line in told.splitlines() if "lit-loader train" in line)
-    program, command_name, *words = shlex.split(line)
-    assert (program, command_name) == ("lit-loader", "train")
-    assert overrides(words) == {
+def test_folder_and_splits_are_parsed_unchanged(command, folder, name):
+    write_faces(folder / "faces", "train.txt", 4)
+    words = ["convert", "keypoints_txt", "faces", "2012=train.txt", *READ, "--to", "voc", "--out", name]
+    out = command(*words, "--writer-option", "image_dir=my images")
+    assert parse(printed_overrides(out)) == {
         "experiment": "landmarks",
         "dataset": "voc",
         "dataset.root": name,
@@ -65,10 +77,8 @@ def test_the_folder_and_the_splits_arrive(command, tmp_path, monkeypatch, name):
     }
 
 
-def test_an_option_that_yaml_takes_for_no_text_is_text_where_text_is_asked(command, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    write_faces(tmp_path, "train.txt", 2, folder="2007")
+def test_text_option_accepts_words_that_yaml_reads_otherwise(command, folder):
+    write_faces(folder, "train.txt", 2, folder="2007")
     words = ["index", "keypoints_txt", ".", "train.txt", "--option", "columns=path points skip"]
     words += ["--option", "schema=face_5", "--class-names", "yes, no"]
     assert "no     2 in 2 images" in command(*words, "--option", "class_name=no")
@@ -76,18 +86,6 @@ def test_an_option_that_yaml_takes_for_no_text_is_text_where_text_is_asked(comma
     assert "there is no image '2007/2007/" in command.err
     command(*words, "--option", "normalized=maybe", code=2)
     assert "option normalized='maybe' of format 'keypoints_txt' must be bool" in command.err
-
-
-def commands(out):
-    return [shlex.split(line)[2:] for line in out.splitlines() if line.startswith("  lit-loader train ")]
-
-
-def first_batch(words):
-    """Build the data module that the words of a command describe, and return it with its first batch."""
-    datamodule = build_datamodule(compose_config(overrides=[*words, "datamodule.batch_size=2", *INLINE]))
-    datamodule.prepare_data()
-    datamodule.setup("fit")
-    return datamodule, next(iter(datamodule.train_dataloader()))
 
 
 @pytest.mark.parametrize(
@@ -102,100 +100,94 @@ def first_batch(words):
         (["test"], "test", None, None),
     ],
 )
-def test_no_stage_shares_the_split_that_is_trained_on(names, train, val, test):
+def test_no_stage_shares_the_training_split(names, train, val, test):
     assert splits_by_stage(names) == {"train": train, "val": val, "test": test}
 
 
-def test_the_command_never_tests_on_the_training_set(command, faces, read):
-    out = command("index", "keypoints_txt", "faces", "train.txt", *read)
-    (words,) = commands(out)
+def test_set_with_one_split_has_no_validation_and_no_test(command, faces):
+    out = command("index", "keypoints_txt", "faces", "train.txt", *READ)
     assert "to hold out training images, add dataset.val_fraction=0.1 dataset.test_fraction=0.1" in out
-    datamodule, _ = first_batch(words)
+    datamodule, _ = first_batch(printed_overrides(out))
     assert datamodule.first_table(("train",)).num_images
     assert datamodule.first_table(("val", "test")) is None
 
 
-@pytest.mark.parametrize("copy", ["two.txt", "b/one.txt"])
-def test_names_that_the_command_does_not_read_are_told(command, faces, read, copy):
+@pytest.mark.parametrize(("copy", "name"), [("two.txt", "two"), ("b/one.txt", "b/one.txt")])
+def test_splits_that_the_command_leaves_out_are_named(command, faces, copy, name):
+    (faces / "b").mkdir()
     (faces / "one.txt").write_text((faces / "train.txt").read_text())
-    (faces / copy).parent.mkdir(exist_ok=True)
     (faces / copy).write_text((faces / "val.txt").read_text())
-    out = command("index", "keypoints_txt", "faces", "one.txt", copy, *read)
-    (words,) = commands(out)
-    assert "dataset.train=one.txt" in words
+    out = command("index", "keypoints_txt", "faces", "one.txt", copy, *READ)
+    assert "dataset.train=one.txt" in printed_overrides(out)
     assert f"such as val={copy}" in out
-    assert f"trains on one and does not read {copy.removesuffix('.txt') if '/' not in copy else copy};" in out
+    assert f"trains on one and does not read {name};" in out
 
 
-def test_the_command_for_points_without_mirror_pairs_does_not_flip(command, faces):
+def test_command_for_points_without_mirror_pairs_does_not_flip(command, faces):
     words = ["index", "keypoints_txt", "faces", "train.txt", "--option", "columns=path points class"]
-    (command_line,) = commands(command(*words, "--option", "schema=5"))
-    assert "hflip" not in " ".join(command_line)
-    datamodule, batch = first_batch(command_line)
+    overrides = printed_overrides(command(*words, "--option", "schema=5"))
+    assert "hflip" not in " ".join(overrides)
+    datamodule, batch = first_batch(overrides)
     assert type(datamodule) is LandmarkDataModule
     assert len(batch.images) == 2
 
 
 @pytest.mark.parametrize("to", ["voc", "coco", "yolo", "keypoints_txt"])
-def test_the_command_after_a_conversion_trains_on_the_new_set(command, faces, read, to):
-    words = ["convert", "keypoints_txt", "faces", "train.txt", "val.txt", *read, "--to", to, "--out", "new"]
+def test_command_after_a_conversion_trains_on_the_new_set(command, faces, to):
+    words = ["convert", "keypoints_txt", "faces", "train.txt", "val.txt", *READ, "--to", to, "--out", "new"]
     if to == "keypoints_txt":
         words += ["--writer-option", "columns=path points class"]
-    (found,) = commands(command(*words, "--allow-loss"))
-    assert (f"dataset={to}" in found) or {"dataset=files", f"dataset.format={to}"} <= {*found}
-    datamodule, batch = first_batch(found)
+    overrides = printed_overrides(command(*words, "--allow-loss"))
+    assert (f"dataset={to}" in overrides) or {"dataset=files", f"dataset.format={to}"} <= {*overrides}
+    datamodule, batch = first_batch(overrides)
     assert type(datamodule) is LandmarkDataModule
     assert len(batch.images) == 2
 
 
-def test_classes_keep_their_ids_in_a_list_that_convert_writes(command, faces, read):
-    columns = ["--writer-option", "columns=path points class"]
-    ordered = ["--class-names", "calm,sad,angry"]
-    words = ["convert", "keypoints_txt", "faces", "train.txt", *read]
-    out = command(*words, *ordered, "--to", "keypoints_txt", "--out", "lists", *columns)
-    (train_words,) = commands(out)
-    assert "dataset.class_names=[calm,sad,angry]" in train_words
+def test_classes_keep_their_ids_in_a_written_list(command, faces):
+    class_names = ["calm", "sad", "angry"]
+    words = ["convert", "keypoints_txt", "faces", "train.txt", *READ, "--to", "keypoints_txt"]
+    words += ["--writer-option", "columns=path points class", "--out"]
+    out = command(*words, "lists", "--class-names", "calm,sad,angry")
+    assert "dataset.class_names=[calm,sad,angry]" in printed_overrides(out)
     assert "to read them again, pass --class-names calm,sad,angry" in out
-    datamodule, _ = first_batch(train_words)
-    assert datamodule.class_names == ("calm", "sad", "angry")
-    classes = ["calm", "sad", "angry"]
-    original = read_annotations("keypoints_txt", faces, "train.txt", class_names=classes, **OPTIONS)
-    written = read_annotations("keypoints_txt", "lists", "train.txt", class_names=classes, **OPTIONS)
+    datamodule, _ = first_batch(printed_overrides(out))
+    assert datamodule.class_names == tuple(class_names)
+    original, written = (
+        read_annotations("keypoints_txt", root, "train.txt", class_names=class_names, **OPTIONS)
+        for root in (faces, "lists")
+    )
     assert written.labels.tolist() == original.labels.tolist()
-    sorted_out = command(*words, "--to", "keypoints_txt", "--out", "sorted", *columns)
-    assert "class-names" not in sorted_out
-    assert "class_names" not in sorted_out
+    # Sorted names need no option.
+    out = command(*words, "sorted")
+    assert "class-names" not in out
+    assert "class_names" not in out
 
 
-def test_the_command_after_an_index_has_its_options_of_each_split(command, faces, read):
-    (faces / "images").rename(faces / "pictures")
+def test_command_after_an_index_has_the_options_of_each_split(command, faces):
     (faces / "val").mkdir()
-    (faces / "pictures").rename(faces / "val/images")
+    (faces / "images").rename(faces / "val/images")
     (faces / "images").symlink_to("val/images")
-    words = ["index", "keypoints_txt", "faces", "train=train.txt", "val=val.txt", *read]
+    words = ["index", "keypoints_txt", "faces", "train=train.txt", "val=val.txt", *READ]
     words += ["--option", "val:image_dir=val", "--policy", "missing_image=drop", "--class-names", "angry,calm"]
-    (found,) = commands(command(*words))
-    assert "++dataset.stage_options.val.image_dir=val" in found
-    datamodule, _ = first_batch(found)
+    overrides = printed_overrides(command(*words))
+    assert "++dataset.stage_options.val.image_dir=val" in overrides
+    datamodule, _ = first_batch(overrides)
     assert datamodule.class_names == ("angry", "calm")
 
 
 @pytest.mark.parametrize(
-    ("to", "words"),
+    "words",
     [
-        ("index", ["image_folder", "set", "train"]),
-        ("index", ["image_folder", "set/train", "."]),
-        ("voc", ["image_folder", "set", "train"]),
+        ["index", "image_folder", "set", "train"],
+        ["index", "image_folder", "set/train", "."],
+        ["convert", "image_folder", "set", "train", "--to", "voc", "--out", "new"],
     ],
 )
-def test_images_without_boxes_are_classified(command, tmp_path, monkeypatch, to, words):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+def test_images_without_boxes_are_classified(command, folder, words):
     for number, name in enumerate(("cat", "dog") * 3):
-        write_image(tmp_path / f"set/train/{name}/{number}.png")
-    out = command("index", *words) if to == "index" else command("convert", *words, "--to", to, "--out", "new")
-    (found,) = commands(out)
-    datamodule, batch = first_batch(found)
+        write_image(folder / f"set/train/{name}/{number}.png")
+    datamodule, batch = first_batch(printed_overrides(command(*words)))
     assert type(datamodule) is ClassificationDataModule
     assert len(batch.images) == 2
     assert datamodule.summaries()[0].sampler == "RandomSampler"

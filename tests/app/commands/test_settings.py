@@ -1,4 +1,4 @@
-"""Words become settings: splits, options of one or all of them, shares."""
+"""Parsing of words into splits, options and shares."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lit_loader.app.commands.settings import (
 )
 
 
-def test_a_name_has_the_split_it_says():
+def test_name_has_its_own_split_or_the_default():
     assert parse_splits(["train=a.txt", "val=b=c.txt"], default="train") == {"train": "a.txt", "val": "b=c.txt"}
     assert parse_splits(["lists/val.txt", "any.txt"], default="test") == {"val": "lists/val.txt", "test": "any.txt"}
     assert parse_splits(["a/x=y.txt"], default="train") == {"train": "a/x=y.txt"}
@@ -22,15 +22,15 @@ def test_a_name_has_the_split_it_says():
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["a.txt", "b.txt"], "'a.txt' and 'b.txt' would both be split 'train'; give SPLIT=NAME"),
         (["train="], "has no name after '='"),
         (["val=a", "val=b"], "would both be split 'val'"),
     ],
 )
-def test_splits_that_are_not_clear_are_refused(words, told):
-    with pytest.raises(UsageError, match=told):
+def test_ambiguous_splits_are_refused(words, message):
+    with pytest.raises(UsageError, match=message):
         parse_splits(words, default="train")
     with pytest.raises(UsageError, match=r"'\.\./up' must be letters"):
         parse_splits(["a.txt"], default="../up")
@@ -60,12 +60,12 @@ def test_splits_that_are_not_clear_are_refused(words, told):
         ("[1, 2", "[1, 2"),
     ],
 )
-def test_a_value_is_yaml_or_text(text, value):
+def test_value_is_yaml_or_text(text, value):
     assert parse_value(text) == value
     assert type(parse_value(text)) is type(value)
 
 
-def test_an_option_is_for_all_splits_or_for_one():
+def test_option_is_for_all_splits_or_for_one():
     def takes(name, value):
         return name == "schema" or isinstance(value, str)
 
@@ -82,14 +82,14 @@ def test_an_option_is_for_all_splits_or_for_one():
     assert parse_actions(["missing_image=drop", "swapped=no"]) == {"missing_image": "drop", "swapped": "no"}
 
 
-def test_shares_leave_the_rest_to_train():
+def test_train_keeps_the_share_that_is_not_held_out():
     splits = {"train": "a.txt"}
     assert parse_shares([], splits) == {}
     assert parse_shares(["val=0.25", "test=0.25"], splits) == {"train": 0.5, "val": 0.25, "test": 0.25}
 
 
 @pytest.mark.parametrize(
-    ("words", "splits", "told"),
+    ("words", "splits", "message"),
     [
         (["val=0.1"], {"val": "v.txt"}, "the split 'val' exists already"),
         (["val=0.1", "val=0.2"], {"train": "t.txt"}, "the split 'val' exists already"),
@@ -101,6 +101,6 @@ def test_shares_leave_the_rest_to_train():
         (["a/b=0.5"], {"train": "t.txt"}, "split 'a/b' must be letters"),
     ],
 )
-def test_shares_that_cannot_be_are_refused(words, splits, told):
-    with pytest.raises(UsageError, match=told):
+def test_impossible_shares_are_refused(words, splits, message):
+    with pytest.raises(UsageError, match=message):
         parse_shares(words, splits)

@@ -22,7 +22,7 @@ def test_config_equals_the_one_that_hydra_composes():
     assert compose_config(str(CONF), overrides=OVERRIDES).datamodule.batch_size == 3
 
 
-def test_a_folder_relative_to_the_current_one(tmp_path, monkeypatch):
+def test_config_folder_may_be_relative_to_the_current_one(tmp_path, monkeypatch):
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "app.yaml").write_text("a: 1\n")
     monkeypatch.chdir(tmp_path)
@@ -44,7 +44,7 @@ def test_config_that_does_not_compose_or_fit_is_a_config_error(overrides, messag
     with pytest.raises(ConfigError, match=r".") as caught:
         compose_config(overrides=overrides)
     assert message in str(caught.value)
-    compose_config(overrides=SHAPES)  # the failed one left no state behind
+    compose_config(overrides=SHAPES)  # the failed composition left no state behind
 
 
 def test_refusal_of_a_constructor_names_its_node():
@@ -56,11 +56,11 @@ def test_one_config_is_composed_after_the_other():
     with initialize_config_dir(version_base="1.3", config_dir=str(CONF)):
         with pytest.raises(ConfigError, match="one after the other"):
             compose_config(overrides=SHAPES)
-        compose("train", overrides=SHAPES)  # and the first one is unharmed
+        compose("train", overrides=SHAPES)  # the first composition is unchanged
 
 
 @pytest.mark.parametrize(
-    ("overrides", "name", "value", "word"),
+    ("overrides", "name", "value", "override"),
     [
         ([], "num_workers", 2, "workers.num_workers=2"),
         ([], "multiprocessing_context", None, "workers.multiprocessing_context=null"),
@@ -69,8 +69,8 @@ def test_one_config_is_composed_after_the_other():
         (["datamodule.workers={num_workers: 1}"], "num_workers", 2, "datamodule.workers.num_workers=2"),
     ],
 )
-def test_a_setting_is_set_where_the_config_keeps_it(overrides, name, value, word):
+def test_worker_setting_is_set_at_the_key_of_the_config(overrides, name, value, override):
     cfg = compose_config(overrides=[*SHAPES, *overrides])
-    assert worker_override(cfg, name, value) == word
-    changed = compose_config(overrides=[*SHAPES, *overrides, word]).datamodule
+    assert worker_override(cfg, name, value) == override
+    changed = compose_config(overrides=[*SHAPES, *overrides, override]).datamodule
     assert (changed[name] if name in changed else changed.workers[name]) == value

@@ -1,4 +1,4 @@
-"""The documented commands on sets of the layouts that they name: composed, built, a step of training and a test."""
+"""Documented commands train and test on sets of their layouts."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def small(layout):
     return ["model=fcos_small", *(f"model.model.{size}" for size in sizes)]
 
 
-def test_there_is_a_command_for_each_layout():
+def test_every_layout_has_a_documented_command():
     assert COMMANDS.keys() == MAKERS.keys()
 
 
 @pytest.mark.parametrize("layout", MAKERS)
-def test_the_documented_command_trains_and_tests_on_its_layout(layout, tmp_path):
-    """With fewer images than a batch: nothing has to be set for a small set."""
+def test_documented_command_trains_and_tests_on_its_layout(layout, tmp_path):
+    # The set has fewer images than a batch, and needs no other settings.
     root = tmp_path / "set"
     root.mkdir()
     MAKERS[layout](root, split_in_two(tmp_path))
-    given = [word for word in COMMANDS[layout] if not word.startswith("dataset.root=")]
+    documented = [word for word in COMMANDS[layout] if not word.startswith("dataset.root=")]
     overrides = [f"dataset.root={root}", f"dataset.cache_dir={tmp_path / 'cache'}", *QUICK, *small(layout)]
-    cfg = compose_config(overrides=[*given, *overrides])
+    cfg = compose_config(overrides=[*documented, *overrides])
     datamodule = build_datamodule(cfg)
     datamodule.prepare_data()
     assert [len(datamodule.tables(stage)[0].image_paths) for stage in ("train", "val", "test")] == [6, 2, 2]

@@ -24,7 +24,7 @@ QUICK = [
     *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.log_every_n_steps=1"),
     *(f"trainer.limit_{stage}_batches=2" for stage in ("train", "val", "test", "predict")),
     *("workers=inline", "datamodule.batch_size=2", "num_threads=1", "dataset.progress=false"),
-    # the state of an optimizer is twice as much again
+    # The state of an optimizer is twice as large as the weights.
     *(f"callbacks.{name}.save_weights_only=true" for name in ("model_checkpoint", "last_checkpoint")),
     *("callbacks=[default,pictures]", "~callbacks.rich_progress", "trainer.enable_progress_bar=false"),
 ]
@@ -38,7 +38,7 @@ def one_folder(tmp_path):
     return {"Dataset": draw_set(tmp_path / "drawn", num_images=18, objects=1, **WITHOUT_POINTS)}
 
 
-LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and further words
+LAYOUTS = {  # the function that writes a set of an experiment, the one that draws it, and overrides
     "bccd": (make_voc, PLAIN, [*NET, *SIZES]),
     "bccd_cells": (make_image_folder, PLAIN, NET),
     "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
@@ -52,7 +52,7 @@ LAYOUTS = {  # what writes a set of an experiment, what is drawn for it, and fur
     "voc_fasterrcnn": (make_voc, PLAIN, DETECTOR),
     "voc_retinanet": (make_voc, PLAIN, DETECTOR),
 }
-LONG = {  # models of millions of weights, and ones that learn from the same data in seconds
+LONG = {  # experiments with large models, and overrides that choose a small one for the same data
     "classification": ["model=classifier_small"],
     "coco_fasterrcnn": ["model=fcos_small"],
     "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
@@ -83,7 +83,7 @@ def test_every_experiment_fits_validates_tests_and_predicts(name, tmp_path):
 
 
 @pytest.mark.parametrize("name", LONG)
-def test_the_data_of_long_experiments_train_a_small_model(name, tmp_path):
+def test_data_of_long_experiments_train_a_small_model(name, tmp_path):
     fit_validate_test_and_predict(name, tmp_path, *LONG[name], *NET)
 
 

@@ -27,11 +27,7 @@ def test_coarse_grid_surrounds_the_number_of_cores(num_cores, max_workers, count
 
 def test_numbers_near_the_cores_are_first_for_every_method():
     grid = coarse_grid(num_cores=8, methods=["thread", "fork"], max_workers=16)
-    assert [(candidate.num_workers, candidate.method) for candidate in grid[1:4]] == [
-        (8, "thread"),
-        (8, "fork"),
-        (7, "thread"),
-    ]
+    assert grid[1:4] == [Candidate(8, "thread", 2), Candidate(8, "fork", 2), Candidate(7, "thread", 2)]
 
 
 @pytest.mark.parametrize("candidate", [Candidate(1, "fork", 1), Candidate(4, "thread", 2), Candidate(9, "fork", 16)])
@@ -58,18 +54,10 @@ def test_inline_has_no_neighbours():
 
 
 def test_settings_are_worker_settings_of_a_data_module():
-    assert Candidate(2, "thread", 4).settings() == {
-        "num_workers": 2,
-        "worker_method": "thread",
-        "multiprocessing_context": None,
-        "prefetch_factor": 4,
-    }
-    assert Candidate(3, "spawn", 2).settings() == {
-        "num_workers": 3,
-        "worker_method": "multiprocessing",
-        "multiprocessing_context": "spawn",
-        "prefetch_factor": 2,
-    }
+    threads = {"num_workers": 2, "worker_method": "thread", "multiprocessing_context": None, "prefetch_factor": 4}
+    assert Candidate(2, "thread", 4).settings() == threads
+    processes = {**threads, "worker_method": "multiprocessing", "multiprocessing_context": "spawn"}
+    assert Candidate(2, "spawn", 4).settings() == processes
     assert INLINE.settings() == {"num_workers": 0, "prefetch_factor": None}
     assert "thread" in METHODS
     assert str(INLINE) == "inline"

@@ -86,14 +86,12 @@ def test_loader_has_the_settings_and_the_module_is_restored(candidate):
     module = Module(
         Timed(), batch_size=4, workers={"num_workers": "auto", "prefetch_factor": 7, "multiprocessing_context": "fork"}
     )
-    meter = LoaderMeter(module)
-    meter(candidate, 0.05)
+    LoaderMeter(module)(candidate, 0.05)
     (loader,) = module.loaders
     for name, value in candidate.settings().items():
         assert getattr(loader, name) == value or name == "multiprocessing_context"
     assert loader.worker_method == ("thread" if candidate.is_threaded else "multiprocessing")
     assert loader._iterator is None
-    meter.restore()
     assert (module.num_workers, module.workers.prefetch_factor) == ("auto", 7)
     assert (module.workers.worker_method, module.workers.multiprocessing_context) == ("multiprocessing", "fork")
 
