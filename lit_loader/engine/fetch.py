@@ -177,10 +177,13 @@ class MapFetcher:
         samples = []
         index = None
         position = 0 if key is None else key.first
+        # Looked up once: in Python 3.11 the member of an enum takes as long as a small sample.
+        seed = self._seed
+        purpose = RngPurpose.SAMPLE
         try:
             for index in indices:
                 if keys is not None:
-                    self._seed(keys, RngPurpose.SAMPLE, position)
+                    seed(keys, purpose, position)
                     position += 1
                 sample = dataset[index]
                 if move is not None:
