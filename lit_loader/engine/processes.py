@@ -25,11 +25,11 @@ from lit_loader.engine.worker_process import (
     check_descriptors,
     describe_exit,
     end_workers,
-    interrupts_deferred,
     shortages_explained,
     start_worker,
 )
 from lit_loader.errors import WorkerDiedError
+from lit_loader.foundation.interrupts import defer_interrupts
 from lit_loader.memory import PageLock, RebuildError, Slots, Ticket, decode, open_slots
 
 _SHARED_POLL_S = 0.02  # interval at which a waiting thread checks whether another one has read its results
@@ -118,7 +118,9 @@ class ProcessBackend(Backend):
         self._start = shortages_explained(spec.num_workers)(start)
         try:
             for worker_id in range(spec.num_workers):
-                with interrupts_deferred():
+                # In one of Python's own hooks around a fork, Ctrl-C would be printed and lost. Before a new worker is
+                # in the list, it would leave a worker that is never ended.
+                with defer_interrupts():
                     self._workers.append(self._start(worker_id))
         except (TypeError, AttributeError, pickle.PicklingError):
             self._close()
@@ -383,7 +385,7 @@ class ProcessBackend(Backend):
         for packed in () if self._queue is None else self._queue.queued():
             message = unpack_message(unpack_frame(packed)[0])
             suspects.discard((message.epoch, message.number))
-        with interrupts_deferred():
+        with defer_interrupts():
             self._workers[number] = self._start(number)
         recovery.note_restart(number, pid, ending)
         survivors = [survivor for survivor in range(self.num_workers) if survivor != number]

@@ -260,9 +260,10 @@ class Scheduler:
         if timeout_s:
             left_s = timeout_s
             deadline = time.monotonic() + timeout_s
+        # Once, because `poll` checks again after it has waited.
+        if self._in_flight or self._results:
+            backend.check_usable()
         while True:
-            if self._in_flight or self._results:
-                backend.check_usable()
             number = self._deliverable()
             # A signal handler, or `close` in another thread, may have removed it from the dict.
             if number is not None and (result := self._results.pop(number, None)) is not None:
@@ -376,10 +377,10 @@ class Scheduler:
         """Return the worker for the next task, or None for any idle one, or if all streams have ended."""
         if self._dealing == "any":
             return None
-        count = len(self._busy)
-        active = [worker for worker in range(count) if worker not in self._stream_ends]
+        active = [worker for worker in range(len(self._busy)) if worker not in self._stream_ends]
         if self._dealing == "turns":
-            return min(active, key=lambda worker: (worker - self._turn) % count, default=None)
+            # After the last worker it is the first one's turn again.
+            return next((worker for worker in active if worker >= self._turn), min(active, default=None))
         return min(active, key=self._busy.__getitem__, default=None)
 
     def _send_next_epoch(self) -> bool:

@@ -20,7 +20,6 @@ from numpy import random as numpy_random
 
 from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, key64
 
-
 KeyParts: TypeAlias = tuple[EpochKeys, RngPurpose, int, int]
 """The arguments of `EpochKeys.key`, which are stored for every sample; most samples never need the key."""
 

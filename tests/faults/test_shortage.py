@@ -195,11 +195,8 @@ def test_a_fork_server_that_ended_is_named():
 
 
 def test_an_interrupted_check_of_descriptors_leaves_none_open():
-    def interrupt(*_):
-        raise KeyboardInterrupt
-
     descriptors_before = descriptors()
-    handler = signal.signal(signal.SIGALRM, interrupt)
+    handler = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
     try:
         for microseconds in list(range(5, 400)) * 10:
             with contextlib.suppress(KeyboardInterrupt):
