@@ -197,7 +197,7 @@ class TaskQueue:
     Raises:
         AttributeError, OSError: If the platform has no such sockets.
 
-    Owns: both ends. Workers have copies of theirs.
+    Owns: both ends. Each worker has a copy of the workers' end.
     """
 
     def __init__(self) -> None:

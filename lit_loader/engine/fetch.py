@@ -95,9 +95,10 @@ class MapFetcher:
 
         Args:
             task: The task.
-            move: Moves each sample as soon as it is made, or None to leave samples where they are.
+            move: Moves each new sample to other memory, or None to move none.
         """
-        self._unchecked = None  # of a batch that failed before it was collated
+        # A batch that failed before it was collated may have left its samples here.
+        self._unchecked = None
         if task.key is None:
             return self._make(task, move)
         start = time.perf_counter()

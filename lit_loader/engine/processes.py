@@ -85,8 +85,10 @@ class ProcessBackend(Backend):
         self._workers: list[WorkerProcess] = []
         # Only the message of the error, which would keep its frames alive.
         self._death: str | None = None
-        self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
-        self._polled: set[int] = set()  # open epochs whose consumer has called `poll`
+        # By epoch: read from the pipes and not delivered yet.
+        self._results: dict[int, deque[Result]] = {}
+        # Open epochs whose consumer has called `poll`.
+        self._polled: set[int] = set()
         self._queue: TaskQueue | None = None
         # At most one warning of a worker; an empty text after it was issued.
         self._notices: list[str] = []
@@ -118,21 +120,18 @@ class ProcessBackend(Backend):
         self._start = shortages_explained(spec.num_workers)(start)
         try:
             for worker_id in range(spec.num_workers):
-                # In one of Python's own hooks around a fork, Ctrl-C would be printed and lost. Before a new worker is
-                # in the list, it would leave a worker that is never ended.
+                # Ctrl-C would be lost in Python's hooks around a fork, or leave a worker that is in no list.
                 with defer_interrupts():
                     self._workers.append(self._start(worker_id))
-        except (TypeError, AttributeError, pickle.PicklingError):
+        except BaseException as error:
             self._close()
-            warnings.warn(
-                "Got pickle error when attempting to start a worker Process. This start method pickles its arguments "
-                "(the default one does since Python 3.14); define the dataset, collate_fn and worker_init_fn at the "
-                'top level of a module, or give multiprocessing_context="fork"',
-                stacklevel=2,
-            )
-            raise
-        except BaseException:
-            self._close()
+            if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+                warnings.warn(
+                    "Got pickle error when attempting to start a worker Process. This start method pickles its "
+                    "arguments (the default one does since Python 3.14); define the dataset, collate_fn and "
+                    'worker_init_fn at the top level of a module, or give multiprocessing_context="fork"',
+                    stacklevel=2,
+                )
             raise
 
     @property

@@ -176,8 +176,10 @@ class Scheduler:
         self._in_order = in_order
         self._timeout_s = timeout_s
         self._owns_backend = owns_backend
-        self._in_flight: dict[int, int | None] = {}  # task number to worker, until the result arrives
-        self._results: dict[int, Result | Exception] = {}  # not delivered yet, in order of arrival
+        # Task number to worker, until the result arrives.
+        self._in_flight: dict[int, int | None] = {}
+        # Not delivered yet, in order of arrival.
+        self._results: dict[int, Result | Exception] = {}
         self._num_sent = 0
         self._next = 0
         # An error of the sampler, delivered after the batches before it.
@@ -291,7 +293,8 @@ class Scheduler:
             with self._lock:
                 self._receive_all(self._backend.poll(self._epoch, 0.0))
                 return not self._in_flight or self._deliverable() is not None
-        except RuntimeError:  # `next_batch` raises the same error
+        except RuntimeError:
+            # `next_batch` raises the same error.
             return True
 
     def _deliverable(self) -> int | None:
@@ -320,7 +323,8 @@ class Scheduler:
     def _receive(self, result: Result) -> None:
         """Store a result for delivery."""
         number = result.number
-        in_flight = self._in_flight  # `close` in another thread may replace the attribute
+        # `close` in another thread may replace the attribute.
+        in_flight = self._in_flight
         if number not in in_flight:
             # The worker's iterable dataset had ended before this task.
             return

@@ -51,7 +51,8 @@ def encode(data: Any, name: Callable[[memoryview], tuple[int, int] | None] | Non
     for buffer in out_of_band:
         raw = buffer.raw()
         place = None if name is None else name(raw)
-        table.append(_PLACE.pack(*(place or (-1, raw.nbytes))))  # offset -1: the bytes follow in the pipe
+        # Offset -1: the bytes follow in the pipe.
+        table.append(_PLACE.pack(*(place or (-1, raw.nbytes))))
         if place is None:
             piped.append(raw)
     # Not getbuffer(): Python 3.13 reports a stream that is collected before its view.
@@ -144,9 +145,11 @@ def _rebuild_tensor(
     raw: Any, dtype: torch.dtype, shape: tuple[int, ...], details: _Details | None = None
 ) -> torch.Tensor:
     if not len(raw):
-        tensor = torch.empty(shape, dtype=dtype)  # torch.frombuffer refuses an empty buffer
+        # torch.frombuffer refuses an empty buffer.
+        tensor = torch.empty(shape, dtype=dtype)
     else:
-        memory = bytearray(raw) if isinstance(raw, bytes) else raw  # a tensor has to be writable
+        # A tensor has to be writable, and bytes are not.
+        memory = bytearray(raw) if isinstance(raw, bytes) else raw
         tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
     if details is not None:
         strides, kind, attributes = details

@@ -94,8 +94,8 @@ class RngContext(threading.local):
         parts = self.key_parts
         if parts is None:
             return None
-        # Hashing the key takes longer than a small sample, so do it only for a draw. A new key is noticed here, by
-        # identity, so that nothing but its parts has to be stored for each sample.
+        # Hashing the key takes longer than a small sample, so do it only for a draw. A new key is a new tuple, which is
+        # noticed here, so that each sample costs no more than storing that tuple.
         if self.rng is None or self.rng.key_parts is not parts:
             keys, purpose, a, b = parts
             self.rng = SampleRng(keys.key(purpose, a, b), parts)
@@ -201,7 +201,8 @@ def seed_worker(base_seed: int, worker_id: int) -> int:
     """Seed a worker process's generators as torch's loader does and return the worker's seed."""
     key = worker_key(base_seed, worker_id)
     seed_generators(key)
-    torch.manual_seed(key.torch)  # seeds the generators of devices too, as torch's loader does
+    # Seeds the generators of devices too, as torch's loader does.
+    torch.manual_seed(key.torch)
     context.key_parts = None
     return key.torch
 

@@ -13,7 +13,7 @@ from lit_loader.collate import default_collate
 from lit_loader.engine import FetchSpec, Task, WorkerSpec
 from lit_loader.engine.channels import FrameReader, FrameWriter, TaskQueue, pack_frame
 from lit_loader.engine.spec import Kind, Message
-from lit_loader.engine.worker import ProcessLink, WorkerEnds, pack_message, pack_task, unpack_message, unpack_task
+from lit_loader.engine.worker import ProcessLink, WorkerEnds, pack_message, pack_task, unpack_task
 
 FETCH = FetchSpec(
     dataset=range(8),
@@ -111,9 +111,3 @@ def test_end_of_epoch_arrives_without_receive(ends):
     ends.listener.join(10)
     assert ends.link.has_ended(3)
     assert not ends.link.has_ended(4)
-
-
-def test_answers_go_out_at_once(ends):
-    ends.link.send(Kind.SKIPPED, Message(Kind.TASK, 2, 7))
-    (packed,) = ends.results.receive()
-    assert unpack_message(packed)[:3] == (Kind.SKIPPED, 2, 7)

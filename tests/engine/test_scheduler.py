@@ -333,14 +333,6 @@ class TestForOneWorkerEach:
         assert rest(scheduler) == [batch(n) for n in (1, 3, 4, 5, 6, 7)]
         assert scheduler.stream_ends() == ["end of 0"]
 
-    def test_an_index_that_cannot_be_sent_is_raised_in_its_turn(self):
-        tasks = [Task([0]), Task("unpicklable"), Task([2])]
-        scheduler = schedule(FakeBackend(), tasks, dealing="turns")
-        assert scheduler.next_batch() == (0,)
-        with pytest.raises(TypeError, match="cannot pickle"):
-            scheduler.next_batch()
-        assert rest(scheduler) == [(2,)]
-
     def test_epoch_ends_when_all_streams_have_ended(self):
         backend = FakeBackend(2)
 

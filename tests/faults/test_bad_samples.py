@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from lit_loader import ClassBalancedSampler, DataLoader, SequentialSampler, WeightedRandomSampler
-from lit_loader.engine import fetch, plan_order
+from lit_loader import ClassBalancedSampler, SequentialSampler, WeightedRandomSampler
+from lit_loader.engine import plan_order
 from lit_loader.errors import BadBatchError, BadSamplesWarning
 from tests.support.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
 
@@ -113,25 +113,6 @@ def test_a_replacement_keeps_the_position_and_its_generators_begin_anew():
         assert batch["own"] == complete["own"]
 
 
-def test_the_bits_of_a_replacement_would_differ_without_seeding_again(monkeypatch):
-    """The mechanism disabled: a position is seeded once, and a replacement draws on."""
-    complete_batches = outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute"))
-
-    class Once(fetch.SkippingFetcher):
-        def __init__(self, *args, seed, **options):
-            seeded = set()
-
-            def once(keys, *purpose):
-                if purpose not in seeded:
-                    seeded.add(purpose)
-                    seed(keys, *purpose)
-
-            super().__init__(*args, seed=once, **options)
-
-    monkeypatch.setattr(fetch, "SkippingFetcher", Once)
-    assert outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute")) != complete_batches
-
-
 SAMPLERS = {
     "weighted": lambda: WeightedRandomSampler(np.arange(24) % 2.0, 60),
     "without replacement": lambda: WeightedRandomSampler(np.arange(24) % 2.0, 12, replacement=False),
@@ -179,11 +160,6 @@ def test_replacements_do_not_depend_on_the_number_of_ranks(world_size):
         for rank in range(world_size)
     ]
     assert [spares for batch in zip(*parts, strict=True) for task in batch for spares in task.spares] == alone
-
-
-def test_plans_hold_no_spares_where_nobody_needs_them():
-    for policy in ("raise", "skip"):
-        assert [task.spares for task in tasks_of(loader_of(range(24), on_bad_sample=policy))] == [None] * 6
 
 
 @pytest.mark.parametrize("workers", [BACKENDS[name] for name in SOME], ids=SOME)
@@ -239,14 +215,6 @@ def test_an_iteration_that_goes_on_ends_with_one_warning_as_an_error(recwarn):
 
 def raising(text, category, **_):
     raise category(text)
-
-
-def test_raise_is_what_it_was():
-    batches = outcomes(DataLoader(Faulty(BAD), batch_size=4, seed=3))
-    assert batches.count(ValueError) == 1
-    assert batches.count(OSError) == 1
-    assert batches.count(KeyError) == 1
-    assert len(batches) == 6
 
 
 def test_a_policy_that_is_changed_between_epochs_reaches_workers_that_stay():

@@ -202,11 +202,6 @@ def test_unkeepable_promise_is_refused_with_the_remedy(dataset, arguments, messa
         DataLoader(dataset, **arguments)
 
 
-def test_a_custom_order_may_be_skipped_in():
-    loader = DataLoader(Faulty({}), batch_sampler=[[1, 2]], seed=1, on_bad_sample="skip")
-    assert next(iter(loader))["index"].tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("seed", [None, 1])
 def test_an_index_outside_of_a_split_is_named(seed):
     loader = DataLoader(Subset(range(9), [1, 3]), batch_sampler=[[0, 1, 7]], seed=seed)

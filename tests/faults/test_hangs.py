@@ -26,20 +26,19 @@ BATCH = 4
 
 
 class Hanging(Dataset):
-    """Random numbers; some index hangs the first time, or whenever it is asked for."""
+    """Random numbers; one index hangs the first time."""
 
-    def __init__(self, marks, at, *, how="sleep", always=False):
+    def __init__(self, marks, at, *, how="sleep"):
         self.marks = marks
         self.at = at
         self.how = how
-        self.always = always
 
     def __len__(self):
         return SIZE
 
     def __getitem__(self, index):
         drawn = torch.rand(3)
-        if index == self.at and (self.always or first_time(self.marks, "hang")):
+        if index == self.at and first_time(self.marks, "hang"):
             a_frame_to_be_seen(self.how)
         return drawn
 
@@ -84,21 +83,6 @@ def test_a_slow_batch_is_no_hang(tmp_path):
 
     loader = DataLoader(Slow(tmp_path, -1), batch_size=8, seed=5, sampler=range(16), num_workers=2, hang_timeout_s=0.9)
     assert len(list(loader)) == 2  # each batch takes 1.2 s, each sample 0.15
-
-
-def test_a_worker_that_always_hangs_ends_the_epoch(tmp_path):
-    loader = DataLoader(
-        Hanging(tmp_path, 2, always=True),
-        batch_size=BATCH,
-        seed=5,
-        num_workers=1,
-        hang_timeout_s=0.5,
-        max_worker_restarts=1,
-    )
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WorkerRestartWarning)
-        with pytest.raises(WorkerDiedError, match=r"hung.*has used up max_worker_restarts=1"):
-            list(loader)
 
 
 def test_without_a_seed_a_hang_raises(tmp_path, capfd):
@@ -147,10 +131,9 @@ def test_a_standard_error_that_nobody_reads_blocks_no_run(tmp_path, how):
     assert time.monotonic() - start < 10
 
 
-@pytest.mark.parametrize("number", [errno.ENOSYS, errno.EPERM])
-def test_a_kernel_without_memfd_can_watch_for_hangs(tmp_path, monkeypatch, capfd, number):
+def test_a_kernel_without_memfd_can_watch_for_hangs(tmp_path, monkeypatch, capfd):
     def refuse(*_):
-        raise OSError(number, os.strerror(number))
+        raise OSError(errno.ENOSYS, os.strerror(errno.ENOSYS))
 
     monkeypatch.setattr(os, "memfd_create", refuse)
     loader = DataLoader(Hanging(tmp_path, 9), batch_size=BATCH, num_workers=1, hang_timeout_s=0.5)

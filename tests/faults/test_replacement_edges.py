@@ -203,7 +203,7 @@ def test_tasks_lost_with_workers_and_dropped_epochs_leave_nothing(tmp_path):
         while backend._in_flight and time.monotonic() < deadline:
             assert not backend.poll(epoch, 1.0)
         assert not backend._in_flight
-        assert backend._slots._num_out == 0
+        assert backend._slots.num_out == 0
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)])

@@ -10,6 +10,7 @@ import torch
 from lit_loader import DataLoader
 from lit_loader.engine.worker_errors import WorkerError
 from tests.support.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
+from tests.support.outcomes import outcomes_of
 
 WORKERS = {
     "inline": {},
@@ -18,35 +19,16 @@ WORKERS = {
     "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
     "threads": {"num_workers": 2, "worker_method": "thread"},
 }
-WAYS = {"unseeded": {}, "seeded": {"seed": 1}}
 
 
-def ways():
-    for workers in WORKERS:
-        for start_method in WAYS:
-            marks = pytest.mark.soak if workers == "spawn" else ()
-            yield pytest.param(WORKERS[workers], WAYS[start_method], id=f"{workers}, {start_method}", marks=marks)
-
-
-def delivered(loader):
-    """Return every batch, or the error in its place."""
-    iterator = iter(loader)
-    outcomes = []
-    while True:
-        try:
-            outcomes.append(next(iterator))
-        except StopIteration:
-            return outcomes
-        except Exception as error:
-            outcomes.append(error)
-
-
-@pytest.mark.parametrize(("workers", "start_method"), [*ways()])
-def test_every_error_arrives_in_its_turn(workers, start_method, monkeypatch):
+@pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.soak if n == "spawn" else ()) for n in WORKERS])
+def test_every_error_arrives_in_its_turn(name, seed, monkeypatch):
+    workers = WORKERS[name]
     monkeypatch.setenv(MAIN, str(os.getpid()))
     timeout = {"timeout": 60} if workers else {}
-    with DataLoader(ErrorsAndNumbers(), batch_size=2, **workers, **start_method, **timeout) as loader:
-        outcomes = delivered(loader)
+    with DataLoader(ErrorsAndNumbers(), batch_size=2, seed=seed, **workers, **timeout) as loader:
+        outcomes = outcomes_of(loader)
     assert [batch.tolist() for batch in outcomes[1::2]] == [[n, n + 1] for n in range(2, 4 * len(ERRORS), 4)]
     for (name, case), error in zip(ERRORS.items(), outcomes[::2], strict=True):
         original = case.make()
@@ -67,7 +49,7 @@ def test_every_error_arrives_in_its_turn(workers, start_method, monkeypatch):
 @pytest.mark.parametrize("workers", ["fork", "threads"])
 def test_attributes_of_an_error_arrive_with_it(workers):
     with DataLoader(ErrorsAndNumbers(), batch_size=2, **WORKERS[workers]) as loader:
-        outcomes = dict(zip(ERRORS, delivered(loader)[::2], strict=True))
+        outcomes = dict(zip(ERRORS, outcomes_of(loader)[::2], strict=True))
     assert outcomes["two and a note"].__notes__[0] == "a note of its own"
     assert "a note of its own" in str(outcomes["with a note"])
     assert [type(member) for member in outcomes["group"].exceptions] == [ValueError, KeyError]

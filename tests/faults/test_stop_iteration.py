@@ -7,6 +7,7 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from lit_loader import DataLoader, get_worker_info
 from lit_loader.errors import BadSamplesWarning
+from tests.support.outcomes import outcomes_of
 
 WORKERS = {
     "inline": {},
@@ -82,16 +83,9 @@ def stops(_):
 
 
 def batches_and_errors(loader):
-    batches = []
-    errors = []
-    iterator = iter(loader)
-    while True:
-        try:
-            batches.append(next(iterator))
-        except StopIteration:
-            return batches, errors
-        except RuntimeError as error:
-            errors.append(error)
+    outcomes = outcomes_of(loader)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, RuntimeError)]
+    return [outcome for outcome in outcomes if outcome not in errors], errors
 
 
 def says(error, *words):

@@ -159,15 +159,6 @@ def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
     assert (f"has used up max_worker_restarts={most}" in str(raised.value)) == (most > 0)
 
 
-def test_the_restarts_are_counted_anew_in_each_epoch(tmp_path, expected):
-    dataset = Dying(SIZE, tmp_path, {5: "kill"})
-    loader = make_loader(dataset, max_worker_restarts=1)
-    for epoch in expected:
-        (tmp_path / "death-5").unlink(missing_ok=True)
-        with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
-            assert_same(list(loader), epoch)
-
-
 class Waiting(Dying):
     """One sample waits for a file, and then ends its worker."""
 
@@ -284,17 +275,3 @@ def test_a_worker_whose_exit_code_is_lost_is_replaced(reap, tmp_path):
         with pytest.warns(WorkerRestartWarning, match=r"SIGKILL|exit code 255, or an unknown one"):
             assert len(list(batches)) == SIZE // BATCH - 1
         assert time.monotonic() - start < 4
-
-
-def test_a_warning_that_is_an_error_leaves_the_loader_usable(tmp_path, expected):
-    with make_loader(Dying(SIZE, tmp_path, {20: "kill"})) as loader:
-        received = []
-        batches = iter(loader)
-        num_warnings = 0
-        while len(received) < len(expected[0]):
-            try:
-                received.append(flat(next(batches)))
-            except WorkerRestartWarning:  # pytest turns warnings into errors here
-                num_warnings += 1
-        assert num_warnings == 1
-        assert_same(received, expected[0])

@@ -95,7 +95,7 @@ def test_fork_frees_slots_and_memory_of_kept_batches(link):
     assert link.used_bytes <= 8 << 20
     assert link.slots.kept_bytes == 0
     later_batches = [link.send(large(n, 1 << 18)) for n in range(40)]
-    assert link.slots._num_slots == 40
+    assert link.slots.num_slots == 40
     assert all((batch == n).all() for n, batch in enumerate(batches))
     assert all((batch == n).all() for n, batch in enumerate(later_batches))
 
@@ -216,11 +216,11 @@ class TestWithoutMemoryForTheCopy:
             batch, _, resume = self.fork_with_batch(link, monkeypatch)
             resume()
             del batch
-        assert link.slots._num_out == 0
+        assert link.slots.num_out == 0
         assert link.slots.kept_bytes == 0
         for number in range(50):
             link.send(large(number))
-        assert link.slots._num_slots == 4
+        assert link.slots.num_slots == 4
 
 
 @pytest.mark.parametrize("has_memory", [True, False])
@@ -235,16 +235,16 @@ def test_batches_kept_beyond_close_are_private_in_a_later_fork(link, monkeypatch
         batch += 10
     assert resume() == bytes([1, 1, 2, 2])
     assert extremes(batches) == bytes([11, 11, 12, 12])
-    assert link.file._fd == -1
+    assert link.file.fd == -1
 
 
 def test_file_is_closed_with_the_last_batch(link):
     batches = [link.send(large(1)), link.send(large(2))]
     link.close()
     batches.pop()
-    assert link.file._fd >= 0
+    assert link.file.fd >= 0
     batches.pop()
-    assert link.file._fd == -1
+    assert link.file.fd == -1
 
 
 def test_fork_ignores_collected_slots():

@@ -141,7 +141,7 @@ def test_memory_that_cannot_be_locked_is_used_unlocked(link, lock):
     for number in range(5):
         assert (link.send(large(number)) == number).all()
     assert lock.locked == {}
-    assert link.slots._num_slots == 1
+    assert link.slots.num_slots == 1
 
 
 def test_copies_beyond_the_limit_lock_nothing(lock):

@@ -55,9 +55,9 @@ def test_mappings_of_one_slot_share_memory_and_two_slots_do_not(file):
 def test_written_pages_take_memory_until_they_are_freed(file, mappings):
     local, remote = mappings
     ctypes.memset(local.address, 1, 40 * CHUNK_BYTES)
-    assert os.fstat(file._fd).st_blocks * 512 == 40 * CHUNK_BYTES
+    assert os.fstat(file.fd).st_blocks * 512 == 40 * CHUNK_BYTES
     remote.free_pages()
-    assert os.fstat(file._fd).st_blocks == 0
+    assert os.fstat(file.fd).st_blocks == 0
     assert read(local, 0) == [b""]
 
 

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
+from tests.support import outcomes
 from tests.support.memory_link import Link
 from tests.support.random_batches import MODES, STACKABLE, Drawn, Key, assert_same, collate_as_told, draw, tensors_in
 
@@ -44,15 +45,8 @@ class SettableBatches:
 
 def outcomes_of(loader):
     """Return an epoch's batches, with the name of the error instead of each batch that cannot be collated."""
-    outcomes = []
-    iterator = iter(loader)
-    while True:
-        try:
-            outcomes.append(next(iterator))
-        except StopIteration:
-            return outcomes
-        except Exception as error:
-            outcomes.append(type(error).__name__)
+    results = outcomes.outcomes_of(loader)
+    return [type(result).__name__ if isinstance(result, Exception) else result for result in results]
 
 
 def check_loader(num_examples, *, has_modes, **arguments):
@@ -74,9 +68,9 @@ def check_loader(num_examples, *, has_modes, **arguments):
         def check(structure, values, mode, sizes):
             sampler.draw(structure, values, mode, sizes)
             expected_outcomes = outcomes_of(torchs)
-            outcomes = outcomes_of(loader)
-            assert len(outcomes) == len(expected_outcomes) == len(sizes)
-            for outcome, expected in zip(outcomes, expected_outcomes, strict=True):
+            received = outcomes_of(loader)
+            assert len(received) == len(expected_outcomes) == len(sizes)
+            for outcome, expected in zip(received, expected_outcomes, strict=True):
                 assert_same(outcome, expected)
                 counts["errors"] += isinstance(expected, str)
                 counts["batches"] += 1
@@ -86,7 +80,7 @@ def check_loader(num_examples, *, has_modes, **arguments):
                 recent.append((outcome, expected))
 
         check()
-        num_slots = loader._worker_manager._kept._slots._num_slots
+        num_slots = loader._worker_manager._kept._slots.num_slots
     # The batches stay valid after the workers have ended.
     for outcome, expected in recent:
         assert_same(outcome, expected)

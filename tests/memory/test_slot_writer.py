@@ -82,7 +82,7 @@ class TestRoom:
             with pytest.raises(ArithmeticError):
                 link.collate([large(number)], fail)
             assert (link.collate([large(number + 5)], collate_in(link)) == number + 5).all()
-        assert link.slots._num_slots <= 2
+        assert link.slots.num_slots <= 2
 
 
 def test_torch_collate_of_samples_in_the_slot_is_right():

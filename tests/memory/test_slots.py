@@ -24,10 +24,10 @@ def test_slot_is_reused_after_its_last_reference_and_not_before(link):
     first = link.send(large(1))
     address = first.data_ptr()
     second = link.send(large(2))
-    assert link.slots._num_slots == 2
+    assert link.slots.num_slots == 2
     del first
     third = link.send(large(3))
-    assert link.slots._num_slots == 2
+    assert link.slots.num_slots == 2
     assert third.data_ptr() == address
     assert (second == 2).all()
 
@@ -74,11 +74,11 @@ def test_everything_made_of_a_tensor_without_copying_keeps_its_slot(link, name):
     for number in range(10):
         link.send(large(number + 2))
     assert values(view) == original_values
-    assert link.slots._num_slots == 2
+    assert link.slots.num_slots == 2
     del view
     gc.collect()
     batches = [link.send(large(6)), link.send(large(7))]
-    assert link.slots._num_slots == 2
+    assert link.slots.num_slots == 2
     assert [float(batch[0, 0]) for batch in batches] == [6, 7]
 
 
@@ -94,7 +94,7 @@ COPIES = {
 @pytest.mark.parametrize("name", COPIES)
 def test_copy_of_a_tensor_does_not_keep_its_slot(link, name):
     copies = [COPIES[name](link.send(large(number))) for number in range(5)]
-    assert link.slots._num_slots == 1
+    assert link.slots.num_slots == 1
     for number, copied in enumerate(copies):
         assert torch.equal(copied, COPIES[name](large(number)))
 
@@ -105,7 +105,7 @@ def test_one_tensor_of_a_batch_keeps_the_slot_of_all(link):
     del batch
     link.send(large(9))
     assert (array == 3).all()
-    assert link.slots._num_slots == 2
+    assert link.slots.num_slots == 2
 
 
 def test_edits_of_a_batch_do_not_show_in_later_ones(link):
@@ -120,7 +120,7 @@ def test_edits_of_a_batch_do_not_show_in_later_ones(link):
 def test_batches_beyond_the_limit_are_copied():
     link = Link(kept_bytes=3 << 18)
     batches = [link.send([large(n), large(n + 0.5)]) for n in range(12)]
-    assert link.slots._num_slots == 4  # three that are kept, and one to copy from
+    assert link.slots.num_slots == 4  # three that are kept, and one to copy from
     for number, (first, second) in enumerate(batches):
         assert (first == number).all()
         assert (second == number + 0.5).all()
@@ -154,7 +154,7 @@ def test_additional_slots_free_their_memory(link):
     batches.clear()
     assert link.used_bytes <= 8 << 20
     batches = [link.send(large(n, 1 << 18)) for n in range(40)]
-    assert link.slots._num_slots == 40
+    assert link.slots.num_slots == 40
     assert link.used_bytes == peak_bytes
     assert all((batch == n).all() for n, batch in enumerate(batches))
 
@@ -174,7 +174,7 @@ def test_many_tickets_that_are_never_opened_come_back(link):
     assert link.used_bytes >= 30 << 18
     tickets.clear()
     assert len({link.slots.ticket().number for _ in range(3)}) == 1
-    assert link.slots._num_slots == 30
+    assert link.slots.num_slots == 30
     link.close()
     assert_nothing_is_left(link)
 
@@ -194,7 +194,7 @@ def test_closed_slots_keep_batches_and_free_the_others(link):
     mapping = Mapping(link.file, 0)
     bytes_before = link.used_bytes
     del dropped
-    duplicate = os.dup(link.file._fd)
+    duplicate = os.dup(link.file.fd)
     try:
         link.close()
         assert link.slots.ticket() is None

@@ -21,7 +21,7 @@ def facts(loader):
     return {
         "pss": sum(psutil.Process(pid).memory_full_info().pss for pid in pids),
         "slots": used_bytes(slots),
-        "number of slots": slots._num_slots,
+        "number of slots": slots.num_slots,
         "descriptors": sum(len(os.listdir(f"/proc/{pid}/fd")) for pid in pids),
         "mappings": num_mappings(),
     }

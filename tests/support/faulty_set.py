@@ -11,6 +11,7 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.errors import BadSamplesWarning
 from lit_loader.seeding import sample_rng
+from tests.support.outcomes import outcomes_of
 from tests.support.toys import plain
 
 BACKENDS: dict[str, dict[str, Any]] = {
@@ -53,17 +54,11 @@ def loader_of(dataset: Any, batch_size: int | None = 4, **arguments: Any) -> Dat
 
 
 def outcomes(loader: DataLoader) -> list[Any]:
-    """Return an epoch's batches, the type of an error in the place of each that failed."""
-    found, iterator = [], iter(loader)
-    while True:
-        try:
-            found.append(plain(next(iterator)))
-        except StopIteration:
-            return found
-        except BadSamplesWarning:  # warnings are errors in tests, and this one comes at the end
-            continue
-        except Exception as error:
-            found.append(type(error))
+    """Return an epoch's batches, with the type of the error instead of each batch that failed."""
+    results = outcomes_of(loader)
+    # Warnings are errors in tests, and this one comes at the end.
+    results = [result for result in results if not isinstance(result, BadSamplesWarning)]
+    return [type(result) if isinstance(result, Exception) else plain(result) for result in results]
 
 
 def indices(batches: list[Any]) -> list[Any]:

@@ -52,14 +52,14 @@ class Link:
 
     def __init__(self, *, stacks_rows: bool = True, **options: Any) -> None:
         self.file = MemoryFile()
-        self.inode = os.fstat(self.file._fd).st_ino
+        self.inode = os.fstat(self.file.fd).st_ino
         self.slots = Slots(self.file, **options)
         self.writer = SlotWriter(self.file, stacks_rows=stacks_rows)
 
     @property
     def used_bytes(self) -> int:
         """Memory that the file takes."""
-        return os.fstat(self.file._fd).st_blocks * 512
+        return os.fstat(self.file.fd).st_blocks * 512
 
     def send(self, data: Any) -> Any:
         """Return data that went through a slot."""
