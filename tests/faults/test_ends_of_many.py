@@ -85,11 +85,6 @@ def check_flat(count):
 
 
 @pytest.mark.soak
-def test_thirty_loaders_leave_everything_flat():
-    check_flat(30)
-
-
-@pytest.mark.soak
 @pytest.mark.timeout(900)
 def test_three_hundred_loaders_leave_everything_flat():
     check_flat(300)

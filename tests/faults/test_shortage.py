@@ -36,35 +36,23 @@ def try_numbers(context, seed, numbers):
     assert (process.returncode, process.stderr) == (0, "")
 
 
+NEEDED = count_descriptors(2)
+FEW_NUMBERS = [*range(0, NEEDED, 6), NEEDED - 1, NEEDED, NEEDED + 1]
+
+
 @pytest.mark.parametrize(
-    ("context", "seed"),
+    ("context", "seed", "numbers"),
     [
-        pytest.param("fork", None, marks=pytest.mark.soak),
-        ("fork", 1),
-        pytest.param("forkserver", 1, marks=pytest.mark.soak),
-        pytest.param("forkserver", None, marks=pytest.mark.soak),
+        ("fork", 1, FEW_NUMBERS),
+        ("thread", 1, [0]),
+        pytest.param("fork", None, range(NEEDED + 3), marks=pytest.mark.soak),
+        pytest.param("forkserver", 1, range(NEEDED + 3), marks=pytest.mark.soak),
+        pytest.param("forkserver", None, range(NEEDED + 3), marks=pytest.mark.soak),
+        pytest.param("spawn", 1, [0, 9, NEEDED - 1, NEEDED], marks=pytest.mark.soak),
     ],
 )
-def test_no_number_of_descriptors_hangs_leaks_or_is_not_explained(context, seed):
-    needed = count_descriptors(2)
-    try_numbers(context, seed, [*range(0, needed, 6), needed - 1, needed, needed + 1])
-
-
-@pytest.mark.soak
-@pytest.mark.parametrize("context", ["fork", "forkserver"])
-@pytest.mark.parametrize("seed", [None, 1])
-def test_no_number_of_descriptors_at_all(context, seed):
-    try_numbers(context, seed, range(count_descriptors(2) + 3))
-
-
-@pytest.mark.soak
-def test_nor_where_workers_are_spawned():
-    needed = count_descriptors(2)
-    try_numbers("spawn", 1, [0, 9, needed - 1, needed])
-
-
-def test_threads_need_no_descriptors():
-    try_numbers("thread", 1, [0])
+def test_any_number_of_free_descriptors_works_or_is_explained(context, seed, numbers):
+    try_numbers(context, seed, numbers)
 
 
 def test_a_thread_that_cannot_set_itself_up_is_no_endless_wait(monkeypatch):

@@ -113,41 +113,6 @@ def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, num_sample
     assert (tmp_path / point).exists()
 
 
-@pytest.mark.parametrize("method", METHODS)
-def test_workers_killed_when_idle_are_replaced(tmp_path, expected, method):
-    loader = make_loader(
-        Dying(SIZE, tmp_path),
-        persistent_workers=True,
-        multiprocessing_context=method,
-        max_worker_restarts=2 * len(expected[0]),
-    )
-    with warnings.catch_warnings(record=True) as caught, loader:
-        warnings.simplefilter("always", WorkerRestartWarning)
-        for epoch in expected:
-            received = []
-            for number, batch in enumerate(loader):
-                received.append(flat(batch))
-                if number in (2, 6):  # with all workers gone, what comes next must be made by new ones
-                    for worker in loader._worker_manager._kept._workers:
-                        os.kill(worker.process.pid, signal.SIGKILL)
-            assert_same(received, epoch)
-    assert len(caught) >= 4
-
-
-def test_the_consumer_may_keep_and_change_what_it_got(tmp_path, expected):
-    """A worker that does lost work again never writes to a delivered batch."""
-    dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill", 50: "kill"}, side=70)
-    without = make_loader(Dying(SIZE, tmp_path, side=70), num_workers=0)
-    kept_noises = []
-    with warnings.catch_warnings(), make_loader(dataset) as loader:
-        warnings.simplefilter("ignore", WorkerRestartWarning)
-        for batch, other in zip(loader, without, strict=True):
-            assert torch.equal(batch["noise"], other["noise"])
-            batch["noise"] += 1
-            kept_noises.append((batch["noise"], other["noise"] + 1))
-        assert all(torch.equal(mine, right) for mine, right in kept_noises)
-
-
 @pytest.mark.parametrize(("most", "deaths"), [(1, 2), (0, 1), (2, 3)])
 def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
     dataset = Dying(SIZE, tmp_path, {20 + 10 * number: "kill" for number in range(deaths)})

@@ -138,24 +138,3 @@ def test_samples_and_their_stack_do_not_share_memory_if_both_are_sent():
         samples[0] += 9
         assert means(stack) == [6, 7]
     link.close()
-
-
-@pytest.mark.parametrize("sizes", [(1, 1, 4), (4, 1, 1), (3, 5, 2), (1, 9, 1)])
-def test_batches_of_different_lengths_and_shapes_follow_each_other(link, sizes):
-    shapes = [(64, 100), (64, 100), (3, 80, 80), (64, 100)]
-    for count in sizes:
-        for shape in shapes:
-            batch = link.collate([[large(n, *shape), n] for n in range(count)], collate_in(link))
-            assert means(batch[0]) == list(range(count))
-
-
-def test_ragged_samples_arrive_unchanged(link):
-    for number in range(4):
-        samples = [large(n, 50 + (n + number) % 3, 100) for n in range(6)]
-        batch = link.collate(samples, list)
-        assert all(map(torch.equal, batch, samples))
-
-
-def test_stack_of_a_custom_collate_function_is_right(link):
-    for number in range(5):
-        assert means(link.collate([large(number), large(number + 1)], torch.stack)) == [number, number + 1]
