@@ -18,8 +18,9 @@ from torch.utils.data import IterableDataset
 from lit_loader import DataLoader
 from lit_loader.engine import processes, recovery
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
-from tests.support.dying_sets import Dying, first_time
+from tests.support.dying_sets import Dying, Waiting, backend_of, first_time
 
+pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.WorkerRestartWarning")
 SIZE = 64
 BATCH = 4
 
@@ -29,10 +30,10 @@ def make_loader(dataset, **arguments):
 
 
 def kill(backend, *numbers):
-    """Kill workers, and see them dead: one look finds them all."""
+    """Kill workers, and wait for their ends, so that the backend notices all of them at once."""
     for number in numbers:
-        backend._workers[number].process.kill()
-        backend._workers[number].process.join()
+        backend.workers[number].kill()
+        backend.workers[number].join()
 
 
 class OneList:
@@ -51,8 +52,7 @@ class OneList:
 def test_lost_work_is_done_again_as_it_was_given_out(tmp_path):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill"})
     loader = make_loader(dataset, batch_sampler=OneList())
-    with loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore", WorkerRestartWarning)
+    with loader:
         received = [batch["index"].tolist() for batch in loader]
     assert received == [list(range(first, first + BATCH)) for first in range(0, SIZE, BATCH)]
 
@@ -62,8 +62,8 @@ def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
     batches = iter(loader)
     next(batches)
-    backend = loader._worker_manager._kept
-    pids = [worker.process.pid for worker in backend._workers]
+    backend = backend_of(loader)
+    pids = [process.pid for process in backend.workers]
 
     def fail(number):
         raise error
@@ -86,7 +86,7 @@ def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_fi
     batches = iter(loader)
     other = iter(loader)
     next(batches), next(other)
-    backend = loader._worker_manager._kept
+    backend = backend_of(loader)
     old = backend._workers[0]
     start = backend._start
     received = []
@@ -112,15 +112,16 @@ def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_fi
 
 
 def test_each_restart_warns_even_if_warnings_are_errors(tmp_path):
-    with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
+    with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader, warnings.catch_warnings():
+        warnings.simplefilter("error", WorkerRestartWarning)
         batches = iter(loader)
         delivered = [next(batches)]
-        kill(loader._worker_manager._kept, 0, 1)
+        kill(backend_of(loader), 0, 1)
         num_warnings = 0
         while len(delivered) < SIZE // BATCH:
             try:
                 delivered.append(next(batches))
-            except WorkerRestartWarning:  # pytest turns warnings into errors
+            except WorkerRestartWarning:
                 num_warnings += 1
         assert num_warnings == 2
 
@@ -163,7 +164,7 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
         batches = iter(loader)
         other = iter(loader)
         received = [next(batches)]
-        backend = loader._worker_manager._kept
+        backend = backend_of(loader)
         old = backend._workers[0]
         thread = threading.Thread(target=lambda: other_received.extend(other))
         monkeypatch.setattr(select, "poll", poller_of_thread)
@@ -175,7 +176,7 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
             received += batches
             release.set()
             thread.join()
-        assert [warning.category for warning in caught] == [WorkerRestartWarning]
+        assert len(caught) == 1
         assert old not in backend._workers
     for actual, expected_epoch in zip((received, other_received), expected, strict=True):
         pairs = zip(actual, expected_epoch, strict=True)
@@ -185,16 +186,15 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
 def test_tasks_lost_with_workers_and_dropped_epochs_leave_nothing(tmp_path):
     dataset = Dying(SIZE, tmp_path, side=70)
     arguments = {"batch_size": BATCH, "max_worker_restarts": 100}
-    with make_loader(dataset, **arguments) as loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore", WorkerRestartWarning)
+    with make_loader(dataset, **arguments) as loader:
         for most in (1, 5, 2, None):
             for number, _ in enumerate(loader):
                 if number % 5 == 0:
-                    kill(loader._worker_manager._kept, *range(1 + number % 2))
+                    kill(backend_of(loader), *range(1 + number % 2))
                 if number == most:
                     break
         gc.collect()
-        backend = loader._worker_manager._kept
+        backend = backend_of(loader)
         ahead = loader._worker_manager._next
         if ahead is not None:
             ahead[-1].close()
@@ -219,8 +219,7 @@ def test_threads_share_the_workers_while_they_die(tmp_path, method):
     def consume(batches):
         received.append([batch["index"].tolist() for batch in batches])
 
-    with loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore", WorkerRestartWarning)
+    with loader:
         iterators = [iter(loader) for _ in range(2)]
         threads = [threading.Thread(target=consume, args=(batches,)) for batches in iterators]
         for thread in threads:
@@ -248,37 +247,25 @@ def test_a_worker_that_hangs_before_the_first_sample_of_an_iterable_is_found(tmp
     assert "__iter__" in capfd.readouterr().err
 
 
-class Waiting(Dying):
-    """One sample waits for a file, and then ends its worker."""
-
-    def __getitem__(self, index):
-        if index == 2 * BATCH and first_time(self.marks, "waits"):
-            while not (self.marks / "go").exists():
-                time.sleep(0.001)
-            os._exit(7)
-        return super().__getitem__(index)
-
-
 def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, monkeypatch):
     """Stopped while idle, it cannot report, and so the tasks of the other one would stay unknown."""
     monkeypatch.setattr(recovery, "_REPORT_S", 0.5)
     monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too
-    dataset = Waiting(SIZE, tmp_path)
+    dataset = Waiting(SIZE, tmp_path, at=2 * BATCH)
     loader = make_loader(dataset, batch_size=BATCH, hang_timeout_s=3)
     with loader:
         batches = iter(loader)
         received = [next(batches)]
-        backend = loader._worker_manager._kept
+        backend = backend_of(loader)
         heartbeats = backend._hangs.table
         rests = 0
         while rests < 60:  # the other one has made all that it may, and is not just between two batches
             rests = 0 if not (tmp_path / "waits").exists() or all(heartbeats.since) else rests + 1
             time.sleep(0.001)
         idle = int(heartbeats.since[0] > 0)
-        os.kill(backend._workers[idle].process.pid, signal.SIGSTOP)
+        os.kill(backend.workers[idle].pid, signal.SIGSTOP)
         (tmp_path / "go").touch()
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always", WorkerRestartWarning)
+        with pytest.warns(WorkerRestartWarning) as caught:
             received += batches
     assert [int(batch["index"][0]) for batch in received] == list(range(0, SIZE, BATCH))
     texts = [str(warning.message) for warning in caught]

@@ -18,8 +18,9 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.errors import WorkerDiedError, WorkerRestartWarning
-from tests.support.dying_sets import Dying, die, first_time, poison_pipe, poison_slot
+from tests.support.dying_sets import Dying, Waiting, backend_of, die, first_time, poison_pipe, poison_slot
 
+pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.WorkerRestartWarning")
 SIZE = 64
 BATCH = 4
 METHODS = ["fork", "forkserver"]
@@ -55,9 +56,8 @@ def run(loader, expected, *, restarts):
         warnings.simplefilter("always", WorkerRestartWarning)
         for epoch in expected:
             assert_same(list(loader), epoch)
-    texts = [str(warning.message) for warning in caught if warning.category is WorkerRestartWarning]
-    assert len(texts) == restarts, texts
-    return texts
+    assert len(caught) == restarts
+    return [str(warning.message) for warning in caught]
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -117,27 +117,14 @@ def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, num_sample
 def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
     dataset = Dying(SIZE, tmp_path, {20 + 10 * number: "kill" for number in range(deaths)})
     loader = make_loader(dataset, shuffle=False, max_worker_restarts=most, num_workers=1)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", WorkerRestartWarning)
-        with pytest.raises(WorkerDiedError, match=r"SIGKILL") as raised:
-            list(loader)
+    with pytest.raises(WorkerDiedError, match=r"SIGKILL") as raised:
+        list(loader)
     assert (f"has used up max_worker_restarts={most}" in str(raised.value)) == (most > 0)
-
-
-class Waiting(Dying):
-    """One sample waits for a file, and then ends its worker."""
-
-    def __getitem__(self, index):
-        if index == SIZE - 2 and first_time(self.marks, "waits"):
-            while not (self.marks / "go").exists():
-                time.sleep(0.001)
-            die()
-        return super().__getitem__(index)
 
 
 @pytest.mark.parametrize("most", [1, 3])
 def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, most):
-    dataset = Waiting(SIZE, tmp_path, dict.fromkeys((9, 17, 25)[:most], "kill"))
+    dataset = Waiting(SIZE, tmp_path, dict.fromkeys((9, 17, 25)[:most], "kill"), at=SIZE - 2)
     loader = make_loader(dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=most)
     with loader, warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", WorkerRestartWarning)
@@ -156,8 +143,7 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
 def test_another_iterator_gives_an_epoch_that_goes_on_no_more_restarts(tmp_path):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 25: "kill"})
     loader = make_loader(dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=1)
-    with loader, warnings.catch_warnings():
-        warnings.simplefilter("ignore", WorkerRestartWarning)
+    with loader:
         batches = iter(loader)
         with pytest.raises(WorkerDiedError, match="has used up max_worker_restarts=1"):
             for _ in batches:
@@ -174,7 +160,7 @@ def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tm
             assert (loader._worker_manager._next is not None) is (number > 0)
             batches = iter(loader)
             received = [flat(next(batches))]
-            process = loader._worker_manager._kept._workers[0].process
+            process = backend_of(loader).workers[0]
             process.kill()
             process.join()
             with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):

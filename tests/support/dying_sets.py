@@ -7,15 +7,17 @@ import random
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from torch.utils.data import Dataset
 
+from lit_loader import DataLoader
 from lit_loader.engine.channels import FrameWriter
 from lit_loader.memory import SlotWriter
 
-__all__ = ["Dying", "first_time", "poison_pipe", "poison_slot"]
+__all__ = ["Dying", "Waiting", "backend_of", "die", "first_time", "poison_pipe", "poison_slot"]
 
 
 def first_time(marks: Path, name: str) -> bool:
@@ -57,6 +59,26 @@ class Dying(Dataset):
         if index in self.deaths and first_time(self.marks, f"death-{index}"):
             die(self.deaths[index])
         return sample
+
+
+class Waiting(Dying):
+    """Sample ``at`` waits for the file "go" the first time, and then ends its worker."""
+
+    def __init__(self, *arguments: Any, at: int) -> None:
+        super().__init__(*arguments)
+        self.at = at
+
+    def __getitem__(self, index: int) -> dict[str, object]:
+        if index == self.at and first_time(self.marks, "waits"):
+            while not (self.marks / "go").exists():
+                time.sleep(0.001)
+            die("exit")
+        return super().__getitem__(index)
+
+
+def backend_of(loader: DataLoader[Any]) -> Any:
+    """Return the backend of a loader whose workers have started and stay."""
+    return loader._worker_manager._kept
 
 
 def poison_slot(marks: Path, after: int) -> None:
