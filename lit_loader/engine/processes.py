@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lit_loader.engine.channels import MAX_TASK_BYTES, Frame, TaskQueue, pack_frame, unpack_frame
 from lit_loader.engine.fetch import warn_of_dataset
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
-from lit_loader.engine.scheduler import Backend, check_workers
+from lit_loader.engine.scheduler import Backend
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message
 from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
@@ -116,12 +116,11 @@ class ProcessBackend(Backend):
         # `context` may be the module `multiprocessing`, which has the default start method.
         is_spawned = context.get_start_method() == "spawn"
         ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats, is_spawned=is_spawned)
-        start = partial(start_worker, spec, context=context, make_ends=ends)
-        self._start = shortages_explained(spec.num_workers)(start)
+        self._start = partial(start_worker, spec, context=context, make_ends=ends)
         try:
             for worker_id in range(spec.num_workers):
                 # Ctrl-C would be lost in Python's hooks around a fork, or leave a worker that is in no list.
-                with defer_interrupts():
+                with shortages_explained(spec.num_workers), defer_interrupts():
                     self._workers.append(self._start(worker_id))
         except BaseException as error:
             self._close()
@@ -139,10 +138,8 @@ class ProcessBackend(Backend):
         """The present processes; an empty list after `close`."""
         return [worker.process for worker in list(self._workers)]
 
-    def check_usable(self, *, own_process: bool = False) -> None:
-        """Raise if the workers cannot be used: see `Backend.check_usable`."""
-        check_workers(self._owner_pid, are_open=own_process or self._death is not None or self._close.alive)
-        if self._death is not None and not own_process:
+    def _raise_failure(self) -> None:
+        if self._death is not None:
             raise WorkerDiedError(self._death)
 
     def close(self) -> None:
@@ -384,7 +381,7 @@ class ProcessBackend(Backend):
         for packed in () if self._queue is None else self._queue.queued():
             message = unpack_message(unpack_frame(packed)[0])
             suspects.discard((message.epoch, message.number))
-        with defer_interrupts():
+        with shortages_explained(self.num_workers), defer_interrupts():
             self._workers[number] = self._start(number)
         recovery.note_restart(number, pid, ending)
         survivors = [survivor for survivor in range(self.num_workers) if survivor != number]

@@ -91,7 +91,7 @@ def test_three_hundred_loaders_leave_everything_flat():
 
 
 @EACH
-def test_an_error_of_the_loop_leaves_the_loader_usable(backend):
+def test_loader_is_usable_after_an_error_in_the_loop(backend):
     belongings_before = belongings()
     loader = DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
     for _ in range(3):
@@ -108,7 +108,7 @@ def test_an_error_of_the_loop_leaves_the_loader_usable(backend):
 @EACH
 @pytest.mark.parametrize("num_taken", [0, 3, pytest.param(20, marks=pytest.mark.soak), 21])
 @pytest.mark.parametrize("ending", ["drop", pytest.param("close", marks=pytest.mark.soak), "throw"])
-def test_a_generator_over_a_loader_may_end_in_any_way(backend, num_taken, ending):
+def test_generator_over_a_loader_leaves_nothing_however_it_ends(backend, num_taken, ending):
     def batches():
         yield from DataLoader(Large(80), batch_size=4, seed=1, **BACKENDS[backend])
 
@@ -128,7 +128,7 @@ def test_a_generator_over_a_loader_may_end_in_any_way(backend, num_taken, ending
 
 
 @EACH
-def test_a_loader_may_be_iterated_and_broken_off_in_a_thread_while_ctrl_c_comes(backend):
+def test_loop_in_another_thread_is_not_affected_by_ctrl_c(backend):
     """The interrupt is the main thread's alone: the other one's batches come all the same, and it leaves nothing."""
     belongings_before = belongings()
     wrong = []
@@ -185,7 +185,7 @@ def run_script(tmp_path, text):
 
 
 @pytest.mark.soak
-def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp_path):
+def test_fork_with_live_iterators_ends_cleanly(tmp_path):
     """All finalizers of the fork run, including multiprocessing's, and the parent's iterators continue."""
     process = run_script(
         tmp_path,
@@ -214,7 +214,7 @@ def test_a_fork_of_a_process_with_live_iterators_may_end_as_any_process_does(tmp
     assert (process.returncode, process.stderr) == (6, "")
 
 
-def test_ctrl_c_while_a_loop_that_was_broken_off_ends_its_workers_is_not_lost():
+def test_ctrl_c_while_a_dropped_iterator_ends_its_workers_is_raised():
     """Iterators are collected then, and an error of a finalizer is only printed."""
     dataset = Slow(0.5, 64)  # workers end with the sample in hand
     handler = signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -55,7 +55,7 @@ def a_frame_to_be_seen(how):
     ("method", "how"),
     [("fork", "sleep"), pytest.param("fork", "spin", marks=pytest.mark.soak), ("fork", "stop"), ("forkserver", "spin")],
 )
-def test_a_worker_that_hangs_is_replaced_and_its_work_done_again(tmp_path, capfd, method, how):
+def test_hung_worker_is_replaced_and_its_work_done_again(tmp_path, capfd, method, how):
     expected = list(DataLoader(Hanging(tmp_path, -1), batch_size=BATCH, seed=5))
     loader = DataLoader(
         Hanging(tmp_path, 13, how=how),
@@ -75,7 +75,7 @@ def test_a_worker_that_hangs_is_replaced_and_its_work_done_again(tmp_path, capfd
         assert "a_frame_to_be_seen" in printed
 
 
-def test_a_slow_batch_is_no_hang(tmp_path):
+def test_slow_batch_is_not_a_hang(tmp_path):
     class Slow(Hanging):
         def __getitem__(self, index):
             time.sleep(0.15)
@@ -126,7 +126,7 @@ def print_warning(message, *_):
 
 
 @pytest.mark.parametrize("how", ["hang", "kill"])
-def test_a_standard_error_that_nobody_reads_blocks_no_run(tmp_path, how):
+def test_full_standard_error_does_not_block(tmp_path, how):
     dataset = Dying(SIZE, tmp_path, {9: "kill"}) if how == "kill" else Hanging(tmp_path, 9)
     loader = DataLoader(dataset, batch_size=BATCH, seed=5, num_workers=2, hang_timeout_s=1.0)
     start = time.monotonic()
@@ -137,7 +137,7 @@ def test_a_standard_error_that_nobody_reads_blocks_no_run(tmp_path, how):
     assert time.monotonic() - start < 10
 
 
-def test_a_worker_may_hang_in_its_init_function(tmp_path, capfd):
+def test_worker_that_hangs_in_its_init_function_is_replaced(tmp_path, capfd):
     loader = DataLoader(
         Hanging(tmp_path, -1),
         batch_size=BATCH,
@@ -175,12 +175,12 @@ def test_idle_workers_do_not_hang(tmp_path):
         ({"max_worker_restarts": True, "num_workers": 2, "seed": 1}, "max_worker_restarts=True must be"),
     ],
 )
-def test_settings_that_would_do_nothing_are_refused(arguments, text):
+def test_settings_without_effect_are_refused(arguments, text):
     with pytest.raises(ValueError, match=text):
         DataLoader(range(8), **arguments)
 
 
-def test_only_time_that_was_watched_counts(monkeypatch):
+def test_unwatched_time_does_not_count_as_a_hang(monkeypatch):
     now = [100.0]
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     watch = HangWatch(2, 10.0)

@@ -49,7 +49,7 @@ class OneList:
             yield batch
 
 
-def test_lost_work_is_done_again_as_it_was_given_out(tmp_path):
+def test_lost_task_is_repeated_with_its_original_index(tmp_path):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 30: "kill"})
     loader = make_loader(dataset, batch_sampler=OneList())
     with loader:
@@ -58,7 +58,7 @@ def test_lost_work_is_done_again_as_it_was_given_out(tmp_path):
 
 
 @pytest.mark.parametrize("error", [OSError(11, "no process"), KeyboardInterrupt()], ids=["OSError", "Ctrl-C"])
-def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
+def test_all_workers_end_if_a_replacement_cannot_start(tmp_path, error):
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
     batches = iter(loader)
     next(batches)
@@ -80,7 +80,7 @@ def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
         next(batches)
 
 
-def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_file(tmp_path):
+def test_epoch_that_ends_during_a_replacement_writes_to_no_reused_descriptor(tmp_path):
     """Numbers of descriptors are used again at once, and a finalizer may send a message to a worker at any time."""
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
     batches = iter(loader)
@@ -144,7 +144,7 @@ class StaleAnswer:
 
 
 @pytest.mark.parametrize("is_watched", [True, False], ids=["watched by the kernel", "looked at"])
-def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, monkeypatch, is_watched):
+def test_waiting_thread_survives_the_replacement_of_its_workers(tmp_path, monkeypatch, is_watched):
     """Another thread replaces one meanwhile; the new one may have the same descriptors, and must be left alone."""
     if not is_watched:
         monkeypatch.delattr(os, "pidfd_open")
@@ -183,7 +183,7 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
         assert all(torch.equal(batch["noise"], expected["noise"]) for batch, expected in pairs)
 
 
-def test_tasks_lost_with_workers_and_dropped_epochs_leave_nothing(tmp_path):
+def test_lost_tasks_and_dropped_epochs_leave_no_slot_in_use(tmp_path):
     dataset = Dying(SIZE, tmp_path, side=70)
     arguments = {"batch_size": BATCH, "max_worker_restarts": 100}
     with make_loader(dataset, **arguments) as loader:
@@ -207,7 +207,7 @@ def test_tasks_lost_with_workers_and_dropped_epochs_leave_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)])
-def test_threads_share_the_workers_while_they_die(tmp_path, method):
+def test_threads_share_workers_that_die(tmp_path, method):
     """Each batch of each epoch comes once, to whichever thread."""
     arguments = {"batch_size": BATCH, "shuffle": True, "seed": 3}
     plain = DataLoader(Dying(SIZE, tmp_path), **arguments)
@@ -240,14 +240,14 @@ class SlowToBegin(IterableDataset):
         time.sleep(600)
 
 
-def test_a_worker_that_hangs_before_the_first_sample_of_an_iterable_is_found(tmp_path, capfd):
+def test_hang_in_iter_of_an_iterable_dataset_is_reported(tmp_path, capfd):
     loader = DataLoader(SlowToBegin(tmp_path), batch_size=BATCH, num_workers=1, hang_timeout_s=0.5)
     with pytest.raises(WorkerDiedError, match="hung"):
         next(iter(loader))
     assert "__iter__" in capfd.readouterr().err
 
 
-def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, monkeypatch):
+def test_idle_worker_that_does_not_report_counts_as_hung(tmp_path, monkeypatch):
     """Stopped while idle, it cannot report, and so the tasks of the other one would stay unknown."""
     monkeypatch.setattr(recovery, "_REPORT_S", 0.5)
     monkeypatch.setattr("sys.stderr", None)  # a process without one has its workers replaced too

@@ -58,7 +58,7 @@ def test_attributes_of_an_error_arrive_with_it(workers):
     assert torch.equal(outcomes["small tensor"].args[1], torch.ones(9))
 
 
-def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_small():
+def test_copy_of_an_error_is_sent_only_if_needed_and_small():
     def sent(error):
         return WorkerError.of(error, "in a worker").copy
 
@@ -68,7 +68,7 @@ def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_sma
     assert sent(TwoArgumentsError(1, torch.zeros(66_000, dtype=torch.uint8))) is None
 
 
-def test_ctrl_c_while_an_error_is_loaded_is_ctrl_c(monkeypatch):
+def test_ctrl_c_while_an_error_is_unpickled_is_raised(monkeypatch):
     def interrupted(data):
         raise KeyboardInterrupt
 

@@ -7,7 +7,7 @@ import gc
 import pytest
 
 from lit_loader import DataLoader
-from lit_loader.errors import LitLoaderError, UnsendableBatchError
+from lit_loader.errors import UnsendableBatchError
 from tests.support.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_list
 from tests.support.outcomes import outcomes_of
 from tests.support.slot_sets import slots_of
@@ -18,7 +18,7 @@ EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"
 
 @EACH_SEED
 @pytest.mark.parametrize("context", CONTEXTS)
-def test_the_error_comes_in_its_turn_and_names_batch_reason_and_remedy(context, seed):
+def test_error_comes_in_its_turn_and_names_batch_reason_and_remedy(context, seed):
     loader = DataLoader(
         ResultsAndNumbers(),
         batch_size=2,
@@ -47,14 +47,14 @@ def test_the_error_comes_in_its_turn_and_names_batch_reason_and_remedy(context, 
 
 @EACH_SEED
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"])
-def test_values_that_are_not_sent_need_not_be_sendable(workers, seed):
+def test_values_need_no_pickling_inline_and_in_threads(workers, seed):
     batches = list(DataLoader(ResultsAndNumbers(), batch_size=2, seed=seed, collate_fn=as_list, **workers))
     assert len(batches) == 2 * len(RESULTS)
     assert all("odd" in batch[1] for batch in batches[::2])
 
 
 @EACH_SEED
-def test_an_error_of_pickling_does_not_end_a_stream(seed):
+def test_pickling_error_does_not_end_a_stream(seed):
     outcomes = outcomes_of(DataLoader(ResultsInAStream(), batch_size=None, num_workers=1, seed=seed))
     assert len(outcomes) == 4 * len(RESULTS)
     assert [index for index, item in enumerate(outcomes) if isinstance(item, Exception)] == list(
@@ -63,7 +63,7 @@ def test_an_error_of_pickling_does_not_end_a_stream(seed):
 
 
 @EACH_SEED
-def test_slots_come_back(seed):
+def test_unsendable_batches_free_their_slots(seed):
     arguments = {"num_workers": 2, "persistent_workers": True, "seed": seed, "collate_fn": as_list}
     with DataLoader(ResultsAndNumbers(), batch_size=2, **arguments) as loader:
         for _ in range(6):
@@ -73,8 +73,3 @@ def test_slots_come_back(seed):
         gc.collect()
         assert slots_of(loader).num_slots <= 54  # of 108 batches; the 18 of an epoch are alive at a time
         assert slots_of(loader).kept_bytes == 0
-
-
-def test_its_type_is_a_run_time_error_of_the_package():
-    assert issubclass(UnsendableBatchError, LitLoaderError)
-    assert issubclass(UnsendableBatchError, RuntimeError)

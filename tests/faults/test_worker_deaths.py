@@ -66,7 +66,7 @@ def run(loader, expected, *, restarts):
     [({17: "kill"}, 1), ({0: "term", 40: "exit", 41: "kill"}, 3), ({1: "kill", 2: "kill"}, 2)],
     ids=["one", "three ways", "two at once"],
 )
-def test_a_worker_that_dies_in_getitem_is_replaced(tmp_path, expected, method, deaths, restarts):
+def test_worker_that_dies_in_getitem_is_replaced(tmp_path, expected, method, deaths, restarts):
     dataset = Dying(SIZE, tmp_path, deaths)
     loader = make_loader(dataset, persistent_workers=True, multiprocessing_context=method)
     texts = run(loader, expected, restarts=restarts)
@@ -99,7 +99,7 @@ def places_to_die():
 
 
 @pytest.mark.parametrize(("method", "point", "num_samples"), [*places_to_die()])
-def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, num_samples):
+def test_worker_that_dies_anywhere_is_replaced(tmp_path, expected, method, point, num_samples):
     init = {
         "init": partial(_kill_in_init, tmp_path),
         "slot": partial(_poison, poison_slot, tmp_path, num_samples),
@@ -114,7 +114,7 @@ def test_a_worker_may_die_anywhere(tmp_path, expected, method, point, num_sample
 
 
 @pytest.mark.parametrize(("most", "deaths"), [(1, 2), (0, 1), (2, 3)])
-def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
+def test_more_deaths_than_max_worker_restarts_raise(tmp_path, most, deaths):
     dataset = Dying(SIZE, tmp_path, {20 + 10 * number: "kill" for number in range(deaths)})
     loader = make_loader(dataset, shuffle=False, max_worker_restarts=most, num_workers=1)
     with pytest.raises(WorkerDiedError, match=r"SIGKILL") as raised:
@@ -123,7 +123,7 @@ def test_one_death_too_many_raises_and_says_so(tmp_path, most, deaths):
 
 
 @pytest.mark.parametrize("most", [1, 3])
-def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, most):
+def test_prefetched_epoch_does_not_reset_the_restart_count(tmp_path, most):
     dataset = Waiting(SIZE, tmp_path, dict.fromkeys((9, 17, 25)[:most], "kill"), at=SIZE - 2)
     loader = make_loader(dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=most)
     with loader, warnings.catch_warnings(record=True) as caught:
@@ -140,7 +140,7 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
     assert len(caught) == most
 
 
-def test_another_iterator_gives_an_epoch_that_goes_on_no_more_restarts(tmp_path):
+def test_second_iterator_does_not_reset_the_restart_count(tmp_path):
     dataset = Dying(SIZE, tmp_path, {9: "kill", 25: "kill"})
     loader = make_loader(dataset, shuffle=False, num_workers=1, persistent_workers=True, max_worker_restarts=1)
     with loader:
@@ -151,7 +151,7 @@ def test_another_iterator_gives_an_epoch_that_goes_on_no_more_restarts(tmp_path)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tmp_path, expected, method):
+def test_claimed_prefetched_epoch_has_all_its_restarts(tmp_path, expected, method):
     loader = make_loader(
         Dying(SIZE, tmp_path), persistent_workers=True, multiprocessing_context=method, max_worker_restarts=1
     )
@@ -168,7 +168,7 @@ def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tm
             assert_same(received, epoch)
 
 
-def test_without_a_seed_a_death_raises_as_in_torch(tmp_path):
+def test_death_without_a_seed_raises_as_in_torch(tmp_path):
     loader = DataLoader(Dying(SIZE, tmp_path, {20: "kill"}), batch_size=BATCH, num_workers=2)
     with pytest.raises(RuntimeError, match=r"DataLoader worker \(pid\(s\) \d+\) exited unexpectedly.*SIGKILL"):
         list(loader)
@@ -198,7 +198,7 @@ def reap(request):
         thread.join(10)
 
 
-def test_workers_whose_exit_codes_are_lost_end_with_their_epoch(reap):
+def test_workers_with_lost_exit_codes_end_with_their_epoch(reap):
     loader = DataLoader(range(8), num_workers=2, seed=3)
     batches = iter(loader)
     next(batches)
@@ -211,7 +211,7 @@ def test_workers_whose_exit_codes_are_lost_end_with_their_epoch(reap):
     assert not any(worker.is_alive() for worker in workers)
 
 
-def test_a_worker_whose_exit_code_is_lost_is_replaced(reap, tmp_path):
+def test_worker_with_a_lost_exit_code_is_replaced(reap, tmp_path):
     with make_loader(Dying(SIZE, tmp_path), max_worker_restarts=1) as loader:
         batches = iter(loader)
         next(batches)

@@ -30,15 +30,15 @@ def run(tmp_path, *words):
     return process.returncode, process.stderr
 
 
-def test_without_all_of_them(tmp_path):
+def test_package_works_without_all_parts(tmp_path):
     assert run(tmp_path, EVERY) == (0, "")
 
 
 @pytest.mark.soak
-def test_without_each_part(tmp_path):
+def test_package_works_without_each_part(tmp_path):
     assert run(tmp_path, *PARTS) == (0, "")
 
 
 @pytest.mark.soak
-def test_workers_that_are_spawned_import_everything_without_them(tmp_path):
+def test_spawned_workers_work_without_all_parts(tmp_path):
     assert run(tmp_path, EVERY, "spawn") == (0, "")

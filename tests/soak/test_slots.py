@@ -37,7 +37,7 @@ def assert_flat(early, late):
 
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize("seed", [None, 3], ids=["unseeded", "seeded"])
-def test_a_hundred_thousand_batches_of_random_lives_none_wrong_and_all_flat(seed):
+def test_hundred_thousand_batches_are_right_and_memory_stays_flat(seed):
     draw = random.Random(0)
     recent = []
     wrong = 0
@@ -62,7 +62,7 @@ def test_a_hundred_thousand_batches_of_random_lives_none_wrong_and_all_flat(seed
 
 
 @pytest.mark.timeout(900)
-def test_five_hundred_broken_off_epochs_and_forks_in_the_middle_leave_all_flat():
+def test_memory_stays_flat_over_interrupted_epochs_and_forks():
     draw = random.Random(1)
     recent = []
     facts_over_time = []

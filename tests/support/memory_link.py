@@ -10,8 +10,10 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from lit_loader.collate import default_collate
+from lit_loader.engine import FetchSpec, WorkerSpec
 from lit_loader.memory import MemoryFile, Slots, SlotWriter, Ticket, batch_memory, decode, encode, mapping
 
 
@@ -126,3 +128,20 @@ def collate_in(link: Link) -> Callable[[list[Any]], Any]:
             return default_collate(samples)
 
     return collate
+
+
+def worker_spec(dataset: Any) -> WorkerSpec:
+    """Return the settings of one worker process with default collation; a stream's tasks have no keys."""
+    fetch = FetchSpec(
+        dataset=dataset,
+        batched=True,
+        collate_fn=default_collate,
+        builtin_collate=True,
+        drop_last=False,
+        on_bad_sample="raise",
+        stream_state=False,
+    )
+    is_keyed = not isinstance(dataset, IterableDataset)
+    return WorkerSpec(
+        fetch=fetch, num_workers=1, base_seed=0, worker_init_fn=None, keyed=is_keyed, default_dtype=torch.float32
+    )
