@@ -95,6 +95,7 @@ class FrameWriter:
                 continue
             try:
                 # The interpreter runs a signal handler before or after this line, never between writing and counting.
+                # `defer_interrupts` would take 10 us here, a tenth of the time of a small batch, and defer only Ctrl-C.
                 counts.extend(map(os.writev, (self.fd,), (views[:_MAX_IOV],)))
             except BlockingIOError:
                 return False

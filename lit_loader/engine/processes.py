@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from lit_loader.engine.channels import MAX_TASK_BYTES, Frame, TaskQueue, pack_frame, unpack_frame
 from lit_loader.engine.fetch import warn_of_dataset
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
-from lit_loader.engine.scheduler import Backend
+from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message
 from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
@@ -138,8 +138,10 @@ class ProcessBackend(Backend):
         """The present processes; an empty list after `close`."""
         return [worker.process for worker in list(self._workers)]
 
-    def _raise_failure(self) -> None:
-        if self._death is not None:
+    def check_usable(self, *, own_process: bool = False) -> None:
+        """Raise if the workers cannot be used: see `Backend.check_usable`."""
+        check_workers(self._owner_pid, are_open=own_process or self._death is not None or self._close.alive)
+        if self._death is not None and not own_process:
             raise WorkerDiedError(self._death)
 
     def close(self) -> None:

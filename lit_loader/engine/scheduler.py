@@ -65,6 +65,7 @@ class Backend(abc.ABC):
             return False
         return True
 
+    @abc.abstractmethod
     def check_usable(self, *, own_process: bool = False) -> None:
         """Raise if the workers cannot be used.
 
@@ -73,21 +74,6 @@ class Backend(abc.ABC):
             RuntimeError: If they were closed, belong to another process, or a thread failed. With ``own_process``
                 only if they belong to another process.
         """
-        if self._owner_pid != os.getpid():
-            raise RuntimeError(
-                f"this iterator's workers belong to process {self._owner_pid} and cannot be used from its fork "
-                f"{os.getpid()}; call iter() on the loader there"
-            )
-        if own_process:
-            return
-        # Before the next check, because workers that failed are closed as well.
-        self._raise_failure()
-        if not self._close.alive:
-            raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
-
-    @abc.abstractmethod
-    def _raise_failure(self) -> None:
-        """Raise an error if a worker has failed for good."""
 
     def open_epoch(self, *, iterate: bool) -> int:
         """Return the number of a new epoch; with ``iterate`` every worker calls ``iter(dataset)`` now."""
@@ -140,6 +126,17 @@ class Backend(abc.ABC):
     def close(self) -> None:
         """End the workers. Each may finish its present sample within five seconds."""
         self._close()
+
+
+def check_workers(owner_pid: int, *, are_open: bool) -> None:
+    """Raise a RuntimeError if this process is a fork of the one that started the workers, or they were closed."""
+    if owner_pid != os.getpid():
+        raise RuntimeError(
+            f"this iterator's workers belong to process {owner_pid} and cannot be used from its fork {os.getpid()}; "
+            "call iter() on the loader there"
+        )
+    if not are_open:
+        raise RuntimeError("the loader's workers were closed; call iter() on the loader for new ones")
 
 
 class Scheduler:

@@ -24,7 +24,7 @@ from torch.utils.data import IterableDataset
 
 from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
 from lit_loader.engine.fetch import Fetcher, SeedFn, warn_of_dataset
-from lit_loader.engine.scheduler import Backend
+from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
@@ -270,9 +270,11 @@ class ThreadBackend(Backend):
         """The threads."""
         return list(self._threads)
 
-    def _raise_failure(self) -> None:
+    def check_usable(self, *, own_process: bool = False) -> None:
+        """Raise if the workers cannot be used: see `Backend.check_usable`."""
         failure = self._state.failure
-        if failure is not None:
+        check_workers(self._owner_pid, are_open=own_process or failure is not None or self._close.alive)
+        if failure is not None and not own_process:
             raise RuntimeError("a worker thread of the loader failed") from failure
 
     def _begin_epoch(self, epoch: int, *, iterate: bool) -> None:

@@ -6,11 +6,12 @@ import contextlib
 import gc
 import os
 import signal
-import threading
+from functools import partial
 
 import pytest
 
 from lit_loader.engine.channels import FrameReader, FrameWriter
+from tests.support.background import running
 
 
 @pytest.fixture
@@ -103,16 +104,12 @@ def test_frame_sent_by_a_finalizer_waits_for_the_end_of_the_interrupted_one(read
 
 
 def test_frames_of_several_threads_stay_whole(reader, writer):
-    def send(number):
+    def send(number, _):
         for _ in range(50):
             writer.send([bytes([number]) * 5000] * 3)
 
-    threads = [threading.Thread(target=send, args=(number,)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    frames = [as_bytes(frame) for frame in receive(reader, writer, 200)]
-    for thread in threads:
-        thread.join()
+    with running(*(partial(send, number) for number in range(4))):
+        frames = [as_bytes(frame) for frame in receive(reader, writer, 200)]
     assert sorted(frames) == sorted([bytes([number]) * 5000] * 3 for number in range(4) for _ in range(50))
 
 

@@ -13,7 +13,8 @@ from torch.utils.data import Subset
 from lit_loader import ClassBalancedSampler, SequentialSampler, WeightedRandomSampler
 from lit_loader.engine import plan_order
 from lit_loader.errors import BadBatchError, BadSamplesWarning
-from tests.support.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+from tests.support.faulty_set import Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+from tests.support.outcomes import BACKENDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k"), 18: StopIteration()}

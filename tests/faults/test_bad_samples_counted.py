@@ -14,11 +14,12 @@ from lit_loader import BadSample, DataLoader, append_bad_samples
 from lit_loader.engine import BadSampleLog, EndOfEpoch
 from lit_loader.engine.bad_samples import PartialBatch
 from lit_loader.errors import BadSamplesWarning, LitLoaderError, TooManyBadSamplesError
-from tests.support.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.faulty_set import Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.outcomes import FEW_BACKENDS
 
 SILENT = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k")}
-BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
+BACKEND = pytest.mark.parametrize("workers", FEW_BACKENDS.values(), ids=FEW_BACKENDS)
 
 
 @SILENT
@@ -112,7 +113,7 @@ def test_count_restarts_with_each_epoch(workers, seed):
 
 @SILENT
 def test_undelivered_batches_do_not_count():
-    with loader_of(Faulty(BAD), shuffle=False, **FEW["thread"], prefetch_factor=6) as loader:
+    with loader_of(Faulty(BAD), shuffle=False, **FEW_BACKENDS["thread"], prefetch_factor=6) as loader:
         iterator = iter(loader)
         next(iterator)
         scheduler = iterator._batches._batches

@@ -7,10 +7,11 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader
-from tests.support.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.faulty_set import Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.outcomes import FEW_BACKENDS
 from tests.support.toys import DrawingBatches, Stream
 
-BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
+BACKEND = pytest.mark.parametrize("workers", FEW_BACKENDS.values(), ids=FEW_BACKENDS)
 
 
 def raised(loader, kind=Exception):
@@ -30,7 +31,7 @@ ERRORS = {
 
 def named_errors():
     """Every error inline, and on each backend one that the dataset names and one that names itself."""
-    for backend, workers in FEW.items():
+    for backend, workers in FEW_BACKENDS.items():
         for name, (error, message) in ERRORS.items():
             is_quick = backend == "inline" or name in ("sample_path", "filename")
             marks = () if is_quick else pytest.mark.soak

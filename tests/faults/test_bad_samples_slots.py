@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lit_loader.memory import batch_memory
-from tests.support.faulty_set import BACKENDS, Faulty, loader_of
+from tests.support.faulty_set import Faulty, loader_of
+from tests.support.outcomes import BACKENDS
 from tests.support.slot_sets import slots_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")

@@ -17,16 +17,11 @@ import psutil
 import pytest
 
 from lit_loader import DataLoader
+from tests.support.outcomes import BACKENDS, FEW_BACKENDS
 from tests.support.slot_sets import Large, is_right
 from tests.support.toys import Slow
 
-BACKENDS = {
-    "inline": {},
-    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
-    "forkserver": {"num_workers": 1, "multiprocessing_context": "forkserver"},
-    "thread": {"num_workers": 2, "worker_method": "thread"},
-}
-EACH = pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "forkserver"])
+EACH = pytest.mark.parametrize("backend", FEW_BACKENDS)
 BATCH_BYTES = 4 * 2 * 64 * 100 * 4
 
 
@@ -192,7 +187,8 @@ def test_fork_with_live_iterators_ends_cleanly(tmp_path):
         """
         import os, sys
         from lit_loader import DataLoader
-        from tests.support.slot_sets import Large, is_right
+        from tests.support.outcomes import BACKENDS, FEW_BACKENDS
+from tests.support.slot_sets import Large, is_right
 
         ways = ({}, {"multiprocessing_context": "fork"}, {"worker_method": "thread"})
         ways = [{**way, "num_workers": 2 if way else 0} for way in ways]

@@ -10,15 +10,9 @@ import torch
 from lit_loader import DataLoader
 from lit_loader.engine.worker_errors import WorkerError
 from tests.support.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
-from tests.support.outcomes import outcomes_of
+from tests.support.outcomes import BACKENDS, outcomes_of
 
-WORKERS = {
-    "inline": {},
-    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
-    "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
-    "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
-    "threads": {"num_workers": 2, "worker_method": "thread"},
-}
+WORKERS = {**BACKENDS, "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"}}
 
 
 @pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
@@ -46,7 +40,7 @@ def test_every_error_arrives_in_its_turn(name, seed, monkeypatch):
             assert error.args == case.args, name
 
 
-@pytest.mark.parametrize("workers", ["fork", "threads"])
+@pytest.mark.parametrize("workers", ["fork", "thread"])
 def test_attributes_of_an_error_arrive_with_it(workers):
     with DataLoader(ErrorsAndNumbers(), batch_size=2, **WORKERS[workers]) as loader:
         outcomes = dict(zip(ERRORS, outcomes_of(loader)[::2], strict=True))

@@ -7,14 +7,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from lit_loader import DataLoader, get_worker_info
 from lit_loader.errors import BadSamplesWarning
-from tests.support.outcomes import outcomes_of
+from tests.support.outcomes import FEW_BACKENDS, outcomes_of
 
-WORKERS = {
-    "inline": {},
-    "threads": {"num_workers": 2, "worker_method": "thread"},
-    "processes": {"num_workers": 2, "multiprocessing_context": "fork"},
-}
-EACH = pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
+EACH = pytest.mark.parametrize("workers", FEW_BACKENDS.values(), ids=FEW_BACKENDS)
 
 
 class Stops(Dataset):
@@ -149,7 +144,7 @@ def test_end_of_an_iterable_dataset_is_no_error(workers):
     assert not errors
 
 
-@pytest.mark.parametrize("workers", [WORKERS["inline"], WORKERS["processes"]], ids=["inline", "processes"])
+@pytest.mark.parametrize("workers", [FEW_BACKENDS["inline"], FEW_BACKENDS["fork"]], ids=["inline", "fork"])
 def test_stop_iteration_of_load_state_dict_is_an_error(workers):
     loader = DataLoader(StopsResuming(), 2, seed=0, collate_fn=as_list, **workers)
     iterator = iter(loader)
@@ -166,7 +161,7 @@ def test_stop_iteration_of_load_state_dict_is_an_error(workers):
 
 
 @pytest.mark.parametrize("dataset", [range(10), Stream()], ids=["map", "iterable"])
-@pytest.mark.parametrize("workers", [WORKERS["threads"], WORKERS["processes"]], ids=["threads", "processes"])
+@pytest.mark.parametrize("workers", [FEW_BACKENDS["thread"], FEW_BACKENDS["fork"]], ids=["thread", "fork"])
 def test_stop_iteration_of_worker_init_fn_is_an_error(dataset, workers):
     with pytest.raises(
         RuntimeError, match=r"code of a worker \(its worker_init_fn, for example\) raised StopIteration"

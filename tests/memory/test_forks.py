@@ -8,14 +8,15 @@ import gc
 import mmap
 import os
 import signal
-import threading
 import time
+from functools import partial
 
 import numpy as np
 import pytest
 
 from lit_loader.foundation import interrupts
 from lit_loader.memory import mapping, slots
+from tests.support.background import running
 from tests.support.memory_link import Link, large, refuse_to_populate
 
 
@@ -133,9 +134,8 @@ def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link
 
 def test_no_batch_is_opened_during_a_fork(link):
     wrong = []
-    stop = threading.Event()
 
-    def read():
+    def read(stop):
         number = 0
         while not stop.is_set():
             number = (number + 1) % 100
@@ -143,14 +143,9 @@ def test_no_batch_is_opened_during_a_fork(link):
             if not bool((batch[0] == number).all()):
                 wrong.append(number)
 
-    thread = threading.Thread(target=read)
-    thread.start()
-    try:
+    with running(read):
         for _ in range(15):
             fork(lambda: b"x")()
-    finally:
-        stop.set()
-        thread.join()
     assert wrong == []
 
 
@@ -169,17 +164,11 @@ def test_fork_loses_no_write_of_another_thread(link):
     for number in range(10):
         (array,) = link.send([np.full(1 << 20, number)])
         rounds = []
-        stop = threading.Event()
-        thread = threading.Thread(target=increment, args=(array, rounds, stop))
-        thread.start()
-        try:
+        with running(partial(increment, array, rounds)):
             while not rounds:
                 time.sleep(0.0001)
             for _ in range(5):
                 fork(lambda: b"x")()
-        finally:
-            stop.set()
-            thread.join()
         assert array.min() == array.max() == number + len(rounds)
 
 

@@ -15,7 +15,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from lit_loader import DataLoader
 from tests.support import outcomes
 from tests.support.memory_link import Link
-from tests.support.random_batches import MODES, STACKABLE, Drawn, Key, assert_same, collate_as_told, draw, tensors_in
+from tests.support.random_batches import MODES, STACKABLE, Drawn, Key, assert_same, collate_by_mode, draw, tensors_in
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch, of arrays that cannot be written to
 
@@ -54,8 +54,8 @@ def check_loader(num_examples, *, has_modes, **arguments):
     sampler = SettableBatches()
     recent = deque(maxlen=12)
     counts = Counter()
-    collate = {"collate_fn": collate_as_told} if has_modes else {}
-    dataset = Drawn(told=has_modes)
+    collate = {"collate_fn": collate_by_mode} if has_modes else {}
+    dataset = Drawn(has_mode=has_modes)
     torchs = TorchDataLoader(dataset, batch_sampler=sampler, **collate)
     with DataLoader(
         dataset, batch_sampler=sampler, num_workers=2, persistent_workers=True, **collate, **arguments
@@ -103,8 +103,8 @@ def test_torch_workers_deliver_the_same_batches():
     sampler = SettableBatches()
     num_same = 0
     arguments = {"batch_sampler": sampler, "num_workers": 1, "persistent_workers": True}
-    torchs = TorchDataLoader(Drawn(told=False), **arguments)
-    with DataLoader(Drawn(told=False), **arguments) as loader:
+    torchs = TorchDataLoader(Drawn(has_mode=False), **arguments)
+    with DataLoader(Drawn(has_mode=False), **arguments) as loader:
         for number in range(12):
             sampler.draw(number * 1000, number, "default", [2, 3])
             for outcome, expected in zip(outcomes_of(loader), outcomes_of(torchs), strict=True):

@@ -7,7 +7,6 @@ import copy
 import gc
 import os
 import pickle
-import threading
 import time
 import weakref
 
@@ -17,6 +16,7 @@ import torch
 
 from lit_loader.memory import open_slots, slots
 from lit_loader.memory.mapping import Mapping
+from tests.support.background import running
 from tests.support.memory_link import Link, large, num_maps
 
 
@@ -249,30 +249,24 @@ def test_open_slots_returns_none_if_the_platform_refuses(monkeypatch, name):
 def test_slots_are_freed_in_any_thread_while_others_are_opened(link):
     wrong = []
     dropped = []
-    stop = threading.Event()
 
-    def drop():
+    def drop(stop):
         while not stop.is_set():
             with contextlib.suppress(IndexError):
                 dropped.pop()
             time.sleep(1e-5)
 
-    threads = [threading.Thread(target=drop) for _ in range(3)]
-    for thread in threads:
-        thread.start()
     batches = []
-    for number in range(400):
-        batches.append((number, link.send([large(number)])))
-        if len(batches) > 5:
-            # Checked late, after the threads had time to free other slots.
-            value, batch = batches.pop(number % 5)
-            if not bool((batch[0] == value).all()):
-                wrong.append(value)
-            dropped.append(batch)
-            del batch
-    stop.set()
-    for thread in threads:
-        thread.join()
+    with running(drop, drop, drop):
+        for number in range(400):
+            batches.append((number, link.send([large(number)])))
+            if len(batches) > 5:
+                # Checked late, after the threads had time to free other slots.
+                value, batch = batches.pop(number % 5)
+                if not bool((batch[0] == value).all()):
+                    wrong.append(value)
+                dropped.append(batch)
+                del batch
     assert wrong == []
 
 

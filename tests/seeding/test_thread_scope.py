@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 
 from lit_loader.seeding import RngPurpose, ThreadScope
 from lit_loader.seeding.generators import context
+from tests.support.background import running
 from tests.support.scoped_draws import KEYS, scoped, seeded, several
 
 
@@ -157,21 +158,16 @@ def test_compiled_code_draws_like_eager_code(backend, monkeypatch):
 
 def test_large_draw_releases_the_interpreter_lock():
     turns = []
-    finished = threading.Event()
 
-    def count():
-        while not finished.wait(0.001):
+    def count(stop):
+        while not stop.wait(0.001):
             turns.append(None)
 
-    other = threading.Thread(target=count)
-    with ThreadScope(0):
-        other.start()
-        num_turns = len(turns)
+    with ThreadScope(0), running(count):
+        num_before = len(turns)
         torch.empty(10_000_000).normal_()
-        during = len(turns) - num_turns
-        finished.set()
-        other.join()
-    assert during > 3
+        num_during = len(turns) - num_before
+    assert num_during > 3
 
 
 def test_fork_of_a_thread_draws_from_the_default_generator():

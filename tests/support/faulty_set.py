@@ -14,21 +14,14 @@ from lit_loader.seeding import sample_rng
 from tests.support.outcomes import outcomes_of
 from tests.support.toys import plain
 
-BACKENDS: dict[str, dict[str, Any]] = {
-    "inline": {},
-    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
-    "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
-    "thread": {"num_workers": 2, "worker_method": "thread"},
-}
-# How a process was started makes no difference to most of what is counted and named.
-FEW = {name: way for name, way in BACKENDS.items() if not name.startswith("forkserver")}
-
 
 class Faulty(Dataset):
     """Draws, from torch and from the sample's own generators; some samples fail after they have drawn."""
 
     def __init__(self, bad: dict[int, Exception], length: int = 24, shape: tuple[int, ...] = (2,)) -> None:
-        self.bad, self.length, self.shape = bad, length, shape
+        self.bad = bad
+        self.length = length
+        self.shape = shape
 
     def __len__(self) -> int:
         return self.length

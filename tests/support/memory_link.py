@@ -20,14 +20,14 @@ from lit_loader.memory import MemoryFile, Slots, SlotWriter, Ticket, batch_memor
 def num_maps(inode: int | None = None) -> int:
     """Return how many mappings of files of slots this process has; of one file, if its inode is given."""
     with open("/proc/self/maps") as lines:
-        found = [line.split()[4] for line in lines if "/memfd:lit_loader (deleted)" in line]
-    return sum(inode is None or int(number) == inode for number in found)
+        inodes = [int(line.split()[4]) for line in lines if "/memfd:lit_loader (deleted)" in line]
+    return len(inodes) if inode is None else inodes.count(inode)
 
 
 def refuse_to_populate(monkeypatch: Any, code: int) -> list[int]:
-    """Have the kernel refuse to bring pages in, with an error of its own; return a list of the sizes it was asked."""
+    """Let the kernel refuse to populate pages, with this error code; return the list of refused sizes."""
     libc = mapping._libc
-    asked = []
+    refused_sizes = []
 
     class Refusing:
         def __getattr__(self, name: str) -> Any:
@@ -36,12 +36,12 @@ def refuse_to_populate(monkeypatch: Any, code: int) -> list[int]:
         def madvise(self, address: int, size: int, advice: int) -> int:
             if advice != mapping._MADV_POPULATE_WRITE:
                 return libc.madvise(address, size, advice)
-            asked.append(size)
+            refused_sizes.append(size)
             ctypes.set_errno(code)
             return -1
 
     monkeypatch.setattr(mapping, "_libc", Refusing())
-    return asked
+    return refused_sizes
 
 
 class Link:
@@ -73,7 +73,7 @@ class Link:
         """Return a batch of samples that were made in a slot one by one."""
         ticket = self.slots.ticket()
         return self.read(
-            ticket, self.write(ticket, lambda writer: collate_fn([made_in(writer, one) for one in samples]))
+            ticket, self.write(ticket, lambda writer: collate_fn([made_in(writer, sample) for sample in samples]))
         )
 
     def write(self, ticket: Ticket, make: Callable[[SlotWriter], Any]) -> list[memoryview]:

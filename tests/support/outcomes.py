@@ -1,9 +1,18 @@
-"""The batches of an epoch, with the errors that came instead of some of them."""
+"""The kinds of workers, and the batches of an epoch with the errors that came instead of some of them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from typing import Any
+
+BACKENDS: dict[str, dict[str, Any]] = {
+    "inline": {},
+    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
+    "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
+    "thread": {"num_workers": 2, "worker_method": "thread"},
+}
+# For tests to which the start method of processes makes no difference.
+FEW_BACKENDS = {name: BACKENDS[name] for name in ("inline", "fork", "thread")}
 
 
 def outcomes_of(loader: Iterable[Any]) -> list[Any]:
