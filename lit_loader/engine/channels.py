@@ -95,6 +95,7 @@ class FrameWriter:
                 continue
             try:
                 # The interpreter runs a signal handler before or after this line, never between writing and counting.
+                # `defer_interrupts` would take 10 us here, a tenth of the time of a small batch, and defer only Ctrl-C.
                 counts.extend(map(os.writev, (self.fd,), (views[:_MAX_IOV],)))
             except BlockingIOError:
                 return False
@@ -197,7 +198,7 @@ class TaskQueue:
     Raises:
         AttributeError, OSError: If the platform has no such sockets.
 
-    Owns: both ends. Workers have copies of theirs.
+    Owns: both ends. Each worker has a copy of the workers' end.
     """
 
     def __init__(self) -> None:

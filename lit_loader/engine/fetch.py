@@ -95,9 +95,10 @@ class MapFetcher:
 
         Args:
             task: The task.
-            move: Moves each sample as soon as it is made, or None to leave samples where they are.
+            move: Moves each new sample to other memory, or None to move none.
         """
-        self._unchecked = None  # of a batch that failed before it was collated
+        # A batch that failed before it was collated may have left its samples here.
+        self._unchecked = None
         if task.key is None:
             return self._make(task, move)
         start = time.perf_counter()
@@ -177,10 +178,13 @@ class MapFetcher:
         samples = []
         index = None
         position = 0 if key is None else key.first
+        # Looked up once: in Python 3.11 the member of an enum takes as long as a small sample.
+        seed = self._seed
+        purpose = RngPurpose.SAMPLE
         try:
             for index in indices:
                 if keys is not None:
-                    self._seed(keys, RngPurpose.SAMPLE, position)
+                    seed(keys, purpose, position)
                     position += 1
                 sample = dataset[index]
                 if move is not None:

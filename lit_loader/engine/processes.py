@@ -25,11 +25,11 @@ from lit_loader.engine.worker_process import (
     check_descriptors,
     describe_exit,
     end_workers,
-    interrupts_deferred,
     shortages_explained,
     start_worker,
 )
 from lit_loader.errors import WorkerDiedError
+from lit_loader.foundation.interrupts import defer_interrupts
 from lit_loader.memory import PageLock, RebuildError, Slots, Ticket, decode, open_slots
 
 _SHARED_POLL_S = 0.02  # interval at which a waiting thread checks whether another one has read its results
@@ -85,8 +85,10 @@ class ProcessBackend(Backend):
         self._workers: list[WorkerProcess] = []
         # Only the message of the error, which would keep its frames alive.
         self._death: str | None = None
-        self._results: dict[int, deque[Result]] = {}  # by epoch: read and not delivered
-        self._polled: set[int] = set()  # open epochs whose consumer has called `poll`
+        # By epoch: read from the pipes and not delivered yet.
+        self._results: dict[int, deque[Result]] = {}
+        # Open epochs whose consumer has called `poll`.
+        self._polled: set[int] = set()
         self._queue: TaskQueue | None = None
         # At most one warning of a worker; an empty text after it was issued.
         self._notices: list[str] = []
@@ -114,23 +116,21 @@ class ProcessBackend(Backend):
         # `context` may be the module `multiprocessing`, which has the default start method.
         is_spawned = context.get_start_method() == "spawn"
         ends = partial(WorkerEnds, queue=queue, memory=memory, heartbeats=heartbeats, is_spawned=is_spawned)
-        start = partial(start_worker, spec, context=context, make_ends=ends)
-        self._start = shortages_explained(spec.num_workers)(start)
+        self._start = partial(start_worker, spec, context=context, make_ends=ends)
         try:
             for worker_id in range(spec.num_workers):
-                with interrupts_deferred():
+                # Ctrl-C would be lost in Python's hooks around a fork, or leave a worker that is in no list.
+                with shortages_explained(spec.num_workers), defer_interrupts():
                     self._workers.append(self._start(worker_id))
-        except (TypeError, AttributeError, pickle.PicklingError):
+        except BaseException as error:
             self._close()
-            warnings.warn(
-                "Got pickle error when attempting to start a worker Process. This start method pickles its arguments "
-                "(the default one does since Python 3.14); define the dataset, collate_fn and worker_init_fn at the "
-                'top level of a module, or give multiprocessing_context="fork"',
-                stacklevel=2,
-            )
-            raise
-        except BaseException:
-            self._close()
+            if isinstance(error, (TypeError, AttributeError, pickle.PicklingError)):
+                warnings.warn(
+                    "Got pickle error when attempting to start a worker Process. This start method pickles its "
+                    "arguments (the default one does since Python 3.14); define the dataset, collate_fn and "
+                    'worker_init_fn at the top level of a module, or give multiprocessing_context="fork"',
+                    stacklevel=2,
+                )
             raise
 
     @property
@@ -383,7 +383,7 @@ class ProcessBackend(Backend):
         for packed in () if self._queue is None else self._queue.queued():
             message = unpack_message(unpack_frame(packed)[0])
             suspects.discard((message.epoch, message.number))
-        with interrupts_deferred():
+        with shortages_explained(self.num_workers), defer_interrupts():
             self._workers[number] = self._start(number)
         recovery.note_restart(number, pid, ending)
         survivors = [survivor for survivor in range(self.num_workers) if survivor != number]

@@ -176,8 +176,10 @@ class Scheduler:
         self._in_order = in_order
         self._timeout_s = timeout_s
         self._owns_backend = owns_backend
-        self._in_flight: dict[int, int | None] = {}  # task number to worker, until the result arrives
-        self._results: dict[int, Result | Exception] = {}  # not delivered yet, in order of arrival
+        # Task number to worker, until the result arrives.
+        self._in_flight: dict[int, int | None] = {}
+        # Not delivered yet, in order of arrival.
+        self._results: dict[int, Result | Exception] = {}
         self._num_sent = 0
         self._next = 0
         # An error of the sampler, delivered after the batches before it.
@@ -260,9 +262,10 @@ class Scheduler:
         if timeout_s:
             left_s = timeout_s
             deadline = time.monotonic() + timeout_s
+        # Once, because `poll` checks again after it has waited.
+        if self._in_flight or self._results:
+            backend.check_usable()
         while True:
-            if self._in_flight or self._results:
-                backend.check_usable()
             number = self._deliverable()
             # A signal handler, or `close` in another thread, may have removed it from the dict.
             if number is not None and (result := self._results.pop(number, None)) is not None:
@@ -290,7 +293,8 @@ class Scheduler:
             with self._lock:
                 self._receive_all(self._backend.poll(self._epoch, 0.0))
                 return not self._in_flight or self._deliverable() is not None
-        except RuntimeError:  # `next_batch` raises the same error
+        except RuntimeError:
+            # `next_batch` raises the same error.
             return True
 
     def _deliverable(self) -> int | None:
@@ -319,7 +323,8 @@ class Scheduler:
     def _receive(self, result: Result) -> None:
         """Store a result for delivery."""
         number = result.number
-        in_flight = self._in_flight  # `close` in another thread may replace the attribute
+        # `close` in another thread may replace the attribute.
+        in_flight = self._in_flight
         if number not in in_flight:
             # The worker's iterable dataset had ended before this task.
             return
@@ -376,10 +381,10 @@ class Scheduler:
         """Return the worker for the next task, or None for any idle one, or if all streams have ended."""
         if self._dealing == "any":
             return None
-        count = len(self._busy)
-        active = [worker for worker in range(count) if worker not in self._stream_ends]
+        active = [worker for worker in range(len(self._busy)) if worker not in self._stream_ends]
         if self._dealing == "turns":
-            return min(active, key=lambda worker: (worker - self._turn) % count, default=None)
+            # After the last worker it is the first one's turn again.
+            return next((worker for worker in active if worker >= self._turn), min(active, default=None))
         return min(active, key=self._busy.__getitem__, default=None)
 
     def _send_next_epoch(self) -> bool:

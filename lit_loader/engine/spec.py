@@ -228,7 +228,7 @@ class StreamPlace(NamedTuple):
         ended: True if its stream has ended.
         state: The dataset's and its iterator's ``state_dict()`` there, as a pickled pair of plain values, or None if
             samples are counted.
-        first: Digests of that pair before and after the epoch's first sample, or None if there is no state.
+        first: Digests of that pair before and after the epoch's first sample; None without a state.
     """
 
     samples: int

@@ -32,10 +32,8 @@ import select
 import signal
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import repeat
 from multiprocessing.connection import Connection
 from multiprocessing.process import BaseProcess
 from typing import Any
@@ -44,6 +42,7 @@ from lit_loader.engine.channels import FrameReader, FrameWriter
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
 from lit_loader.engine.worker import NO_THREADS_EXIT_CODE, WorkerEnds, is_thread_shortage, pack_message, worker_main
 from lit_loader.foundation.host import read_resources
+from lit_loader.foundation.interrupts import defer_interrupts
 from lit_loader.memory import Buffer
 
 WORKER_NAME = "lit_loader-worker"
@@ -110,7 +109,7 @@ class WorkerProcess:
 def start_worker(
     spec: WorkerSpec, worker_id: int, *, context: Any, make_ends: Callable[..., WorkerEnds]
 ) -> WorkerProcess:
-    """Start a worker process. Callers wrap the call in `interrupts_deferred`.
+    """Start a worker process. Callers wrap the call in `defer_interrupts`.
 
     Raises:
         Exception: An error of pickling the spec, under a start method that pickles it.
@@ -147,27 +146,6 @@ def start_worker(
         results=FrameReader(results.fileno()),
         watch=watch,
     )
-
-
-@contextlib.contextmanager
-def interrupts_deferred() -> Iterator[None]:
-    """Delay Ctrl-C until the end of the context.
-
-    In one of Python's own hooks around a fork it would be printed and lost. Before a new worker is in its backend's
-    list, it would leave a worker that is never ended.
-    """
-    # A handler from outside of Python (None) could not be restored.
-    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGINT) is None:
-        yield
-        return
-    interrupts: list[int] = []
-    handler = signal.signal(signal.SIGINT, lambda number, _: interrupts.append(number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-        if interrupts:
-            signal.raise_signal(signal.SIGINT)
 
 
 def end_workers(workers: list[WorkerProcess], owner_pid: int) -> None:
@@ -259,15 +237,14 @@ def check_descriptors(num_workers: int) -> None:
     Raises:
         OSError: EMFILE or ENFILE, with the number of descriptors and the remedy.
     """
-    opened: list[int] = []
-    closing = map(os.close, opened)
-    with shortages_explained(num_workers):
-        # Python handles signals between calls. With one call in each block, Ctrl-C leaves no descriptor open.
+    fds: list[int] = []
+    # Ctrl-C between a call and the statement that stores its result would leave a descriptor open.
+    with shortages_explained(num_workers), defer_interrupts():
         try:
-            names = repeat(os.devnull, count_descriptors(num_workers))
-            opened.extend(map(os.open, names, repeat(os.O_RDONLY)))
+            fds.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(count_descriptors(num_workers)))
         finally:
-            deque(closing, maxlen=0)
+            for fd in fds:
+                os.close(fd)
 
 
 @contextlib.contextmanager

@@ -86,22 +86,25 @@ class MemoryFile:
     Raises:
         OSError: If the platform has no such files, or limits them.
 
+    Attributes:
+        fd: The descriptor, or -1 after `close`.
+
     Owns: its descriptor, until `close` or until it is collected.
     """
 
-    _fd = -1
+    fd = -1
 
     def __init__(self, duplicate: Any = None) -> None:
         if duplicate is not None:
-            self._fd = duplicate.detach()
+            self.fd = duplicate.detach()
             return
         if _libc is None or not hasattr(os, "memfd_create"):
             raise OSError("this platform has no memfd_create, and so no anonymous files in memory")
-        self._fd = os.memfd_create("lit_loader", os.MFD_CLOEXEC)
-        os.ftruncate(self._fd, MAX_SLOTS * _SLOT_DISTANCE)
+        self.fd = os.memfd_create("lit_loader", os.MFD_CLOEXEC)
+        os.ftruncate(self.fd, MAX_SLOTS * _SLOT_DISTANCE)
 
     def __reduce__(self) -> tuple[type[MemoryFile], tuple[Any]]:
-        return MemoryFile, (reduction.DupFd(self._fd),)
+        return MemoryFile, (reduction.DupFd(self.fd),)
 
     def read(self, slot: int, offset: int, num_bytes: int) -> memoryview:
         """Return a copy of bytes of a slot.
@@ -113,14 +116,15 @@ class MemoryFile:
         # The file is read and not mapped, because mapping may be what has failed.
         copy = memoryview(memory_for(num_bytes))
         num_read = 0
-        while num_read < num_bytes:  # the kernel reads at most 2 GiB per call
-            num_read += os.preadv(self._fd, [copy[num_read:]], slot * _SLOT_DISTANCE + offset + num_read)
+        # The kernel reads at most 2 GiB per call.
+        while num_read < num_bytes:
+            num_read += os.preadv(self.fd, [copy[num_read:]], slot * _SLOT_DISTANCE + offset + num_read)
         return copy
 
     def close(self) -> None:
         """Close the descriptor; existing mappings stay valid."""
         # Forgotten before it is closed: `__del__` calls this again, and the number may belong to another file by then.
-        fd, self._fd = self._fd, -1
+        fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
 
@@ -129,7 +133,7 @@ class MemoryFile:
 
 
 class Mapping:
-    """A slot mapped into this process: `WINDOW_BYTES`, of which only written pages take memory.
+    """A slot mapped into this process, `WINDOW_BYTES` long; only written pages take memory.
 
     Attributes:
         address: Address of its first byte.
@@ -144,14 +148,15 @@ class Mapping:
     def __init__(self, file: MemoryFile, slot: int) -> None:
         self._file = file
         self._offset = slot * _SLOT_DISTANCE
-        self._touched = bytearray(WINDOW_BYTES // CHUNK_BYTES)  # 1 for each chunk that `touch` has brought in
+        # 1 for each chunk that `touch` has brought in.
+        self._touched = bytearray(WINDOW_BYTES // CHUNK_BYTES)
         # For `__del__`: at the interpreter's exit the names of this module may be None.
         self._is_finalizing = sys.is_finalizing
         self._page_lock: PageLock | None = None
         self.locked: tuple[int, int] | None = None
         # Last, because `__del__` unmaps whatever has an address. Ctrl-C between the call and the assignment leaves an
         # address range mapped, which is too rare to hold it back for every new slot.
-        self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file._fd, self._offset)
+        self.address = _map(WINDOW_BYTES, mmap.MAP_SHARED, file.fd, self._offset)
 
     def touch(self, start: int, num_bytes: int) -> bool:
         """Bring pages into this process's page tables, many per system call, unless they are there already.
@@ -222,7 +227,7 @@ class Mapping:
             size = end - start
             target = self.address + start
             try:
-                private = _map(size, mmap.MAP_PRIVATE, self._file._fd, self._offset + start)
+                private = _map(size, mmap.MAP_PRIVATE, self._file.fd, self._offset + start)
             except OSError as error:
                 shortage = f"{size} bytes of a batch cannot be mapped: {error.strerror}"
                 continue
@@ -241,8 +246,9 @@ class Mapping:
             raise MemoryError(shortage)
 
     def __del__(self) -> None:
+        # Without an address the slot could not be mapped.
         if not hasattr(self, "address") or self._is_finalizing():
-            return  # mapping the slot failed, or the process ends
+            return
         with defer_interrupts(in_callback=True):
             unmap = partial(_libc.munmap, self.address, WINDOW_BYTES)
             if self.unlock():
@@ -257,7 +263,8 @@ def unmap_parked() -> None:
         # Between `popleft` and `unmap` only this function knows the mapping, so Ctrl-C has to wait.
         with defer_interrupts():
             try:
-                unlock, unmap = _parked.popleft()  # first, so that no other thread unmaps the address too
+                # Removed first: no other thread may unmap the address as well.
+                unlock, unmap = _parked.popleft()
             except IndexError:
                 return
             if unlock():

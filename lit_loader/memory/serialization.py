@@ -11,7 +11,7 @@ import copyreg
 import io
 import pickle
 import struct
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -51,7 +51,8 @@ def encode(data: Any, name: Callable[[memoryview], tuple[int, int] | None] | Non
     for buffer in out_of_band:
         raw = buffer.raw()
         place = None if name is None else name(raw)
-        table.append(_PLACE.pack(*(place or (-1, raw.nbytes))))  # offset -1: the bytes follow in the pipe
+        # Offset -1: the bytes follow in the pipe.
+        table.append(_PLACE.pack(*(place or (-1, raw.nbytes))))
         if place is None:
             piped.append(raw)
     # Not getbuffer(): Python 3.13 reports a stream that is collected before its view.
@@ -144,48 +145,14 @@ def _rebuild_tensor(
     raw: Any, dtype: torch.dtype, shape: tuple[int, ...], details: _Details | None = None
 ) -> torch.Tensor:
     if not len(raw):
-        tensor = torch.empty(shape, dtype=dtype)  # torch.frombuffer refuses an empty buffer
+        # torch.frombuffer refuses an empty buffer.
+        tensor = torch.empty(shape, dtype=dtype)
     else:
-        memory = bytearray(raw) if isinstance(raw, bytes) else raw  # a tensor has to be writable
+        # A tensor has to be writable, and bytes are not.
+        memory = bytearray(raw) if isinstance(raw, bytes) else raw
         tensor = torch.frombuffer(memory, dtype=dtype).view(shape)
     if details is not None:
         strides, kind, attributes = details
         tensor = tensor.as_strided(shape, strides).as_subclass(kind)
         tensor.__dict__.update(attributes)
     return tensor
-
-
-def describe_unsendable(data: Any, path: str = "") -> str:
-    """Return path and type of the innermost part of an object that cannot be pickled.
-
-    Args:
-        data: The object, or a part of it.
-        path: Path of ``data`` within the object.
-
-    Returns:
-        Text such as "its part ['target'][2] is a _thread.lock", or "it is a function".
-
-    Raises:
-        RecursionError: If the object contains itself before that part.
-    """
-    for step, part in _parts(data):
-        try:
-            encode(part)
-        except Exception:
-            return describe_unsendable(part, path + step)
-    subject = f"its part {path}" if path else "it"
-    kind = f"{type(data).__module__}.{type(data).__qualname__}"
-    return f"{subject} is a {kind.removeprefix('builtins.')}"
-
-
-def _parts(data: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the parts of a container or plain object with their key, index or attribute name as text."""
-    if isinstance(data, Mapping):
-        for key, value in data.items():
-            yield f"[{key!r}]", value
-    elif isinstance(data, (list, tuple, set, frozenset)):
-        for number, part in enumerate(data):
-            yield f"[{number}]", part
-    elif isinstance(attributes := getattr(data, "__dict__", None), dict) and not isinstance(data, type):
-        for name, value in list(attributes.items()):
-            yield f".{name}", value

@@ -87,7 +87,8 @@ class Ticket:
 
     def __del__(self) -> None:
         try:
-            if hasattr(self, "number"):  # False if Ctrl-C came in `__init__`; then the slot is never used again
+            # False if Ctrl-C came in `__init__`. Then the slot is never used again.
+            if hasattr(self, "number"):
                 self._slots.free(self.number)
         # Not `defer_interrupts`, which would cost more than all the rest here, for every batch. Nor is it tried again:
         # the slot may be free already, and would then have two owners. At worst it is never used again.
@@ -105,6 +106,7 @@ class Slots:
 
     Attributes:
         file: Memory of the slots, to be sent to the workers.
+        num_slots: How many slots were ever used.
 
     Owns: the file and the mappings of its slots.
     """
@@ -114,13 +116,17 @@ class Slots:
         self._page_lock = page_lock
         self._kept_limit = kept_bytes
         self._pid = os.getpid()
-        self._free: deque[int] = deque()  # taken from the right end: most recently used, still in the CPU's caches
+        # Taken from the right end: the most recently used slot is still in the CPU's caches.
+        self._free: deque[int] = deque()
         self._mappings: dict[int, Mapping] = {}
-        self._leases: dict[int, weakref.ref[Lease]] = {}  # slots whose batches were opened
-        self._kept: dict[int, int] = {}  # memory of each of these slots, in bytes
-        self._retired: set[int] = set()  # never used again: see `Ticket.retire`
-        self._num_slots = 0
-        self._max_out = 0  # largest value of `_num_out` so far
+        # The slots whose batches were opened, and the memory of each of these slots in bytes.
+        self._leases: dict[int, weakref.ref[Lease]] = {}
+        self._kept: dict[int, int] = {}
+        # Never used again: see `Ticket.retire`.
+        self._retired: set[int] = set()
+        self.num_slots = 0
+        # The largest value of `num_out` so far.
+        self._max_out = 0
         self._closed = False
         with _open_lock:
             # Collected slots are dropped here and not by a callback, which Python may run at any time.
@@ -134,20 +140,20 @@ class Slots:
         return sum(self._kept.values())
 
     @property
-    def _num_out(self) -> int:
+    def num_out(self) -> int:
         """Number of slots whose batch is being made, or was received and not opened yet."""
-        return self._num_slots - len(self._free) - len(self._retired) - len(self._leases)
+        return self.num_slots - len(self._free) - len(self._retired) - len(self._leases)
 
     def ticket(self) -> Ticket | None:
         """Return the ticket of a free slot, or None if no slot is free; such a batch is sent through the pipe."""
         try:
             number = self._free.pop()
         except IndexError:
-            if self._num_slots == MAX_SLOTS or self._closed:
+            if self.num_slots == MAX_SLOTS or self._closed:
                 return None
-            number = self._num_slots
-            self._num_slots += 1
-        self._max_out = max(self._max_out, self._num_out)
+            number = self.num_slots
+            self.num_slots += 1
+        self._max_out = max(self._max_out, self.num_out)
         return Ticket(self, number)
 
     def read(self, ticket: Ticket, places: Sequence[tuple[int, int]]) -> list[Any]:
@@ -169,11 +175,14 @@ class Slots:
             if self._closed:
                 text = "the loader's workers were closed; call iter() on the loader for new ones"
                 raise RuntimeError(text) from error
-            lease = None  # this process is not allowed to map so much
+            # This process is not allowed to map so much.
+            lease = None
         if lease is None:
             return [self.file.read(ticket.number, start, size) for start, size in places]
-        buffer: Any = lease  # typed as Any: type stubs do not know that ctypes and numpy arrays are buffers
-        buffer = np.frombuffer(buffer, np.uint8)  # a memoryview of the lease itself cannot be sliced as bytes
+        # Typed as Any: type stubs do not know that ctypes and numpy arrays are buffers.
+        buffer: Any = lease
+        # A memoryview of the lease itself cannot be sliced as bytes.
+        buffer = np.frombuffer(buffer, np.uint8)
         view = memoryview(buffer)
         return [view[start : start + size] for start, size in places]
 
@@ -192,7 +201,8 @@ class Slots:
         size = sum(-(-(end - start) // CHUNK_BYTES) * CHUNK_BYTES for start, end in ranges)
         with _open_lock:
             kept_bytes = self.kept_bytes
-            if kept_bytes and kept_bytes + size > self._kept_limit:  # a single batch may exceed the limit
+            # A single batch may exceed the limit.
+            if kept_bytes and kept_bytes + size > self._kept_limit:
                 return None
             unmap_parked()
             mapping = self._mapping(number, ranges)
@@ -223,15 +233,17 @@ class Slots:
             is_inside = start <= ranges[0][0] and ranges[-1][1] <= end
             # No copy can be running that reads the old range, because this batch is only being opened.
             if not is_inside and not mapping.unlock():
-                mapping = None  # parked until it can be unlocked; the slot is mapped at another address
+                # Parked until it can be unlocked; the slot is mapped at another address.
+                mapping = None
         if mapping is None:
             mapping = self._mappings[number] = Mapping(self.file, number)
         return mapping
 
     def free(self, number: int) -> None:
         """Free a slot whose ticket was deleted: see NOTE [Finalizers]."""
+        # The tickets of a fork are copies.
         if os.getpid() != self._pid or sys.is_finalizing():
-            return  # in a fork, whose tickets are copies, or at the interpreter's exit
+            return
         # Before the number becomes free: another thread may take it at once, and add entries of its own.
         self._kept.pop(number, None)
         self._leases.pop(number, None)
@@ -240,11 +252,12 @@ class Slots:
             self._mappings.pop(number, None)
         elif self._closed:
             self._drop(number)
-        elif len(self._free) + self._num_out < self._max_out + _NUM_IN_USE:
+        elif len(self._free) + self.num_out < self._max_out + _NUM_IN_USE:
             self._free.append(number)
         else:
             self._drop(number)
-            self._free.appendleft(number)  # at the left end: used only if no other slot is free
+            # At the left end: used only if no other slot is free.
+            self._free.appendleft(number)
         if self._closed:
             self.close()
 
@@ -272,7 +285,8 @@ class Slots:
                 lease.mapping.make_private(lease.ranges)
             except MemoryError:
                 lease.ticket.retire()
-            lease.ticket = None  # frees the slot, unless it was retired
+            # Frees the slot, unless it was retired.
+            lease.ticket = None
 
     def close(self) -> None:
         """Free all slots; those that the consumer still uses are freed when it drops them."""
@@ -287,11 +301,13 @@ class Slots:
 
 def open_slots(page_lock: PageLock | None = None) -> Slots | None:
     """Return slots for worker processes, or None if the platform lacks them; batches are then sent through pipes."""
+    # Without that hook, later batches would overwrite those that a fork sees.
     if not hasattr(os, "register_at_fork"):
-        return None  # without that hook, later batches would overwrite those that a fork sees
+        return None
     try:
         file = MemoryFile()
-        Mapping(file, 0)  # raises if a limit (ulimit -v) does not allow even one mapping
+        # Raises if a limit (ulimit -v) does not allow even one mapping.
+        Mapping(file, 0)
     except OSError:
         return None
     return Slots(file, page_lock=page_lock)

@@ -9,7 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -20,6 +20,9 @@ from numpy import random as numpy_random
 
 from lit_loader.seeding.keys import EpochKeys, Key, RngPurpose, key64
 
+KeyParts: TypeAlias = tuple[EpochKeys, RngPurpose, int, int]
+"""The arguments of `EpochKeys.key`, which are stored for every sample; most samples never need the key."""
+
 
 class SampleRng:
     """Generators of one sample, each created at its first use.
@@ -28,10 +31,12 @@ class SampleRng:
         torch: A ``torch.Generator`` on the CPU.
         numpy: A ``numpy.random.Generator``.
         python: A ``random.Random``.
+        key_parts: The object in `RngContext.key_parts` that the key was computed from, or None.
     """
 
-    def __init__(self, key: Key) -> None:
+    def __init__(self, key: Key, key_parts: KeyParts | None = None) -> None:
         self.key = key
+        self.key_parts = key_parts
 
     @cached_property
     def torch(self) -> torch.Generator:
@@ -71,14 +76,14 @@ class RngContext(threading.local):
 
     Attributes:
         key_parts: The arguments for the key of the present sample, batch or stream, or None outside of a seeded loader.
-        rng: That key's generators, or None before their first use; see `present_rng`.
+        rng: The generators that `present_rng` has returned last, perhaps for an earlier key.
         generator: The torch generator of this worker thread, or None if torch draws from its default generator here;
             see `present_generator`.
         seeded_for: The `rng` that ``generator`` was seeded for.
         worker_info: The result of ``get_worker_info()`` in this thread, or None if it is not a worker thread.
     """
 
-    key_parts: tuple[EpochKeys, RngPurpose, int, int] | None = None
+    key_parts: KeyParts | None = None
     rng: SampleRng | None = None
     generator: torch.Generator | None = None
     seeded_for: SampleRng | None = None
@@ -86,20 +91,27 @@ class RngContext(threading.local):
 
     def present_rng(self) -> SampleRng | None:
         """Return the generators of the present key, the same object for the same key, or None without a key."""
-        # Hashing the key takes longer than a small sample, so do it only for a draw.
-        if self.rng is None and self.key_parts is not None:
-            keys, purpose, a, b = self.key_parts
-            self.rng = SampleRng(keys.key(purpose, a, b))
+        parts = self.key_parts
+        if parts is None:
+            return None
+        # Hashing the key takes longer than a small sample, so do it only for a draw. A new key is a new tuple, which is
+        # noticed here, so that each sample costs no more than storing that tuple.
+        if self.rng is None or self.rng.key_parts is not parts:
+            keys, purpose, a, b = parts
+            self.rng = SampleRng(keys.key(purpose, a, b), parts)
         return self.rng
 
     def present_generator(self) -> torch.Generator | None:
         """Return this thread's torch generator, seeded before the first draw from the present key, or None."""
         # Compared by identity: after a change of the key, `present_rng` returns a new object.
-        if self.generator is not None and self.present_rng() is not self.seeded_for:
+        if self.generator is None:
+            return None
+        rng = self.present_rng()
+        if rng is not self.seeded_for:
             # Without a key the generator continues as a worker process of its seed would.
-            if self.rng is not None:
-                self.generator.manual_seed(self.rng.key.torch)
-            self.seeded_for = self.rng
+            if rng is not None:
+                self.generator.manual_seed(rng.key.torch)
+            self.seeded_for = rng
         return self.generator
 
 
@@ -179,7 +191,6 @@ def seed_generators(key: Key) -> None:
 def seed_process(keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0) -> None:
     """Seed the generators of a process, which makes one sample at a time, for a purpose."""
     context.key_parts = (keys, purpose, a, b)
-    context.rng = None
     # In a worker thread, where a sample may iterate a loader, the thread's generator is seeded at its first draw, and
     # other threads share the process-wide ones.
     if context.generator is None:
@@ -190,9 +201,9 @@ def seed_worker(base_seed: int, worker_id: int) -> int:
     """Seed a worker process's generators as torch's loader does and return the worker's seed."""
     key = worker_key(base_seed, worker_id)
     seed_generators(key)
-    torch.manual_seed(key.torch)  # seeds the generators of devices too, as torch's loader does
+    # Seeds the generators of devices too, as torch's loader does.
+    torch.manual_seed(key.torch)
     context.key_parts = None
-    context.rng = None
     return key.torch
 
 

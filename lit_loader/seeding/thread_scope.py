@@ -44,7 +44,6 @@ class ThreadScope:
     def seed_for(keys: EpochKeys, purpose: RngPurpose, a: int, b: int = 0) -> None:
         """Seed the thread's generators from the key for a purpose, at the next draw."""
         context.key_parts = (keys, purpose, a, b)
-        context.rng = None
 
 
 def rand(*size: int) -> Tensor:

@@ -47,22 +47,6 @@ def test_claimed_next_epoch_fills_up_and_delivers_its_own_batches():
     assert len(later) == 2
 
 
-def test_both_epochs_together_stay_within_the_limit_of_one():
-    backend = FakeBackend(2)
-    first, _, _ = chain(backend, [3, 20])
-    assert len(backend.tasks) == 6
-    for _ in range(3):
-        first.next_batch()
-        assert len(backend.tasks) == 6
-
-
-def test_next_epoch_can_be_claimed_only_once():
-    first, later, _ = chain(FakeBackend(), [1, 5])
-    first.next_batch()
-    assert later[0].claim()
-    assert not later[0].claim()
-
-
 def test_present_epoch_sends_no_tasks_of_a_claimed_next_epoch():
     backend = FakeBackend()
     first, later, _ = chain(backend, [3, 40])

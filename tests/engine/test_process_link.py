@@ -7,24 +7,12 @@ import threading
 from multiprocessing import Pipe
 
 import pytest
-import torch
 
-from lit_loader.collate import default_collate
-from lit_loader.engine import FetchSpec, Task, WorkerSpec
-from lit_loader.engine.channels import FrameReader, FrameWriter, TaskQueue, pack_frame
+from lit_loader.engine import Task
+from lit_loader.engine.channels import FrameWriter, TaskQueue, pack_frame
 from lit_loader.engine.spec import Kind, Message
-from lit_loader.engine.worker import ProcessLink, WorkerEnds, pack_message, pack_task, unpack_message, unpack_task
-
-FETCH = FetchSpec(
-    dataset=range(8),
-    batched=True,
-    collate_fn=default_collate,
-    builtin_collate=True,
-    drop_last=False,
-    on_bad_sample="raise",
-    stream_state=False,
-)
-SPEC = WorkerSpec(fetch=FETCH, num_workers=1, base_seed=0, worker_init_fn=None, keyed=True, default_dtype=torch.float32)
+from lit_loader.engine.worker import ProcessLink, WorkerEnds, pack_message, pack_task, unpack_task
+from tests.support.memory_link import worker_spec
 
 
 class Ends:
@@ -38,9 +26,8 @@ class Ends:
         ours_results, results = Pipe(duplex=False)
         self.pipes = [*theirs, *ours, ours_results, results]
         self.control, self.tasks = (FrameWriter(end.fileno()) for end in ours)
-        self.results = FrameReader(ours_results.fileno())
         ends = WorkerEnds(*theirs, results, self.queue.theirs, None, None)
-        self.link = ProcessLink(SPEC, 0, os.getppid(), ends)
+        self.link = ProcessLink(worker_spec(range(8)), 0, os.getppid(), ends)
         monkeypatch.undo()
         self.listener = next(thread for thread in started if "control" in thread.name)
 
@@ -111,9 +98,3 @@ def test_end_of_epoch_arrives_without_receive(ends):
     ends.listener.join(10)
     assert ends.link.has_ended(3)
     assert not ends.link.has_ended(4)
-
-
-def test_answers_go_out_at_once(ends):
-    ends.link.send(Kind.SKIPPED, Message(Kind.TASK, 2, 7))
-    (packed,) = ends.results.receive()
-    assert unpack_message(packed)[:3] == (Kind.SKIPPED, 2, 7)

@@ -9,12 +9,11 @@ import torch
 import torch.multiprocessing
 from torch.utils.data import IterableDataset
 
-from lit_loader.collate import default_collate
-from lit_loader.engine import BatchKey, FetchSpec, ProcessBackend, StreamBatch, Task, WorkerSpec
+from lit_loader.engine import BatchKey, ProcessBackend, StreamBatch, Task
 from lit_loader.engine.channels import MAX_TASK_BYTES
 from lit_loader.engine.spec import Kind
 from lit_loader.errors import WorkerRestartWarning
-from tests.support.memory_link import large
+from tests.support.memory_link import large, worker_spec
 
 
 class Filled:
@@ -34,19 +33,7 @@ class Two(IterableDataset):
 
 def backend_of(dataset=None, *, max_restarts=0):
     """Return a backend of one worker process."""
-    is_stream = isinstance(dataset, IterableDataset)
-    fetch = FetchSpec(
-        dataset=dataset or Filled(),
-        batched=True,
-        collate_fn=default_collate,
-        builtin_collate=True,
-        drop_last=False,
-        on_bad_sample="raise",
-        stream_state=False,
-    )
-    spec = WorkerSpec(
-        fetch=fetch, num_workers=1, base_seed=0, worker_init_fn=None, keyed=not is_stream, default_dtype=torch.float32
-    )
+    spec = worker_spec(dataset or Filled())
     return ProcessBackend(spec, torch.multiprocessing.get_context("fork"), max_restarts=max_restarts)
 
 
@@ -90,11 +77,11 @@ def free_slots(backend):
     return sorted(backend._slots._free)
 
 
-def test_a_batch_goes_to_a_slot_of_its_own_until_its_tensors_die(backend, epoch):
+def test_batches_have_separate_slots_until_their_tensors_are_deleted(backend, epoch):
     for number in range(3):
         backend.submit(epoch, number, task(number), None)
     batches = [backend.open(result) for result in results(backend, epoch, 3)]
-    assert backend._slots._num_slots == 3
+    assert backend._slots.num_slots == 3
     assert free_slots(backend) == []
     assert [float(batch.mean()) for batch in batches] == [0, 1, 2]
     del batches[1]
@@ -104,7 +91,7 @@ def test_a_batch_goes_to_a_slot_of_its_own_until_its_tensors_die(backend, epoch)
     assert [float(batch.mean()) for batch in batches] == [0, 2, 9]
 
 
-def test_a_slot_is_kept_until_its_batch_is_answered_opened_and_let_go(backend, epoch):
+def test_slot_is_in_use_until_its_opened_batch_is_deleted(backend, epoch):
     backend.submit(epoch, 0, task(2), None)
     assert len(backend._in_flight) == 1
     (result,) = results(backend, epoch, 1)
@@ -118,7 +105,7 @@ def test_a_slot_is_kept_until_its_batch_is_answered_opened_and_let_go(backend, e
     assert free_slots(backend) == [0]
 
 
-def test_an_error_gives_its_slot_back(backend, epoch):
+def test_error_frees_its_slot(backend, epoch):
     result = make(backend, epoch, 0, -1)
     assert result.kind is Kind.ERROR
     assert free_slots(backend) == [0]
@@ -126,7 +113,7 @@ def test_an_error_gives_its_slot_back(backend, epoch):
         backend.open(result)
 
 
-def test_the_end_of_a_stream_gives_its_slot_back():
+def test_end_of_a_stream_frees_its_slot():
     backend = backend_of(Two())
     try:
         epoch = backend.open_epoch(iterate=True)
@@ -142,7 +129,7 @@ def test_the_end_of_a_stream_gives_its_slot_back():
         backend.close()
 
 
-def test_dropped_epoch_gives_its_slots_back(backend, epoch):
+def test_dropped_epoch_frees_its_slots(backend, epoch):
     """Whether the worker makes or skips its batches."""
     for number in range(6):
         backend.submit(epoch, number, task(number), None)
@@ -155,7 +142,7 @@ def test_dropped_epoch_gives_its_slots_back(backend, epoch):
     assert free_slots(backend) == list(range(7))
 
 
-def test_batches_of_two_epochs_with_the_same_number_are_not_mixed_up(backend, epoch):
+def test_equal_task_numbers_of_two_epochs_are_distinguished(backend, epoch):
     other = backend.open_epoch(iterate=False)
     backend.submit(epoch, 5, task(1), None)
     backend.submit(other, 5, task(2), None)
@@ -164,14 +151,7 @@ def test_batches_of_two_epochs_with_the_same_number_are_not_mixed_up(backend, ep
     assert [float(backend.open(result).mean()) for result in (first, second)] == [1, 2]
 
 
-def test_unopened_result_gives_its_slot_back(backend, epoch):
-    result = make(backend, epoch, 0, 1)
-    assert free_slots(backend) == []
-    del result
-    assert free_slots(backend) == [0]
-
-
-def test_a_task_that_cannot_be_sent_takes_no_slot(backend, epoch):
+def test_unsendable_task_takes_no_slot(backend, epoch):
     with pytest.raises(Exception, match=r"pickle|local") as error:  # keeps its frames, as the scheduler does
         backend.submit(epoch, 0, Task([lambda: None]), None)
     assert backend._in_flight == {}
@@ -179,13 +159,13 @@ def test_a_task_that_cannot_be_sent_takes_no_slot(backend, epoch):
     del error
 
 
-def test_a_task_too_large_for_the_queue_goes_by_the_workers_own_pipe(backend, epoch):
+def test_task_too_large_for_the_queue_is_sent_by_pipe(backend, epoch):
     for number in range(2):
         backend.submit(epoch, number, task((number, "x" * MAX_TASK_BYTES)), None)
     assert [float(backend.open(result).mean()) for result in results(backend, epoch, 2)] == [0, 1]
 
 
-def test_without_slots_results_come_along(monkeypatch):
+def test_results_without_slots_are_sent_by_pipe(monkeypatch):
     monkeypatch.setattr("lit_loader.engine.processes.open_slots", lambda page_lock: None)
     backend = backend_of()
     try:
@@ -196,7 +176,7 @@ def test_without_slots_results_come_along(monkeypatch):
         backend.close()
 
 
-def test_when_slots_run_out_a_batch_comes_along(backend, epoch, monkeypatch):
+def test_batch_without_a_free_slot_is_sent_by_pipe(backend, epoch, monkeypatch):
     monkeypatch.setattr("lit_loader.memory.slots.MAX_SLOTS", 1)
     for number in range(2):
         backend.submit(epoch, number, task(number), None)
@@ -219,15 +199,15 @@ def test_closed_backend_releases_everything_but_delivered_batches(backend, epoch
     assert (batch == 4).all()
 
 
-def test_an_epoch_that_is_polled_after_its_end_counts_as_ended():
+def test_epoch_polled_after_its_end_does_not_count_as_open():
     """While an epoch is alive, restarts are not counted anew."""
     backend = backend_of(max_restarts=1)
     try:
         for _ in range(3):
             epoch = backend.open_epoch(iterate=False)
             assert float(backend.open(make(backend, epoch, 0, 1)).mean()) == 1
-            backend._workers[0].process.kill()
-            backend._workers[0].process.join()
+            backend.workers[0].kill()
+            backend.workers[0].join()
             with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):
                 assert float(backend.open(make(backend, epoch, 1, 2)).mean()) == 2
             backend.close_epoch(epoch)

@@ -30,7 +30,7 @@ def test_without_survivors_all_suspects_are_lost():
     assert recovery.take_lost([5, 6]) == [5, 6]
 
 
-def test_a_report_of_an_earlier_round_does_not_count():
+def test_report_of_an_earlier_round_does_not_count():
     recovery = Recovery(3)
     first = recovery.begin_round({0, 1}, survivors=[1])
     second = recovery.begin_round({0, 1}, survivors=[0])

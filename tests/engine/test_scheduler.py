@@ -34,34 +34,28 @@ class TestForAnyWorker:
         schedule(backend, plan(20))
         assert {submitted.worker for submitted in backend.tasks} == {None}
 
-    def test_batches_are_in_order_whichever_is_finished_first(self):
+    @pytest.mark.parametrize(("in_order", "order"), [(True, range(5)), (False, (4, 2, 0, 3, 1))])
+    def test_batches_arrive_in_order_or_as_they_are_finished(self, in_order, order):
         backend = FakeBackend()
-        scheduler = schedule(backend, plan(5))
+        scheduler = schedule(backend, plan(5), in_order=in_order)
         for at in (4, 2, 0, 1, 0):
             backend.do(at)
-        assert rest(scheduler) == [batch(n) for n in range(5)]
+        assert rest(scheduler) == [batch(n) for n in order]
 
-    def test_batches_out_of_order_come_by_arrival(self):
+    @pytest.mark.parametrize(("in_order", "expected"), [(True, [0, 1, 2]), (False, [None] * 3)])
+    def test_consumer_in_order_waits_for_the_next_batch_and_out_of_order_for_any(self, in_order, expected):
         backend = FakeBackend()
-        scheduler = schedule(backend, plan(5), in_order=False)
-        for at in (4, 2, 0, 1, 0):
-            backend.do(at)
-        assert rest(scheduler) == [batch(n) for n in (4, 2, 0, 3, 1)]
+        awaited = []
+        scheduler = schedule(backend, plan(3), in_order=in_order)
+        poll = backend.poll
 
-    def test_consumer_in_order_waits_for_next_batch_and_out_of_order_for_any(self):
-        for in_order, expected in ((True, [0, 1, 2]), (False, [None] * 3)):
-            backend = FakeBackend()
-            awaited = []
-            scheduler = schedule(backend, plan(3), in_order=in_order)
-            poll = backend.poll
+        def recorded_poll(epoch, timeout_s, number):
+            awaited.append(number)
+            return poll(epoch, timeout_s, number)
 
-            def noting(epoch, timeout_s, number, poll=poll, awaited=awaited):
-                awaited.append(number)
-                return poll(epoch, timeout_s, number)
-
-            backend.poll = noting
-            assert len(rest(scheduler)) == 3
-            assert awaited == expected
+        backend.poll = recorded_poll
+        assert len(rest(scheduler)) == 3
+        assert awaited == expected
 
     def test_poll_is_true_when_the_next_batch_is_finished(self):
         backend = FakeBackend()
@@ -74,16 +68,16 @@ class TestForAnyWorker:
         assert rest(scheduler) == [batch(0), batch(1)]
         assert scheduler.poll()
 
-    def test_error_is_raised_in_place_of_its_batch_and_iteration_continues(self):
-        for order in ((0, 0, 0), (2, 1, 0), (1, 0, 0)):
-            backend = FakeBackend(3, bad={6: KeyError("of the second")})
-            scheduler = schedule(backend, plan(3))
-            for at in order:
-                backend.do(at)
-            assert scheduler.next_batch() == batch(0)
-            with pytest.raises(KeyError, match="of the second"):
-                scheduler.next_batch()
-            assert rest(scheduler) == [batch(2)]
+    @pytest.mark.parametrize("order", [(0, 0, 0), (2, 1, 0), (1, 0, 0)])
+    def test_error_is_raised_in_place_of_its_batch_and_iteration_continues(self, order):
+        backend = FakeBackend(3, bad={6: KeyError("of the second")})
+        scheduler = schedule(backend, plan(3))
+        for at in order:
+            backend.do(at)
+        assert scheduler.next_batch() == batch(0)
+        with pytest.raises(KeyError, match="of the second"):
+            scheduler.next_batch()
+        assert rest(scheduler) == [batch(2)]
 
     def test_duplicate_result_counts_once(self):
         backend = FakeBackend(2)
@@ -94,7 +88,7 @@ class TestForAnyWorker:
         assert rest(scheduler) == [batch(0), batch(1)]
 
     @pytest.mark.parametrize("in_order", [False, True])
-    def test_an_index_that_cannot_be_sent_is_raised_in_its_turn(self, in_order):
+    def test_unsendable_index_is_raised_in_its_turn(self, in_order):
         tasks = list(plan(4))
         tasks[1] = Task([0, 1, 2, "unpicklable"], BatchKey(0, 0, 1, first=4))
         scheduler = schedule(FakeBackend(), tasks, in_order=in_order)
@@ -110,7 +104,7 @@ class TestForAnyWorker:
         with pytest.raises(EndOfEpoch):
             scheduler.next_batch()
 
-    def test_an_error_of_the_plan_comes_after_the_batches_before_it(self):
+    def test_error_of_the_plan_comes_after_earlier_batches(self):
         def failing():
             yield from plan(2)
             raise LookupError("no more")
@@ -139,7 +133,7 @@ class TestForAnyWorker:
         with pytest.raises(EndOfEpoch):
             scheduler.next_batch()
 
-    def test_a_claim_on_closed_workers_raises(self):
+    def test_claim_on_closed_workers_raises(self):
         backend = FakeBackend()
         scheduler = schedule(backend, plan(3), claim=False)
         backend.close()
@@ -151,15 +145,15 @@ class TestForAnyWorker:
         assert scheduler.claim()
         assert not scheduler.claim()
 
-    def test_an_empty_plan_ends_at_once(self):
+    def test_empty_plan_ends_at_once(self):
         backend = FakeBackend()
         assert rest(schedule(backend, [])) == []
         assert backend.ended == [0]
 
-    def test_an_empty_batch_is_a_batch(self):
+    def test_empty_batch_is_delivered(self):
         assert rest(schedule(FakeBackend(), [Task([], BatchKey(0, 0))])) == [()]
 
-    def test_a_backend_of_its_own_is_closed_at_the_end(self):
+    def test_owned_backend_is_closed_at_the_end(self):
         backend = FakeBackend()
         assert len(rest(schedule(backend, plan(3), owns_backend=True))) == 3
         assert backend.closed
@@ -332,14 +326,6 @@ class TestForOneWorkerEach:
         backend.do(0, kind=Kind.STREAM_ENDED)
         assert rest(scheduler) == [batch(n) for n in (1, 3, 4, 5, 6, 7)]
         assert scheduler.stream_ends() == ["end of 0"]
-
-    def test_an_index_that_cannot_be_sent_is_raised_in_its_turn(self):
-        tasks = [Task([0]), Task("unpicklable"), Task([2])]
-        scheduler = schedule(FakeBackend(), tasks, dealing="turns")
-        assert scheduler.next_batch() == (0,)
-        with pytest.raises(TypeError, match="cannot pickle"):
-            scheduler.next_batch()
-        assert rest(scheduler) == [(2,)]
 
     def test_epoch_ends_when_all_streams_have_ended(self):
         backend = FakeBackend(2)

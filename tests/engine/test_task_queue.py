@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-import threading
+from collections import deque
 
 import pytest
 
 from lit_loader.engine.channels import MAX_TASK_BYTES, TaskQueue, take
+from tests.support.background import running
 
 
 @pytest.fixture
@@ -43,25 +44,21 @@ def test_messages_beyond_the_sockets_capacity_wait_in_order(queue):
 
 
 def test_each_message_goes_to_exactly_one_taker(queue):
-    taken_by_thread: list[list[int]] = [[], [], []]
+    taken = deque()
 
-    def work(number):
+    def work(_):
         while (message := take(queue.theirs)) != b"end":
             if message is not None:
-                taken_by_thread[number].append(int(message))
+                taken.append(int(message))
 
-    threads = [threading.Thread(target=work, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for number in range(3000):
-        queue.put(b"%d" % number)
-    while queue.waiting:
-        queue.flush()
-    for _ in threads:
-        queue.put(b"end")
-    for thread in threads:
-        thread.join()
-    assert sorted(number for part in taken_by_thread for number in part) == list(range(3000))
+    with running(work, work, work):
+        for number in range(3000):
+            queue.put(b"%d" % number)
+        while queue.waiting:
+            queue.flush()
+        for _ in range(3):
+            queue.put(b"end")
+    assert sorted(taken) == list(range(3000))
 
 
 def test_put_without_workers_raises_nothing(queue):

@@ -33,7 +33,7 @@ class Frozen(Dataset):
         return gc.get_freeze_count()
 
 
-def test_a_collection_in_a_worker_leaves_what_it_inherited_alone():
+def test_collection_in_a_worker_ignores_inherited_objects():
     num_frozen = gc.get_freeze_count()
     objects = [[] for _ in range(10_000)]
     (count,) = DataLoader(Frozen(), num_workers=1, collate_fn=int_of)
@@ -62,7 +62,7 @@ class Faults(Dataset):
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has mallopt")
-def test_a_worker_keeps_the_memory_of_freed_images_for_the_next_ones():
+def test_worker_reuses_memory_of_freed_images():
     (faults,) = DataLoader(Faults(), num_workers=1, collate_fn=int_of)
     assert faults < 20 * 6 * 100  # an image has 938 pages
 
@@ -78,7 +78,7 @@ def test_a_worker_keeps_the_memory_of_freed_images_for_the_next_ones():
     ],
 )
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has mallopt")
-def test_a_variable_of_glibcs_own_leaves_the_allocator_to_the_user(name, value, is_kept, monkeypatch):
+def test_allocator_settings_of_the_user_are_respected(name, value, is_kept, monkeypatch):
     calls = []
     libc = SimpleNamespace(mallopt=lambda *knob: calls.append(knob))
     monkeypatch.setattr(engine_worker.ctypes, "CDLL", lambda _: libc)
@@ -95,7 +95,7 @@ def shares_of(samples):
     return torch_default_collate(samples).is_shared(), default_collate(samples).is_shared()
 
 
-def test_default_collation_takes_no_shared_memory_in_a_worker_and_torchs_table_is_left_alone():
+def test_default_collation_in_a_worker_uses_no_shared_memory():
     """torch's own default collation, called by the user's collate function, does, as in torch's workers."""
     table = dict(torch_collate.default_collate_fn_map)
     dataset = [torch.zeros(3)] * 4
@@ -131,7 +131,7 @@ def by_torchs(samples):
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has /proc")
 @pytest.mark.parametrize("by_pipe", [False, True], ids=["slots", "pipe"])
 @pytest.mark.parametrize("seed", [None, 0])
-def test_batches_in_torchs_shared_memory_arrive_and_leave_nothing_behind(seed, by_pipe, monkeypatch):
+def test_batches_in_torch_shared_memory_arrive_and_leave_no_files(seed, by_pipe, monkeypatch):
     if by_pipe:
         monkeypatch.delattr(os, "memfd_create")
     with DataLoader(Images(), 4, num_workers=2, seed=seed, collate_fn=by_torchs, persistent_workers=True) as loader:
@@ -155,14 +155,14 @@ def note_at_the_end(file, _worker_id):
 
 
 @pytest.mark.soak
-def test_a_spawned_workers_collector_frees_everything_as_it_ends(tmp_path):
+def test_spawned_worker_frees_all_objects_at_its_end(tmp_path):
     """Otherwise libraries print at its exit which objects were not freed."""
     note = partial(note_at_the_end, tmp_path / "frozen")
     list(DataLoader(range(2), num_workers=1, multiprocessing_context="spawn", worker_init_fn=note))
     assert (tmp_path / "frozen").read_text() == "0"
 
 
-def test_a_forked_workers_collector_leaves_what_it_inherited_alone_as_it_ends(tmp_path):
+def test_forked_worker_does_not_free_inherited_objects_at_its_end(tmp_path):
     """A fork must not finalize CUDA's objects, for example."""
     note = partial(note_at_the_end, tmp_path / "frozen")
     list(DataLoader(range(2), num_workers=1, multiprocessing_context="fork", worker_init_fn=note))

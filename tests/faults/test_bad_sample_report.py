@@ -105,7 +105,7 @@ def test_each_epoch_is_counted_logged_and_written(tmp_path, seed, caplog):
     assert "train, epoch 1, all ranks: 3 bad samples (0 replaced): sample 3, file /pictures/3.jpg" in caplog.text
 
 
-def test_tests_and_predictions_too(tmp_path):
+def test_bad_samples_of_tests_and_predictions_are_counted(tmp_path):
     report = BadSampleReport()
     trainer = trainer_of(report)
     trainer.test(Counting(), loader_of(), verbose=False)
@@ -115,13 +115,13 @@ def test_tests_and_predictions_too(tmp_path):
     assert report.num_bad_samples == {"test": 3, "predict": 3}
 
 
-def test_an_epoch_that_is_cut_short_counts_what_was_delivered():
+def test_shortened_epoch_counts_delivered_batches():
     report = BadSampleReport()
     trainer_of(report, limit_train_batches=2, max_epochs=3).fit(Counting(), loader_of())
     assert report.num_bad_samples == {"train": 6}
 
 
-def test_validating_on_the_training_loader_in_mid_epoch_counts_each_pass_once():
+def test_validation_on_the_training_loader_counts_each_pass_once():
     report = BadSampleReport()
     loader = loader_of()
     trainer_of(report, val_check_interval=2, num_sanity_val_steps=0).fit(Counting(), loader, loader)
@@ -137,7 +137,7 @@ def test_each_pass_of_combined_loaders_counts():
     assert report.num_bad_samples == {"train": 3 + 3}
 
 
-def test_other_loaders_are_left_alone():
+def test_other_loaders_count_no_bad_samples():
     report = BadSampleReport()
     trainer = trainer_of(report)
     trainer.fit(Counting(), torch.utils.data.DataLoader(FaultyFiles({}), batch_size=4))
@@ -147,7 +147,7 @@ def test_other_loaders_are_left_alone():
     assert report.num_bad_samples == {"train": 0}
 
 
-def test_a_file_that_cannot_be_written_ends_no_training(tmp_path):
+def test_training_continues_if_the_report_cannot_be_written(tmp_path):
     (tmp_path / "file").write_text("")
     report = BadSampleReport(tmp_path / "file" / "bad.jsonl")
     with pytest.warns(UserWarning, match="bad samples of train could not be written to"):
@@ -172,7 +172,7 @@ class Writer(BasePredictionWriter):
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
 @pytest.mark.parametrize("workers", [{}, {"num_workers": 2}], ids=["inline", "processes"])
-def test_the_indices_of_a_prediction_are_those_of_its_samples(policy, workers):
+def test_prediction_indices_match_the_delivered_samples(policy, workers):
     writer = Writer()
     loader = loader_of(on_bad_sample=policy, **workers)
     trainer_of(writer).predict(Counting(), loader, return_predictions=False)
@@ -199,7 +199,7 @@ class Told(BadSampleReport):
 
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
-def test_two_ranks_of_which_one_has_bad_samples(tmp_path, policy):
+def test_ranks_stay_in_step_if_one_has_bad_samples(tmp_path, policy):
     """Ranks take turns of four: 0-3 is the first one's, 4-7 the second's."""
     bad = {4: ValueError("four"), 6: ValueError("six"), 13: ValueError("thirteen")}
     path = tmp_path / "bad.jsonl"
@@ -234,7 +234,7 @@ def shapes(tmp_path):
     "kind", [DetectionDataModule, LandmarkDataModule, ClassificationDataModule, MultiTaskDataModule]
 )
 @pytest.mark.parametrize(("policy", "num_workers"), [("skip", 0), ("substitute", 2)])
-def test_a_data_module_passes_the_policy_on_and_the_file_is_known(shapes, kind, policy, num_workers):
+def test_data_module_passes_the_policy_and_records_name_the_file(shapes, kind, policy, num_workers):
     settings = {"on_bad_sample": policy, "max_bad_samples": 90, "num_workers": num_workers}
     if kind is ClassificationDataModule:
         settings["sample_unit"] = "object"
@@ -255,21 +255,21 @@ def test_a_data_module_passes_the_policy_on_and_the_file_is_known(shapes, kind, 
     datamodule.teardown()
 
 
-def test_a_data_module_refuses_at_once_what_no_loader_takes(shapes):
+def test_data_module_refuses_invalid_policies(shapes):
     with pytest.raises(ValueError, match="on_bad_sample='ignore' of type str should be 'raise' or 'skip'"):
         DetectionDataModule(shapes, on_bad_sample="ignore")
     with pytest.raises(ValueError, match="max_bad_samples=3 would have no effect"):
         DetectionDataModule(shapes, max_bad_samples=3)
 
 
-def test_the_bound_ends_a_fit():
+def test_too_many_bad_samples_end_a_fit():
     with pytest.raises(TooManyBadSamplesError, match="exceed max_bad_samples=2"):
         trainer_of().fit(Counting(), loader_of(max_bad_samples=2))
 
 
 @needs("hydra")
 @pytest.mark.parametrize("kind", ["detection", "landmarks", "classification", "multi_task"])
-def test_the_groups_keys_arrive(kind):
+def test_config_keys_reach_the_data_module(kind):
     from lit_loader.app.composition import build_datamodule, compose_config
 
     words = ["dataset=shapes", f"datamodule={kind}"]

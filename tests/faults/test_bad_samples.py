@@ -10,10 +10,11 @@ import pytest
 import torch
 from torch.utils.data import Subset
 
-from lit_loader import ClassBalancedSampler, DataLoader, SequentialSampler, WeightedRandomSampler
-from lit_loader.engine import fetch, plan_order
+from lit_loader import ClassBalancedSampler, SequentialSampler, WeightedRandomSampler
+from lit_loader.engine import plan_order
 from lit_loader.errors import BadBatchError, BadSamplesWarning
-from tests.support.faulty_set import BACKENDS, Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+from tests.support.faulty_set import Faulty, FaultyFiles, indices, loader_of, order_of, outcomes
+from tests.support.outcomes import BACKENDS
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 BAD = {3: ValueError("three"), 4: OSError(5, "broken", "/x/four.jpg"), 17: KeyError("k"), 18: StopIteration()}
@@ -37,7 +38,7 @@ def test_batches_and_records_do_not_depend_on_the_backend(workers, policy):
 
 
 @BACKEND
-def test_skipping_shrinks_the_batches_and_leaves_the_others_bits_alone(workers):
+def test_skipping_shrinks_batches_and_changes_no_other_sample(workers):
     complete_batches = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
     ((batches, records),) = epochs(Faulty(BAD), 1, **workers)
     assert len(batches) == len(complete_batches) == 6
@@ -51,7 +52,7 @@ def test_skipping_shrinks_the_batches_and_leaves_the_others_bits_alone(workers):
 
 @BACKEND
 @pytest.mark.parametrize("seed", [None, 3])
-def test_a_batch_of_which_nothing_is_left_is_an_error_in_its_turn(workers, seed):
+def test_batch_without_good_samples_raises_in_its_turn(workers, seed):
     bad = dict.fromkeys([4, 5, 6, 7, 9], ValueError("no"))
     loader = loader_of(Faulty(bad, 16), seed=seed, shuffle=False, **workers)
     batches = outcomes(loader)
@@ -83,7 +84,7 @@ def test_unseeded_batches_shrink_too(workers, in_order):
 
 
 @pytest.mark.parametrize("seed", [None, 3])
-def test_subsets_are_looked_through(seed):
+def test_records_of_a_subset_have_the_loader_index_and_the_file(seed):
     """The index is into the loader's dataset; the file belongs to the sample."""
     split = Subset(Subset(FaultyFiles({9: ValueError("nine")}), range(2, 14)), range(11, -1, -1))
     loader = loader_of(split, seed=seed, shuffle=False)
@@ -94,7 +95,7 @@ def test_subsets_are_looked_through(seed):
         split[record.index]
 
 
-def test_a_replacement_keeps_the_position_and_its_generators_begin_anew():
+def test_replacement_has_the_position_and_the_draws_of_the_bad_sample():
     """The dataset draws before it fails; what replaces it has the bits of the first draws at the position."""
     planned = order_of(loader_of(Faulty({})))
     complete_batches = outcomes(loader_of(Faulty({}), on_bad_sample="raise"))
@@ -113,25 +114,6 @@ def test_a_replacement_keeps_the_position_and_its_generators_begin_anew():
         assert batch["own"] == complete["own"]
 
 
-def test_the_bits_of_a_replacement_would_differ_without_seeding_again(monkeypatch):
-    """The mechanism disabled: a position is seeded once, and a replacement draws on."""
-    complete_batches = outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute"))
-
-    class Once(fetch.SkippingFetcher):
-        def __init__(self, *args, seed, **options):
-            seeded = set()
-
-            def once(keys, *purpose):
-                if purpose not in seeded:
-                    seeded.add(purpose)
-                    seed(keys, *purpose)
-
-            super().__init__(*args, seed=once, **options)
-
-    monkeypatch.setattr(fetch, "SkippingFetcher", Once)
-    assert outcomes(loader_of(Faulty(BAD), on_bad_sample="substitute")) != complete_batches
-
-
 SAMPLERS = {
     "weighted": lambda: WeightedRandomSampler(np.arange(24) % 2.0, 60),
     "without replacement": lambda: WeightedRandomSampler(np.arange(24) % 2.0, 12, replacement=False),
@@ -141,7 +123,7 @@ SAMPLERS = {
 
 
 @pytest.mark.parametrize("sampler", SAMPLERS.values(), ids=SAMPLERS)
-def test_replacements_come_from_the_samplers_own_order(sampler):
+def test_replacements_come_from_the_order_of_the_sampler(sampler):
     """With a weight of 0 on even indices, none may be let in."""
     bad = dict.fromkeys([1, 2, 3, 5], ValueError("no"))
     arguments = {"sampler": sampler(), "shuffle": None, "max_bad_samples": 10_000}
@@ -181,13 +163,8 @@ def test_replacements_do_not_depend_on_the_number_of_ranks(world_size):
     assert [spares for batch in zip(*parts, strict=True) for task in batch for spares in task.spares] == alone
 
 
-def test_plans_hold_no_spares_where_nobody_needs_them():
-    for policy in ("raise", "skip"):
-        assert [task.spares for task in tasks_of(loader_of(range(24), on_bad_sample=policy))] == [None] * 6
-
-
 @pytest.mark.parametrize("workers", [BACKENDS[name] for name in SOME], ids=SOME)
-def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_are_named(workers):
+def test_bad_replacements_fail_the_batch_and_are_named(workers):
     bad = dict.fromkeys(range(1, 24), ValueError("no"))
     loader = loader_of(Faulty(bad), on_bad_sample="substitute", max_bad_samples=1000, **workers)
     batches = outcomes(loader)
@@ -203,7 +180,7 @@ def test_a_sample_whose_replacements_are_bad_too_fails_its_batch_and_all_tries_a
 
 
 @BACKEND
-def test_without_batches_a_sample_is_replaced(workers):
+def test_unbatched_samples_are_replaced(workers):
     inline = epochs(Faulty(BAD), batch_size=None, on_bad_sample="substitute")
     assert epochs(Faulty(BAD), batch_size=None, on_bad_sample="substitute", **workers) == inline
     batches, records = inline[0]
@@ -211,7 +188,7 @@ def test_without_batches_a_sample_is_replaced(workers):
     assert all(batches[record.position]["index"] == record.replaced_by for record in records)
 
 
-def test_without_batches_a_replacement_may_be_a_false_value():
+def test_unbatched_replacement_may_be_a_false_value():
     """Index 0 of a range is the sample 0."""
 
     class Zeros(Faulty):
@@ -224,7 +201,7 @@ def test_without_batches_a_replacement_may_be_a_false_value():
     assert outcomes(loader) == [0] * 24
 
 
-def test_an_iteration_that_goes_on_ends_with_one_warning_as_an_error(recwarn):
+def test_warning_turned_into_an_error_comes_after_the_last_batch(recwarn):
     """If warnings are errors, the report is raised after the last batch and before the end of the epoch."""
     loader = loader_of(Faulty(BAD))
     with pytest.MonkeyPatch.context() as patch:
@@ -241,15 +218,7 @@ def raising(text, category, **_):
     raise category(text)
 
 
-def test_raise_is_what_it_was():
-    batches = outcomes(DataLoader(Faulty(BAD), batch_size=4, seed=3))
-    assert batches.count(ValueError) == 1
-    assert batches.count(OSError) == 1
-    assert batches.count(KeyError) == 1
-    assert len(batches) == 6
-
-
-def test_a_policy_that_is_changed_between_epochs_reaches_workers_that_stay():
+def test_changed_policy_reaches_persistent_workers():
     with loader_of(Faulty({3: ValueError("three")}), num_workers=1, persistent_workers=True) as loader:
         assert [type(batch) for batch in outcomes(loader)] == [dict] * 6
         loader.on_bad_sample = "raise"
@@ -270,7 +239,7 @@ class Keeping(Faulty):
         return sample
 
 
-def test_an_error_that_is_kept_keeps_no_other_sample():
+def test_recorded_error_keeps_no_sample_alive():
     dataset = Keeping({2: ValueError("two")}, 4)
     dataset.made = []
     (batch,) = loader_of(dataset, shuffle=False)

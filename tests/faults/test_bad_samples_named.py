@@ -7,10 +7,11 @@ import torch
 from torch.utils.data import Dataset, Subset
 
 from lit_loader import DataLoader
-from tests.support.faulty_set import FEW, Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.faulty_set import Faulty, FaultyFiles, loader_of, outcomes
+from tests.support.outcomes import FEW_BACKENDS
 from tests.support.toys import DrawingBatches, Stream
 
-BACKEND = pytest.mark.parametrize("workers", FEW.values(), ids=FEW)
+BACKEND = pytest.mark.parametrize("workers", FEW_BACKENDS.values(), ids=FEW_BACKENDS)
 
 
 def raised(loader, kind=Exception):
@@ -30,7 +31,7 @@ ERRORS = {
 
 def named_errors():
     """Every error inline, and on each backend one that the dataset names and one that names itself."""
-    for backend, workers in FEW.items():
+    for backend, workers in FEW_BACKENDS.items():
         for name, (error, message) in ERRORS.items():
             is_quick = backend == "inline" or name in ("sample_path", "filename")
             marks = () if is_quick else pytest.mark.soak
@@ -71,7 +72,7 @@ def test_error_of_an_iterator_batch_is_raised_unchanged():
     assert text == "'six'"
 
 
-def test_one_object_raised_again_and_again_is_named_once_each():
+def test_error_object_raised_repeatedly_is_named_once_per_sample():
     error = ValueError("no")
     loader = DataLoader(Faulty({2: error, 3: error}), batch_size=None)
     for _ in range(3):
@@ -80,7 +81,7 @@ def test_one_object_raised_again_and_again_is_named_once_each():
 
 
 @pytest.mark.parametrize("seed", [None, 1])
-def test_a_subset_names_its_own_index(seed):
+def test_error_in_a_subset_names_the_subset_index(seed):
     split = Subset(FaultyFiles({9: ValueError("nine")}), [1, 3, 9])
     text = raised(DataLoader(split, batch_size=3, seed=seed))
     assert text.splitlines()[-1] == "sample 2, file /pictures/9.jpg"
@@ -120,7 +121,7 @@ class NoPath(Faulty):
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
 @pytest.mark.parametrize("error", [Awkward(), NoNotes("x"), ValueError("x" * 5000)], ids=["str", "note", "long"])
 @BACKEND
-def test_errors_of_naming_hide_nothing(workers, error):
+def test_errors_while_naming_do_not_hide_the_first_error(workers, error):
     loader = loader_of(NoPath({4: error}), **workers)
     list(loader)
     (record,) = loader.bad_samples
@@ -134,7 +135,7 @@ def test_errors_of_naming_hide_nothing(workers, error):
 
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
 @BACKEND
-def test_no_memory_is_no_bad_sample(workers, policy):
+def test_memory_error_is_not_a_bad_sample(workers, policy):
     loader = loader_of(FaultyFiles({17: MemoryError("large")}), on_bad_sample=policy, **workers)
     assert "sample 17, file /pictures/17.jpg" in raised(loader, MemoryError)
     assert loader.bad_samples == ()
@@ -145,7 +146,7 @@ class Interrupted(Faulty):
         raise KeyboardInterrupt
 
 
-def test_an_interrupt_is_no_bad_sample():
+def test_interrupt_is_not_a_bad_sample():
     with pytest.raises(KeyboardInterrupt):
         list(loader_of(Interrupted({})))
 
@@ -197,18 +198,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize(("dataset", "arguments", "message"), REFUSED.values(), ids=REFUSED)
-def test_unkeepable_promise_is_refused_with_the_remedy(dataset, arguments, message):
+def test_impossible_policy_is_refused_with_the_remedy(dataset, arguments, message):
     with pytest.raises(ValueError, match=message):
         DataLoader(dataset, **arguments)
 
 
-def test_a_custom_order_may_be_skipped_in():
-    loader = DataLoader(Faulty({}), batch_sampler=[[1, 2]], seed=1, on_bad_sample="skip")
-    assert next(iter(loader))["index"].tolist() == [1, 2]
-
-
 @pytest.mark.parametrize("seed", [None, 1])
-def test_an_index_outside_of_a_split_is_named(seed):
+def test_index_outside_of_a_subset_is_named(seed):
     loader = DataLoader(Subset(range(9), [1, 3]), batch_sampler=[[0, 1, 7]], seed=seed)
     with pytest.raises(IndexError) as caught:
         list(loader)

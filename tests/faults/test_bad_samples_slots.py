@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from lit_loader.memory import batch_memory
-from tests.support.faulty_set import BACKENDS, Faulty, loader_of
+from tests.support.faulty_set import Faulty, loader_of
+from tests.support.outcomes import BACKENDS
 from tests.support.slot_sets import slots_of
 
 pytestmark = pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
@@ -50,7 +51,7 @@ def check(batch):
 @pytest.mark.parametrize("policy", ["skip", "substitute"])
 @pytest.mark.parametrize("kind", [Large, InPlace])
 @pytest.mark.parametrize("workers", PROCESSES.values(), ids=PROCESSES)
-def test_batches_in_slots_are_whole(workers, kind, policy):
+def test_batches_with_bad_samples_in_slots_equal_inline_batches(workers, kind, policy):
     dataset = kind(BAD, 32, SHAPE)
     arguments = {"batch_size": 8, "on_bad_sample": policy}
     inline = loader_of(dataset, **arguments)
@@ -69,7 +70,7 @@ def test_batches_in_slots_are_whole(workers, kind, policy):
             check(batch)
 
 
-def test_delivered_batch_is_in_a_slot():
+def test_shrunk_batch_is_in_a_slot():
     """The memory of a shrunk batch belongs to the mapping of a slot."""
     with loader_of(Large(BAD, 32, SHAPE), 8, persistent_workers=True, **BACKENDS["fork"]) as loader:
         batch = max(loader, key=lambda batch: len(BAD) - len(batch[0]))

@@ -179,12 +179,12 @@ def test_ctrl_c_at_a_random_moment_ends_everything_with_one_traceback(nursery, v
     ],
     ids=lambda variant: f"{variant.ending} {variant.arguments}",
 )
-def test_a_kill_at_a_random_moment_ends_everything(nursery, variant):
+def test_kill_at_a_random_moment_ends_everything(nursery, variant):
     check_kills(nursery, variant, 2, 2, signal.SIGKILL)
 
 
 @pytest.mark.parametrize("variant", [VARIANTS[2], VARIANTS[3]], ids=["processes", "threads"])
-def test_a_termination_ends_everything(nursery, variant):
+def test_termination_ends_everything(nursery, variant):
     check_kills(nursery, variant, 3, 2, signal.SIGTERM)
 
 

@@ -10,43 +10,19 @@ import torch
 from lit_loader import DataLoader
 from lit_loader.engine.worker_errors import WorkerError
 from tests.support.odd_things import ERRORS, MAIN, ErrorsAndNumbers, TwoArgumentsError
+from tests.support.outcomes import BACKENDS, outcomes_of
 
-WORKERS = {
-    "inline": {},
-    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
-    "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
-    "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"},
-    "threads": {"num_workers": 2, "worker_method": "thread"},
-}
-WAYS = {"unseeded": {}, "seeded": {"seed": 1}}
+WORKERS = {**BACKENDS, "spawn": {"num_workers": 2, "multiprocessing_context": "spawn"}}
 
 
-def ways():
-    for workers in WORKERS:
-        for start_method in WAYS:
-            marks = pytest.mark.soak if workers == "spawn" else ()
-            yield pytest.param(WORKERS[workers], WAYS[start_method], id=f"{workers}, {start_method}", marks=marks)
-
-
-def delivered(loader):
-    """Return every batch, or the error in its place."""
-    iterator = iter(loader)
-    outcomes = []
-    while True:
-        try:
-            outcomes.append(next(iterator))
-        except StopIteration:
-            return outcomes
-        except Exception as error:
-            outcomes.append(error)
-
-
-@pytest.mark.parametrize(("workers", "start_method"), [*ways()])
-def test_every_error_arrives_in_its_turn(workers, start_method, monkeypatch):
+@pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=pytest.mark.soak if n == "spawn" else ()) for n in WORKERS])
+def test_every_error_arrives_in_its_turn(name, seed, monkeypatch):
+    workers = WORKERS[name]
     monkeypatch.setenv(MAIN, str(os.getpid()))
     timeout = {"timeout": 60} if workers else {}
-    with DataLoader(ErrorsAndNumbers(), batch_size=2, **workers, **start_method, **timeout) as loader:
-        outcomes = delivered(loader)
+    with DataLoader(ErrorsAndNumbers(), batch_size=2, seed=seed, **workers, **timeout) as loader:
+        outcomes = outcomes_of(loader)
     assert [batch.tolist() for batch in outcomes[1::2]] == [[n, n + 1] for n in range(2, 4 * len(ERRORS), 4)]
     for (name, case), error in zip(ERRORS.items(), outcomes[::2], strict=True):
         original = case.make()
@@ -64,10 +40,10 @@ def test_every_error_arrives_in_its_turn(workers, start_method, monkeypatch):
             assert error.args == case.args, name
 
 
-@pytest.mark.parametrize("workers", ["fork", "threads"])
+@pytest.mark.parametrize("workers", ["fork", "thread"])
 def test_attributes_of_an_error_arrive_with_it(workers):
     with DataLoader(ErrorsAndNumbers(), batch_size=2, **WORKERS[workers]) as loader:
-        outcomes = dict(zip(ERRORS, delivered(loader)[::2], strict=True))
+        outcomes = dict(zip(ERRORS, outcomes_of(loader)[::2], strict=True))
     assert outcomes["two and a note"].__notes__[0] == "a note of its own"
     assert "a note of its own" in str(outcomes["with a note"])
     assert [type(member) for member in outcomes["group"].exceptions] == [ValueError, KeyError]
@@ -76,7 +52,7 @@ def test_attributes_of_an_error_arrive_with_it(workers):
     assert torch.equal(outcomes["small tensor"].args[1], torch.ones(9))
 
 
-def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_small():
+def test_copy_of_an_error_is_sent_only_if_needed_and_small():
     def sent(error):
         return WorkerError.of(error, "in a worker").copy
 
@@ -86,7 +62,7 @@ def test_a_copy_is_sent_only_of_what_a_message_cannot_make_and_only_if_it_is_sma
     assert sent(TwoArgumentsError(1, torch.zeros(66_000, dtype=torch.uint8))) is None
 
 
-def test_ctrl_c_while_an_error_is_loaded_is_ctrl_c(monkeypatch):
+def test_ctrl_c_while_an_error_is_unpickled_is_raised(monkeypatch):
     def interrupted(data):
         raise KeyboardInterrupt
 

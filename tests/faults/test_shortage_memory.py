@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader
-from lit_loader.memory import mapping, memory_for
+from lit_loader.memory import mapping
 from tests.support.slot_sets import Large, is_right, loader_of, slots_of
 
 BIG_BYTES = 256 << 20
@@ -20,7 +20,7 @@ EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"
 
 @EACH_SEED
 @pytest.mark.parametrize("num_bytes", [0, 300_000, 1 << 20, (1 << 36) + (1 << 18)])
-def test_a_file_in_memory_that_cannot_grow_ends_no_worker(seed, num_bytes, monkeypatch):
+def test_full_memory_file_ends_no_worker(seed, num_bytes, monkeypatch):
     """As the kernel tells a process that writes where it has no page to give: SIGBUS, unless it was asked before."""
     shrink = os.ftruncate
     monkeypatch.setattr(mapping.os, "ftruncate", lambda fd, _: shrink(fd, num_bytes))
@@ -41,7 +41,7 @@ def limit_address_space(worker):
 
 
 @EACH_SEED
-def test_workers_that_may_map_no_slot_send_by_pipe(seed):
+def test_workers_that_cannot_map_slots_send_by_pipe(seed):
     with loader_of(Large(96), worker_init_fn=limit_address_space, seed=seed) as loader:
         batches = [batch for _ in range(2) for batch in loader]
         assert len(batches) == 48
@@ -82,7 +82,7 @@ def wants(error):
 
 
 @pytest.mark.parametrize("by_pipe", [False, True], ids=["in a slot", "by pipe"])
-def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(by_pipe, monkeypatch):
+def test_memory_error_of_the_main_process_names_the_size_of_the_batch(by_pipe, monkeypatch):
     if by_pipe:
         monkeypatch.delattr("os.memfd_create")
 
@@ -115,8 +115,3 @@ def test_a_batch_that_the_main_process_has_no_memory_for_is_told_with_its_size(b
         return 0
 
     assert in_a_fork(check) == 0
-
-
-def test_the_error_names_the_bytes():
-    with pytest.raises(MemoryError, match=rf"no memory for {1 << 60} bytes of a batch.*ulimit -v"):
-        memory_for(1 << 60)

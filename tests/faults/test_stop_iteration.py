@@ -7,13 +7,9 @@ from torch.utils.data import Dataset, IterableDataset, Subset
 
 from lit_loader import DataLoader, get_worker_info
 from lit_loader.errors import BadSamplesWarning
+from tests.support.outcomes import FEW_BACKENDS, outcomes_of
 
-WORKERS = {
-    "inline": {},
-    "threads": {"num_workers": 2, "worker_method": "thread"},
-    "processes": {"num_workers": 2, "multiprocessing_context": "fork"},
-}
-EACH = pytest.mark.parametrize("workers", WORKERS.values(), ids=WORKERS)
+EACH = pytest.mark.parametrize("workers", FEW_BACKENDS.values(), ids=FEW_BACKENDS)
 
 
 class Stops(Dataset):
@@ -82,16 +78,9 @@ def stops(_):
 
 
 def batches_and_errors(loader):
-    batches = []
-    errors = []
-    iterator = iter(loader)
-    while True:
-        try:
-            batches.append(next(iterator))
-        except StopIteration:
-            return batches, errors
-        except RuntimeError as error:
-            errors.append(error)
+    outcomes = outcomes_of(loader)
+    errors = [outcome for outcome in outcomes if isinstance(outcome, RuntimeError)]
+    return [outcome for outcome in outcomes if outcome not in errors], errors
 
 
 def says(error, *words):
@@ -111,7 +100,7 @@ MAPS = {
 
 @EACH
 @pytest.mark.parametrize(("dataset", "arguments", "named"), MAPS.values(), ids=MAPS)
-def test_a_sample_that_raises_it_is_an_error_that_names_the_sample(dataset, arguments, named, workers):
+def test_stop_iteration_of_a_sample_is_an_error_that_names_it(dataset, arguments, named, workers):
     loader = DataLoader(dataset, 2, seed=0, collate_fn=as_list, **arguments, **workers)
     batches, errors = batches_and_errors(loader)
     assert len(batches) == 4
@@ -125,7 +114,7 @@ def test_a_sample_that_raises_it_is_an_error_that_names_the_sample(dataset, argu
 
 
 @EACH
-def test_so_it_is_without_batches(workers):
+def test_stop_iteration_of_an_unbatched_sample_is_an_error(workers):
     batches, errors = batches_and_errors(DataLoader(Stops(), None, seed=0, **workers))
     assert batches == [0, 1, 2, 3, 5, 6, 7, 8, 9]
     assert len(errors) == 1
@@ -134,7 +123,7 @@ def test_so_it_is_without_batches(workers):
 
 @EACH
 @pytest.mark.parametrize("dataset", [range(10), Stream()], ids=["map", "iterable"])
-def test_a_collate_function_that_raises_it_is_an_error(dataset, workers):
+def test_stop_iteration_of_the_collate_function_is_an_error(dataset, workers):
     batches, errors = batches_and_errors(DataLoader(dataset, 2, seed=0, collate_fn=stops_at_four, **workers))
     assert sum(map(len, batches)) == 8
     assert len(errors) == 1
@@ -143,20 +132,20 @@ def test_a_collate_function_that_raises_it_is_an_error(dataset, workers):
 
 
 @EACH
-def test_an_iterable_dataset_that_cannot_be_iterated_is_an_error(workers):
+def test_stop_iteration_of_iter_is_an_error(workers):
     with pytest.raises(RuntimeError, match="__iter__ of dataset StopsAtOnce raised StopIteration"):
         next(iter(DataLoader(StopsAtOnce(), 2, seed=0, **workers)))
 
 
 @EACH
-def test_an_iterable_datasets_own_end_is_its_end(workers):
+def test_end_of_an_iterable_dataset_is_no_error(workers):
     batches, errors = batches_and_errors(DataLoader(Stream(), 2, seed=0, collate_fn=as_list, **workers))
     assert sorted(sample for batch in batches for sample in batch) == list(range(10))
     assert not errors
 
 
-@pytest.mark.parametrize("workers", [WORKERS["inline"], WORKERS["processes"]], ids=["inline", "processes"])
-def test_an_iterable_dataset_that_cannot_go_on_is_an_error(workers):
+@pytest.mark.parametrize("workers", [FEW_BACKENDS["inline"], FEW_BACKENDS["fork"]], ids=["inline", "fork"])
+def test_stop_iteration_of_load_state_dict_is_an_error(workers):
     loader = DataLoader(StopsResuming(), 2, seed=0, collate_fn=as_list, **workers)
     iterator = iter(loader)
     next(iterator), next(iterator)  # each worker has given one
@@ -172,8 +161,8 @@ def test_an_iterable_dataset_that_cannot_go_on_is_an_error(workers):
 
 
 @pytest.mark.parametrize("dataset", [range(10), Stream()], ids=["map", "iterable"])
-@pytest.mark.parametrize("workers", [WORKERS["threads"], WORKERS["processes"]], ids=["threads", "processes"])
-def test_a_worker_init_fn_that_raises_it_is_an_error(dataset, workers):
+@pytest.mark.parametrize("workers", [FEW_BACKENDS["thread"], FEW_BACKENDS["fork"]], ids=["thread", "fork"])
+def test_stop_iteration_of_worker_init_fn_is_an_error(dataset, workers):
     with pytest.raises(
         RuntimeError, match=r"code of a worker \(its worker_init_fn, for example\) raised StopIteration"
     ):
@@ -198,6 +187,6 @@ def test_stop_iteration_is_a_bad_sample_like_any_other(dataset, policy, expected
 
 
 @EACH
-def test_without_a_seed_it_ends_the_loop_as_torchs_loader_does(workers):
+def test_stop_iteration_without_a_seed_ends_the_loop_as_in_torch(workers):
     with DataLoader(Stops(), 2, collate_fn=as_list, **workers) as loader:
         assert list(loader) == [[0, 1], [2, 3]]

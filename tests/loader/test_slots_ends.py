@@ -36,7 +36,7 @@ def test_loops_that_are_broken_off_give_back_what_was_not_delivered(arguments):
             iterator = iter(loader)
             next(iterator)
             del iterator
-            counts.append((slots_of(loader)._num_slots, len(os.listdir("/proc/self/fd"))))
+            counts.append((slots_of(loader).num_slots, len(os.listdir("/proc/self/fd"))))
         for batch in loader:
             assert is_right(batch)
         del batch
@@ -45,7 +45,7 @@ def test_loops_that_are_broken_off_give_back_what_was_not_delivered(arguments):
         assert counts[-1][0] < 120  # of more than 400 that were dealt
         assert len({fds for _, fds in counts[3:]}) == 1
         gc.collect()
-        assert num_mappings() - before <= slots_of(loader)._num_slots
+        assert num_mappings() - before <= slots_of(loader).num_slots
 
 
 class Failing(Large):
@@ -88,7 +88,7 @@ def test_errors_give_their_slots_back(arguments):
                     break
                 except Exception:
                     errors += 1
-            counts.append(slots_of(loader)._num_slots)
+            counts.append(slots_of(loader).num_slots)
         assert errors >= 20
         assert counts[-1] < 40  # of 200
         assert used_bytes(slots_of(loader)) < 40 << 20
@@ -116,7 +116,7 @@ def test_an_index_that_cannot_be_sent_gives_its_slot_back():
             except Exception:
                 bad += 1
         assert (good, bad) == (20, 20)
-        assert slots_of(loader)._num_slots <= 10
+        assert slots_of(loader).num_slots <= 10
         assert loader._worker_manager._kept._in_flight == {}
 
 
@@ -168,7 +168,7 @@ def test_streams_come_through_slots_and_may_be_left(batch_size, seed):
                 unbroken = batch if batch_size else [batch[0][None], batch[1][None], torch.tensor([batch[2]])]
                 assert is_right(unbroken)
             del kept, batch, unbroken
-        assert slots_of(loader)._num_slots < 70  # of more than 120
+        assert slots_of(loader).num_slots < 70  # of more than 120
 
 
 class Ending(IterableDataset):
@@ -180,7 +180,7 @@ def test_streams_that_end_early_give_back_the_slots_of_what_they_did_not_make():
     with loader_of(Ending(), 2, prefetch_factor=8) as loader:
         for _ in range(20):
             assert all(is_right(batch) for batch in loader)
-        assert slots_of(loader)._num_slots < 100  # of 320
+        assert slots_of(loader).num_slots < 100  # of 320
 
 
 def test_threads_that_share_a_loader_get_right_batches_each():
@@ -203,7 +203,7 @@ def test_threads_that_share_a_loader_get_right_batches_each():
             thread.join()
         assert wrong == []
         assert len(counts) == 90
-        assert slots_of(loader)._num_slots <= 60
+        assert slots_of(loader).num_slots <= 60
 
 
 class Interrupt(BaseException):

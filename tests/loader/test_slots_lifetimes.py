@@ -25,7 +25,7 @@ def test_an_epoch_that_is_kept_stays_as_it_is_and_is_all_in_slots(seed):
     with loader_of(Large(), seed=seed) as loader:
         kept = list(loader)
         assert all(is_right(batch) for batch in kept)
-        assert slots_of(loader)._num_slots >= 16
+        assert slots_of(loader).num_slots >= 16
         for batch in loader:
             batch[0].fill_(-1)
             batch[1].fill_(-1)
@@ -43,7 +43,7 @@ def test_batches_kept_beyond_the_bound_are_copied_and_right(seed, monkeypatch):
         kept = list(loader)
         slots = slots_of(loader)
         assert slots.kept_bytes <= 5 << 19
-        assert slots._num_slots <= 20
+        assert slots.num_slots <= 20
         assert len(kept) == 30
         assert all(is_right(batch) for batch in kept)
         for batch in kept:
@@ -57,18 +57,18 @@ def test_slots_and_memory_come_back_when_batches_are_let_go():
         for batch in loader:
             assert is_right(batch)
         slots = slots_of(loader)
-        steady = slots._num_slots
+        steady = slots.num_slots
         memory = used_bytes(slots)
         assert steady <= 10
         kept = list(loader)
         assert used_bytes(slots) > 2 * memory
-        most = slots._num_slots
+        most = slots.num_slots
         kept.clear()
         for _ in range(3):
             for batch in loader:
                 assert is_right(batch)
         del batch
-        assert slots._num_slots == most
+        assert slots.num_slots == most
         assert slots.kept_bytes == 0
         assert used_bytes(slots) <= 2 * memory
 
@@ -94,7 +94,7 @@ def test_two_thousand_batches_of_random_lives_with_edits_in_place_none_wrong_and
                     old, was_right = held.pop(draw.randrange(len(held)))
                     wrong += not (was_right and is_right(old))
                 del batch, kept
-            facts.append((slots_of(loader)._num_slots < 40, len(os.listdir("/proc/self/fd")), num_mappings() < 40))
+            facts.append((slots_of(loader).num_slots < 40, len(os.listdir("/proc/self/fd")), num_mappings() < 40))
     assert wrong == 0
     assert len(set(facts)) == 1
     assert facts[0][0]
@@ -171,7 +171,7 @@ def test_batches_outlive_their_loader_and_then_its_memory_is_gone():
     before = num_mappings()
     loader = loader_of(Large(64, (128, 1000)))
     held = [batch for batch, _ in zip(loader, range(3), strict=False)]
-    copy = os.dup(slots_of(loader).file._fd)
+    copy = os.dup(slots_of(loader).file.fd)
     loader.close()
     try:
         del loader

@@ -22,7 +22,7 @@ def test_with_few_slots_the_rest_goes_by_pipe(seed, monkeypatch):
     monkeypatch.setattr(slots, "MAX_SLOTS", 3)
     with loader_of(Large(120), seed=seed) as loader:
         kept = list(loader)
-        assert slots_of(loader)._num_slots == 3
+        assert slots_of(loader).num_slots == 3
         assert all(is_right(batch) for batch in kept)
         kept.clear()
         assert all(is_right(batch) for batch in loader)

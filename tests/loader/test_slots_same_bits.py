@@ -41,14 +41,14 @@ def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monk
         if pipe:
             assert loader._worker_manager._kept._slots is None
         else:
-            assert slots_of(loader)._num_slots > 0
+            assert slots_of(loader).num_slots > 0
 
 
 def test_spawned_workers_write_to_the_same_slots(inline):
     with loader_of(LargeDraws(13), num_workers=1, seed=5, shuffle=True, multiprocessing_context="spawn") as loader:
         assert_same_bits(epochs(loader), inline)
         assert slots_of(loader).kept_bytes == 0
-        assert slots_of(loader)._num_slots > 0
+        assert slots_of(loader).num_slots > 0
 
 
 def test_the_draws_differ_from_sample_to_sample(inline):

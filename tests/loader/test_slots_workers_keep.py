@@ -128,7 +128,7 @@ def test_a_collate_function_that_stacks_or_pads_by_itself(seed):
                 assert (batch[:, :64] == index.view(-1, 1, 1)).all()
                 assert (batch[:, 64:] == 0).all()
                 assert (array == index.view(-1, 1, 1).numpy()).all()
-        assert slots_of(loader)._num_slots < 12
+        assert slots_of(loader).num_slots < 12
 
 
 def stack_and_edit(samples):
@@ -216,7 +216,7 @@ def test_samples_that_are_not_batched(seed):
         kept = list(loader)
         assert [value for _, _, value in kept] == list(range(40))
         assert all((one == value).all() and (other == value).all() for one, other, value in kept)
-        assert slots_of(loader)._num_slots > 30
+        assert slots_of(loader).num_slots > 30
 
 
 class Unsized:

@@ -1,4 +1,4 @@
-"""Which bytes of slots are page-locked, and until when; seen by a fake lock that records every call."""
+"""Page-locked bytes of slots and how long they stay locked, as a fake lock records it."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ LEAST = 1 << 21
 
 
 class FakeLock:
-    """Page-locks nothing, and notes what it is asked."""
+    """A page lock that locks nothing and records its calls."""
 
-    def __init__(self, *, grants=True):
-        self.grants = grants
+    def __init__(self):
+        self.grants = True
         self.locked = {}
         self.log = []
         self.refuses = False
@@ -99,7 +99,7 @@ def test_memory_is_locked_once_for_each_slot_and_anew_when_a_batch_is_larger(lin
 
 
 @given(st.lists(st.tuples(st.integers(0, 40 << 20), st.integers(1 << 14, 8 << 20)), min_size=1, max_size=6))
-def test_one_range_holds_all_of_a_batch_and_at_most_twice_its_bytes_and_2_mib_or_nothing_is_locked(places):
+def test_one_locked_range_covers_a_batch_and_is_at_most_twice_its_bytes_and_2_mib(places):
     lock = FakeLock()
     link = Link(page_lock=lock)
     ticket = link.slots.ticket()
@@ -117,48 +117,39 @@ def test_one_range_holds_all_of_a_batch_and_at_most_twice_its_bytes_and_2_mib_or
         assert end <= start + size <= WINDOW_BYTES
         assert size <= 2 * used + LEAST
     else:
-        assert end - first + mmap.PAGESIZE > 2 * used + LEAST, "it was allowed"
+        assert end - first + mmap.PAGESIZE > 2 * used + LEAST, "this range could have been locked"
     del views, ticket
     link.close()
     assert lock.locked == {}
 
 
-def test_a_batch_with_a_large_hole_is_not_locked_and_right(link, lock):
-    ticket = link.slots.ticket()
-    link.slots.read(ticket, [(0, 1 << 14), (64 << 20, 1 << 14)])
-    assert lock.locked == {}
-    del ticket
-    batch = link.send([large(1), large(2)])
-    assert all(lock.holds(tensor) for tensor in batch)
-
-
-def test_a_batch_that_does_not_fit_into_what_is_locked_is_never_half_locked(link, lock):
-    """A copy to a device fails if its source lies in part in memory that is registered."""
-    assert lock.holds(link.send(large(1)))
+@pytest.mark.parametrize("was_locked", [False, True])
+def test_batch_with_a_large_gap_is_not_locked(link, lock, was_locked):
+    """Nor is a part of it: a copy to a device fails if its source lies partly in registered memory."""
+    if was_locked:
+        assert lock.holds(link.send(large(1)))
     ticket = link.slots.ticket()
     assert ticket.number == 0
     link.slots.read(ticket, [(0, 1 << 14), (64 << 20, 1 << 14)])
     assert lock.locked == {}
     del ticket
+    assert all(lock.holds(tensor) for tensor in link.send([large(1), large(2)]))
 
 
-def test_memory_that_cannot_be_locked_is_used_as_it_is():
-    lock = FakeLock(grants=False)
-    link = Link(page_lock=lock)
+def test_memory_that_cannot_be_locked_is_used_unlocked(link, lock):
+    lock.grants = False
     for number in range(5):
         assert (link.send(large(number)) == number).all()
     assert lock.locked == {}
-    assert link.slots._num_slots == 1
-    link.close()
+    assert link.slots.num_slots == 1
 
 
-def test_copies_beyond_the_bound_lock_nothing():
-    lock = FakeLock()
+def test_copies_beyond_the_limit_lock_nothing(lock):
     link = Link(page_lock=lock, kept_bytes=1)
-    kept = [link.send(large(n)) for n in range(4)]
+    batches = [link.send(large(n)) for n in range(4)]
     assert len(lock.log) == 1
-    assert [float(t[0, 0]) for t in kept] == [0, 1, 2, 3]
-    kept.clear()
+    assert [float(batch[0, 0]) for batch in batches] == [0, 1, 2, 3]
+    batches.clear()
     link.close()
     assert lock.locked == {}
 
@@ -172,52 +163,52 @@ def test_slots_that_were_never_opened_are_not_locked(link, lock):
 
 
 @pytest.fixture
-def given_back(lock, monkeypatch):
-    """Whether memory was locked, each time that some was given back."""
-    found = []
+def locked_when_freed(lock, monkeypatch):
+    """A list with one entry for each call of `free_pages`: True if memory was locked."""
+    were_locked = []
     free_pages = slots.Mapping.free_pages
 
     def spied(self):
-        found.append(any(self.address <= address < self.address + WINDOW_BYTES for address in lock.locked))
+        were_locked.append(any(self.address <= address < self.address + WINDOW_BYTES for address in lock.locked))
         free_pages(self)
 
     monkeypatch.setattr(slots.Mapping, "free_pages", spied)
-    return found
+    return were_locked
 
 
-def test_memory_that_a_slot_gives_back_is_unlocked_first(link, lock, given_back):
-    kept = [link.send(large(n)) for n in range(12)]
-    kept.clear()
-    assert given_back
-    assert not any(given_back)
+def test_memory_is_unlocked_before_it_is_freed(link, locked_when_freed):
+    batches = [link.send(large(n)) for n in range(12)]
+    batches.clear()
+    assert locked_when_freed
+    assert not any(locked_when_freed)
 
 
-def test_closing_unlocks_before_memory_goes_and_leaves_what_is_held(link, lock, given_back):
-    held = link.send(large(1))
+def test_close_unlocks_memory_before_it_is_freed_and_keeps_batches_locked(link, lock, locked_when_freed):
+    batch = link.send(large(1))
     link.send(large(2))
     link.close()
     assert len(lock.locked) == 1
-    assert lock.holds(held)
-    del held
+    assert lock.holds(batch)
+    del batch
     assert lock.locked == {}
-    assert given_back == [False, False]
+    assert locked_when_freed == [False, False]
 
 
-def test_a_fork_leaves_locked_memory_as_it_is(link, lock):
-    """A device may be reading it: it is neither moved nor copied, and stays locked."""
-    held = link.send(large(1))
+def test_fork_leaves_locked_memory_unchanged(link, lock):
+    """A device may be reading it."""
+    batch = link.send(large(1))
     mappings = dict(link.slots._mappings)
-    before = list(lock.log)
+    calls_before = list(lock.log)
     pid = os.fork()
     if pid == 0:
         os._exit(0)
     os.waitpid(pid, 0)
-    assert lock.log == before
+    assert lock.log == calls_before
     assert link.slots._mappings == mappings
-    assert lock.holds(held)
+    assert lock.holds(batch)
     for number in range(5):
         link.send(large(number + 5))
-    assert torch.equal(held, large(1))
+    assert torch.equal(batch, large(1))
 
 
 def all_unlocked(lock, unmapped):

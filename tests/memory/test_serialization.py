@@ -1,4 +1,4 @@
-"""What is encoded comes back equal in value, type, dtype, shape and layout."""
+"""Encoded data is decoded to equal values, types, dtypes, shapes and layouts."""
 
 from __future__ import annotations
 
@@ -49,18 +49,17 @@ def test_tensors_come_back_equal(dtype, shape, permute, step):
     assert torch.equal(back, tensor)
 
 
-def test_a_dense_permuted_layout_is_kept():
+def test_dense_permuted_layout_is_preserved():
     image = torch.randn(2, 3, 4, 5).to(memory_format=torch.channels_last)
     assert there_and_back(image).is_contiguous(memory_format=torch.channels_last)
 
 
-def test_a_view_of_a_large_tensor_sends_only_its_own_bytes():
-    big = torch.zeros(1_000_000)
-    assert sum(memoryview(buffer).nbytes for buffer in encode(big[:10])) < 2000
+def test_view_of_a_large_tensor_sends_only_its_own_bytes():
+    assert sum(len(memoryview(buffer)) for buffer in encode(torch.zeros(1_000_000)[:10])) < 2000
 
 
-def test_tensor_bytes_stand_outside_the_pickle():
-    assert memoryview(encode(torch.zeros(100_000))[0]).nbytes < 1000
+def test_tensor_bytes_are_outside_the_pickle():
+    assert len(encode(torch.zeros(100_000))[0]) < 1000
 
 
 def test_subclasses_keep_their_type_and_attributes():
@@ -89,7 +88,7 @@ def test_tensors_that_are_more_than_bytes_use_their_own_pickling(tensor):
     assert torch.equal(back.to_dense().resolve_conj(), tensor.to_dense().resolve_conj())
 
 
-def test_nested_things_come_through_unchanged():
+def test_nested_containers_are_unchanged():
     data = {
         "a": [1, None, "s", b"b"],
         "p": Point(np.arange(3), torch.tensor(2)),
@@ -110,13 +109,13 @@ def test_decoded_tensors_and_arrays_are_writable():
 
 
 def test_a_tensor_with_a_graph_is_refused_with_the_remedy():
-    """Its graph cannot be sent, and a leaf in its place would train nothing and say nothing."""
+    """Its graph cannot be sent, and a leaf instead of it would silently train nothing."""
     with pytest.raises(RuntimeError, match=r"return tensor\.detach"):
         encode({"deep": [torch.ones(2, requires_grad=True) * 2]})
 
 
 @pytest.mark.parametrize("size", [0, 3, 10_000])
-def test_a_bare_storage_comes_back_as_one(size):
+def test_storage_is_decoded_as_storage(size):
     storage = torch.arange(size, dtype=torch.uint8).untyped_storage()
     back = there_and_back(storage)
     assert type(back) is torch.UntypedStorage

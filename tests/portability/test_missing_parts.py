@@ -17,8 +17,8 @@ QUIET_FORKS = "ignore:This process:DeprecationWarning"  # Python 3.12 and newer,
 
 
 def run(tmp_path, *words):
-    """Return the exit code and what was written to standard error."""
-    done = subprocess.run(
+    """Return the exit code and the text on standard error."""
+    process = subprocess.run(
         [sys.executable, "-W", QUIET_FORKS, "-m", "tests.support.without_parts", str(tmp_path), *words],
         cwd=ROOT,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -27,18 +27,18 @@ def run(tmp_path, *words):
         timeout=200,
         check=False,
     )
-    return done.returncode, done.stderr
+    return process.returncode, process.stderr
 
 
-def test_without_all_of_them(tmp_path):
+def test_package_works_without_all_parts(tmp_path):
     assert run(tmp_path, EVERY) == (0, "")
 
 
 @pytest.mark.soak
-def test_without_each_part(tmp_path):
+def test_package_works_without_each_part(tmp_path):
     assert run(tmp_path, *PARTS) == (0, "")
 
 
 @pytest.mark.soak
-def test_workers_that_are_spawned_import_everything_without_them(tmp_path):
+def test_spawned_workers_work_without_all_parts(tmp_path):
     assert run(tmp_path, EVERY, "spawn") == (0, "")

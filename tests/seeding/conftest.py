@@ -1,4 +1,4 @@
-"""No test here leaves its mark on the process's generators."""
+"""Fixture: every test restores the generators of the process and the present key."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from lit_loader.seeding import preserved_generators
 
 
 @pytest.fixture(autouse=True)
-def _as_it_was():
+def _preserve_generators():
     with preserved_generators():
         yield

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from lit_loader.seeding import EpochKeys, RngPurpose, ThreadScope, draw_modes, preserved_generators, rand
+from lit_loader.seeding import EpochKeys, RngPurpose, ThreadScope, draw_modes, rand
 from tests.support.drawing_calls import CALLS
 
 KEYS = EpochKeys(3, 1)
@@ -29,12 +29,6 @@ def test_every_torch_function_with_a_generator_has_a_handler():
     ]
     assert len(functions) >= 28
     assert set(functions) <= set(draw_modes._HANDLERS)
-
-
-@pytest.fixture(autouse=True)
-def _remove_key_afterwards():
-    with preserved_generators():
-        yield
 
 
 @pytest.mark.filterwarnings("ignore:Singular sample detected:UserWarning")  # of torch's Wishart

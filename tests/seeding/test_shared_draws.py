@@ -13,13 +13,7 @@ import pytest
 import torch
 
 from lit_loader.errors import SharedGeneratorWarning
-from lit_loader.seeding import SharedDrawCheck, ThreadScope, preserved_generators
-
-
-@pytest.fixture(autouse=True)
-def _preserve_generators():
-    with preserved_generators():
-        yield
+from lit_loader.seeding import SharedDrawCheck, ThreadScope
 
 
 def check(draw):

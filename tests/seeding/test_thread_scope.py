@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 
 from lit_loader.seeding import RngPurpose, ThreadScope
 from lit_loader.seeding.generators import context
+from tests.support.background import running
 from tests.support.scoped_draws import KEYS, scoped, seeded, several
 
 
@@ -21,7 +22,7 @@ def test_draws_of_one_sample_continue_one_stream():
     assert scoped(4, several) != scoped(5, several)
 
 
-def test_a_scope_is_seeded_anew_for_each_key_and_for_nothing_else():
+def test_scope_is_seeded_once_for_each_key():
     scope = ThreadScope(0)
     first = scoped(0, several, scope)
     with scope:  # a second time for the same sample: the stream continues
@@ -30,7 +31,7 @@ def test_a_scope_is_seeded_anew_for_each_key_and_for_nothing_else():
     assert scoped(0, several, scope) == first
 
 
-def test_without_a_key_a_scope_draws_as_a_worker_of_its_seed():
+def test_scope_without_a_key_draws_like_a_worker_process():
     scope = ThreadScope(23)
     torch.manual_seed(23)
     expected = [several(), several()]
@@ -41,7 +42,7 @@ def test_without_a_key_a_scope_draws_as_a_worker_of_its_seed():
     assert drawn == expected
 
 
-def test_many_threads_at_once_do_not_take_each_others_numbers():
+def test_threads_do_not_share_a_stream():
     def draw(position):
         return [scoped(position, several) for _ in range(20)]
 
@@ -62,7 +63,7 @@ def test_default_generator_is_neither_used_nor_advanced():
     assert torch.equal(drawn[0], torch.rand(3, generator=torch.Generator().manual_seed(5)))
 
 
-def test_a_generator_of_the_callers_own_is_respected():
+def test_generator_passed_by_the_caller_is_used():
     def own(**options):
         return torch.rand(3, generator=torch.Generator().manual_seed(9), **options).tolist()
 
@@ -80,7 +81,7 @@ def test_a_generator_of_the_callers_own_is_respected():
     assert scoped(0, drawn_between) == seeded(0, several)
 
 
-def test_tensors_of_other_devices_are_left_to_their_own_generators():
+def test_draws_on_other_devices_use_their_generators():
     def meta():
         shapes = torch.rand(3, device="meta"), torch.empty(2, device="meta").uniform_()
         shapes += torch.rand_like(torch.empty(4, device="meta")), torch.randint(3, (2,), device="meta")
@@ -110,7 +111,7 @@ class Counting(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-def test_other_modes_work_inside_and_outside():
+def test_other_function_modes_work_inside_and_outside():
     def inside():
         with Counting() as mode:
             drawn = several()
@@ -133,7 +134,7 @@ def test_draws_keep_subclasses_of_tensor():
         assert torch.equal(a, b)
 
 
-def test_vmap_may_draw():
+def test_vmap_draws_from_the_thread_generator():
     def draw():
         return torch.func.vmap(lambda v: v + torch.rand(3), randomness="same")(torch.zeros(4, 3)).tolist()
 
@@ -142,7 +143,7 @@ def test_vmap_may_draw():
 
 @pytest.mark.filterwarnings("ignore")  # of torch's compiler
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_compiled_code_draws_as_it_was_written(backend, monkeypatch):
+def test_compiled_code_draws_like_eager_code(backend, monkeypatch):
     monkeypatch.setattr("tqdm.tqdm.monitor_interval", 0)  # or a thread of the compiler's progress bar stays
 
     def drawing():
@@ -155,26 +156,21 @@ def test_compiled_code_draws_as_it_was_written(backend, monkeypatch):
     assert torch.equal(scoped(0, doubled), torch.full((3,), 2.0))
 
 
-def test_a_large_draw_lets_other_threads_run():
+def test_large_draw_releases_the_interpreter_lock():
     turns = []
-    finished = threading.Event()
 
-    def count():
-        while not finished.wait(0.001):
+    def count(stop):
+        while not stop.wait(0.001):
             turns.append(None)
 
-    other = threading.Thread(target=count)
-    with ThreadScope(0):
-        other.start()
-        num_turns = len(turns)
+    with ThreadScope(0), running(count):
+        num_before = len(turns)
         torch.empty(10_000_000).normal_()
-        during = len(turns) - num_turns
-        finished.set()
-        other.join()
-    assert during > 3
+        num_during = len(turns) - num_before
+    assert num_during > 3
 
 
-def test_a_fork_of_the_thread_has_torchs_default_generator_again():
+def test_fork_of_a_thread_draws_from_the_default_generator():
     torch.manual_seed(3)
     expected = several()
     torch.manual_seed(3)

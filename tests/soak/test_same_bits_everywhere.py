@@ -52,7 +52,7 @@ def epochs(source, task, **workers):
 @pytest.mark.parametrize(
     ("name", "task"), [("shapes", "detection"), ("bccd", "detection"), ("shapes", "landmarks"), ("shapes", "unified")]
 )
-def test_every_number_of_workers_and_start_method(name, task, request, tmp_path):
+def test_all_numbers_of_workers_and_start_methods_give_the_inline_batches(name, task, request, tmp_path):
     if name == "bccd":
         root = request.getfixturevalue("shared_data") / "bccd" / "BCCD"
         source = VocSource(root=str(root), cache_dir=str(tmp_path), progress=False)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import threading
+from functools import partial
 
 import pytest
 
+from tests.support.background import running
 from tests.support.scheduling_chaos import live
 
 pytestmark = pytest.mark.soak
@@ -21,13 +22,11 @@ def test_long_random_lives(method, seed):
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 def test_random_lives_side_by_side(method):
-    compared: list[int] = []
-    threads = [
-        threading.Thread(target=lambda seed=seed: compared.append(live(seed, method, steps=150, lives=6)))
-        for seed in range(200, 204)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(compared) == len(threads)
+    num_compared: list[int] = []
+
+    def lead(seed, _):
+        num_compared.append(live(seed, method, steps=150, lives=6))
+
+    with running(*(partial(lead, seed) for seed in range(200, 204))):
+        pass
+    assert len(num_compared) == 4

@@ -11,23 +11,17 @@ from torch.utils.data import Dataset
 from lit_loader import DataLoader
 from lit_loader.errors import BadSamplesWarning
 from lit_loader.seeding import sample_rng
+from tests.support.outcomes import outcomes_of
 from tests.support.toys import plain
-
-BACKENDS: dict[str, dict[str, Any]] = {
-    "inline": {},
-    "fork": {"num_workers": 2, "multiprocessing_context": "fork"},
-    "forkserver": {"num_workers": 2, "multiprocessing_context": "forkserver"},
-    "thread": {"num_workers": 2, "worker_method": "thread"},
-}
-# How a process was started makes no difference to most of what is counted and named.
-FEW = {name: way for name, way in BACKENDS.items() if not name.startswith("forkserver")}
 
 
 class Faulty(Dataset):
     """Draws, from torch and from the sample's own generators; some samples fail after they have drawn."""
 
     def __init__(self, bad: dict[int, Exception], length: int = 24, shape: tuple[int, ...] = (2,)) -> None:
-        self.bad, self.length, self.shape = bad, length, shape
+        self.bad = bad
+        self.length = length
+        self.shape = shape
 
     def __len__(self) -> int:
         return self.length
@@ -53,17 +47,11 @@ def loader_of(dataset: Any, batch_size: int | None = 4, **arguments: Any) -> Dat
 
 
 def outcomes(loader: DataLoader) -> list[Any]:
-    """Return an epoch's batches, the type of an error in the place of each that failed."""
-    found, iterator = [], iter(loader)
-    while True:
-        try:
-            found.append(plain(next(iterator)))
-        except StopIteration:
-            return found
-        except BadSamplesWarning:  # warnings are errors in tests, and this one comes at the end
-            continue
-        except Exception as error:
-            found.append(type(error))
+    """Return an epoch's batches, with the type of the error instead of each batch that failed."""
+    results = outcomes_of(loader)
+    # Warnings are errors in tests, and this one comes at the end.
+    results = [result for result in results if not isinstance(result, BadSamplesWarning)]
+    return [type(result) if isinstance(result, Exception) else plain(result) for result in results]
 
 
 def indices(batches: list[Any]) -> list[Any]:

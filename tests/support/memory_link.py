@@ -10,22 +10,24 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch.utils.data import IterableDataset
 
 from lit_loader.collate import default_collate
+from lit_loader.engine import FetchSpec, WorkerSpec
 from lit_loader.memory import MemoryFile, Slots, SlotWriter, Ticket, batch_memory, decode, encode, mapping
 
 
 def num_maps(inode: int | None = None) -> int:
     """Return how many mappings of files of slots this process has; of one file, if its inode is given."""
     with open("/proc/self/maps") as lines:
-        found = [line.split()[4] for line in lines if "/memfd:lit_loader (deleted)" in line]
-    return sum(inode is None or int(number) == inode for number in found)
+        inodes = [int(line.split()[4]) for line in lines if "/memfd:lit_loader (deleted)" in line]
+    return len(inodes) if inode is None else inodes.count(inode)
 
 
 def refuse_to_populate(monkeypatch: Any, code: int) -> list[int]:
-    """Have the kernel refuse to bring pages in, with an error of its own; return a list of the sizes it was asked."""
+    """Let the kernel refuse to populate pages, with this error code; return the list of refused sizes."""
     libc = mapping._libc
-    asked = []
+    refused_sizes = []
 
     class Refusing:
         def __getattr__(self, name: str) -> Any:
@@ -34,12 +36,12 @@ def refuse_to_populate(monkeypatch: Any, code: int) -> list[int]:
         def madvise(self, address: int, size: int, advice: int) -> int:
             if advice != mapping._MADV_POPULATE_WRITE:
                 return libc.madvise(address, size, advice)
-            asked.append(size)
+            refused_sizes.append(size)
             ctypes.set_errno(code)
             return -1
 
     monkeypatch.setattr(mapping, "_libc", Refusing())
-    return asked
+    return refused_sizes
 
 
 class Link:
@@ -52,14 +54,14 @@ class Link:
 
     def __init__(self, *, stacks_rows: bool = True, **options: Any) -> None:
         self.file = MemoryFile()
-        self.inode = os.fstat(self.file._fd).st_ino
+        self.inode = os.fstat(self.file.fd).st_ino
         self.slots = Slots(self.file, **options)
         self.writer = SlotWriter(self.file, stacks_rows=stacks_rows)
 
     @property
     def used_bytes(self) -> int:
         """Memory that the file takes."""
-        return os.fstat(self.file._fd).st_blocks * 512
+        return os.fstat(self.file.fd).st_blocks * 512
 
     def send(self, data: Any) -> Any:
         """Return data that went through a slot."""
@@ -71,7 +73,7 @@ class Link:
         """Return a batch of samples that were made in a slot one by one."""
         ticket = self.slots.ticket()
         return self.read(
-            ticket, self.write(ticket, lambda writer: collate_fn([made_in(writer, one) for one in samples]))
+            ticket, self.write(ticket, lambda writer: collate_fn([made_in(writer, sample) for sample in samples]))
         )
 
     def write(self, ticket: Ticket, make: Callable[[SlotWriter], Any]) -> list[memoryview]:
@@ -126,3 +128,20 @@ def collate_in(link: Link) -> Callable[[list[Any]], Any]:
             return default_collate(samples)
 
     return collate
+
+
+def worker_spec(dataset: Any) -> WorkerSpec:
+    """Return the settings of one worker process with default collation; a stream's tasks have no keys."""
+    fetch = FetchSpec(
+        dataset=dataset,
+        batched=True,
+        collate_fn=default_collate,
+        builtin_collate=True,
+        drop_last=False,
+        on_bad_sample="raise",
+        stream_state=False,
+    )
+    is_keyed = not isinstance(dataset, IterableDataset)
+    return WorkerSpec(
+        fetch=fetch, num_workers=1, base_seed=0, worker_init_fn=None, keyed=is_keyed, default_dtype=torch.float32
+    )

@@ -214,13 +214,13 @@ def _local_object() -> Any:
 
 
 RESULTS: dict[str, tuple[Callable[[], Any], str]] = {
-    "a lock": (threading.Lock, "is a _thread.lock, which cannot be pickled"),
-    "a generator": (lambda: (n for n in ()), "is a generator, which cannot be pickled"),
-    "a function": (lambda: lambda: None, "is a function, which cannot be pickled"),
-    "a local object": (_local_object, "Local, which cannot be pickled"),
-    "a file": (lambda: io.TextIOWrapper(io.BytesIO()), "is a _io.TextIOWrapper, which cannot be pickled"),
+    "a lock": (threading.Lock, "'_thread.lock' object"),
+    "a generator": (lambda: (n for n in ()), "'generator' object"),
+    "a function": (lambda: lambda: None, "<lambda>"),
+    "a local object": (_local_object, "<locals>.Local"),
+    "a file": (lambda: io.TextIOWrapper(io.BytesIO()), "'_io.TextIOWrapper'"),
     "reduce raises": (ReduceRaises, "ZeroDivisionError: reduce"),
-    "reduce stops": (ReduceStops, "ReduceStops, which cannot be pickled"),
+    "reduce stops": (ReduceStops, "StopIteration: "),
     "loading raises": (LoadingRaises, "cannot be unpickled in the main process (ZeroDivisionError: loading)"),
     "loading stops": (LoadingStops, "cannot be unpickled in the main process (StopIteration: loading)"),
 }

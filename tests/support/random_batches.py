@@ -46,16 +46,16 @@ class Drawn(Dataset):
     """Samples by `Key`.
 
     Args:
-        told: Whether a sample says how it is to be collated.
+        has_mode: True if samples are pairs of a mode of collation and the data.
     """
 
-    def __init__(self, *, told: bool) -> None:
-        self.told = told
+    def __init__(self, *, has_mode: bool) -> None:
+        self.has_mode = has_mode
 
     def __getitem__(self, key: Any) -> Any:
         key = Key(*key)
         sample = draw(key, stackable=key.mode in STACKABLE)
-        return (key.mode, sample) if self.told else sample
+        return (key.mode, sample) if self.has_mode else sample
 
 
 def draw(key: Key, *, stackable: bool) -> Any:
@@ -167,13 +167,12 @@ def _stacked(samples: list[Any]) -> Any:
 
 
 def _views(samples: list[Any]) -> Any:
-    found = [tensor for sample in samples for tensor in tensors_in(sample)]
-    return [(tensor, tensor[1:], tensor.T, tensor) if tensor.ndim == 2 else tensor for tensor in found]
+    tensors = tensors_in(samples)
+    return [(tensor, tensor[1:], tensor.T, tensor) if tensor.ndim == 2 else tensor for tensor in tensors]
 
 
 def _as_numpy(samples: list[Any]) -> Any:
-    found = [tensor for sample in samples for tensor in tensors_in(sample)]
-    return [tensor.numpy() for tensor in found if tensor.dtype is not torch.bfloat16]
+    return [tensor.numpy() for tensor in tensors_in(samples) if tensor.dtype is not torch.bfloat16]
 
 
 def _flat(samples: list[Any]) -> Any:
@@ -198,42 +197,42 @@ STACKABLE = ["default", "samples and their stack", "stacked by itself", "views",
 MODES = list(COLLATIONS)
 
 
-def collate_as_told(samples: list[Any]) -> Any:
-    """Collate in the way that the first sample says."""
+def collate_by_mode(samples: list[Any]) -> Any:
+    """Collate by the mode of the first sample."""
     return COLLATIONS[samples[0][0]]([sample for _, sample in samples])
 
 
-def assert_same(found: Any, expected: Any) -> None:
+def assert_same(actual: Any, expected: Any) -> None:
     """Assert that two batches are equal: types, dtypes, shapes, values, dense layouts, attributes."""
-    assert type(found) is type(expected)
+    assert type(actual) is type(expected)
     if isinstance(expected, torch.Tensor):
-        _assert_same_tensor(found, expected)
+        _assert_same_tensor(actual, expected)
     elif isinstance(expected, np.ndarray):
         # numpy's own pickling may convert another byte order to this machine's
-        native = found.dtype.newbyteorder("="), expected.dtype.newbyteorder("=")
-        assert (native[0], found.shape) == (native[1], expected.shape)
-        assert np.array_equal(found, expected)
-        assert found.flags.f_contiguous == expected.flags.f_contiguous or not expected.flags.f_contiguous
+        native = actual.dtype.newbyteorder("="), expected.dtype.newbyteorder("=")
+        assert (native[0], actual.shape) == (native[1], expected.shape)
+        assert np.array_equal(actual, expected)
+        assert actual.flags.f_contiguous == expected.flags.f_contiguous or not expected.flags.f_contiguous
     elif isinstance(expected, Mapping):
-        assert list(found) == list(expected)
+        assert list(actual) == list(expected)
         for key in expected:
-            assert_same(found[key], expected[key])
+            assert_same(actual[key], expected[key])
     elif isinstance(expected, Sequence) and not isinstance(expected, str | bytes | range):
-        assert len(found) == len(expected)
-        for one, other in zip(found, expected, strict=True):
-            assert_same(one, other)
+        assert len(actual) == len(expected)
+        for actual_item, expected_item in zip(actual, expected, strict=True):
+            assert_same(actual_item, expected_item)
     else:
-        assert found == expected or (found != found and expected != expected)
+        assert actual == expected or (actual != actual and expected != expected)
 
 
-def _assert_same_tensor(found: torch.Tensor, expected: torch.Tensor) -> None:
-    assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
-    assert found.requires_grad == expected.requires_grad
-    assert {**found.__dict__} == {**expected.__dict__}
+def _assert_same_tensor(actual: torch.Tensor, expected: torch.Tensor) -> None:
+    assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape)
+    assert actual.requires_grad == expected.requires_grad
+    assert {**actual.__dict__} == {**expected.__dict__}
     with torch._C.DisableTorchFunctionSubclass():
-        assert torch.equal(found.detach(), expected.detach())
+        assert torch.equal(actual.detach(), expected.detach())
         order = sorted(range(expected.ndim), key=expected.stride, reverse=True)
         # In a worker, torch's default_collate stacks channels-last samples (4 dimensions) into contiguous memory.
         if expected.ndim < 5 and expected.permute(order).is_contiguous() and expected.numel() > 1:
             real = [n for n in range(expected.ndim) if expected.shape[n] > 1]
-            assert [found.stride(n) for n in real] == [expected.stride(n) for n in real]
+            assert [actual.stride(n) for n in real] == [expected.stride(n) for n in real]

@@ -17,7 +17,10 @@ class Draws(Dataset):
     """Draws from torch's generator and from the sample's own, in processes and threads alike."""
 
     def __init__(self, length: int = 24, *, bad: Sequence[int] = (), slow: Sequence[int] = (), slow_s: float = 0.01):
-        self.length, self.bad, self.slow, self.slow_s = length, frozenset(bad), frozenset(slow), slow_s
+        self.length = length
+        self.bad = frozenset(bad)
+        self.slow = frozenset(slow)
+        self.slow_s = slow_s
 
     def __len__(self) -> int:
         return self.length
@@ -34,7 +37,9 @@ class Counted(Dataset):
     """Writes down every sample that is made, in a file that all backends can add to."""
 
     def __init__(self, path: Path, length: int = 16, seconds: float = 0.0):
-        self.path, self.length, self.seconds = path, length, seconds
+        self.path = path
+        self.length = length
+        self.seconds = seconds
         path.touch()
 
     def __len__(self) -> int:
@@ -64,7 +69,8 @@ class Gated(Dataset):
     """Some samples wait until their gate is opened."""
 
     def __init__(self, gates: dict[int, Any], length: int = 24):
-        self.gates, self.length = gates, length
+        self.gates = gates
+        self.length = length
 
     def __len__(self) -> int:
         return self.length

@@ -21,12 +21,12 @@ LIMIT = 200
 
 
 def descriptors() -> list[tuple[int, int]]:
-    """Return every descriptor and what it is."""
-    found = []
+    """Return the open descriptors, each with the inode of its file."""
+    pairs = []
     for fd in range(4 * LIMIT):
         with contextlib.suppress(OSError):
-            found.append((fd, os.fstat(fd).st_ino))
-    return found
+            pairs.append((fd, os.fstat(fd).st_ino))
+    return pairs
 
 
 def has_children() -> bool:
@@ -38,11 +38,11 @@ def has_children() -> bool:
 
 
 def children() -> list[str]:
-    found = []
+    pids = []
     for task in os.listdir("/proc/self/task"):
         with open(f"/proc/self/task/{task}/children") as file:
-            found += file.read().split()
-    return sorted(found)
+            pids += file.read().split()
+    return sorted(pids)
 
 
 class Holding:
@@ -84,36 +84,44 @@ def epoch_or_error(loader: DataLoader[Any]) -> Any:
 
 
 def try_numbers(context: str, seed: int | None, numbers: list[int]) -> None:
-    """Try a loader of two workers with each number of free descriptors; raise AssertionError where it fails."""
-    num_workers, needed = 2, count_descriptors(2)
-    list(loader_of(1, context, seed=seed))  # what is imported and started once
+    """Try a loader of two workers with each number of free descriptors.
+
+    Raises:
+        AssertionError: If an epoch fails without need or an explanation, or leaves a descriptor or a process.
+    """
+    needed = count_descriptors(2)
+    # For imports and processes that happen once.
+    list(loader_of(1, context, seed=seed))
     resource.setrlimit(resource.RLIMIT_NOFILE, (LIMIT, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-    loader = loader_of(num_workers, context, seed=seed)
-    before, processes = descriptors(), children()
+    loader = loader_of(2, context, seed=seed)
+    original_descriptors = descriptors()
+    original_children = children()
     for number in numbers:
         with Holding(number):
-            found = epoch_or_error(loader)
+            outcome = epoch_or_error(loader)
         if context == "thread" or number >= needed:
-            assert found == 6, (number, found)
+            assert outcome == 6, (number, outcome)
         else:
-            assert isinstance(found, OSError), (number, found)
-            assert found.errno == errno.EMFILE, (number, found)
-            assert f"num_workers=2 needs {needed} free file descriptors, more than" in str(found), found
-            assert "raise the limit, close files, or lower num_workers" in str(found), found
-        assert descriptors() == before, (number, descriptors(), before)
-        assert children() == processes, number
-        found = epoch_or_error(loader)  # the same loader, after files were closed
-        assert found == 6, (number, found)
+            assert isinstance(outcome, OSError), (number, outcome)
+            assert outcome.errno == errno.EMFILE, (number, outcome)
+            assert f"num_workers=2 needs {needed} free file descriptors, more than" in str(outcome), outcome
+            assert "raise the limit, close files, or lower num_workers" in str(outcome), outcome
+        assert descriptors() == original_descriptors, (number, descriptors(), original_descriptors)
+        assert children() == original_children, number
+        # The same loader works when descriptors are free again.
+        outcome = epoch_or_error(loader)
+        assert outcome == 6, (number, outcome)
 
 
 def try_used(context: str, num_workers: int) -> None:
-    """Compare what is asked for with what is used."""
+    """Compare the number of descriptors that a loader asks for with the number that it uses."""
     with loader_of(num_workers, context, seed=1, persistent_workers=True) as loader:
-        iterator, before = iter(loader), len(descriptors())
+        iterator = iter(loader)
+        num_before = len(descriptors())
         next(iterator)
-        used = len(descriptors()) - before
-    asked = count_descriptors(num_workers)
-    assert used <= asked <= used + 30, (used, asked)
+        num_used = len(descriptors()) - num_before
+    num_checked = count_descriptors(num_workers)
+    assert num_used <= num_checked <= num_used + 30, (num_used, num_checked)
 
 
 if __name__ == "__main__":
@@ -121,5 +129,6 @@ if __name__ == "__main__":
     try_numbers(context, None if seed == "None" else int(seed), [int(number) for number in numbers])
     if context != "thread":
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice on more workers than cores
+            # Torch advises against more workers than cores.
+            warnings.simplefilter("ignore")
             try_used(context, 5)

@@ -57,7 +57,7 @@ def slots_of(loader: DataLoader) -> Slots:
 
 def used_bytes(slots: Slots) -> int:
     """Return the memory that the slots take."""
-    return os.fstat(slots.file._fd).st_blocks * 512
+    return os.fstat(slots.file.fd).st_blocks * 512
 
 
 def is_right(batch: Any) -> bool:

@@ -81,10 +81,10 @@ def epochs(loader):
         return [batch for _ in range(2) for batch in loader]
 
 
-def same(found, expected):
-    return len(found) == len(expected) and all(
-        list(one) == list(other) and all(torch.equal(one[name], other[name]) for name in one)
-        for one, other in zip(found, expected, strict=True)
+def same(batches, expected_batches):
+    return len(batches) == len(expected_batches) and all(
+        list(batch) == list(expected) and all(torch.equal(batch[name], expected[name]) for name in batch)
+        for batch, expected in zip(batches, expected_batches, strict=True)
     )
 
 
@@ -156,9 +156,9 @@ def check_orphans(pids, loader, *, listens_late=False):
         os.kill(os.getpid(), signal.SIGKILL)
     os.waitpid(main, 0)
     deadline = time.monotonic() + 10
-    left = pids.read_text().split()
-    assert len(left) == 2
-    while left := [pid for pid in left if runs(pid)]:
+    workers = pids.read_text().split()
+    assert len(workers) == 2
+    while any(map(runs, workers)):
         assert time.monotonic() < deadline, "workers outlive their main process"
         time.sleep(0.02)
 
@@ -186,8 +186,8 @@ def check_caches(folder):
     root = draw_shapes(folder, num_images={"train": 4}, image_size=64, progress=False)
     table = read_annotations("voc", root, "train", use_cache=False, progress=False)
     plain = DetectionDataset(table)
-    kept = DetectionDataset(table, cache=CacheSettings(cache_dir=folder, progress=False))
-    assert torch.equal(kept[3][0], plain[3][0])
+    cached = DetectionDataset(table, cache=CacheSettings(cache_dir=folder, progress=False))
+    assert torch.equal(cached[3][0], plain[3][0])
 
 
 def main(folder, *words):
