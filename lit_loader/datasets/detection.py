@@ -222,7 +222,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             if annotated == (stored.shape[2], stored.shape[1]):
                 raise ImageError(
                     f"{path}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "
-                    "annotation has the size as stored, so its boxes do, too",
+                    "annotation has the size as stored, so its boxes were drawn on the pixels as stored",
                     remedy="correct <size> if the boxes refer to the upright image",
                     settings={"exif_orientation": False},
                 )

@@ -50,7 +50,7 @@ class ImageFilesSource(FileSource):
     progress: bool = True
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
-        """List the files and read the sizes of the images, always anew: there is no cache to trust."""
+        """List the files and read the sizes of the images every time, because nothing is cached."""
         root, paths = self._list()
         sizes, _ = read_image_sizes(root, paths, num_workers=self.num_workers, progress=self.progress)
         class_names = () if self.object_class is None else (self.object_class,)

@@ -107,11 +107,11 @@ def detection_transforms(
         transforms += [transform for amount, transform in random_transforms if amount > 0]
     if shorter_sides is None:
         transforms += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
-    elif size is not None or letterbox:
-        settings = f"size={size} and letterbox={letterbox}"
-        raise ValueError(f"shorter_sides={list(shorter_sides)} cannot be combined with {settings}; remove either.")
+    elif size is not None or letterbox or not shorter_sides:
+        rule = f"must be lengths in pixels, without size={size} and letterbox={letterbox}"
+        raise ValueError(f"shorter_sides={list(shorter_sides)} {rule}; remove it, or them.")
     else:
-        transforms.append(_random_resize(shorter_sides, max_size=max_size, train=train))
+        transforms.append(_random_resize(list(shorter_sides), max_size=max_size, train=train))
     transforms += [
         # After the resize, because the smallest sizes are in pixels of the result.
         SanitizeObjects(min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image),
@@ -121,10 +121,7 @@ def detection_transforms(
     return DecodeAwareCompose(transforms)
 
 
-def _random_resize(shorter_sides: Sequence[int], *, max_size: int | None, train: bool) -> nn.Module:
-    sides = list(shorter_sides)
-    if not sides:
-        raise ValueError("shorter_sides=[] is empty; give lengths in pixels, or None.")
+def _random_resize(sides: list[int], *, max_size: int | None, train: bool) -> nn.Module:
     # Making every resize checks every length, in either split.
     resizes = [_resize(size=side, max_size=max_size, letterbox=False, fill=0)[0] for side in sides]
     if not train:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
@@ -166,6 +167,25 @@ def _fill(
     # The head is written last, when the index is known.
     file.seek(end)
     index: Index = np.zeros(len(paths), dtype=INDEX)
+    # Closed here, because an error would keep the threads of the generator until its traceback is gone.
+    with closing(_decode_all(paths, reader=reader, settings=settings)) as images:
+        for slot, image in enumerate(images):
+            if image is None:
+                index[slot]["end"] = end
+                continue
+            pixels, true_size = image
+            end += pixels.numel()
+            check_budget(end, "or more")
+            file.write(pixels.numpy().data)
+            index[slot] = (end, *pixels.shape[1::-1], *true_size)
+    file.seek(0)
+    file.write(head(index, key))
+
+
+def _decode_all(
+    paths: Sequence[str], *, reader: ImageReading, settings: CacheSettings
+) -> Generator[tuple[Tensor, tuple[int, ...]] | None, None, None]:
+    """Decode images on threads and yield the results of `_decode` in order, with a progress bar."""
     decode = partial(_decode, reader=reader, longest_side=settings.cache_size)
     num_threads = min(count_cores(), _MAX_THREADS)
     console = Console(stderr=True)
@@ -175,21 +195,13 @@ def _fill(
         upcoming_paths = iter(paths)
         pending = deque(pool.submit(decode, path) for path in islice(upcoming_paths, _IMAGES_AHEAD * num_threads))
         try:
-            for slot in bar.track(range(len(paths)), description="Decoding images"):
+            for _ in bar.track(range(len(paths)), description="Decoding images"):
                 image = pending.popleft().result()
+                # One image is submitted for each that is taken, until there are none.
                 pending.extend(pool.submit(decode, path) for path in islice(upcoming_paths, 1))
-                if image is None:
-                    index[slot]["end"] = end
-                    continue
-                pixels, true_size = image
-                end += pixels.numel()
-                check_budget(end, "or more")
-                file.write(pixels.numpy().data)
-                index[slot] = (end, *pixels.shape[1::-1], *true_size)
+                yield image
         finally:
             pool.shutdown(cancel_futures=True)
-    file.seek(0)
-    file.write(head(index, key))
 
 
 def _decode(path: str, *, reader: ImageReading, longest_side: int | None) -> tuple[Tensor, tuple[int, ...]] | None:
