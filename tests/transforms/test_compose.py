@@ -262,17 +262,3 @@ def test_shorter_sides_are_drawn_in_training_and_the_largest_is_taken_otherwise(
     assert {train(image, plain)[0].shape[1] for _ in range(60)} == {10, 25, 20}
     evaluation = detection_transforms(False, shorter_sides=[10, 30, 20])
     assert {evaluation(image, plain)[0].shape[1] for _ in range(5)} == {30}
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"shorter_sides": []},
-        {"shorter_sides": [0]},
-        {"shorter_sides": [5], "size": 4},
-        {"shorter_sides": [5], "letterbox": True},
-    ],
-)
-def test_shorter_sides_that_cannot_be_drawn_are_refused(wrong):
-    with pytest.raises(ValueError, match=r"shorter_sides=|at least 1"):
-        detection_transforms(True, **wrong)
