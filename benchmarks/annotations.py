@@ -13,26 +13,28 @@ NOTE [Comparisons]
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import multiprocessing
 import os
+import random
 import resource
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections import deque
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 from xml.etree import ElementTree
 
 import numpy as np
+import psutil
 import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
-from benchmarks.memory import pss_bytes
-from benchmarks.rounds import compare, cpu_seconds, judge
+from benchmarks.rounds import Pass, compare, cpu_seconds, in_fresh_process, judge
 from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import read_annotations
@@ -68,34 +70,31 @@ _OBJECT: Final = """\t<object>
 # -- data ---------------------------------------------------------------------------------------------------
 
 
-def write_coco(root: Path, num_images: int) -> None:
-    """Write ``all.json`` and its empty images, row by row."""
-    rng = np.random.default_rng(0)
-    with (root / "all.json").open("w") as file:
-        categories = [{"id": number + 1, "name": name} for number, name in enumerate(_CLASSES)]
+def write_coco(root: Path, num_images: int, *, polygons: bool = False) -> Path:
+    """Write ``all.json`` and its empty image files, a thousand per folder; return the path of the JSON file."""
+    path = root / "all.json"
+    draws = random.Random(0)
+    categories = [{"id": number + 1, "name": name} for number, name in enumerate(_CLASSES)]
+    with path.open("w") as file:
+        # Row by row, because the objects of a million images do not fit in memory as dicts.
         file.write(f'{{"categories": {json.dumps(categories)},\n"images": [')
         for number in range(num_images):
             name = f"images/{number // 1000:04d}/{number:07d}.jpg"
-            if number % 1000 == 0:
-                (root / name).parent.mkdir(parents=True)
-            os.close(os.open(f"{root}/{name}", os.O_CREAT | os.O_WRONLY, 0o644))
-            row = {"id": number + 1, "file_name": name, "width": 640, "height": 480}
-            file.write(f"{',' * (number > 0)}\n{json.dumps(row)}")
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (root / name).touch()
+            image = {"id": number + 1, "file_name": name, "width": 640, "height": 480}
+            file.write(f"{',' * (number > 0)}\n{json.dumps(image)}")
         file.write('],\n"annotations": [')
-        for number in range(num_images):
-            corners = rng.integers(0, 400, (OBJECTS_AN_IMAGE, 2)).tolist()
-            labels = rng.integers(1, len(_CLASSES) + 1, OBJECTS_AN_IMAGE).tolist()
-            for place, ((x, y), label) in enumerate(zip(corners, labels, strict=True)):
-                row = {
-                    "id": number * OBJECTS_AN_IMAGE + place + 1,
-                    "image_id": number + 1,
-                    "category_id": label,
-                    "bbox": [x, y, 50.5, 40.25],
-                    "area": 2032.625,
-                    "iscrowd": 0,
-                }
-                file.write(f"{',' * (number + place > 0)}\n{json.dumps(row)}")
+        for number in range(num_images * OBJECTS_AN_IMAGE):
+            box = [draws.randrange(400), draws.randrange(400), 50.5, 40.25]
+            item = {"id": number + 1, "image_id": number // OBJECTS_AN_IMAGE + 1, "bbox": box}
+            item |= {"category_id": draws.randint(1, len(_CLASSES)), "area": 2032.625, "iscrowd": 0}
+            if polygons:
+                num_values = 2 * draws.randint(8, 30)
+                item["segmentation"] = [[round(draws.uniform(0, 400), 2) for _ in range(num_values)]]
+            file.write(f"{',' * (number > 0)}\n{json.dumps(item)}")
         file.write("]}\n")
+    return path
 
 
 def write_voc(root: Path, num_files: int) -> None:
@@ -103,17 +102,16 @@ def write_voc(root: Path, num_files: int) -> None:
     rng = np.random.default_rng(0)
     for folder in ("Annotations", "JPEGImages", "ImageSets/Main"):
         (root / folder).mkdir(parents=True)
-    for number in range(num_files):
+    names = [f"{number:07d}" for number in range(num_files)]
+    for number, name in enumerate(names):
         corners = rng.integers(0, 300, (OBJECTS_AN_IMAGE, 2)).tolist()
         objects = "".join(
             _OBJECT.format(name=_CLASSES[(number + x) % 20], truncated=x % 2, box=(x, y, x + 50, y + 40))
             for x, y in corners
         )
-        name = f"{number:07d}"
         (root / "Annotations" / f"{name}.xml").write_text(_XML.format(name=name, objects=objects))
-        os.close(os.open(f"{root}/JPEGImages/{name}.jpg", os.O_CREAT | os.O_WRONLY, 0o644))
-    names = "".join(f"{number:07d}\n" for number in range(num_files))
-    (root / "ImageSets/Main/all.txt").write_text(names)
+        (root / "JPEGImages" / f"{name}.jpg").touch()
+    (root / "ImageSets/Main/all.txt").write_text("\n".join(names))
 
 
 # -- reading ------------------------------------------------------------------------------------------------
@@ -127,18 +125,12 @@ def read_once(format: str, root: str, name: str, cache: str) -> dict[str, float]
     table = read_annotations(format, root, name, cache_dir=cache, progress=False)
     seconds = time.perf_counter() - start
     cpu = cpu_seconds() - cpu_start
-    return {"seconds": seconds, "cpu": cpu, "peak": _peak(), "before": start_peak, "objects": table.num_objects}
+    assert table.num_objects
+    return {"seconds": seconds, "cpu": cpu, "peak": _peak(), "before": start_peak}
 
 
 def _peak() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-
-
-def _in_fresh_process(*arguments: str) -> dict[str, float]:
-    command = [sys.executable, "-m", "benchmarks.annotations", "read", *arguments]
-    process = subprocess.run(command, check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(process.stdout)
-    return figures
 
 
 def coco(num_images: int, rounds: int) -> None:
@@ -146,24 +138,22 @@ def coco(num_images: int, rounds: int) -> None:
     with tempfile.TemporaryDirectory() as folder:
         root = Path(folder, "set")
         root.mkdir()
-        write_coco(root, num_images)
-        size = (root / "all.json").stat().st_size
+        size = write_coco(root, num_images).stat().st_size
         print(f"\nCOCO, {num_images:,} images, {num_images * OBJECTS_AN_IMAGE:,} objects, {size / 2**20:.0f} MiB")
-        cold = []
-        warm = []
-        bytes_an_object = 0.0
-        for number in range(rounds):
-            cache = Path(folder, f"cache{number}")
-            cold.append(_in_fresh_process("coco", str(root), "all.json", str(cache)))
-            warm.append(_in_fresh_process("coco", str(root), "all.json", str(cache)))
-            cache_bytes = sum(path.stat().st_size for path in cache.rglob("*.arrow"))
-            bytes_an_object = cache_bytes / cold[-1]["objects"]
-        for state, results in (("cold", cold), ("warm", warm)):
+        # The first read of a round fills an empty cache, the second opens it.
+        caches = [Path(folder, f"cache{number}") for number in range(rounds)]
+        reads = [
+            [in_fresh_process("benchmarks.annotations", "read", "coco", root, "all.json", cache) for _ in range(2)]
+            for cache in caches
+        ]
+        for state, results in zip(("cold", "warm"), zip(*reads, strict=True), strict=True):
             seconds = ", ".join(f"{result['seconds']:.2f} (CPU {result['cpu']:.2f})" for result in results)
             grown = max(result["peak"] - result["before"] for result in results) / 2**20
             print(f"  {state}: {seconds} s, peak {grown:.0f} MiB above the start")
+        cache_bytes = sum(path.stat().st_size for path in caches[0].rglob("*.arrow"))
+        bytes_an_object = cache_bytes / (num_images * OBJECTS_AN_IMAGE)
         print(f"  in the cache: {bytes_an_object:.1f} bytes an object, its share of the images included")
-        judge("warm open", [result["seconds"] for result in warm], at_most=1, unit=" s")
+        judge("warm open", [warm["seconds"] for _, warm in reads], at_most=1, unit=" s")
 
 
 def parse_alone(paths: list[str]) -> None:
@@ -180,7 +170,7 @@ def voc(num_files: int, rounds: int) -> None:
         write_voc(root, num_files)
         paths = [entry.path for entry in os.scandir(root / "Annotations")]
         context = multiprocessing.get_context("fork")
-        caches = iter(range(10**6))
+        caches = itertools.count()
 
         def bare() -> int:
             halves = paths[: num_files // 2], paths[num_files // 2 :]
@@ -191,20 +181,17 @@ def voc(num_files: int, rounds: int) -> None:
                 worker.join()
             return num_files
 
-        def read(**options: Any) -> Callable[[], int]:
-            def once() -> int:
-                arguments = {"cache_dir": f"{folder}/cache{next(caches)}"} | options
-                read_annotations("voc", root, "all", progress=False, num_workers=2, **arguments)
-                return num_files
+        def read(cache: str = "", **options: Any) -> int:
+            cache_dir = f"{folder}/{cache or next(caches)}"
+            read_annotations("voc", root, "all", progress=False, num_workers=2, cache_dir=cache_dir, **options)
+            return num_files
 
-            return once
-
-        read(cache_dir=f"{folder}/warm")()
-        contenders = {
+        read("warm")
+        contenders: dict[str, Pass] = {
             "two processes that parse": bare,
-            "the table, and the cache filled": read(),
-            "the table, without a cache": read(use_cache=False),
-            "the table from the cache": read(cache_dir=f"{folder}/warm"),
+            "the table, and the cache filled": read,
+            "the table, without a cache": partial(read, use_cache=False),
+            "the table from the cache": partial(read, "warm"),
         }
         question = f"VOC, {num_files:,} files of {OBJECTS_AN_IMAGE} objects"
         figures = compare(question, contenders, rounds=rounds, unit="file")
@@ -272,25 +259,25 @@ def _object(rng: np.random.Generator) -> dict[str, Any]:
 
 def grown(whose: str) -> list[float]:
     """Return the PSS of this process and its workers in MiB after each epoch."""
-    loader: TorchDataLoader[Any]
     arguments: dict[str, Any] = {
         "batch_size": 256,
         "shuffle": True,
         "num_workers": 2,
         "persistent_workers": True,
-        "collate_fn": len,  # the content of batches does not matter here
+        # The content of batches does not matter here.
+        "collate_fn": len,
         "multiprocessing_context": "fork",
     }
-    if whose == "torch":
-        loader = TorchDataLoader(FromDicts(), **arguments)
-    else:
-        make: Any = DataLoader
-        loader = make(FromTable(), seed=0, **arguments)
+    ours: Any = DataLoader
+    is_torch = whose == "torch"
+    loader = TorchDataLoader(FromDicts(), **arguments) if is_torch else ours(FromTable(), seed=0, **arguments)
     sizes = []
     for _ in range(EPOCHS):
-        for _ in loader:
-            pass
-        sizes.append(pss_bytes() / 2**20)
+        deque(loader, maxlen=0)
+        process = psutil.Process()
+        # Proportional set size, which counts shared memory once.
+        members = (process, *process.children(recursive=True))
+        sizes.append(sum(member.memory_full_info().pss for member in members) / 2**20)
     return sizes
 
 
@@ -298,15 +285,10 @@ def copies() -> None:
     """Compare the memory of workers after the first and the last epoch, in fresh processes."""
     print(f"\n{NUM_IMAGES * OBJECTS_AN_IMAGE:,} objects, two forked workers: PSS in MiB at the end of each epoch")
     for loader_name in ("torch", "lit_loader"):
-        command = [sys.executable, "-m", "benchmarks.annotations", "copies", loader_name]
-        process = subprocess.run(command, check=True, capture_output=True, text=True)
-        figures = [float(word) for word in process.stdout.split()]
-        print(f"  {loader_name:34s} {' '.join(f'{figure:.0f}' for figure in figures)}")
-        growth = [100 * (figures[-1] / figures[0] - 1)]
-        if loader_name == "lit_loader":
-            judge("growth from the end of the first epoch", growth, at_most=2, unit=" %")
-        else:
-            print(f"     growth {growth[0]:.1f} %")
+        figures = in_fresh_process("benchmarks.annotations", "copies", loader_name)
+        growth = 100 * (figures[-1] / figures[0] - 1)
+        print(f"  {loader_name:34s} {' '.join(f'{figure:.0f}' for figure in figures)}, growth {growth:.1f} %")
+    judge("growth from the end of the first epoch", [growth], at_most=2, unit=" %")
 
 
 def main() -> None:
@@ -328,6 +310,6 @@ if __name__ == "__main__":
     if sys.argv[1:2] == ["read"]:
         print(json.dumps(read_once(*sys.argv[2:6])))
     elif sys.argv[1:2] == ["copies"]:
-        print(*grown(sys.argv[2]))
+        print(json.dumps(grown(sys.argv[2])))
     else:
         main()

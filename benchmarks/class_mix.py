@@ -10,7 +10,6 @@ from typing import Final
 
 import numpy as np
 import numpy.typing as npt
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from lit_loader.annotations import AnnotationTable, image_labels
@@ -89,19 +88,15 @@ def print_mixes(title: str, mix_by_family: dict[str, Mix], class_names: tuple[st
     print(f"\n{title}: shares of the objects | shares of the samples that contain each class")
     print(f"  {'':20s} {'samples':>8s} {'not seen':>9s} {names} {'imbalance':>10s} | {names}")
     for name, mix in mix_by_family.items():
-        objects, images = (
-            " ".join(f"{share:>{width}.1%}" for share in class_shares) for class_shares in (mix.objects, mix.images)
-        )
+        objects, images = (" ".join(f"{share:>{width}.1%}" for share in shares) for shares in (mix.objects, mix.images))
         print(f"  {name:20s} {mix.num_samples:8d} {mix.num_left_out:9d} {objects} {mix.imbalance:8.1f}:1 | {images}")
 
 
 def draw_mixes(panels: dict[str, dict[str, Mix]], class_names: tuple[str, ...], path: Path, *, title: str) -> None:
     """Save one panel per kind of sample, with a bar per family that shows the shares of the classes."""
     figure = Figure(figsize=(6.5 * len(panels), 4.2), layout="constrained")
-    FigureCanvasAgg(figure)
-    for axis, (name, mix_by_family) in zip(
-        figure.subplots(1, len(panels), squeeze=False)[0], panels.items(), strict=True
-    ):
+    axes = figure.subplots(1, len(panels))
+    for axis, (name, mix_by_family) in zip(axes, panels.items(), strict=True):
         bar_start = np.zeros(len(mix_by_family))
         shares = np.array([mix.objects for mix in mix_by_family.values()])
         for c, class_name in enumerate(class_names):

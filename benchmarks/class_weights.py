@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import tempfile
+from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from xml.etree import ElementTree
 
@@ -10,7 +12,7 @@ import torch
 from PIL import Image
 from torchvision.transforms.v2.functional import pil_to_tensor
 
-from benchmarks.rounds import compare, run
+from benchmarks.rounds import Pass, compare, run
 from lit_loader.annotations import class_weights, image_weights
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets import draw_shapes
@@ -43,28 +45,23 @@ def main(rounds: int) -> None:
 
         def iterate() -> int:
             dataset = PlainVoc(root, "train")
-            weight: dict[str, float] = {}
-            per_image = [
-                [weight.setdefault(name, 1.0) for name in names]
-                for _, names in map(dataset.__getitem__, range(len(dataset)))
-            ]
-            return len(per_image) // len(dataset)
+            weight: dict[str, float] = defaultdict(lambda: 1.0)
+            for index in range(len(dataset)):
+                _, names = dataset[index]
+                list(map(weight.__getitem__, names))
+            return 1
 
         def weights(*, use_cache: bool) -> int:
             table = read_annotations("voc", root, "train", cache_dir=cache, use_cache=use_cache, progress=False)
             image_weights(table, class_weights(table.class_counts()))
             return 1
 
-        compare(
-            f"class weights of {root.name}",
-            {
-                "[w[label] for data, label in set]": iterate,
-                "ours, cold": lambda: weights(use_cache=False),
-                "ours, warm": lambda: weights(use_cache=True),
-            },
-            rounds=rounds,
-            unit="set",
-        )
+        contenders: dict[str, Pass] = {
+            "[w[label] for data, label in set]": iterate,
+            "ours, cold": partial(weights, use_cache=False),
+            "ours, warm": partial(weights, use_cache=True),
+        }
+        compare(f"class weights of {root.name}", contenders, rounds=rounds, unit="set")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,10 @@ def our_dataset(
 
 
 def our_loaders(
-    datasets: Mapping[str, Dataset[Any]], order: Sequence[int], collate: Callable[[Any], Any]
+    datasets: Mapping[str, Dataset[Any]],
+    order: Sequence[int],
+    collate: Callable[[Any], Any],
+    batch_size: int = BATCH_SIZE,
 ) -> dict[str, TorchDataLoader[Any]]:
     """Return lit_loader's loaders over data sets, with processes and with threads.
 
@@ -91,19 +94,15 @@ def our_loaders(
         datasets: Datasets by name; ``*`` in a name is replaced by ``processes`` or ``threads``.
         order: Indices of an epoch.
         collate: Collate function.
+        batch_size: Samples per batch.
     """
     ours: Any = DataLoader
     return {
         name.replace("*", method): ours(
-            dataset,
-            batch_size=BATCH_SIZE,
-            sampler=order,
-            collate_fn=collate,
-            worker_method="thread" if method == "threads" else "multiprocessing",
-            **WORKERS,
+            dataset, batch_size, sampler=order, collate_fn=collate, worker_method=worker_method, **WORKERS
         )
         for name, dataset in datasets.items()
-        for method in ("processes", "threads")
+        for method, worker_method in (("processes", "multiprocessing"), ("threads", "thread"))
     }
 
 
@@ -138,10 +137,8 @@ def _peers(root: Path, paths: Sequence[Path], recipe: Recipe, order: Sequence[in
         peer_passes["SPDL, threads, scaled decode, uint8"] = pipeline(scaled, collate=_as_batch)
     if has_ffcv():
         images = [decode_image(path).permute(1, 2, 0).numpy() for path in paths]
-        to = root.with_suffix(".beton")
-        peer_passes["FFCV, JPEG, uint8"] = ffcv_pass(
-            images, to, side=SIDE, order=order, batch_size=BATCH_SIZE, mode="jpg"
-        )
+        crops = functools.partial(ffcv_pass, side=SIDE, order=order, batch_size=BATCH_SIZE)
+        peer_passes["FFCV, JPEG, uint8"] = crops(images, root.with_suffix(".beton"), mode="jpg")
     return peer_passes
 
 

@@ -79,22 +79,13 @@ def report(name: str, paths: Sequence[Path]) -> None:
     shorter = min(min(size) for size in sizes.values())
     for share in SHARES:
         side = max(1, math.floor(shorter * share))
-        for kind, transform in (
-            ("whole", DecodeAwareCompose([v2.Resize(side)])),
-            (
-                "crops",
-                DecodeAwareCompose(
-                    [CropToObjects(size=side // 2, around="image", fit="crop", scale=(0.5, 1), shift=0.2, margin=0)]
-                ),
-            ),
-        ):
-            print_row(f"{kind}, {share:.3g} of the side", differences(paths, transform))
+        crop = CropToObjects(size=side // 2, around="image", fit="crop", scale=(0.5, 1), shift=0.2, margin=0)
+        for kind, transform in (("whole", v2.Resize(side)), ("crops", crop)):
+            print_row(f"{kind}, {share:.3g} of the side", differences(paths, DecodeAwareCompose([transform])))
     for side in SIDES:
         for kind, rotation in (("crops with fill", 0), ("turned crops", 30)):
-            crop: Any = landmark_transforms(
-                rotation > 0, size=side, fill=255, hflip=0, to_float=False, rotation=rotation
-            )
-            results = [result for box in BOXES for result in differences(paths, crop, box=box)]
+            preset: Any = landmark_transforms(True, size=side, fill=255, hflip=0, to_float=False, rotation=rotation)
+            results = [result for box in BOXES for result in differences(paths, preset, box=box)]
             print_row(f"{kind}, {side} pixels", results)
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,8 @@ def _compare(folder: Path, size: tuple[int, int], rounds: int) -> None:
         work = passes(loaders, epochs=EPOCHS, size=BATCH_SIZE)
         if has_ffcv():
             images = np.load(pixels, mmap_mode="r")
-            to = folder / "raw.beton"
-            work["FFCV, raw, uint8"] = ffcv_pass(
-                images, to, side=SIDE, order=order * EPOCHS, batch_size=BATCH_SIZE, mode="raw"
-            )
+            crops = partial(ffcv_pass, side=SIDE, order=order * EPOCHS, batch_size=BATCH_SIZE)
+            work["FFCV, raw, uint8"] = crops(images, folder / "raw.beton", mode="raw")
         question = f"cached {size[0]}x{size[1]}, RandomResizedCrop({SIDE}), batch {BATCH_SIZE}"
         figures = compare(question, work | bare, rounds=rounds, unit="image", as_rates=True)
     for name, bar in BARS[size].items():

@@ -25,10 +25,11 @@ from torchvision.io import decode_jpeg, read_file
 from torchvision.transforms import v2
 
 from benchmarks.bare_steps import BareSteps, bare_passes, draw_sizes, write_pixels
+from benchmarks.classification import REFERENCE, WORKERS, our_loaders
 from benchmarks.peers import has_spdl, scaled_decode, spdl_pass
 from benchmarks.photographs import write_photographs
 from benchmarks.rounds import Pass, compare, judge, passes, run
-from lit_loader import DataLoader, DetectionDataset
+from lit_loader import DetectionDataset
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.transforms import detection_transforms
@@ -42,8 +43,6 @@ SIZE = (500, 375)
 SIDES = list(range(480, 801, 32))
 LONGEST = 1333
 CORNERS: list[list[float]] = [[20, 30, 200, 180], [5, 5, 90, 90], [250, 100, 480, 360]]
-WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
-REFERENCE = "torch, recipe, float32"
 BARS = {
     "our data set, processes, exact float32": 2.1,
     "our data set, threads, exact float32": 2.0,
@@ -101,17 +100,9 @@ def collate(samples: Sequence[Any]) -> tuple[Any, ...]:
 def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]:
     """Yield passes over the loaders, SPDL's pipeline, and the bare calls."""
     order = random.Random(0).sample([number % NUM_FILES for number in range(NUM_IMAGES)], NUM_IMAGES)
-    steps = functools.partial(
-        BareSteps,
-        paths=paths,
-        crops=draw_sizes(SIZE, SIDES, LONGEST),
-        pixels=write_pixels(paths, folder / "pixels.npy"),
-    )
-    work = {
-        "bare, exact float32": steps(kind="exact"),
-        "bare, fast uint8": steps(kind="fast"),
-        "bare, cached uint8": steps(kind="cached"),
-    }
+    crops = draw_sizes(SIZE, SIDES, LONGEST)
+    steps = functools.partial(BareSteps, paths=paths, crops=crops, pixels=write_pixels(paths, folder / "pixels.npy"))
+    names: dict[Any, str] = {"exact": "exact float32", "fast": "fast uint8", "cached": "cached uint8"}
     recipes = {name: Recipe(paths, getattr(torch, name)) for name in ("float32", "uint8")}
     dataset = functools.partial(our_dataset, paths[0].parent)
     datasets: dict[str, Dataset[Any]] = {
@@ -120,15 +111,12 @@ def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]
         "our data set, *, fast uint8": dataset(decode="fast", to_float=False),
         "our data set, *, cached uint8": dataset(decode="fast", to_float=False, cache=CacheSettings(cache_dir=folder)),
     }
-    arguments: dict[str, Any] = {"batch_size": BATCH_SIZE, "sampler": order, "collate_fn": collate, **WORKERS}
-    with bare_passes(work, order) as bare:
+    with bare_passes({f"bare, {name}": steps(kind=kind) for kind, name in names.items()}, order) as bare:
         loaders: dict[str, TorchDataLoader[Any]] = {
-            f"torch, recipe, {name}": TorchDataLoader(recipe, **arguments) for name, recipe in recipes.items()
+            f"torch, recipe, {name}": TorchDataLoader(recipe, BATCH_SIZE, sampler=order, collate_fn=collate, **WORKERS)
+            for name, recipe in recipes.items()
         }
-        ours: Any = DataLoader
-        for name, our_set in datasets.items():
-            loaders[name.replace("*", "processes")] = ours(our_set, **arguments)
-            loaders[name.replace("*", "threads")] = ours(our_set, worker_method="thread", **arguments)
+        loaders |= our_loaders(datasets, order, collate, BATCH_SIZE)
         yield passes(loaders, size=BATCH_SIZE) | _spdl(recipes["float32"], order) | bare
 
 

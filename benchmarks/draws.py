@@ -1,20 +1,18 @@
 """Time and memory of an epoch's order for weighted draws with replacement, compared with torch's sampler.
 
 torch's sampler is only iterated, which is the least that a loader does with it; lit_loader's is read in slices of 4096.
-Memory, and the values of the picture, are measured in a fresh process, starting before the sampler is created.
-``torch.multinomial`` refuses more than 2**24 weights, so torch's curves end there.
+Memory is measured in a fresh process, starting before the sampler is created. ``torch.multinomial`` refuses more than
+2**24 weights.
 """
 
 from __future__ import annotations
 
-import argparse
 import collections
 import json
-import statistics
-import subprocess
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,9 +20,8 @@ import numpy as np
 import psutil
 import torch
 import torch.utils.data
-from matplotlib.figure import Figure
 
-from benchmarks.rounds import Rounds, compare, judge
+from benchmarks.rounds import Rounds, compare, in_fresh_process, judge, run
 from lit_loader.samplers import RandomSampler, WeightedRandomSampler
 from lit_loader.types import Order
 
@@ -32,7 +29,6 @@ NUM_WEIGHTS = 10**7
 MOST_WEIGHTS = 10**8
 TORCH_LIMIT = 2**24
 SLICE = 4096
-OUT = Path("outputs/draws.png")
 
 
 def drawn(order: Order) -> int:
@@ -54,38 +50,29 @@ def judge_time(rounds: int) -> None:
     theirs = torch.utils.data.WeightedRandomSampler(weights, NUM_WEIGHTS)  # type: ignore[arg-type] # as_tensor takes it
     ready = WeightedRandomSampler(weights).order(seed=0, epoch=0)
 
-    def built() -> int:
-        WeightedRandomSampler(weights).order(seed=0, epoch=0)
-        return 1
-
-    names = "torch, iterated", "ours, drawing", "ours, table alone", "ours, table and drawing"
-    figures = compare(
-        f"an epoch of {NUM_WEIGHTS:,} draws from as many weights",
-        {
-            names[0]: lambda: iterated(theirs),
-            names[1]: lambda: drawn(ready),
-            names[2]: built,
-            names[3]: lambda: drawn(WeightedRandomSampler(weights).order(seed=0, epoch=0)),
-        },
-        rounds=rounds,
-        unit="epoch",
-    )
-    judge("drawing, times torch's rate", figures.rate_ratio(names[1], names[0]), at_least=10)
-    judge("table and drawing, times torch's rate", figures.rate_ratio(names[3], names[0]), at_least=6)
+    contenders = {
+        "torch, iterated": lambda: iterated(theirs),
+        "ours, drawing": lambda: drawn(ready),
+        "ours, table and drawing": lambda: drawn(WeightedRandomSampler(weights).order(seed=0, epoch=0)),
+    }
+    question = f"an epoch of {NUM_WEIGHTS:,} draws from as many weights"
+    figures = compare(question, contenders, rounds=rounds, unit="epoch")
+    for name, least in (("ours, drawing", 10), ("ours, table and drawing", 6)):
+        judge(f"{name}, times torch's rate", figures.rate_ratio(name, "torch, iterated"), at_least=least)
 
 
 def judge_memory(rounds: int) -> None:
     """Compare the memory peaks of fresh processes, and measure the largest supported set."""
     print(f"\npeak memory of sampler and epoch, {NUM_WEIGHTS:,} weights in a float64 array that both are given")
+    measure = partial(in_fresh_process, "benchmarks.draws", "measure")
     shares: Rounds = []
     for _ in range(rounds):
-        torchs, ours = (in_fresh_process(who, NUM_WEIGHTS)["grown_bytes"] for who in ("torch", "ours"))
+        torchs, ours = (measure(who, NUM_WEIGHTS)["grown_bytes"] for who in ("torch", "ours"))
         shares.append(ours / torchs)
-        bytes_per_weight = (f"{name} {grown / NUM_WEIGHTS:.1f}" for name, grown in (("torch", torchs), ("ours", ours)))
-        print(f"  bytes a weight: {', '.join(bytes_per_weight)}")
+        print(f"  bytes a weight: torch {torchs / NUM_WEIGHTS:.1f}, ours {ours / NUM_WEIGHTS:.1f}")
     judge("ours, of torch's", shares, at_most=0.35)
     print(f"\n{MOST_WEIGHTS:,} weights, a memory-mapped .npy column")
-    figures = in_fresh_process("ours", MOST_WEIGHTS, mapped=True)
+    figures = measure("ours", MOST_WEIGHTS, "mapped")
     print(f"  table {figures['build_s']:.1f} s, drawing {figures['draw_s']:.1f} s")
     judge("peak of the whole process", [figures["peak_bytes"] / 1e9], at_most=3, unit=" GB")
     try:
@@ -106,49 +93,39 @@ def judge_first(rounds: int) -> None:
     judge("from nothing", waits, at_most=5, unit=" ms")
 
 
-def in_fresh_process(whose: str, num_weights: int, *, mapped: bool = False) -> dict[str, float]:
-    """Run `measured` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.draws", "--measure", whose, str(num_weights)]
-    command += ["--mapped"] if mapped else []
-    process = subprocess.run(command, check=True, capture_output=True, text=True)
-    figures: dict[str, float] = json.loads(process.stdout)
-    return figures
-
-
-def measured(whose: str, num_weights: int, *, mapped: bool) -> dict[str, float]:
+def measured(whose: str, num_weights: str, mapped: str = "") -> dict[str, float]:
     """Draw an epoch; return seconds, the growth of this process at its peak, and the peak itself."""
     sampler: Any = WeightedRandomSampler if whose == "ours" else torch.utils.data.WeightedRandomSampler
+    count = int(num_weights)
+    # Loads modules that are imported at first use.
+    _epoch_of(sampler(np.ones(64), 64))
     with tempfile.TemporaryDirectory() as folder:
-        _epoch_of(sampler(np.ones(64), 64))  # loads modules that are imported at first use
-        if mapped:
-            column = np.lib.format.open_memmap(
-                Path(folder) / "weights.npy", mode="w+", dtype=np.float64, shape=(num_weights,)
-            )
-            rng = np.random.default_rng(0)
-            for begin in range(0, num_weights, 1 << 20):
-                column[begin : begin + (1 << 20)] = rng.random(min(1 << 20, num_weights - begin))
-            column.flush()
-            del column
-            weights: list[Any] = [np.load(Path(folder) / "weights.npy", mmap_mode="r")]
-        else:
-            weights = [np.random.default_rng(0).random(num_weights)]
+        weights: Any = np.random.default_rng(0).random(count) if not mapped else _mapped_weights(folder, count)
         start_bytes = psutil.Process().memory_info().rss
         start = time.perf_counter()
-        tested_sampler = sampler(
-            weights.pop() if mapped else weights[0], num_weights
-        )  # a column is let go once it is copied
+        tested_sampler = sampler(weights, count)
+        if mapped:
+            # The pages of a mapped column are released once it is copied.
+            del weights
         if whose == "ours":
             tested_sampler.order(seed=0, epoch=0)
         ready = time.perf_counter()
         _epoch_of(tested_sampler)
         end = time.perf_counter()
     peak = _peak_bytes()
-    return {
-        "build_s": ready - start,
-        "draw_s": end - ready,
-        "grown_bytes": max(peak - start_bytes, 4096),
-        "peak_bytes": peak,
-    }
+    grown = max(peak - start_bytes, 4096)
+    return {"build_s": ready - start, "draw_s": end - ready, "grown_bytes": grown, "peak_bytes": peak}
+
+
+def _mapped_weights(folder: str, count: int) -> Any:
+    """Write a column of weights in parts, which never are in memory together, and map it."""
+    path = Path(folder, "weights.npy")
+    column = np.lib.format.open_memmap(path, mode="w+", dtype=np.float64, shape=(count,))
+    rng = np.random.default_rng(0)
+    for part in np.array_split(column, max(1, count >> 20)):
+        part[:] = rng.random(len(part))
+    column.flush()
+    return np.load(path, mmap_mode="r")
 
 
 def _epoch_of(sampler: Any) -> None:
@@ -164,58 +141,16 @@ def _peak_bytes() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) * 1024
 
 
-def draw_picture(out: Path, *, rounds: int) -> None:
-    """Plot time and memory over the number of weights: medians, except for the largest, which is drawn once."""
-    results: dict[str, dict[int, tuple[float, float]]] = {"torch": {}, "ours": {}}
-    for size in (10**power for power in range(4, 9)):
-        contenders = [whose for whose in results if whose == "ours" or size <= TORCH_LIMIT]
-        turns = [
-            {whose: in_fresh_process(whose, size) for whose in contenders}
-            for _ in range(1 if size == MOST_WEIGHTS else rounds)
-        ]
-        for whose in contenders:
-            seconds = statistics.median(turn[whose]["build_s"] + turn[whose]["draw_s"] for turn in turns)
-            megabytes = statistics.median(turn[whose]["grown_bytes"] / 1e6 for turn in turns)
-            results[whose][size] = seconds, megabytes
-            print(f"  {whose:6s} {size:>12,} weights {seconds:10.4f} s {megabytes:10.1f} MB")
-    figure = Figure(figsize=(10, 4.2), layout="constrained")
-    time_axes, memory_axes = figure.subplots(1, 2)
-    labels = {"torch": "torch's WeightedRandomSampler", "ours": "lit_loader's, table included"}
-    for whose, colour in (("torch", "tab:orange"), ("ours", "tab:blue")):
-        for axes, column in ((time_axes, 0), (memory_axes, 1)):
-            values = [result[column] for result in results[whose].values()]
-            axes.plot(list(results[whose]), values, "o-", color=colour, label=labels[whose])
-    time_axes.set(title="time of an epoch's order", ylabel="seconds")
-    memory_axes.set(title="peak memory, beyond the weights given", ylabel="MB")
-    for axes in (time_axes, memory_axes):
-        axes.set(xscale="log", yscale="log", xlabel="weights, and as many draws")
-        axes.axvline(TORCH_LIMIT, color="grey", linestyle=":", label="most that torch.multinomial takes")
-        axes.grid(alpha=0.3)
-    time_axes.legend(loc="lower right", fontsize="small")
-    out.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(out, dpi=120)
-    print(f"  saved to {out}")
-
-
-def main(rounds: int, out: Path = OUT) -> None:
-    """Measure time, memory and the first indices; draw the picture."""
+def main(rounds: int) -> None:
+    """Measure time, memory and the first indices."""
     judge_time(rounds)
     judge_memory(min(rounds, 3))
     judge_first(rounds)
-    print("\ntime and memory against the number of weights")
-    draw_picture(out, rounds=min(rounds, 3))
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=5, help="counted rounds (%(default)s)")
-    parser.add_argument("--out", type=Path, default=OUT, help="where the picture is saved (%(default)s)")
-    parser.add_argument("--measure", nargs=2, metavar=("WHOSE", "NUM_WEIGHTS"), help=argparse.SUPPRESS)
-    parser.add_argument("--mapped", action="store_true", help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    if arguments.measure:
-        whose, num_weights = arguments.measure
-        print(json.dumps(measured(whose, int(num_weights), mapped=arguments.mapped)))
+    if sys.argv[1:2] == ["measure"]:
+        torch.set_num_threads(1)
+        print(json.dumps(measured(*sys.argv[2:])))
     else:
-        main(arguments.rounds, arguments.out)
+        run(main, rounds=5)

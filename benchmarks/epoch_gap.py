@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
@@ -91,7 +90,6 @@ def draw(path: Path) -> None:
     """Save a picture of three epochs: when the consumer worked, and when it waited for a batch."""
     loaders = contenders()
     figure = Figure(figsize=(7, 2.6), layout="constrained")
-    FigureCanvasAgg(figure)
     axis = figure.subplots()
     for row, loader in enumerate(loaders.values()):
         for _ in loader:

@@ -10,11 +10,11 @@ from zlib import crc32
 from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import Dataset
 
+from benchmarks.overhead import WORKERS
 from benchmarks.rounds import Pass, compare, judge, passes, run
 from lit_loader import DataLoader
 
 EPOCHS = 2
-WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 
 
 class Tailed(Dataset[int]):
@@ -63,10 +63,9 @@ def main(rounds: int) -> None:
         limit_us = sum(dataset.seconds) / 2 / (length / batch_size) * 1e6
         question = f"one sample in 100 is slow, batch {batch_size}; the limit is {limit_us:.0f} us a batch"
         figures = compare(question, contenders(dataset, batch_size), rounds=rounds, unit="batch")
-        for ours in ("ours, in order, processes", "ours, in order, threads"):
-            if batch_size == 32:
-                rates = figures.rate_ratio(ours, "torch, in_order=False")
-                judge(f"{ours}, rate of torch's out of order", rates, at_least=1)
+        for ours in ("ours, in order, processes", "ours, in order, threads") if batch_size == 32 else ():
+            rates = figures.rate_ratio(ours, "torch, in_order=False")
+            judge(f"{ours}, rate of torch's out of order", rates, at_least=1)
 
 
 if __name__ == "__main__":

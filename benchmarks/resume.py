@@ -11,8 +11,6 @@ import statistics
 import time
 from typing import Any
 
-from torch.utils.data import Dataset
-
 from benchmarks.rounds import judge, run
 from lit_loader import DataLoader
 
@@ -28,22 +26,15 @@ MOST_OF_TORCHDATA = 10**6
 STEPS = 2000
 
 
-class Indices(Dataset[int]):
-    """Returns the index."""
-
-    def __init__(self, size: int) -> None:
-        self._size = size
-
-    def __len__(self) -> int:
-        return self._size
-
-    def __getitem__(self, index: int) -> int:
-        return index
+def ours(size: int, batch_size: int = BATCH_SIZE) -> Any:
+    """Return lit_loader's loader with shuffling, over a range, which is a dataset of its numbers."""
+    dataset: Any = range(size)
+    return DataLoader(dataset, batch_size, shuffle=True, seed=0)
 
 
-def ours(size: int) -> DataLoader[int]:
-    """Return lit_loader's loader with shuffling."""
-    return DataLoader(Indices(size), BATCH_SIZE, shuffle=True, seed=0)
+def torchdatas(size: int, batch_size: int = BATCH_SIZE) -> Any:
+    """Return torchdata's loader of the same batches."""
+    return StatefulDataLoader(range(size), batch_size, shuffle=True)
 
 
 def our_state(size: int, part: float) -> dict[str, Any]:
@@ -51,14 +42,14 @@ def our_state(size: int, part: float) -> dict[str, Any]:
     loader = ours(size)
     iterator = iter(loader)
     next(iterator)
-    progress: Any = loader._epochs._progress
-    progress._num_received = int(len(loader) * part)
-    return loader.state_dict()
+    loader._epochs._progress._num_received = int(len(loader) * part)
+    state: dict[str, Any] = loader.state_dict()
+    return state
 
 
 def torchdata_state(size: int, part: float) -> dict[str, Any]:
     """Return the state of torchdata's loader after a part of an epoch, by iterating up to there."""
-    loader = StatefulDataLoader(Indices(size), BATCH_SIZE, shuffle=True)
+    loader = torchdatas(size)
     iterator = iter(loader)
     for _ in range(max(1, int(len(loader) * part))):
         next(iterator)
@@ -74,11 +65,6 @@ def to_first_batch(loader: Any, state: dict[str, Any]) -> float:
     return time.perf_counter() - start
 
 
-def sized(state: Any) -> int:
-    """Return the size of a state in bytes of JSON."""
-    return len(json.dumps(state, default=repr))
-
-
 def every_step(loader: Any) -> float:
     """Return the mean time in seconds of `state_dict()`, called after every batch."""
     iterator = iter(loader)
@@ -91,6 +77,12 @@ def every_step(loader: Any) -> float:
     return spent / STEPS
 
 
+def described(times_ms: list[float], state: Any) -> str:
+    """Return the median and the range of times, and the size of a state in bytes of JSON."""
+    spread = f"{min(times_ms):.2f} to {max(times_ms):.2f}"
+    return f"{statistics.median(times_ms):8.2f} ms ({spread}), {len(json.dumps(state, default=repr))} bytes"
+
+
 def main(rounds: int) -> None:
     """Measure sizes and positions, and a state at every step."""
     print("\nmilliseconds from load_state_dict to the first batch (no workers), and bytes of the state")
@@ -99,28 +91,22 @@ def main(rounds: int) -> None:
         medians = []
         for part in PARTS:
             state = our_state(size, part)
-            line = f"  {size:>11,} samples at {part:4.0%}"
-            our_times_ms = [to_first_batch(ours(size), state) * 1e3 for _ in range(rounds)]
-            medians.append(statistics.median(our_times_ms))
-            spread = f"{min(our_times_ms):.2f} to {max(our_times_ms):.2f}"
-            line += f"   ours {medians[-1]:8.2f} ms ({spread}), {sized(state)} bytes"
+            times_ms = [to_first_batch(ours(size), state) * 1e3 for _ in range(rounds)]
+            medians.append(statistics.median(times_ms))
+            print(f"  {size:>11,} samples at {part:4.0%}   {described(times_ms, state)}")
             if StatefulDataLoader is not None and size <= MOST_OF_TORCHDATA:
-                theirs = torchdata_state(size, part)
-                times = [
-                    to_first_batch(StatefulDataLoader(Indices(size), BATCH_SIZE, shuffle=True), theirs) * 1e3
-                    for _ in range(min(rounds, 3))
-                ]
-                line += f"   torchdata {statistics.median(times):8.2f} ms, {sized(theirs)} bytes"
-            print(line)
+                state = torchdata_state(size, part)
+                times_ms = [to_first_batch(torchdatas(size), state) * 1e3 for _ in range(min(rounds, 3))]
+                print(f"  {'torchdata':>26s}   {described(times_ms, state)}")
         flat.append(max(medians) / min(medians))
     judge("slowest position as a multiple of the fastest, over the sizes", flat, at_most=1.5)
     print(f"\nmicroseconds of state_dict() at every step, {STEPS} steps")
-    our_times = [every_step(DataLoader(Indices(10**6), 4, shuffle=True, seed=0)) * 1e6 for _ in range(rounds)]
+    our_times = [every_step(ours(10**6, batch_size=4)) * 1e6 for _ in range(rounds)]
     judge("state_dict() at every step", our_times, at_most=50, unit=" us")
     if StatefulDataLoader is None:
         print("  torchdata is not installed, so it is not compared")
         return
-    their_times = [every_step(StatefulDataLoader(Indices(10**6), 4, shuffle=True)) * 1e6 for _ in range(rounds)]
+    their_times = [every_step(torchdatas(10**6, batch_size=4)) * 1e6 for _ in range(rounds)]
     print(f"  torchdata's: {statistics.median(their_times):.1f} us ({min(their_times):.1f} to {max(their_times):.1f})")
 
 

@@ -13,10 +13,14 @@ from __future__ import annotations
 import argparse
 import gc
 import itertools
-import resource
+import json
+import math
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -26,7 +30,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
 
-__all__ = ["Figures", "Pass", "Rounds", "compare", "cpu_seconds", "judge", "passes", "run"]
+__all__ = ["Figures", "Pass", "Rounds", "compare", "cpu_seconds", "in_fresh_process", "judge", "passes", "run"]
 
 Pass: TypeAlias = Callable[[], int]  # does the work once and returns the number of units
 Rounds: TypeAlias = list[float]  # one value per round
@@ -46,10 +50,6 @@ class Figures:
     def rate_ratio(self, contender: str, reference: str) -> Rounds:
         """Return the contender's rate divided by the reference's."""
         return self.ratio(reference, contender)
-
-    def cpu_ratio(self, contender: str, reference: str) -> Rounds:
-        """Return the contender's CPU time divided by the reference's."""
-        return [a / b for a, b in zip(self.cpu_seconds[contender], self.cpu_seconds[reference], strict=True)]
 
     def microseconds_more(self, contender: str, reference: str, *, per: int = 1) -> Rounds:
         """Return the contender's additional time in microseconds, for one of ``per`` parts of a unit."""
@@ -108,46 +108,50 @@ def compare(
 
 
 def judge(
-    name: str, values: Sequence[float], *, at_most: float | None = None, at_least: float | None = None, unit: str = ""
-) -> bool:
+    name: str, values: Sequence[float], *, at_most: float = math.inf, at_least: float = -math.inf, unit: str = ""
+) -> None:
     """Print the median of the rounds, the bar, and whether it is met.
 
     Args:
         name: Printed name.
         values: One value per round.
-        at_most: Largest accepted median; None without one.
-        at_least: Smallest accepted median; None without one.
+        at_most: Largest accepted median.
+        at_least: Smallest accepted median, instead of ``at_most``.
         unit: Printed after the values.
     """
-    median = statistics.median(values)
-    met = (at_most is None or median <= at_most) and (at_least is None or median >= at_least)
-    bar = f"<= {at_most}" if at_most is not None else f">= {at_least}"
-    print(f"  -> {name}: {_spread(values, unit)}, bar {bar}{unit}: {'met' if met else 'MISSED'}")
-    return met
+    verdict = "met" if at_least <= statistics.median(values) <= at_most else "MISSED"
+    bar = f"<= {at_most}" if at_most < math.inf else f">= {at_least}"
+    print(f"  -> {name}: {_spread(values, unit)}, bar {bar}{unit}: {verdict}")
 
 
 def cpu_seconds() -> float:
     """Return the CPU seconds of this process and all of its children so far, including those that have ended."""
-    usages = [resource.getrusage(whose) for whose in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
-    for child in psutil.Process().children(recursive=True):
-        try:
-            total += sum(child.cpu_times()[:4])  # user, system, and both of its children that ended
-        except psutil.NoSuchProcess:
-            continue
+    process = psutil.Process()
+    total = 0.0
+    for member in (process, *process.children(recursive=True)):
+        # A child may end after it was listed.
+        with suppress(psutil.NoSuchProcess):
+            # User, system, and both of its children that ended.
+            total += sum(member.cpu_times()[:4])
     return total
+
+
+def in_fresh_process(module: str, *arguments: object) -> Any:
+    """Run a benchmark's module in a process of its own, and return the JSON value that it prints.
+
+    A fresh process has its own memory peak, and finds no import and no server of another measurement.
+    """
+    command = [sys.executable, "-m", module, *map(str, arguments)]
+    return json.loads(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
 
 
 def _settle() -> None:
     """Wait until this process and its children are idle: see NOTE [A fair start]."""
     gc.collect()
-    last_s = cpu_seconds()
-    while True:
-        time.sleep(0.1)
-        now_s = cpu_seconds()
-        if now_s - last_s < 0.01:
-            return
+    last_s = -math.inf
+    while (now_s := cpu_seconds()) - last_s >= 0.01:
         last_s = now_s
+        time.sleep(0.1)
 
 
 def run(main: Callable[[int], None], *, rounds: int = 7) -> None:

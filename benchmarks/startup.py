@@ -7,29 +7,17 @@ from __future__ import annotations
 
 import json
 import statistics
-import subprocess
 import sys
 import time
 from typing import Any
 
 import torchvision
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
 
-from benchmarks.rounds import Rounds, judge, run
+from benchmarks.rounds import Rounds, in_fresh_process, judge, run
 from lit_loader import DataLoader
 
 LOADERS: dict[str, Any] = {"torch": TorchDataLoader, "ours": DataLoader}
-
-
-class Indices(Dataset[int]):
-    """Returns the index."""
-
-    def __len__(self) -> int:
-        return 64
-
-    def __getitem__(self, index: int) -> int:
-        return index
 
 
 def first_batches(whose: str, start_method: str) -> list[float]:
@@ -37,20 +25,13 @@ def first_batches(whose: str, start_method: str) -> list[float]:
     assert torchvision.__version__  # imported by the script, as scripts do
     seconds = []
     for _ in range(2):
-        loader = LOADERS[whose](Indices(), 4, num_workers=2, multiprocessing_context=start_method)
+        # A range is a dataset of its numbers.
+        loader = LOADERS[whose](range(64), 4, num_workers=2, multiprocessing_context=start_method)
         start = time.perf_counter()
         batches = iter(loader)
         next(batches)
         seconds.append(time.perf_counter() - start)
         del batches, loader
-    return seconds
-
-
-def in_fresh_process(whose: str, start_method: str) -> list[float]:
-    """Run `first_batches` in a process of its own."""
-    command = [sys.executable, "-m", "benchmarks.startup", "--first-batches", whose, start_method]
-    process = subprocess.run(command, check=True, capture_output=True, text=True)
-    seconds: list[float] = json.loads(process.stdout)
     return seconds
 
 
@@ -62,7 +43,7 @@ def main(rounds: int) -> None:
         results: dict[str, list[list[float]]] = {whose: [] for whose in LOADERS}
         for _ in range(rounds):
             for whose in LOADERS:
-                results[whose].append(in_fresh_process(whose, start_method))
+                results[whose].append(in_fresh_process("benchmarks.startup", "first-batches", whose, start_method))
         for whose, pairs in results.items():
             firsts, seconds = ([pair[k] for pair in pairs] for k in (0, 1))
             second[whose, start_method] = seconds
@@ -77,7 +58,7 @@ def main(rounds: int) -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--first-batches"]:
+    if sys.argv[1:2] == ["first-batches"]:
         print(json.dumps(first_batches(*sys.argv[2:])))
     else:
         run(main, rounds=3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
@@ -104,7 +105,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         self.label_attribute = label_attribute
         self.multi_label = multi_label
         if transforms is not None and sample_unit == "image" and _takes_only_image(transforms):
-            transforms = _ImageTransform(transforms)
+            transforms = partial(_transform_image, transforms)
         self._samples = DetectionDataset(self.table, transforms=transforms, first_label=0, reading=reading, cache=cache)
         self.cache: CachedReader | None = self._samples.cache
         # With points, flips need the target to check that flip_pairs are declared.
@@ -152,19 +153,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         return torch.from_numpy(one_hot)
 
 
-class _ImageTransform:
-    """A sample transform that applies an image transform and returns the target unchanged.
-
-    Args:
-        transform: Called as ``transform(image)``.
-    """
-
-    def __init__(self, transform: Callable[..., Any]) -> None:
-        self.transform = transform
-
-    def __call__(self, image: Any, target: dict[str, Any]) -> DetectionSample:
-        """Return the transformed image and the same target."""
-        return self.transform(image), target
+def _transform_image(transform: Callable[..., Any], image: Any, target: dict[str, Any]) -> DetectionSample:
+    return transform(image), target
 
 
 def _takes_only_image(transforms: Callable[..., Any]) -> bool:

@@ -97,19 +97,17 @@ class DetectionDataset(Dataset[DetectionSample]):
     ) -> None:
         check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
         if not isinstance(reading, ImageReading):
-            raise TypeError(
-                f"reading={reading!r} is not an ImageReading; give one, such as ImageReading(decode='fast')."
-            )
+            raise TypeError(f"reading={reading!r} is not an ImageReading; give one, e.g. ImageReading(decode='fast').")
+        if keypoints:
+            check_keypoints(table)
+        if masks:
+            check_masks(table)
         self.reading = reading
         self.table = table
         self.transforms = transforms
         self.first_label = first_label
         self.extra_fields = tuple(extra_fields)
-        if keypoints:
-            check_keypoints(table)
         self.keypoints = keypoints
-        if masks:
-            check_masks(table)
         self.masks = masks
         self.attributes = attribute_names(table, attributes)
         # See `skip_targets`.
@@ -126,10 +124,8 @@ class DetectionDataset(Dataset[DetectionSample]):
 
         For a dataset that uses only the image: creating and transforming a target takes as long as a small crop.
         """
-        transforms = self.transforms
-        self._image_only = transforms is None or (
-            isinstance(transforms, DecodeAwareCompose) and not needs_target(transforms)
-        )
+        # Of other transforms, nothing is known: `needs_target` is True for them.
+        self._image_only = self.transforms is None or not needs_target(self.transforms)
 
     def __len__(self) -> int:
         return self._num_images
@@ -205,11 +201,10 @@ class DetectionDataset(Dataset[DetectionSample]):
         if self.cache is not None:
             return self.cache.open(position)
         path = self._path(position)
-        if self.reading.decode == "fast" and isinstance(self.transforms, DecodeAwareCompose):
-            # The transforms decode only the pixels that they show.
-            image: LazyImage = self.reading.open(path)
-        else:
-            image = DecodedImage(self.reading.read(path))
+        image = self.reading.open(path)
+        # Only these transforms decode no more than they show.
+        if self.reading.decode != "fast" or not isinstance(self.transforms, DecodeAwareCompose):
+            image = DecodedImage(image.read())
         height, width = image.size
         return image, (width, height)
 
@@ -224,19 +219,19 @@ class DetectionDataset(Dataset[DetectionSample]):
         # If EXIF exchanged the sides and the annotation has the stored size, the boxes refer to other pixels.
         if self.reading.exif_orientation and annotated == size[::-1]:
             stored = decode_image(path, max_pixels=self.reading.max_pixels, exif_orientation=False)
-            height, width = stored.shape[-2:]
-            if annotated == (width, height):
+            if annotated == (stored.shape[2], stored.shape[1]):
                 raise ImageError(
-                    f"{path}: EXIF turns the image from {width}x{height} to {height}x{width}, but its annotation says "
-                    f"{width}x{height}, so the boxes were drawn on the pixels as stored; give exif_orientation=False, "
-                    "or correct <size> if the boxes refer to the upright image."
+                    f"{path}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "
+                    "annotation has the size as stored, so its boxes were drawn on the pixels as stored",
+                    remedy="correct <size> if the boxes refer to the upright image",
+                    settings={"exif_orientation": False},
                 )
         # A size of 0 is unknown, and any image matches it.
         if self.reading.size_mismatch == "raise" and all(annotated):
             raise ImageError(
-                f"{path}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}; "
-                "correct the annotation, set exif_orientation if width and height are exchanged, "
-                "or set size_mismatch to 'clip' to trust the image"
+                f"{path}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}",
+                remedy="correct the annotation, set exif_orientation if width and height are exchanged",
+                settings={"size_mismatch": "clip"},
             )
 
 

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names, hold_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
-from lit_loader.datasets.sources import FileSource, Stage, listed
+from lit_loader.datasets.sources import FileSource, Stage, StageTables, listed
 from lit_loader.errors import AnnotationError
 
 __all__ = ["FormatSource", "ShapesSource", "VocSource"]
@@ -81,26 +82,21 @@ class FormatSource(FileSource):
         object.__setattr__(self, "root", str(self.root))
         stages = get_args(Stage)
         if not any(listed(getattr(self, stage)) for stage in stages):
-            raise ValueError(
-                f"{self.format} in {self.root}: no stage is set; give at least one, e.g. train='train.txt'"
-            )
+            raise ValueError(f"{self.format} in {self.root}: no stage is set; give one, e.g. train='train.txt'")
         unknown_stages = sorted(set(self.stage_options) - set(stages))
         if unknown_stages:
             raise ValueError(f"stage_options names {unknown_stages}; the stages are {', '.join(stages)}")
         for stage, fraction in self._fractions().items():
+            setting = f"{stage}_fraction={fraction}"
             if not 0 <= fraction < 1:
-                raise ValueError(f"{stage}_fraction={fraction} must be in [0, 1)")
+                raise ValueError(f"{setting} must be in [0, 1)")
             if fraction and getattr(self, stage) is not None:
-                raise ValueError(
-                    f"{stage}={getattr(self, stage)!r} and {stage}_fraction={fraction} contradict each other; "
-                    f"give {stage}=None to hold images out of train, or {stage}_fraction=0"
-                )
+                remedy = f"give {stage}=None to hold images out of train, or {stage}_fraction=0"
+                raise ValueError(f"{stage}={getattr(self, stage)!r} and {setting} contradict each other; {remedy}")
             if fraction and self.train is None:
-                raise ValueError(
-                    f"{stage}_fraction={fraction} holds images out of train, which is None; give train as well"
-                )
-        if sum(self._fractions().values()) >= 1:
-            raise ValueError(f"val_fraction + test_fraction = {sum(self._fractions().values())} must be below 1")
+                raise ValueError(f"{setting} holds images out of train, which is None; give train as well")
+        if self.val_fraction + self.test_fraction >= 1:
+            raise ValueError(f"val_fraction + test_fraction = {self.val_fraction + self.test_fraction} must be below 1")
         # Without paths, this only checks that the pattern compiles and has a group.
         if self.group_pattern is not None:
             group_names([], self.group_pattern)
@@ -108,7 +104,8 @@ class FormatSource(FileSource):
     def _fractions(self) -> dict[str, float]:
         return {"val": self.val_fraction, "test": self.test_fraction}
 
-    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Read the lists of all stages, give them the same class ids, and hold images out."""
         table_by_key: dict[str, AnnotationTable] = {}
         stage_keys: dict[Stage, list[str]] = {stage: [] for stage in get_args(Stage)}
         # A Folder remembers its listings, so all stages share one.
@@ -120,7 +117,9 @@ class FormatSource(FileSource):
                 key = json.dumps([name, options], sort_keys=True, default=repr)
                 stage_keys[stage].append(key)
                 if key not in table_by_key:
-                    table_by_key[key] = self._read_list(read, folder, name, options)
+                    table_by_key[key] = self._read_list(folder, name, {"trust_cache": trust_cache, **options})
+        # A table without a cache key may have changed; a new object() never equals an earlier one.
+        cache_keys = [table.cache_key or object() for table in table_by_key.values()]
         if not any(table.class_names for table in table_by_key.values()):
             message = "no object in any of the lists, so the classes are unknown"
             raise AnnotationError(message, path=self.root, settings={"class_names": ...})
@@ -130,22 +129,20 @@ class FormatSource(FileSource):
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
-            paths: dict[str, list[str]] = {
-                split: [path for table in tables[split] for path in table.image_paths] for split in _SPLITS
-            }
+            paths: dict[str, list[str]] = {}
+            for split in _SPLITS:
+                paths[split] = [path for table in tables[split] for path in table.image_paths]
             check_groups(paths, self.group_pattern, root=self.root)
         # After the split, because test images may be held out from training.
         if self.predict is None:
             tables["predict"] = tables["test"]
-        return tables
+        return cache_keys, tables
 
-    def _read_list(
-        self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
-    ) -> AnnotationTable:
+    def _read_list(self, folder: Folder, name: str, options: Mapping[str, Any]) -> AnnotationTable:
         settings = ("class_names", "policy", "cache_dir", "num_workers", "progress")
-        return read(self.format, folder, name, **{key: getattr(self, key) for key in settings}, **options)
+        return read_annotations(self.format, folder, name, **{key: getattr(self, key) for key in settings}, **options)
 
-    def _held_out(self, train: Sequence[AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+    def _held_out(self, train: Sequence[AnnotationTable]) -> StageTables:
         """Split the training table by fractions; return the new tables by stage, including training."""
         fractions = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
         if not fractions:
@@ -166,11 +163,9 @@ class FormatSource(FileSource):
             if table.num_images and not len(rows_by_stage[stage]):
                 pattern = self.group_pattern
                 units = "images" if pattern is None else f"groups of {pattern!r}, which are never divided"
-                raise AnnotationError(
-                    f"{stage}_fraction={fraction} of {table.num_images} images leaves no image for {stage}: "
-                    f"there are too few {units}; raise the fraction, or give a list for {stage}",
-                    path=self.root,
-                )
+                problem = f"{stage}_fraction={fraction} of {table.num_images} images leaves no image for {stage}"
+                remedy = f"raise the fraction, or give a list for {stage}"
+                raise AnnotationError(f"{problem}: there are too few {units}", path=self.root, remedy=remedy)
         return {stage: [table.select(rows_by_stage[stage])] for stage in get_args(Stage) if stage in rows_by_stage}
 
 
@@ -203,12 +198,10 @@ class VocSource(FormatSource):
     image_dir: str = "JPEGImages"
     annotation_dir: str = "Annotations"
 
-    def _read_list(
-        self, read: Callable[..., AnnotationTable], folder: Folder, name: str, options: Mapping[str, Any]
-    ) -> AnnotationTable:
+    def _read_list(self, folder: Folder, name: str, options: Mapping[str, Any]) -> AnnotationTable:
         voc_options = {key: getattr(self, key) for key in ("schema", "one_based", "image_dir", "annotation_dir")}
         try:
-            return super()._read_list(read, folder, name, {**voc_options, **options})
+            return super()._read_list(folder, name, {**voc_options, **options})
         except AnnotationError:
             # A missing split file deserves a better message, with the arguments of this class.
             path = Path(self.root, "ImageSets/Main", f"{name}.txt")
@@ -261,10 +254,9 @@ class ShapesSource(FileSource):
         if unknown_splits:
             raise ValueError(f"num_images names {unknown_splits}; the splits are train, val and test")
 
-    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
-        return self._voc()._read_all(read)
-
-    def _voc(self) -> VocSource:
+    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Draw the dataset if it does not exist, and read it as `VocSource` does."""
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
         splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
-        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
+        source = VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
+        return source.read(trust_cache=trust_cache)

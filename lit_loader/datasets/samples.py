@@ -43,9 +43,8 @@ def every_sample(table: AnnotationTable, *, sample_unit: SampleUnit = "image") -
         ValueError: ``sample_unit`` is not one of its choices.
     """
     check_sample_unit(sample_unit)
-    if sample_unit == "image":
-        return SampleTable(table, 0)
-    return _select_objects(table, np.ones(table.num_objects, dtype=np.bool_), requirement="any")
+    num_samples = table.num_images if sample_unit == "image" else table.num_objects
+    return _select(table, np.ones(num_samples, dtype=np.bool_), sample_unit=sample_unit, requirement="any")
 
 
 def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "object", min_points: int = 1) -> SampleTable:
@@ -67,15 +66,14 @@ def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "objec
             f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points per object."
         )
     has_points = (table.visibility > 0).sum(axis=1) >= min_points
+    requirement = f"at least min_points={min_points} points"
     if sample_unit == "object":
-        requirement = f"at least min_points={min_points} points and an area inside its image"
-        return _select_objects(table, has_points & _can_be_cropped(table), requirement=requirement)
-    # Every image qualifies, including those without objects.
-    if min_points == 0:
-        return SampleTable(table, 0)
-    # minlength: the last images may have no such object.
-    selected = np.bincount(table.image_of_object()[has_points], minlength=table.num_images) > 0
-    return _select_images(table, selected, requirement=f"an object with at least min_points={min_points} points")
+        selected = has_points & _can_be_cropped(table)
+        return _select(table, selected, sample_unit="object", requirement=f"{requirement} and an area inside its image")
+    # minlength: the last images may have no such object. With min_points=0, images without objects qualify as well.
+    num_objects = np.bincount(table.image_of_object()[has_points], minlength=table.num_images)
+    selected = (num_objects > 0) | (min_points == 0)
+    return _select(table, selected, sample_unit="image", requirement=f"an object with {requirement}")
 
 
 def labelled_samples(
@@ -103,7 +101,7 @@ def labelled_samples(
     if sample_unit == "object":
         label_ids, _ = table.labels_of(label_attribute)
         selected = (label_ids >= 0) & _can_be_cropped(table)
-        return _select_objects(table, selected, requirement=f"{requirement} and an area inside its image")
+        return _select(table, selected, sample_unit="object", requirement=f"{requirement} and an area inside its image")
     num_labels = np.diff(image_labels(table, by=label_attribute)[0])
     if not multi_label and num_labels.size and num_labels.max() > 1:
         ambiguous_rows = np.flatnonzero(num_labels > 1)
@@ -115,7 +113,7 @@ def labelled_samples(
     if multi_label:
         # An image without objects has the empty set of labels. An image whose objects lack the attribute is unknown.
         has_label |= np.diff(table.offsets) == 0
-    return _select_images(table, has_label, requirement=requirement)
+    return _select(table, has_label, sample_unit="image", requirement=requirement)
 
 
 def check_sample_unit(sample_unit: str, *, multi_label: bool = False) -> None:
@@ -127,9 +125,7 @@ def check_sample_unit(sample_unit: str, *, multi_label: bool = False) -> None:
     if sample_unit not in get_args(SampleUnit):
         raise ValueError(f"sample_unit={sample_unit!r} is not one of {list(get_args(SampleUnit))}.")
     if multi_label and sample_unit == "object":
-        raise ValueError(
-            "multi_label=True contradicts sample_unit='object': one object has one label; leave one of them out."
-        )
+        raise ValueError("multi_label=True contradicts sample_unit='object': one object has one label; leave one out.")
 
 
 def _can_be_cropped(table: AnnotationTable) -> npt.NDArray[np.bool_]:
@@ -145,23 +141,23 @@ def _can_be_cropped(table: AnnotationTable) -> npt.NDArray[np.bool_]:
     return np.asarray(fits | fits_turned, dtype=np.bool_)
 
 
-def _select_objects(table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str) -> SampleTable:
-    _check_any(table, selected, requirement=f"object has {requirement}")
-    # The table already has one row per sample.
-    if selected.all() and table.num_images == table.num_objects and (np.diff(table.offsets) == 1).all():
-        return SampleTable(table, 0)
-    return SampleTable(table.per_object(np.flatnonzero(selected)), int((~selected).sum()))
+def _select(
+    table: AnnotationTable, selected: npt.NDArray[np.bool_], *, sample_unit: SampleUnit, requirement: str
+) -> SampleTable:
+    """Return the selected images, or one row for each selected object; refuse to leave none.
 
-
-def _select_images(table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str) -> SampleTable:
-    _check_any(table, selected, requirement=f"image has {requirement}")
-    # The same table keeps its cache key, and copies nothing.
-    if selected.all():
-        return SampleTable(table, 0)
-    return SampleTable(table.select(np.flatnonzero(selected)), int((~selected).sum()))
-
-
-def _check_any(table: AnnotationTable, selected: npt.NDArray[np.bool_], *, requirement: str) -> None:
+    Args:
+        table: The annotations.
+        selected: One value per image, or per object.
+        sample_unit: The unit of ``selected`` and of the samples.
+        requirement: Property of the selected ones, for the error message.
+    """
     # An empty table is allowed: it has no samples to begin with.
     if selected.size and not selected.any():
-        raise ValueError(f"no sample is left of {table!r}: no {requirement}.")
+        raise ValueError(f"no sample is left of {table!r}: no {sample_unit} has {requirement}.")
+    # An unchanged table keeps its cache key, and copies nothing.
+    if selected.all() and (sample_unit == "image" or (np.diff(table.offsets) == 1).all()):
+        return SampleTable(table, 0)
+    rows = np.flatnonzero(selected)
+    samples = table.select(rows) if sample_unit == "image" else table.per_object(rows)
+    return SampleTable(samples, len(selected) - len(rows))

@@ -12,20 +12,6 @@ from PIL import Image, ImageDraw
 
 from lit_loader.annotations.keypoints import KeypointSchema
 
-__all__ = [
-    "FINISH_NAMES",
-    "MAX_ROTATION",
-    "POINTS",
-    "SHAPE_NAMES",
-    "SceneObject",
-    "box_of",
-    "draw_objects",
-    "outline",
-    "place_objects",
-    "points_of",
-    "render_scene",
-]
-
 SHAPE_NAMES: tuple[str, ...] = ("disc", "square", "star")
 """Class names, the most frequent first."""
 

@@ -129,18 +129,14 @@ def _draw_locked(folder: Path, settings: Mapping[str, Any], text: str, *, progre
 def _check_settings(settings: Mapping[str, Any]) -> None:
     min_objects, max_objects = settings["objects_per_image"]
     if not 1 <= min_objects <= max_objects:
-        raise ValueError(
-            f"objects_per_image=({min_objects}, {max_objects}) must be 1 <= smallest <= largest, e.g. (2, 6)"
-        )
+        raise ValueError(f"objects_per_image={[min_objects, max_objects]} must be 1 <= smallest <= largest")
     for key, names in (("class_shares", SHAPE_NAMES), ("finish_shares", FINISH_NAMES)):
         shares = settings[key]
         if len(shares) != len(names) or not min(shares) > 0 or not abs(sum(shares) - 1) <= 1e-6:
             raise ValueError(f"{key}={shares} must be {len(names)} positive shares of sum 1, for {names}")
     if not 0 <= settings["max_rotation"] < MAX_ROTATION:
-        raise ValueError(
-            f"max_rotation={settings['max_rotation']} must be in [0, {MAX_ROTATION:g}) degrees; beyond it, another "
-            "tip of a star is its top"
-        )
+        rule = f"must be in [0, {MAX_ROTATION:g}) degrees; beyond it, another tip of a star is its top"
+        raise ValueError(f"max_rotation={settings['max_rotation']} {rule}")
     if settings["image_size"] < 32:
         raise ValueError(f"image_size={settings['image_size']} is too small for recognizable shapes; give at least 32")
     if not settings["num_images"]:

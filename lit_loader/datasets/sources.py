@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.formats import read_annotations
 
-__all__ = ["FileSource", "Names", "Stage", "TableSource", "listed"]
+__all__ = ["FileSource", "Names", "Stage", "StageTables", "TableSource", "listed"]
 
 Stage: TypeAlias = Literal["train", "val", "test", "predict"]
+StageTables: TypeAlias = dict[Stage, list[AnnotationTable]]
 Names: TypeAlias = str | Sequence[str] | None
 
 
@@ -35,54 +35,50 @@ class TableSource(ABC):
 
 
 class FileSource(TableSource):
-    """A source that reads annotation files at the first call of `tables`, and again in `prepare`.
+    """A source that reads files at the first call of `tables`, and again in `prepare`.
 
-    Owns: The tables of all stages, once read. A pickled copy has none, and reads them through the cache.
+    Owns: The tables of all stages, once read. A pickled copy has none, and reads them through the cache, if any.
     """
 
-    _keys: list[Any]
-    _tables: dict[Stage, list[AnnotationTable]]
+    _key: Any
+    _tables: StageTables
 
     def prepare(self) -> None:
         """Read everything, so that other processes find the tables in the cache."""
-        self._read(trust_cache=False)
+        self._update(trust_cache=False)
 
     def reopen(self) -> None:
         """Open the tables that `prepare` cached, without checking the annotation files again."""
-        self._read(trust_cache=True)
+        self._update(trust_cache=True)
 
     def fingerprint(self) -> Any:
-        """Return the keys of the tables in the cache."""
-        return self.__dict__.get("_keys")
+        """Return a value that changes with the files, or None before they were read."""
+        return self.__dict__.get("_key")
 
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the tables of a stage."""
         if "_tables" not in self.__dict__:
-            self._read(trust_cache=False)
+            self._update(trust_cache=False)
         return list(self._tables[stage])
 
     @abstractmethod
-    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
-        """Return the tables of all stages, using ``read``, which has the arguments of `read_annotations`."""
+    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Read all files; return a key that changes with them, and the tables of all stages.
 
-    def _read(self, *, trust_cache: bool) -> None:
-        keys: list[Any] = []
+        Args:
+            trust_cache: Open cached tables without checking whether their files have changed.
+        """
 
-        def read(*arguments: Any, **options: Any) -> AnnotationTable:
-            table = read_annotations(*arguments, trust_cache=trust_cache, **options)
-            # A table without a cache key may have changed; a new object() never equals an earlier one.
-            keys.append(table.cache_key or object())
-            return table
-
-        tables = self._read_all(read)
-        # With equal keys, keep the current tables, so that datasets made from them stay valid.
-        if keys != self.fingerprint():
+    def _update(self, *, trust_cache: bool) -> None:
+        key, tables = self.read(trust_cache=trust_cache)
+        # With an equal key, keep the current tables, so that datasets made from them stay valid.
+        if key != self.fingerprint():
             # Subclasses may be frozen dataclasses, so set the attributes directly.
-            self.__dict__.update(_keys=keys, _tables=tables)
+            self.__dict__.update(_key=key, _tables=tables)
 
     def __getstate__(self) -> dict[str, Any]:
         # Another process opens the tables through the cache, without copying them.
-        return {name: value for name, value in self.__dict__.items() if name not in ("_keys", "_tables")}
+        return {name: value for name, value in self.__dict__.items() if name not in ("_key", "_tables")}
 
 
 def listed(names: Names) -> list[str]:

@@ -43,11 +43,8 @@ def attribute_names(table: AnnotationTable, attributes: Sequence[str] | Literal[
         raise ValueError(f"attributes contains {unknown_names}; the table has {sorted(table.attributes)}.")
     reserved_names = sorted(_RESERVED_NAMES.intersection(names))
     if reserved_names:
-        allowed_names = [name for name in names if name not in reserved_names]
-        raise ValueError(
-            f"the table has attributes {reserved_names}, which are names of other target fields; leave them out, "
-            f"attributes={allowed_names}, or rename them in the annotations."
-        )
+        remedy = f"leave them out, attributes={[name for name in names if name not in reserved_names]}, or rename them"
+        raise ValueError(f"attributes {reserved_names} have the names of other target fields; {remedy}.")
     if len(set(names)) != len(names):
         raise ValueError(f"attributes={list(names)} contains a name twice; give each name once.")
     return names
@@ -145,7 +142,6 @@ def check_rows(sample: Any, *, fields: Sequence[str]) -> None:
     num_boxes = num_rows(boxes)
     for name in (*PER_OBJECT_FIELDS, *fields):
         if name in target and num_rows(target[name]) != num_boxes:
-            raise ValueError(
-                f"after the transforms, {name!r} has {num_rows(target[name])} rows for {num_boxes} boxes; remove "
-                "objects with lit_loader.transforms.SanitizeObjects() instead of SanitizeBoundingBoxes()."
-            )
+            problem = f"after the transforms, {name!r} has {num_rows(target[name])} rows for {num_boxes} boxes"
+            remedy = "remove objects with lit_loader.transforms.SanitizeObjects() instead of SanitizeBoundingBoxes()"
+            raise ValueError(f"{problem}; {remedy}.")

@@ -25,19 +25,6 @@ from lit_loader.annotations.formats.labelme_file import LABELME_ENDING, embedded
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.images.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_frame
 
-__all__ = [
-    "MAX_PIXELS",
-    "SIDEWAYS",
-    "SIXTEEN_BIT_MAX",
-    "decode_bytes",
-    "interleaved",
-    "orientation_of",
-    "read_image_file",
-    "sixteen_bit_report",
-    "stored_region",
-    "upright",
-]
-
 MAX_PIXELS: Final = 89_478_485
 """Default limit on width x height; Pillow warns of a decompression bomb above this size."""
 
@@ -100,10 +87,8 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if size > max_bytes:
-        raise ImageError(
-            f"{path}: refused before reading: {size} bytes exceed the limit of {max_bytes}, which is {SPARE_BYTES} "
-            f"plus {BYTES_A_PIXEL} for each of max_pixels={max_pixels}; raise max_pixels if you trust the image."
-        )
+        rule = f"{size} bytes exceed the limit of {max_bytes} for max_pixels={max_pixels}"
+        raise ImageError(f"{path}: refused before reading: {rule}; raise max_pixels if you trust the image.")
     if not data:
         raise ImageError(f"{path}: the file is empty (0 bytes).")
     return data
@@ -135,15 +120,14 @@ def decode_bytes(
                 return decode()
     except ImageError as error:
         raise ImageError(f"{path}: {error}") from error.__cause__
+    # Not a defect of the file, so the text below would be wrong.
     except MemoryError:
         raise
     # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError and more.
     except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
-        raise ImageError(
-            f"{path}: cannot be decoded: {reason}. The file ({len(data)} bytes) is damaged; "
-            "replace it or remove it from the dataset."
-        ) from error
+        remedy = f"The file ({len(data)} bytes) is damaged; replace it or remove it from the dataset."
+        raise ImageError(f"{path}: cannot be decoded: {reason}. {remedy}") from error
 
 
 class _HeaderLimit(BytesIO):
@@ -170,15 +154,12 @@ class _HeaderLimit(BytesIO):
         if self.in_header:
             self._reads_left -= 1
             self._bytes_left -= len(data)
-            if self._reads_left < 0:
-                self._refuse(f"MAX_HEADER_READS={MAX_HEADER_READS} pieces")
-            if self._bytes_left < 0:
-                self._refuse(f"MAX_HEADER_BYTES={MAX_HEADER_BYTES}")
+            if self._reads_left < 0 or self._bytes_left < 0:
+                limits = f"MAX_HEADER_READS={MAX_HEADER_READS} pieces or MAX_HEADER_BYTES={MAX_HEADER_BYTES}"
+                # Kept as well, because Pillow hides an exception of its file in one of its own.
+                self.refusal = ImageError(f"its header asks for more than {limits}")
+                raise self.refusal
         return data
-
-    def _refuse(self, limit: str) -> None:
-        self.refusal = ImageError(f"its header asks for more than {limit}")
-        raise self.refusal
 
 
 def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int) -> Tensor:
@@ -190,15 +171,12 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit
         # Pillow reports a refused read of a plugin as an image that it cannot identify.
         if file.refusal is not None:
             raise file.refusal from None
-        raise ImageError(
-            f"cannot be identified as an image: {len(data)} bytes that start with {data[:8]!r}; the header is "
-            f"damaged, or the format is not one of {', '.join(IMAGE_FORMATS)}."
-        ) from None
+        reason = f"the header is damaged, or the format is not one of {', '.join(IMAGE_FORMATS)}"
+        start = f"{len(data)} bytes that start with {data[:8]!r}"
+        raise ImageError(f"cannot be identified as an image: {start}; {reason}.") from None
     except Image.DecompressionBombError as error:
-        raise ImageError(
-            f"refused before decoding: {str(error).rstrip('.')}. If you trust the image, raise "
-            "PIL.Image.MAX_IMAGE_PIXELS and max_pixels."
-        ) from None
+        remedy = "If you trust the image, raise PIL.Image.MAX_IMAGE_PIXELS and max_pixels."
+        raise ImageError(f"refused before decoding: {str(error).rstrip('.')}. {remedy}") from None
     file.in_header = False
     # Pillow's TIFF plugin turns an OSError into a warning and continues, so a refusal may have been swallowed.
     if file.refusal is not None:
@@ -216,28 +194,21 @@ def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit
 def _check_header(image: Image.Image, *, max_pixels: int) -> None:
     width, height = image.size
     if width * height > max_pixels:
-        raise ImageError(
-            f"{width}x{height} = {width * height} pixels exceeds max_pixels={max_pixels}; "
-            "raise max_pixels if you trust the image, or downscale it."
-        )
+        size = f"{width}x{height} = {width * height} pixels"
+        raise ImageError(f"{size} exceeds max_pixels={max_pixels}; raise it if you trust the image, or downscale it.")
+    has_range = image.mode not in ("I", "F")
     tags = getattr(image, "tag_v2", None) if image.format == "TIFF" else None
-    unsigned = True
     if tags is not None:
         # Pillow decodes a tile as a whole, even if the image is much smaller.
         tile_pixels = math.prod(int(tags.get(side, 0)) for side in _TIFF_TILE_SIDES)
         if tile_pixels > max(max_pixels, _MAX_TILE_PIXELS):
-            raise ImageError(
-                f"a tile of {tile_pixels} pixels exceeds max_pixels={max_pixels} and {_MAX_TILE_PIXELS}; "
-                "save the image again with smaller tiles."
-            )
+            limits = f"max_pixels={max_pixels} and {_MAX_TILE_PIXELS}"
+            raise ImageError(f"a tile of {tile_pixels} pixels exceeds {limits}; save the image with smaller tiles.")
         # Pillow opens a signed 8-bit TIFF as mode "L" and reads -1 as 255; only the tag shows the sign.
-        sample_formats = np.atleast_1d(tags.get(_TIFF_SAMPLE_FORMAT, _TIFF_UNSIGNED))
-        unsigned = bool((sample_formats == _TIFF_UNSIGNED).all())
-    if image.mode in ("I", "F") or not unsigned:
-        raise ImageError(
-            f"mode {image.mode} ({image.format}, signed, 32-bit or floating-point samples) has no agreed "
-            "range; convert the file to 8-bit or unsigned 16-bit."
-        )
+        has_range &= bool(np.all(np.equal(tags.get(_TIFF_SAMPLE_FORMAT, _TIFF_UNSIGNED), _TIFF_UNSIGNED)))
+    if not has_range:
+        kind = f"mode {image.mode} ({image.format}, signed, 32-bit or floating-point samples)"
+        raise ImageError(f"{kind} has no agreed range; convert the file to 8-bit or unsigned 16-bit.")
 
 
 def orientation_of(image: Image.Image) -> int:
@@ -296,9 +267,8 @@ def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
     num_gray = 0
     num_colour = 0
     max_values: list[int] = []
-    for path in paths:
-        if not path.lower().endswith(_SUFFIXES_16_BIT):
-            continue
+    # Other formats have no 16 bits, and reading a header takes time.
+    for path in (path for path in paths if path.lower().endswith(_SUFFIXES_16_BIT)):
         with contextlib.suppress(Exception), Image.open(path, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith("I;16"):
                 num_gray += 1
@@ -313,21 +283,15 @@ def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
         max_value = max(max_values, default=SIXTEEN_BIT_MAX)
         max_result = _to_8_bits(np.array([max_value]), SIXTEEN_BIT_MAX)[0]
         num_bits = max(8, max_value.bit_length())
-        remedy = (
-            f"sixteen_bit_max={2**num_bits - 1} for {num_bits}-bit data, or {SIXTEEN_BIT_MAX} if this is right"
-            if num_bits < 16
-            else f"sixteen_bit_max={SIXTEEN_BIT_MAX} if this is right, or the value that should map to 255"
-        )
-        sentences.append(
-            f"{num_gray} of {len(paths)} inspected images are 16-bit grayscale, which is divided by 257 (65535 becomes "
-            f"255). The largest value of the first {len(max_values)} is {max_value}, which becomes {max_result}; "
-            f"give {remedy}"
-        )
+        sentences += [
+            f"{num_gray} of {len(paths)} inspected images are 16-bit grayscale, which is divided by 257",
+            f"The largest value of the first {len(max_values)} is {max_value}, which becomes {max_result}; give "
+            f"sixteen_bit_max={2**num_bits - 1} for {num_bits}-bit data, or {SIXTEEN_BIT_MAX} if this is right",
+        ]
     if num_colour:
-        sentences.append(
-            f"{num_colour} of {len(paths)} inspected images are 16-bit colour, and only the high byte of their values "
-            "is used; convert them to 8 bits if their values use fewer than 16"
-        )
+        kind = "16-bit colour, and only the high byte of their values is used"
+        remedy = "convert them to 8 bits if their values use fewer than 16"
+        sentences.append(f"{num_colour} of {len(paths)} inspected images are {kind}; {remedy}")
     return ". ".join(sentences) or None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
@@ -121,10 +122,10 @@ def open_image(
         exif_orientation=exif_orientation,
         sixteen_bit_max=sixteen_bit_max,
     )
-    try:
+    frame = None
+    # `decode` finds the same error again, and names the file in it.
+    with contextlib.suppress(ImageError):
         frame = _frame_to_decode(data, max_pixels=max_pixels)
-    except ImageError as error:
-        raise ImageError(f"{path}: {error}") from None
     if frame is None:
         return DecodedImage(decode())
     orientation = 1
@@ -178,7 +179,7 @@ class EncodedImage(LazyImage):
 
     def __init__(self, data: bytes, frame: JpegFrame, orientation: int, decode: Callable[[], Tensor]) -> None:
         self._data = data
-        self._one_pass = frame.one_pass
+        self._frame = frame
         self._stored_size = (frame.height, frame.width)
         self._orientation = orientation
         self._decode = decode
@@ -212,12 +213,10 @@ class EncodedImage(LazyImage):
         return ChangedImage(self, step)
 
     def _can_shrink(self, factor: int) -> bool:
-        height, width = self._stored_size
-        if min(height, width) < _MIN_SHRUNK_SIDE:
-            return False
         # If a side is not a multiple, the partial pixel comes last as stored. Turning the image may move it to the
         # front, where it would shift all others.
-        return self._orientation == 1 or (height % factor == 0 and width % factor == 0)
+        is_exact = self._orientation == 1 or not any(side % factor for side in self._stored_size)
+        return is_exact and min(self._stored_size) >= _MIN_SHRUNK_SIDE
 
     def _decode_stored(self, region: Part, *, shrink: int) -> Tensor | None:
         """Decode a region of the stored image with its sides divided by ``shrink``.
@@ -236,17 +235,15 @@ class EncodedImage(LazyImage):
         bottom = -(-region[3] // shrink)
         # Files with several scans are decoded whole: where scans are missing, libjpeg smooths from block to block.
         crop = full_image = (0, 0, -(-width // shrink), -(-height // shrink))
-        if self._one_pass:
+        if self._frame.one_pass:
             # libjpeg interpolates colours from neighbouring columns, so some more are decoded at both sides. A crop
             # must begin at a whole block of 16 columns. Blocks of the rare 4:1:1 have 32: the decoder refuses a crop
             # that does not fit them, and the whole image is decoded below.
             first_column = max((region[0] - _MARGIN_COLUMNS) // _BLOCK_COLUMNS * _BLOCK_COLUMNS, 0)
             last_column = min(region[2] + _MARGIN_COLUMNS, width)
             crop = (first_column // shrink, top, -(-last_column // shrink), bottom)
-        pixels = None
         decoder = turbo_decoder()
-        if decoder is not None:
-            pixels = decoder.decode(self._data, self._stored_size, crop, shrink=shrink)
+        pixels = None if decoder is None else decoder.decode(self._data, self._stored_size, crop, shrink=shrink)
         if pixels is None:
             # The turbo decoder returns None for any damage that libjpeg warns about; Pillow accepts some of it.
             crop = full_image

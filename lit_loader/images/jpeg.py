@@ -34,6 +34,7 @@ _STANDALONE_CODES: Final = (0x01, *range(0xD0, 0xDA))
 _APP1_CODE: Final = 0xE1
 _EXIF_PREFIX: Final = b"Exif\0\0"
 _SEGMENT_HEADER: Final = struct.Struct(">BBH")
+_REFUSED: Final = "refused before decoding: {}; save the image again if you trust it."
 
 
 class JpegFrame(NamedTuple):
@@ -72,11 +73,9 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
     while offset + 4 <= len(data):
         num_pieces += 1
         if offset > MAX_HEADER_BYTES or num_pieces > MAX_HEADER_PIECES or num_exif > MAX_EXIF_SEGMENTS:
-            raise ImageError(
-                f"refused before decoding: its header is longer than {offset} bytes in {num_pieces - 1} segments or "
-                f"stray bytes ({num_exif} EXIF segments); the limits are {MAX_HEADER_BYTES} bytes, {MAX_HEADER_PIECES} "
-                f"pieces and {MAX_EXIF_SEGMENTS} EXIF segments; save the image again if you trust it."
-            )
+            size = f"{offset} bytes in {num_pieces - 1} segments or stray bytes ({num_exif} EXIF segments)"
+            limits = f"{MAX_HEADER_BYTES} bytes, {MAX_HEADER_PIECES} pieces and {MAX_EXIF_SEGMENTS} EXIF segments"
+            raise ImageError(_REFUSED.format(f"its header is longer than {size}; the limits are {limits}"))
         first_byte, code, length = _SEGMENT_HEADER.unpack_from(data, offset)
         if first_byte != 0xFF or code in (0x00, 0xFF) or code in _STANDALONE_CODES:
             offset += 2 if first_byte == 0xFF and code in _STANDALONE_CODES else 1
@@ -91,10 +90,9 @@ def jpeg_frame(data: bytes) -> JpegFrame | None:
             num_exif += data.startswith(_EXIF_PREFIX, offset + 4)
         elif code == _SCAN_MARKER[1]:
             # Most files end with the marker; trailing bytes may follow it in others.
-            complete = data.endswith(_END_MARKER) or data.find(_END_MARKER, offset) >= 0
-            if len(frame_offsets) != 1 or not complete:
-                return None
-            return _frame(data, frame_offsets[0], offset, may_be_turned)
+            is_complete = data.endswith(_END_MARKER) or data.find(_END_MARKER, offset) >= 0
+            is_supported = is_complete and len(frame_offsets) == 1
+            return _frame(data, frame_offsets[0], offset, may_be_turned) if is_supported else None
         offset = segment_end
     return None
 
@@ -103,13 +101,9 @@ def _frame(data: bytes, offset: int, scan_offset: int, may_be_turned: bool) -> J
     """Return the frame header at ``offset``, or None if it is of a rarer kind."""
     # Reading 10 bytes is safe: the scan's segment follows the frame's.
     code, length, bits, height, width, num_channels = struct.unpack_from(">xBHBHHB", data, offset)
-    supported = (
-        code in (*_BASELINE_CODES, _PROGRESSIVE_CODE)
-        and bits == 8
-        and num_channels in (1, 3)
-        and length == 8 + 3 * num_channels
-    )
-    if not supported or height == 0 or width == 0:
+    is_supported = code in (*_BASELINE_CODES, _PROGRESSIVE_CODE) and bits == 8 and num_channels in (1, 3)
+    # A height of 0 means that a later segment defines it, which decoders rarely support.
+    if not is_supported or length != 8 + 3 * num_channels or height == 0 or width == 0:
         return None
     one_pass = code in _BASELINE_CODES and data[scan_offset + 4] == num_channels
     return JpegFrame(height, width, one_pass, may_be_turned)
@@ -131,12 +125,7 @@ def check_jpeg_cost(data: bytes, *, num_pixels: int) -> None:
     num_scans = data.count(_SCAN_MARKER)
     if len(data) > SPARE_BYTES + BYTES_A_PIXEL * num_pixels:
         limit = f"{SPARE_BYTES} + {BYTES_A_PIXEL} a pixel"
-        reason = f"{len(data)} bytes for {num_pixels} pixels exceed the limit of {limit}"
-    elif num_scans > MAX_SCANS or (num_scans > _UNCHECKED_SCANS and num_scans * num_pixels > MAX_SCANNED_PIXELS):
-        reason = (
-            f"{num_scans} scans over {num_pixels} pixels exceed the limit of {MAX_SCANS} scans, or of "
-            f"{MAX_SCANNED_PIXELS} pixels in more than {_UNCHECKED_SCANS} scans"
-        )
-    else:
-        return
-    raise ImageError(f"refused before decoding: {reason}; save the image again if you trust it.")
+        raise ImageError(_REFUSED.format(f"{len(data)} bytes for {num_pixels} pixels exceed the limit of {limit}"))
+    if num_scans > MAX_SCANS or (num_scans > _UNCHECKED_SCANS and num_scans * num_pixels > MAX_SCANNED_PIXELS):
+        limits = f"{MAX_SCANS} scans, or of {MAX_SCANNED_PIXELS} pixels in more than {_UNCHECKED_SCANS} scans"
+        raise ImageError(_REFUSED.format(f"{num_scans} scans over {num_pixels} pixels exceed the limit of {limits}"))

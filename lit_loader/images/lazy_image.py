@@ -100,8 +100,7 @@ class LazyImage(ABC):
         """Return the image as a view shows it; see `View.pixels`."""
         if view.exceeds_cut_limit(self.size):
             return DecodedImage(view.pixels(self.read(), fill=fill))
-        part, size = view.part()
-        source = self.part(part, size, fill=fill)
+        source = self.part(*view.part(), fill=fill)
         return source if view.upright else DecodedImage(view.warped(source.read()))
 
     def _read_part(self, part: Part, *, zoom: float, fill: float) -> ImageRegion:

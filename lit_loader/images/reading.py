@@ -63,11 +63,10 @@ class ImageReading:
             raise ValueError(f"max_pixels={self.max_pixels!r} is not a positive int; give a number of pixels.")
 
         max_value = self.sixteen_bit_max
+        # type(): True is an int, but no number of levels.
         if max_value is not None and (type(max_value) is not int or not 1 <= max_value <= SIXTEEN_BIT_MAX):
-            raise ValueError(
-                f"sixteen_bit_max={max_value!r} is not an int from 1 to {SIXTEEN_BIT_MAX}; give the value that should "
-                "map to 255, such as 4095 for 12-bit data, or None."
-            )
+            rule = f"is not an int from 1 to {SIXTEEN_BIT_MAX}"
+            raise ValueError(f"sixteen_bit_max={max_value!r} {rule}; give the value that should map to 255, or None.")
 
     def read(self, path: Path | str) -> Tensor:
         """Decode all pixels of an image file, uint8 ``(3, H, W)``.
@@ -87,7 +86,7 @@ class ImageReading:
             path,
             max_pixels=self.max_pixels,
             exif_orientation=self.exif_orientation,
-            sixteen_bit_max=SIXTEEN_BIT_MAX if self.sixteen_bit_max is None else self.sixteen_bit_max,
+            sixteen_bit_max=self.sixteen_bit_max or SIXTEEN_BIT_MAX,
         )
 
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
@@ -96,8 +95,5 @@ class ImageReading:
         Args:
             paths: Image files, sampled from the whole dataset.
         """
-        if self.sixteen_bit_max is not None:
-            return
-        report = sixteen_bit_report(paths, max_pixels=self.max_pixels)
-        if report is not None:
+        if self.sixteen_bit_max is None and (report := sixteen_bit_report(paths, max_pixels=self.max_pixels)):
             warnings.warn(report, UserWarning, stacklevel=3)

@@ -41,25 +41,22 @@ def resample(
         of whole pixels, the bits of torchvision's crop, pad and resize.
     """
     left, top, right, bottom = box
-    cut_left = math.floor(left)
-    cut_top = math.floor(top)
-    cut_right = math.ceil(right)
-    cut_bottom = math.ceil(bottom)
-    cut_height = cut_bottom - cut_top
-    cut_width = cut_right - cut_left
-    cut = (cut_left, cut_top, cut_right, cut_bottom)
-    if not (0 <= cut_left < cut_right <= pixels.shape[-1] and 0 <= cut_top < cut_bottom <= pixels.shape[-2]):
+    x0 = math.floor(left)
+    y0 = math.floor(top)
+    x1 = math.ceil(right)
+    y1 = math.ceil(bottom)
+    cut = (x0, y0, x1, y1)
+    if not (0 <= x0 < x1 <= pixels.shape[-1] and 0 <= y0 < y1 <= pixels.shape[-2]):
         pixels = _padded(pixels, cut, fill)
-        cut = (0, 0, cut_width, cut_height)
-    if (left, top) != (cut_left, cut_top):
+        cut = (0, 0, x1 - x0, y1 - y0)
+    if (left, top) != (x0, y0):
         # torch has no fractional offset. Pillow has.
-        inner_box = (left - cut_left, top - cut_top, right - cut_left, bottom - cut_top)
-        resized = _resize_with_pillow(_view(pixels, cut), inner_box, size)
+        resized = _resize_with_pillow(_view(pixels, cut), (left - x0, top - y0, right - x0, bottom - y0), size)
         return resized if empty is None else _copy(resized, empty)
-    if (right, bottom) != (cut_right, cut_bottom):
+    if (right, bottom) != (x1, y1):
         # The box covers the last row or column in part, so the scales cannot be derived from whole sizes.
         return _resize(pixels, cut, size, (size[0] / (bottom - top), size[1] / (right - left)), empty)
-    if (cut_height, cut_width) == size:
+    if (y1 - y0, x1 - x0) == size:
         return _copy(_view(pixels, cut), empty)
     return _resize(pixels, cut, size, (None, None), empty)
 

@@ -89,14 +89,11 @@ class View:
         """Return the part (left, top, right, bottom) to cut out, and the (height, width) to resize it to."""
         low, high = self._bounds()
         size = self.size if self.upright else self._shrunk_size(low, high)
-        return (int(low[0]), int(low[1]), int(high[0]), int(high[1])), size
+        return (*low.tolist(), *high.tolist()), size
 
     def warped(self, source: Any) -> Any:
-        """Return the view's pixels, given the pixels of `part` at its size."""
-        if self.upright:
-            return source
-        low, high = self._bounds()
-        return self._warp(source, low, high, padding=0, fill=None)
+        """Return the pixels of a view that is not upright, given the pixels of `part` at its size."""
+        return self._warp(source, *self._bounds(), padding=0, fill=None)
 
     def _bounds(self) -> tuple[npt.NDArray[np.int_], npt.NDArray[np.int_]]:
         """Return the (x, y) of the upper left and the lower right corner of the part to cut out."""
@@ -122,9 +119,9 @@ class View:
             return _filled(image, self.size, fill=fill)
         cut = cut_pixels(image, (*low.tolist(), *high.tolist()), fill=fill)
         source = _resize(cut, self._shrunk_size(low, high))
-        if padding:
-            source = functional.pad(source, [padding] * 4, fill=fill)
-        return self._warp(source, low, high, padding=padding, fill=fill if padding else None)
+        if not padding:
+            return self._warp(source, low, high, padding=0, fill=None)
+        return self._warp(functional.pad(source, [padding] * 4, fill=fill), low, high, padding=padding, fill=fill)
 
     def _shrunk_size(self, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_]) -> tuple[int, int]:
         """Return the (height, width) to shrink the pixels between two corners to before the warp."""
@@ -135,12 +132,21 @@ class View:
     def _warp(
         self, source: Any, low: npt.NDArray[np.int_], high: npt.NDArray[np.int_], *, padding: int, fill: float | None
     ) -> Any:
-        """Warp a shrunk cut to the result; see `_warp_cut` for the arguments, `_warp_pixels` for a ``fill`` of None."""
+        """Warp a shrunk cut to the result, bilinearly; see `_warp_cut` for the arguments.
+
+        With a ``fill`` of None, the result must not show pixels beyond the source.
+        """
         sides = np.array([source.shape[-1], source.shape[-2]]) - 2 * padding
         zoom = sides / (high - low)
         shift = padding - low * zoom
         to_source = np.array([[zoom[0], 0, shift[0]], [0, zoom[1], shift[1]], [0, 0, 1.0]])
-        return _warp_pixels(source, to_source @ self._matrix(), self.size, fill=fill)
+        coefficients = (to_source @ self._matrix()).ravel()[:8].tolist()
+        height, width = self.size
+        # torchvision's perspective keeps the size of its input, so the input is padded to at least the result's.
+        margins = [0, 0, max(0, width - source.shape[-1]), max(0, height - source.shape[-2])]
+        canvas = functional.pad(source, margins, fill=fill or 0) if any(margins) else source
+        warped = functional.perspective(canvas, None, None, fill=fill, coefficients=coefficients)
+        return functional.crop(warped, 0, 0, height, width)
 
     def scale(self) -> Matrix:
         """Return the size of the result relative to the image, along x and y."""
@@ -195,20 +201,6 @@ def _filled(image: Any, size: tuple[int, int], *, fill: float) -> Any:
 
 def _resize(image: Any, size: tuple[int, int]) -> Any:
     return image if tuple(image.shape[-2:]) == size else functional.resize(image, list(size), antialias=True)
-
-
-def _warp_pixels(image: Any, matrix: Matrix, size: tuple[int, int], *, fill: float | None) -> Any:
-    """Sample an image bilinearly at ``matrix`` times the result's coordinates.
-
-    Pixels beyond the image are ``fill``; with None, the result must not show any.
-    """
-    height, width = size
-    # torchvision's perspective keeps the size of its input, so the input is padded to at least the result's.
-    padding = [0, 0, max(0, width - image.shape[-1]), max(0, height - image.shape[-2])]
-    canvas = functional.pad(image, padding, fill=fill or 0) if any(padding) else image
-    coefficients = (matrix / matrix[2, 2]).ravel()[:8].tolist()
-    warped = functional.perspective(canvas, None, None, fill=fill, coefficients=coefficients)
-    return functional.crop(warped, 0, 0, height, width)
 
 
 def points_on_canvas(points: Tensor, size: tuple[int, int]) -> Tensor:

@@ -43,10 +43,7 @@ class NormalizeBatch(nn.Module):
         if not self.mean or not all(map(math.isfinite, (*self.mean, *self.std))) or min(self.std) <= 0:
             raise ValueError(f"mean={mean!r} and std={std!r} must be finite numbers, std above 0")
         if len({len(self.mean), len(self.std)} - {1}) > 1:
-            raise ValueError(
-                f"mean={mean!r} has {len(self.mean)} channels and std={std!r} has {len(self.std)}; give one number for "
-                "each channel, or one for all"
-            )
+            raise ValueError(f"mean={mean!r} and std={std!r} have different lengths; give one number for each channel")
         # (x / 255 - mean) / std as one multiplication and one addition; float64 avoids rounding the constants twice.
         means = torch.tensor(self.mean).double()
         stds = torch.tensor(self.std).double()
@@ -74,10 +71,8 @@ class NormalizeBatch(nn.Module):
         if isinstance(batch, Mapping) and "images" in batch:
             return {**batch, "images": self._normalize_all(batch["images"])}
         if not isinstance(batch, tuple | list) or not batch:
-            raise TypeError(
-                f"expected a batch (images, ...), or a named tuple, dataclass or mapping with 'images', got a "
-                f"{type(batch).__name__}"
-            )
+            expected = "a batch (images, ...), or a named tuple, dataclass or mapping with 'images'"
+            raise TypeError(f"expected {expected}, got a {type(batch).__name__}")
         if names := getattr(batch, "_fields", ()):
             fields = dict(zip(names, batch, strict=True))
             name = "images" if "images" in fields else names[0]
@@ -88,25 +83,20 @@ class NormalizeBatch(nn.Module):
         return type(batch)((self._normalize_all(batch[0]), *batch[1:]))
 
     def _normalize_all(self, images: Any) -> Any:
-        if isinstance(images, tuple | list):
-            return [self._normalize(image) for image in images]
-        return self._normalize(images)
+        is_list = isinstance(images, tuple | list)
+        return [self._normalize(image) for image in images] if is_list else self._normalize(images)
 
     def _normalize(self, image: Any) -> Tensor:
         if not isinstance(image, Tensor):
             raise TypeError(f"expected images as a tensor or a list of tensors, got a {type(image).__name__}")
         if image.dtype != torch.uint8:
-            raise TypeError(
-                f"expected uint8 images, got {image.dtype}; let the data module's transforms keep uint8 "
-                "(to_float=False), or remove NormalizeBatch"
-            )
+            remedy = "let the data module's transforms keep uint8 (to_float=False), or remove NormalizeBatch"
+            raise TypeError(f"expected uint8 images, got {image.dtype}; {remedy}")
         scale, shift = self._constants(image.device)
         num_channels = max(len(scale), len(shift))
         if image.ndim not in (3, 4) or num_channels not in (1, image.shape[-3]):
-            raise ValueError(
-                f"images of shape {tuple(image.shape)} do not fit {num_channels} channels of mean and std; expected "
-                "(C, H, W) or (B, C, H, W)"
-            )
+            problem = f"images of shape {tuple(image.shape)} do not fit {num_channels} channels of mean and std"
+            raise ValueError(f"{problem}; expected (C, H, W) or (B, C, H, W)")
         # The conversion allocates the result, and the arithmetic reuses its memory.
         floats = image.as_subclass(Tensor).to(torch.float32, memory_format=torch.contiguous_format)
         return floats.mul_(scale).add_(shift)

@@ -92,11 +92,9 @@ def needs_target(transform: Any) -> bool:
     """Return True if the image that a transform returns may depend on the target."""
     kind = type(transform)
     if kind in (v2.Compose, DecodeAwareCompose):
-        return any(needs_target(part) for part in transform.transforms)
-    if kind is CropToObjects:
-        # A crop around an object moves with its box.
-        return bool(transform.around != "image")
-    return kind not in _IGNORE_TARGET
+        return any(map(needs_target, transform.transforms))
+    # A crop around an object moves with its box.
+    return transform.around != "image" if kind is CropToObjects else kind not in _IGNORE_TARGET
 
 
 def _flatten(transforms: Sequence[Any]) -> Iterator[Any]:
@@ -119,15 +117,14 @@ def _transform_lazy(transform: Any, image: LazyImage, *targets: Any) -> Any:
     if kind in _RESIZES and _uses_default_resize(transform):
         if kind is v2.Resize:
             placeholder = functional.resize(_empty_image(image), transform.size, max_size=transform.max_size)
-            height, width = placeholder.shape[-2:]
+            size = tuple(placeholder.shape[-2:])
         else:
-            height, width = transform.make_params([_empty_image(image)])["size"]
-        size = (height, width)
+            size = tuple(transform.make_params([_empty_image(image)])["size"])
         return (image.resized(size), *moved_targets(targets, partial(resized, size=size)))
     if kind in _CROPS and _uses_default_resize(transform):
-        # RandomResizedCrop needs only the size, and skips making an image for torchvision.
-        is_own = kind is RandomResizedCrop
-        crop = transform.crop(image.size) if is_own else transform.make_params([_empty_image(image)])
+        # RandomResizedCrop of this package needs only the size, and skips making an image for torchvision.
+        skips_image = kind is RandomResizedCrop
+        crop = transform.crop(image.size) if skips_image else transform.make_params([_empty_image(image)])
         part = crop["left"], crop["top"], crop["left"] + crop["width"], crop["top"] + crop["height"]
         move = partial(functional.resized_crop, **crop, size=list(transform.size))
         return (image.part(part, tuple(transform.size)), *moved_targets(targets, move))

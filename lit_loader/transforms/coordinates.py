@@ -36,10 +36,8 @@ def to_image_points(points: Tensor, crop: Tensor, size: Sequence[int]) -> Tensor
     sides = torch.tensor([size[1], size[0]], dtype=points.dtype, device=points.device)
     region = crop.as_subclass(Tensor).to(points)
     if points.ndim < 2 or points.shape[-1] != 2 or region.shape != (*points.shape[:-2], 4):
-        raise ValueError(
-            f"crop {tuple(crop.shape)} does not fit points {tuple(points.shape)}; "
-            "give one (x1, y1, x2, y2) for each (K, 2)."
-        )
+        shapes = f"crop {tuple(crop.shape)} does not fit points {tuple(points.shape)}"
+        raise ValueError(f"{shapes}; give one (x1, y1, x2, y2) for each (K, 2).")
     top_left = region[..., None, :2]
     bottom_right = region[..., None, 2:]
     return top_left + points.as_subclass(Tensor) * (bottom_right - top_left) / sides

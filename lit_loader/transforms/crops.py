@@ -17,6 +17,7 @@ from torchvision.transforms.v2 import functional
 from lit_loader.images.lazy_image import LazyImage
 from lit_loader.images.views import View, upright_view
 from lit_loader.seeding import rand
+from lit_loader.transforms.preset_checks import check_rotation
 from lit_loader.transforms.visibility import target_points
 
 __all__ = ["Around", "CropToObjects", "Fit"]
@@ -74,13 +75,10 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
         for name, choice, choices in (("around", around, get_args(Around)), ("fit", fit, get_args(Fit))):
             if choice not in choices:
                 raise ValueError(f"{name}={choice!r} is not one of {', '.join(map(repr, choices))}.")
-        for name, value, maximum in (
-            ("margin", margin, math.inf),
-            ("shift", shift, math.inf),
-            ("rotation", rotation, 180),
-        ):
-            if not 0 <= value <= maximum or value == math.inf:
-                raise ValueError(f"{name}={value} must be a finite number from 0 to {maximum}.")
+        for name, value in (("margin", margin), ("shift", shift)):
+            if not 0 <= value < math.inf:
+                raise ValueError(f"{name}={value} must be a finite number, at least 0.")
+        check_rotation(rotation)
         if len(scale) != 2 or not 0 < scale[0] <= scale[1] < math.inf:
             raise ValueError(f"scale={list(scale)} is not (smallest, largest) with 0 < smallest <= largest.")
         sides = [size, size] if isinstance(size, int) else [1, 1] if size is None else list(size)
@@ -127,15 +125,11 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
             return (0.0, 0.0, float(width), float(height))
         boxes = target.get("boxes") if isinstance(target, Mapping) else None
         if not isinstance(boxes, tv_tensors.BoundingBoxes):
-            raise TypeError(
-                f"CropToObjects(around={self.around!r}) needs target['boxes'] as tv_tensors.BoundingBoxes, "
-                f"got {type(boxes).__name__}."
-            )
+            expected = "target['boxes'] as tv_tensors.BoundingBoxes"
+            raise TypeError(f"CropToObjects(around={self.around!r}) needs {expected}, got {type(boxes).__name__}.")
         if len(boxes) != 1:
-            raise ValueError(
-                f"the target has {len(boxes)} objects, but CropToObjects needs exactly 1; make samples of single "
-                "objects with table.per_object()."
-            )
+            remedy = "make samples of single objects with table.per_object()"
+            raise ValueError(f"the target has {len(boxes)} objects, but CropToObjects needs exactly 1; {remedy}.")
         points_and_visibility = target_points(target) if self.around == "points" else None
         if points_and_visibility is not None:
             points, visibility = points_and_visibility
@@ -145,8 +139,8 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
                 x1, y1 = present_points.amin(dim=0).tolist()
                 x2, y2 = present_points.amax(dim=0).tolist()
                 return x1, y1, x2, y2
-        x1, y1, x2, y2 = _xyxy(boxes)[0].tolist()
-        return x1, y1, x2, y2
+        box: tuple[float, float, float, float] = tuple(_xyxy(boxes)[0].tolist())
+        return box
 
     def _draw_view(self, box: Sequence[float]) -> tuple[View, tuple[float, float, float, float]]:
         """Draw a view around a box; return it with the region (x1, y1, x2, y2) that it shows before rotation."""
@@ -157,17 +151,17 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
         if self.fit != "stretch":
             # One of the sides already fits: letterbox enlarges the other to the aspect ratio, crop reduces it.
             aspect_ratio = 1.0 if self.size is None else self.size[1] / self.size[0]
-            fitting_width = height * aspect_ratio
-            fitting_height = width / aspect_ratio
             pick = max if self.fit == "letterbox" else min
+            fitting_width = height * aspect_ratio
+            height = pick(height, width / aspect_ratio)
             width = pick(width, fitting_width)
-            height = pick(height, fitting_height)
         x = (x1 + x2) / 2
         y = (y1 + y2) / 2
         if self.shift:
             x += width * self.shift * _draw()
             y += height * self.shift * _draw()
         low, high = self.scale
+        # Fixed factors draw nothing, like every disabled augmentation.
         factor = low + (high - low) * float(rand()) if low < high else low
         width *= factor
         height *= factor

@@ -13,7 +13,7 @@ from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
-from lit_loader.transforms.preset_checks import check_chances, check_fill
+from lit_loader.transforms.preset_checks import check_chances, check_fill, check_rotation
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -85,12 +85,9 @@ def detection_transforms(
     """
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric, zoom_out=zoom_out, iou_crop=iou_crop)
     check_fill(fill)
-    if not 0 <= rotation <= 180:
-        raise ValueError(f"rotation={rotation} must be from 0 to 180 degrees.")
+    check_rotation(rotation)
     if fill != 0 and not letterbox and zoom_out == 0 and rotation == 0:
-        raise ValueError(
-            f"fill={fill} has no effect without letterbox=True, zoom_out or rotation above 0; leave it out."
-        )
+        raise ValueError(f"fill={fill} has no effect without letterbox=True, zoom_out or rotation; leave it out.")
     # Padding of a mask is background, whatever the fill of the image.
     padding_fill = {tv_tensors.Mask: 0, "others": fill}
     bilinear = v2.InterpolationMode.BILINEAR
@@ -110,13 +107,11 @@ def detection_transforms(
         transforms += [transform for amount, transform in random_transforms if amount > 0]
     if shorter_sides is None:
         transforms += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
-    elif size is not None or letterbox:
-        raise ValueError(
-            f"shorter_sides={list(shorter_sides)} cannot be combined with size={size} and letterbox={letterbox}; "
-            "remove them or shorter_sides."
-        )
+    elif size is not None or letterbox or not shorter_sides:
+        rule = f"must be lengths in pixels, without size={size} and letterbox={letterbox}"
+        raise ValueError(f"shorter_sides={list(shorter_sides)} {rule}; remove it, or them.")
     else:
-        transforms.append(_random_resize(shorter_sides, max_size=max_size, train=train))
+        transforms.append(_random_resize(list(shorter_sides), max_size=max_size, train=train))
     transforms += [
         # After the resize, because the smallest sizes are in pixels of the result.
         SanitizeObjects(min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image),
@@ -126,10 +121,7 @@ def detection_transforms(
     return DecodeAwareCompose(transforms)
 
 
-def _random_resize(shorter_sides: Sequence[int], *, max_size: int | None, train: bool) -> nn.Module:
-    sides = list(shorter_sides)
-    if not sides:
-        raise ValueError("shorter_sides=[] is empty; give lengths in pixels, or None.")
+def _random_resize(sides: list[int], *, max_size: int | None, train: bool) -> nn.Module:
     # Making every resize checks every length, in either split.
     resizes = [_resize(size=side, max_size=max_size, letterbox=False, fill=0)[0] for side in sides]
     if not train:
@@ -139,19 +131,18 @@ def _random_resize(shorter_sides: Sequence[int], *, max_size: int | None, train:
 
 
 def _resize(*, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float) -> list[nn.Module]:
-    sides = [] if size is None else [size] if isinstance(size, int) else list(size)
-    sides += [] if max_size is None else [max_size]
-    if any(isinstance(side, bool) or side != int(side) or side < 1 for side in sides):
+    pair = None if size is None or isinstance(size, int) else list(size)
+    sides: list[Any] = [*([size] if pair is None else pair), max_size]
+    if any(isinstance(side, bool) or side != int(side) or side < 1 for side in sides if side is not None):
         raise ValueError(f"size={size} and max_size={max_size} must be whole numbers of pixels, at least 1.")
-    is_pair = size is not None and not isinstance(size, int)
-    if letterbox and not is_pair:
-        raise ValueError(f"letterbox=True needs size=(height, width), got size={size}.")
-    if is_pair and max_size is not None:
+    if pair is not None and max_size is not None:
         raise ValueError(f"max_size={max_size} cannot be combined with size={size}; give one of them.")
-    if size is None:
-        return [] if max_size is None else [v2.Resize(None, max_size=max_size)]
-    if isinstance(size, int):
-        return [v2.Resize(size, max_size=max_size)]
-    if len(size) != 2:
-        raise ValueError(f"size={list(size)} is not (height, width) in pixels.")
-    return [Letterbox(size, fill=fill) if letterbox else v2.Resize([int(side) for side in size])]
+    if pair is None and letterbox:
+        raise ValueError(f"letterbox=True needs size=(height, width), got size={size}.")
+    if pair is not None and len(pair) != 2:
+        raise ValueError(f"size={pair} is not (height, width) in pixels.")
+    if pair is not None and letterbox:
+        return [Letterbox(pair, fill=fill)]
+    if sides == [None, None]:
+        return []
+    return [v2.Resize(size if pair is None else [int(side) for side in pair], max_size=max_size)]

@@ -108,9 +108,5 @@ def _transform_image(transform: Any, inputs: tuple[Any, ...]) -> Any:
 
 def _is_image(value: Any) -> bool:
     # torchvision also accepts plain tensors as images, but not masks and other tv_tensors.
-    return (
-        isinstance(value, Tensor)
-        and (isinstance(value, tv_tensors.Image) or not isinstance(value, tv_tensors.TVTensor))
-        and value.dtype == torch.uint8
-        and value.device.type == "cpu"
-    )
+    is_other = isinstance(value, tv_tensors.TVTensor) and not isinstance(value, tv_tensors.Image)
+    return isinstance(value, Tensor) and not is_other and value.dtype == torch.uint8 and value.is_cpu

@@ -74,8 +74,7 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         sample = inputs if len(inputs) > 1 else inputs[0]
         # Draw for every sample, as torchvision's flips do.
         is_flipped = float(rand(1)) < self.p
-        target = sample[1] if isinstance(sample, tuple | list) and len(sample) > 1 else None
-        points_and_visibility = target_points(target)
+        points_and_visibility = target_points(sample[1] if isinstance(sample, tuple | list) and sample[1:] else None)
         # Check the pairs even if this sample is not flipped, so that a mistake shows in the first batch.
         order = None if points_and_visibility is None else self._order(points_and_visibility[0].shape[1])
         if not is_flipped:

@@ -43,9 +43,7 @@ def letterbox_geometry(
     new_width = min(canvas_width, max(1, round(width * scale)))
     left = (canvas_width - new_width) // 2
     top = (canvas_height - new_height) // 2
-    right = canvas_width - new_width - left
-    bottom = canvas_height - new_height - top
-    return (new_height, new_width), (left, top, right, bottom)
+    return (new_height, new_width), (left, top, canvas_width - new_width - left, canvas_height - new_height - top)
 
 
 class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped

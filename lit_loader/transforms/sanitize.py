@@ -103,10 +103,8 @@ class SanitizeObjects(nn.Module):
 
     def _sanitize(self, target: Any) -> dict[str, Any]:
         if not isinstance(target, Mapping) or not isinstance(target.get("boxes"), tv_tensors.BoundingBoxes):
-            raise TypeError(
-                "SanitizeObjects needs (image, target) with target['boxes'] a tv_tensors.BoundingBoxes, "
-                f"got a {type(target).__name__}; wrap the boxes with their canvas_size."
-            )
+            expected = "(image, target) with target['boxes'] a tv_tensors.BoundingBoxes with their canvas_size"
+            raise TypeError(f"SanitizeObjects needs {expected}, got a {type(target).__name__}.")
         boxes = _clamped(target["boxes"])
         sides = _sides(boxes)
         areas = sides[:, 0] * sides[:, 1]
@@ -136,10 +134,8 @@ class SanitizeObjects(nn.Module):
             return True
         if name in self.per_image or not _has_rows(value):
             return False
-        raise ValueError(
-            f"target field {name!r} has a first dimension, but is not declared as per object or per image; "
-            f"add it to per_object=[{name!r}] or to per_image=[{name!r}]."
-        )
+        remedy = f"add it to per_object=[{name!r}] or to per_image=[{name!r}]"
+        raise ValueError(f"target field {name!r} has a first dimension, but is not declared; {remedy}.")
 
 
 def _clamped(boxes: tv_tensors.BoundingBoxes) -> tv_tensors.BoundingBoxes:
@@ -168,25 +164,19 @@ def num_rows(value: Any) -> int:
 
 
 def _has_rows(value: Any) -> bool:
-    if isinstance(value, Tensor | np.ndarray):
-        return value.ndim > 0
-    return isinstance(value, list | tuple)
+    return value.ndim > 0 if isinstance(value, Tensor | np.ndarray) else isinstance(value, list | tuple)
 
 
 def _take(name: str, value: Any, keep: Tensor | None, *, num_boxes: int) -> Any:
     """Return the rows of ``value`` where ``keep`` is True, or all rows if it is None, in the same type."""
-    if not _has_rows(value) or num_rows(value) != num_boxes:
-        count = num_rows(value) if _has_rows(value) else "no"
-        raise ValueError(
-            f"per-object field {name!r} has {count} rows for {num_boxes} boxes; an earlier transform changed the boxes "
-            "but not this field, or the field is per image and belongs in per_image."
-        )
+    count = num_rows(value) if _has_rows(value) else "no"
+    if count != num_boxes:
+        reason = "an earlier transform changed only the boxes, or the field is per image and belongs in per_image"
+        raise ValueError(f"per-object field {name!r} has {count} rows for {num_boxes} boxes; {reason}.")
     if keep is None:
         return value
-    if isinstance(value, tv_tensors.TVTensor):
-        return wrap(value.as_subclass(Tensor)[keep], like=value)
     if isinstance(value, Tensor):
-        return value[keep]
+        return wrap(value.as_subclass(Tensor)[keep], like=value)
     if isinstance(value, np.ndarray):
         return value[keep.numpy()]
     return type(value)(itertools.compress(value, keep.tolist()))

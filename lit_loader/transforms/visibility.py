@@ -39,20 +39,14 @@ def target_points(target: Any) -> tuple[tv_tensors.KeyPoints, Tensor] | None:
     points = target["keypoints"]
     visibility = target.get("visibility")
     if not isinstance(points, tv_tensors.KeyPoints):
-        raise TypeError(
-            f"target['keypoints'] is a {type(points).__name__}, which transforms do not move; "
-            "wrap it as tv_tensors.KeyPoints(points, canvas_size=(height, width))."
-        )
+        remedy = "wrap it as tv_tensors.KeyPoints(points, canvas_size=(height, width))"
+        raise TypeError(f"target['keypoints'] is a {type(points).__name__}, which transforms do not move; {remedy}.")
     if not isinstance(visibility, Tensor):
-        raise ValueError(
-            "target has keypoints but no visibility tensor, which marks points outside the image; add "
-            "visibility, uint8 (N, K): 0 absent, 1 hidden, 2 visible."
-        )
+        remedy = "add visibility, uint8 (N, K): 0 absent, 1 hidden, 2 visible"
+        raise ValueError(f"target has keypoints but no visibility tensor, which marks points outside; {remedy}.")
     if points.ndim != 3 or points.shape[:2] != visibility.shape:
-        raise ValueError(
-            f"expected keypoints (N, K, 2) and visibility (N, K), got {tuple(points.shape)} and "
-            f"{tuple(visibility.shape)}."
-        )
+        shapes = f"{tuple(points.shape)} and {tuple(visibility.shape)}"
+        raise ValueError(f"expected keypoints (N, K, 2) and visibility (N, K), got {shapes}.")
     return points, visibility
 
 

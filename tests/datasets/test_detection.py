@@ -142,7 +142,7 @@ def test_exif_orientation_decides_which_pixels_the_boxes_refer_to(tmp_path):
 @pytest.mark.parametrize("size_mismatch", ["clip", "raise"])
 def test_boxes_on_the_stored_pixels_of_an_image_that_exif_turns_are_refused(tmp_path, size_mismatch):
     table = make_table(tmp_path, orientation=6)
-    message = r"0\.png: EXIF turns the image from 20x16 to 16x20.* says 20x16.*exif_orientation=False"
+    message = r"0\.png: EXIF turns the image from 20x16 to 16x20.* as stored.*exif_orientation=False"
     with pytest.raises(ImageError, match=message):
         DetectionDataset(table, reading=ImageReading(size_mismatch=size_mismatch))[0]
 

@@ -9,7 +9,7 @@ import pytest
 from PIL import Image
 
 from lit_loader.annotations.formats.registry import read_annotations
-from lit_loader.datasets import FormatSource, sources
+from lit_loader.datasets import FormatSource, format_source
 from lit_loader.errors import AnnotationError
 from tests.support.face_lists import OPTIONS, write_faces
 
@@ -148,7 +148,7 @@ def test_a_list_is_read_once_for_all_stages(root, monkeypatch):
         calls.append(arguments)
         return read_annotations(*arguments, **settings)
 
-    monkeypatch.setattr(sources, "read_annotations", counted)
+    monkeypatch.setattr(format_source, "read_annotations", counted)
     faces = source(root, val="train.txt", test="train.txt")
     assert faces.tables("val")[0].num_images == 40
     assert [(format, name) for format, _, name in calls] == [("keypoints_txt", "train.txt")]
@@ -159,7 +159,7 @@ def test_a_list_is_read_once_for_all_stages(root, monkeypatch):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"train": None}, "no stage is set; give at least one, e.g. train='train.txt'"),
+        ({"train": None}, "no stage is set; give one, e.g. train='train.txt'"),
         ({"val": "val.txt", "val_fraction": 0.1}, "val='val.txt' and val_fraction=0.1 contradict each other"),
         ({"test": "val.txt", "test_fraction": 0.1}, "test='val.txt' and test_fraction=0.1 contradict"),
         ({"val_fraction": 1.0}, r"val_fraction=1.0 must be in \[0, 1\)"),

@@ -1,16 +1,44 @@
-"""One sample of a decoded image and of the undecoded one, after the same draws."""
+"""One sample of a decoded image and of the undecoded one, after the same draws, and the bound of their difference."""
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torchvision import tv_tensors
 
 from lit_loader.images import decode_image, open_image
+from tests.support.seeded import seeded
 
-__all__ = ["HEIGHT", "LARGEST", "LEAST_PSNR", "RARE", "WIDTH", "both", "target"]
+__all__ = ["HEIGHT", "WIDTH", "BatchMemory", "assert_within_bound", "both", "target"]
 
-HEIGHT, WIDTH = 239, 317
-LEAST_PSNR, LARGEST, RARE = 33, 96, 64  # the bound that EncodedImage states
+HEIGHT = 239
+WIDTH = 317
+# The bound that EncodedImage states.
+LEAST_PSNR = 33
+LARGEST = 96
+RARE = 64
+
+
+def assert_within_bound(difference, context=""):
+    """Check differences of pixels, in levels of 255, against the published bound."""
+    mean = float((difference**2).mean())
+    assert mean <= 255**2 / 10 ** (LEAST_PSNR / 10), context
+    assert difference.max() <= LARGEST, context
+    assert np.quantile(difference.numpy(), 0.999) <= RARE, context
+
+
+class BatchMemory:
+    """Memory of a batch that records its allocations."""
+
+    def __init__(self):
+        self.allocations = []
+
+    def empty(self, shape, dtype):
+        self.allocations.append(torch.empty(tuple(shape), dtype=dtype))
+        return self.allocations[-1]
+
+    def rows(self, column):
+        return None
 
 
 def target(num_objects):
@@ -30,14 +58,13 @@ def target(num_objects):
 
 
 def both(transform, path, num_objects, *, seed, make_target=target):
-    """The sample of the decoded image and that of the undecoded one, after the same draws."""
-    found = []
+    """Compare the samples of the decoded and the undecoded image after equal draws; return differences of pixels."""
+    results = []
     for image, call in ((tv_tensors.Image(decode_image(path)), transform), (open_image(path), transform.read)):
-        torch.manual_seed(seed)
-        sample = call(image, make_target(num_objects) if num_objects else {})
-        found.append((sample, torch.rand(1)))
-    (exact, after), (fast, after_too) = found
-    assert torch.equal(after, after_too), "not as many draws"
+        sample = seeded(seed, call, image, make_target(num_objects) if num_objects else {})
+        results.append((sample, torch.rand(1)))
+    (exact, exact_draw), (fast, fast_draw) = results
+    assert torch.equal(exact_draw, fast_draw), "not as many draws"
     assert exact[1].keys() == fast[1].keys()
     for name, value in exact[1].items():
         if isinstance(value, torch.Tensor):

@@ -15,11 +15,11 @@ from torchvision.transforms.v2 import functional
 from lit_loader.images.views import View
 from lit_loader.transforms import CropToObjects, to_image_points
 from tests.support.drawn_samples import BOXES, MARKS, check_marks, draw
+from tests.support.seeded import seeded
 
 
 def crop_of(seed=0, objects=(0,), **arguments):
-    torch.manual_seed(seed)
-    return CropToObjects(**arguments)(*draw(objects=objects))
+    return seeded(seed, CropToObjects(**arguments), *draw(objects=objects))
 
 
 def test_a_plain_crop_is_a_cut_and_nothing_is_resampled():
@@ -50,9 +50,7 @@ def test_a_shrunk_turned_crop_has_no_more_noise_than_a_shrunk_one():
 def test_a_turned_crop_takes_its_corners_from_the_image():
     white = tv_tensors.Image(torch.full((3, 110, 150), 255, dtype=torch.uint8))
     for seed in range(20):
-        torch.manual_seed(seed)
-        crop = CropToObjects(size=48, margin=0, rotation=30)
-        image, _ = crop(white, draw(objects=(0,))[1])
+        image, _ = seeded(seed, CropToObjects(size=48, margin=0, rotation=30), white, draw(objects=(0,))[1])
         # the box is 10 pixels from the rim of the image, the turned corners at most 9.2 further out
         assert image.min() == 255
 
@@ -181,8 +179,7 @@ def test_without_randomness_nothing_is_drawn_and_else_equally_much_for_every_sam
     random_crop = CropToObjects(size=32, around="image", shift=0.1, scale=(1, 2), rotation=9)
     states = []
     for objects in ((), (0,), (0, 1)):
-        torch.manual_seed(3)
-        _, target = random_crop(*draw(objects=objects))
+        _, target = seeded(3, random_crop, *draw(objects=objects))
         assert target["crop"].shape == (len(objects), 4)
         states.append(torch.get_rng_state())
     assert torch.equal(states[0], states[1])
@@ -246,8 +243,7 @@ def test_wrong_arguments_are_refused(arguments, message):
 def test_float_images_and_tuples_are_cropped_and_crops_pickle():
     crop = CropToObjects(size=[40, 50], rotation=20, scale=[0.8, 1.2], fill=0.5)
     unpickled = pickle.loads(pickle.dumps(v2.Compose([crop])))
-    torch.manual_seed(2)
-    image, target, extra = unpickled((*draw(objects=(0,), float_image=True), "more"))
+    image, target, extra = seeded(2, unpickled, (*draw(objects=(0,), float_image=True), "more"))
     assert image.dtype == torch.float32
     assert extra == "more"
     assert check_marks(image, target, tolerance=0.2) == 3

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
+import itertools
 
-import numpy as np
 import pytest
 import torch
 from torchvision import tv_tensors
@@ -12,7 +11,8 @@ from torchvision import tv_tensors
 from lit_loader.images import decode_image, open_image
 from lit_loader.transforms import landmark_transforms
 from tests.support.photo_like import jpeg, photo_like
-from tests.support.read_both_ways import LARGEST, LEAST_PSNR, RARE
+from tests.support.read_both_ways import assert_within_bound
+from tests.support.seeded import seeded
 
 SIZES = (8, 16, 32, 64, 128)
 TURNED = {"rotation": 30, "scale": (0.75, 1.25), "hflip": 0}
@@ -42,31 +42,21 @@ def boxes(height, width):
     return torch.tensor(shares) * torch.tensor([width, height, width, height])
 
 
-def assert_within_bound(path, transform, box, *, seed):
+def check_sample(path, transform, box, *, seed):
     image = tv_tensors.Image(decode_image(path))
     target = {"boxes": tv_tensors.BoundingBoxes(box[None], format="XYXY", canvas_size=image.shape[-2:])}
-    torch.manual_seed(seed)
-    exact, _ = transform(image, target)
-    torch.manual_seed(seed)
-    fast, _ = transform.read(open_image(path), target)
+    exact, _ = seeded(seed, transform, image, target)
+    fast, _ = seeded(seed, transform.read, open_image(path), target)
     difference = (exact.double() - fast.double()).abs()
-    mean = float((difference**2).mean())
-    psnr = 10 * math.log10(255**2 / mean) if mean else math.inf
-    where = f"{path.name} {box.tolist()} {tuple(exact.shape)}: PSNR {psnr:.1f}"
-    assert psnr >= LEAST_PSNR, where
-    assert difference.max() <= LARGEST, where
-    assert np.quantile(difference.numpy(), 0.999) <= RARE, where
+    assert_within_bound(difference, f"{path.name} {box.tolist()} {tuple(exact.shape)}")
 
 
 def assert_bound_of_landmarks(paths, sizes, settings):
-    for path in paths:
-        height, width = open_image(path).size
-        for size in sizes:
-            for seed, box in enumerate(boxes(height, width)):
-                transform = landmark_transforms(
-                    bool(settings), size=size, fill=(0, 255)[seed % 2], to_float=False, **settings
-                )
-                assert_within_bound(path, transform, box, seed=seed)
+    for path, size in itertools.product(paths, sizes):
+        for seed, box in enumerate(boxes(*open_image(path).size)):
+            fill = (0, 255)[seed % 2]
+            transform = landmark_transforms(bool(settings), size=size, fill=fill, to_float=False, **settings)
+            check_sample(path, transform, box, seed=seed)
 
 
 @pytest.mark.parametrize("settings", [{}, TURNED], ids=["upright", "turned"])

@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 
 from lit_loader.transforms import RandomHorizontalFlip, RandomVerticalFlip
 from tests.support.drawn_samples import PAIRS, draw
+from tests.support.seeded import seeded
 
 FLIPS = [RandomHorizontalFlip, RandomVerticalFlip]
 
@@ -114,11 +115,9 @@ def test_the_probability_is_obeyed_and_the_draw_does_not_depend_on_the_sample():
     torch.manual_seed(0)
     image, target = draw()
     assert 50 < sum(flip(image, target)[0] is not image for _ in range(250)) < 100
-    torch.manual_seed(5)
-    flip(image, target)
+    seeded(5, flip, image, target)
     state_after = torch.get_rng_state()
-    torch.manual_seed(5)
-    flip(draw(objects=())[0])
+    seeded(5, flip, draw(objects=())[0])
     assert torch.equal(torch.get_rng_state(), state_after)
 
 
@@ -130,13 +129,12 @@ def test_a_flip_draws_and_moves_pixels_and_masks_as_torchvisions_does():
         (RandomVerticalFlip(p=0.5), v2.RandomVerticalFlip(p=0.5)),
     ):
         for seed in range(8):
-            torch.manual_seed(seed)
-            mine = ours(image, {"boxes": target["boxes"], **masks})
-            torch.manual_seed(seed)
-            other = theirs(image, {"boxes": target["boxes"], **masks})
-            assert torch.equal(mine[0], other[0])
-            assert torch.equal(mine[1]["boxes"], other[1]["boxes"])
-            assert torch.equal(mine[1]["masks"], other[1]["masks"])
+            plain_target = {"boxes": target["boxes"], **masks}
+            flipped, flipped_target = seeded(seed, ours, image, plain_target)
+            expected, expected_target = seeded(seed, theirs, image, plain_target)
+            assert torch.equal(flipped, expected)
+            assert torch.equal(flipped_target["boxes"], expected_target["boxes"])
+            assert torch.equal(flipped_target["masks"], expected_target["masks"])
 
 
 def test_an_image_alone_a_pil_image_a_tuple_and_further_elements_pass():

@@ -10,6 +10,7 @@ from torchvision import tv_tensors
 from lit_loader.images import views
 from lit_loader.transforms import CropToObjects, classification_transforms
 from tests.support.drawn_samples import check_marks, draw
+from tests.support.seeded import seeded
 
 
 def most_memory(function):
@@ -26,8 +27,7 @@ def test_the_marks_land_where_the_points_say(settings, shift, monkeypatch):
     crop = CropToObjects(size=300, margin=2.4, fill=90, shift=shift, **settings)
     seen = 0
     for seed in range(8):
-        torch.manual_seed(seed)
-        image, target = crop(*draw(objects=(0,)))
+        image, target = seeded(seed, crop, *draw(objects=(0,)))
         seen += check_marks(image, target, tolerance=0.2)
     assert seen > 12
 
@@ -39,8 +39,7 @@ def test_the_pixels_are_those_of_a_cut_that_was_made(settings, monkeypatch):
         images = []
         for limit in (1 << 24, 0):
             monkeypatch.setattr(views, "_MAX_CUT_PIXELS", limit)
-            torch.manual_seed(seed)
-            images.append(crop(*draw(objects=(0,)))[0].float())
+            images.append(seeded(seed, crop, *draw(objects=(0,)))[0].float())
         off = (images[0] - images[1]).abs()
         assert off.mean() < 0.7
         assert (off > 12).float().mean() < 0.05  # the image's rim alone

@@ -1,4 +1,4 @@
-"""The landmark and classification presets: every argument has its documented effect, evaluation is not random."""
+"""Presets draw only from torch's generator; arguments of the landmark and classification presets have their effect."""
 
 from __future__ import annotations
 
@@ -11,43 +11,51 @@ import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.transforms import Letterbox, RandomResizedCrop, classification_transforms, landmark_transforms
+from lit_loader.transforms import (
+    Letterbox,
+    RandomResizedCrop,
+    classification_transforms,
+    detection_transforms,
+    landmark_transforms,
+)
 from tests.support.drawn_samples import PAIRS, draw
+from tests.support.seeded import seeded
 
 JITTER = {"shift": 0.1, "scale": (0.8, 1.3), "rotation": 20, "photometric": 0.5}
 LANDMARKS = {"size": 48, "flip_pairs": PAIRS, **JITTER}
 OBJECTS = {"size": (40, 48), "crop": True, "flip_pairs": PAIRS, "vflip": 0.5, **JITTER}
 BOTH = [(landmark_transforms, LANDMARKS), (classification_transforms, OBJECTS)]
+DETECTION = {"size": (48, 64), "letterbox": True, "flip_pairs": PAIRS, "vflip": 0.5, "photometric": 0.5}
+DETECTION |= {"zoom_out": 0.5, "iou_crop": 0.5, "rotation": 20}
 
 
 def sample():
     return draw(objects=(0,))
 
 
-@pytest.mark.parametrize(("preset", "arguments"), BOTH)
-def test_the_same_seed_gives_the_same_bits_whatever_the_other_generators_hold(preset, arguments):
+@pytest.mark.parametrize(("preset", "arguments"), [*BOTH, (detection_transforms, DETECTION)])
+def test_only_torchs_generator_decides_the_bits_and_others_are_left_alone(preset, arguments):
     results = []
     for attempt in range(2):
         random.seed(attempt)
         np.random.seed(attempt)
+        states = random.getstate(), np.random.get_state()[1].tolist()
         transform = pickle.loads(pickle.dumps(preset(True, **arguments)))
-        samples = []
-        for seed in range(8):
-            torch.manual_seed(seed)
-            samples.append(transform(*sample()))
-        results.append(samples)
-    for (image, target), (repeated_image, same) in zip(*results, strict=True):
+        results.append([seeded(seed, transform, *sample()) for seed in range(8)])
+        assert (random.getstate(), np.random.get_state()[1].tolist()) == states
+    for (image, target), (repeated_image, repeated_target) in zip(*results, strict=True):
         assert torch.equal(image, repeated_image)
-        assert torch.equal(target["keypoints"], same["keypoints"])
+        for name in ("boxes", "keypoints", "labels"):
+            assert torch.equal(target[name], repeated_target[name])
     assert len({float(image.sum()) for image, _ in results[0]}) > 5
 
 
-@pytest.mark.parametrize(("preset", "arguments"), BOTH)
-def test_evaluation_draws_nothing_and_is_a_plain_crop(preset, arguments):
+@pytest.mark.parametrize(("preset", "arguments"), [*BOTH, (detection_transforms, DETECTION)])
+def test_evaluation_draws_nothing_and_ignores_random_transforms(preset, arguments):
     state = torch.get_rng_state()
     image, target = preset(False, **arguments)(*sample())
     assert torch.equal(torch.get_rng_state(), state)
-    plain = {name: arguments[name] for name in ("size", "crop") if name in arguments}
+    plain = {name: arguments[name] for name in ("size", "crop", "letterbox") if name in arguments}
     expected, expected_target = preset(False, **plain)(*sample())
     assert torch.equal(image, expected)
     assert torch.equal(target["keypoints"], expected_target["keypoints"])
@@ -56,10 +64,9 @@ def test_evaluation_draws_nothing_and_is_a_plain_crop(preset, arguments):
 @pytest.mark.parametrize(("preset", "arguments"), BOTH)
 def test_one_row_stays_and_fields_stay_row_aligned(preset, arguments):
     for seed in range(10):
-        torch.manual_seed(seed)
-        image, given = sample()
-        given["pose"] = torch.tensor([4])
-        image, target = preset(True, **{**arguments, "shift": 2.0})(image, given)
+        image, source_target = sample()
+        source_target["pose"] = torch.tensor([4])
+        image, target = seeded(seed, preset(True, **{**arguments, "shift": 2.0}), image, source_target)
         size = arguments["size"]
         assert tuple(image.shape) == (3, *((size, size) if isinstance(size, int) else size))
         assert image.dtype == torch.float32
@@ -68,56 +75,37 @@ def test_one_row_stays_and_fields_stay_row_aligned(preset, arguments):
         assert shapes == {"boxes": (1, 4), "keypoints": (1, 3, 2), "visibility": (1, 3), "crop": (1, 4)}
         assert target["labels"].tolist() == [1]
         assert target["pose"].tolist() == [4]
-        assert "crop" not in given
+        assert "crop" not in source_target
 
 
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("margin", 0.5),
-        ("around", "points"),
-        ("shift", 0.3),
-        ("scale", (2.0, 2.5)),
-        ("rotation", 30),
-        ("hflip", 1.0),
-        ("photometric", 1.0),
-        ("to_float", False),
-    ],
-)
-def test_each_landmark_argument_has_its_effect(name, value):
+COMMON_EFFECTS = {"margin": [0.5], "shift": [0.3], "rotation": [30], "hflip": [1.0], "photometric": [1.0]}
+EFFECTS = {
+    landmark_transforms: {"around": ["points"], "scale": [(2.0, 2.5)]},
+    classification_transforms: {
+        "resize": ["stretch", "letterbox", None],
+        "crop": [True],
+        "scale": [(0.4, 0.5)],
+        "vflip": [1.0],
+    },
+}
+CASES = [
+    (preset, name, value)
+    for preset, effects in EFFECTS.items()
+    for name, values in (COMMON_EFFECTS | effects | {"to_float": [False]}).items()
+    for value in values
+]
+
+
+@pytest.mark.parametrize(("preset", "name", "value"), CASES)
+def test_each_argument_has_its_effect_and_random_ones_only_in_training(preset, name, value):
     base = {"size": 48, "hflip": 0.0, "flip_pairs": PAIRS}
-    torch.manual_seed(1)
-    plain, _ = landmark_transforms(True, **base)(*sample())
-    changed, _ = landmark_transforms(True, **{**base, name: value})(*sample())
+    base |= {"resize": "crop"} if preset is classification_transforms else {}
+    plain, _ = preset(True, **base)(*sample())
+    changed, _ = seeded(1, preset(True, **{**base, name: value}), *sample())
     assert changed.dtype != plain.dtype or not torch.equal(changed, plain)
-    if name not in ("margin", "around", "to_float"):
-        evaluated, _ = landmark_transforms(False, **{**base, name: value})(*sample())
+    if name in ("shift", "scale", "rotation", "hflip", "vflip", "photometric"):
+        evaluated, _ = preset(False, **{**base, name: value})(*sample())
         assert torch.equal(evaluated, plain)
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("resize", "stretch"),
-        ("resize", "letterbox"),
-        ("resize", None),
-        ("crop", True),
-        ("margin", 0.5),
-        ("shift", 0.3),
-        ("scale", (0.4, 0.5)),
-        ("rotation", 30),
-        ("hflip", 1.0),
-        ("vflip", 1.0),
-        ("photometric", 1.0),
-        ("to_float", False),
-    ],
-)
-def test_each_classification_argument_has_its_effect(name, value):
-    base = {"size": 48, "hflip": 0.0, "flip_pairs": PAIRS, "resize": "crop"}
-    torch.manual_seed(1)
-    plain, _ = classification_transforms(True, **base)(*sample())
-    changed, _ = classification_transforms(True, **{**base, name: value})(*sample())
-    assert changed.dtype != plain.dtype or not torch.equal(changed, plain)
 
 
 @pytest.mark.parametrize("preset", [landmark_transforms, classification_transforms])
@@ -135,12 +123,9 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
     result = classification_transforms(False, to_float=False)(image).float()
     assert result.shape == (3, 224, 224)
     assert (result - middle).abs().mean() < 2  # resized once here, from whole pixels
-    torch.manual_seed(3)
-    part = classification_transforms(True, hflip=0, to_float=False)(image)
-    torch.manual_seed(3)
-    assert torch.equal(part, RandomResizedCrop(224)(image))
-    torch.manual_seed(3)
-    large = classification_transforms(True, area=(0.9, 1), hflip=0, to_float=False)(image)
+    part = seeded(3, classification_transforms(True, hflip=0, to_float=False), image)
+    assert torch.equal(part, seeded(3, RandomResizedCrop(224), image))
+    large = seeded(3, classification_transforms(True, area=(0.9, 1), hflip=0, to_float=False), image)
     assert not torch.equal(part, large)
 
 
@@ -150,24 +135,8 @@ def test_whole_images_are_shown_as_models_of_imagenet_are_trained():
 def test_view_arguments_show_one_view_of_the_whole_image(settings):
     image = torch.randint(0, 256, (3, 50, 60), dtype=torch.uint8)
     for train in (True, False):
-        torch.manual_seed(0)
-        result = classification_transforms(train, **settings)(image)
-        torch.manual_seed(0)
-        assert torch.equal(result, classification_transforms(train, resize="crop", **settings)(image))
-
-
-@pytest.mark.parametrize(
-    ("settings", "message"),
-    [
-        ({"area": (0.5, 1), "crop": True}, "is for whole images"),
-        ({"area": (0.5, 1), "resize": "crop"}, "is for whole images"),
-        ({"area": (0, 1)}, "0 < smallest"),
-        ({"area": (0.5, 1.5)}, "largest <= 1"),
-    ],
-)
-def test_areas_that_are_none_are_refused(settings, message):
-    with pytest.raises(ValueError, match=message):
-        classification_transforms(True, **settings)
+        result = seeded(0, classification_transforms(train, **settings), image)
+        assert torch.equal(result, seeded(0, classification_transforms(train, resize="crop", **settings), image))
 
 
 def test_images_alone_and_images_with_a_label_are_classified():
@@ -196,7 +165,6 @@ def test_classification_shows_the_whole_image_as_resizing_would():
         off = (results[fit].float() - expected.float()).abs()[:, 15:37, 2:-2]
         assert off.max() <= 1
     assert not results["letterbox"][:, :12].any()
-    assert torch.equal(results["crop"], classification_transforms(False, size=52, resize="crop", to_float=False)(image))
 
 
 def test_flips_without_declared_pairs_are_refused_at_once_for_landmarks():
@@ -236,6 +204,10 @@ def test_a_degenerate_box_is_still_a_crop():
         (classification_transforms, {"resize": "pad"}, "fit='pad'"),
         (classification_transforms, {"scale": (0, 1)}, "scale"),
         (classification_transforms, {"size": (4,)}, "height, width"),
+        (classification_transforms, {"area": (0.5, 1), "crop": True}, "is for whole images"),
+        (classification_transforms, {"area": (0.5, 1), "resize": "crop"}, "is for whole images"),
+        (classification_transforms, {"area": (0, 1)}, "0 < smallest"),
+        (classification_transforms, {"area": (0.5, 1.5)}, "largest <= 1"),
     ],
 )
 def test_wrong_arguments_are_refused_in_either_split(preset, arguments, message, train):

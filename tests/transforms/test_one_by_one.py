@@ -1,4 +1,4 @@
-"""A composition draws what its transforms draw one by one, with the same result, and writes pixels once."""
+"""A composition draws what its transforms draw one by one, with the same result."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import torch
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.memory import batch_memory
 from lit_loader.transforms import (
     DecodeAwareCompose,
     Letterbox,
@@ -17,6 +16,7 @@ from lit_loader.transforms import (
     ToFloat32,
     ToUInt8,
 )
+from tests.support.seeded import seeded
 
 HEIGHT = 90
 WIDTH = 120
@@ -57,33 +57,13 @@ def test_numbers_and_results_are_those_of_the_transforms_one_by_one(row):
     image = tv_tensors.Image(torch.randint(0, 256, (HEIGHT, WIDTH, 3), dtype=torch.uint8).permute(2, 0, 1))
     boxes = tv_tensors.BoundingBoxes([[10.0, 20, 50, 80]], format="XYXY", canvas_size=(HEIGHT, WIDTH))
     for seed in range(16):
-        torch.manual_seed(seed)
-        expected, expected_target = one_by_one(ROWS[row], image, {"boxes": boxes})
+        expected, expected_target = seeded(seed, one_by_one, ROWS[row], image, {"boxes": boxes})
         state = torch.get_rng_state()
-        torch.manual_seed(seed)
-        result, target = DecodeAwareCompose(ROWS[row])(image, {"boxes": boxes})
+        result, target = seeded(seed, DecodeAwareCompose(ROWS[row]), image, {"boxes": boxes})
         assert torch.equal(torch.get_rng_state(), state)
         assert type(result) is tv_tensors.Image
         assert torch.equal(result, expected)
         assert torch.equal(target["boxes"], expected_target["boxes"])
-
-
-@pytest.mark.parametrize("chance", [0, 1])
-def test_pixels_are_written_once_to_memory_of_the_batch(chance):
-    class Memory:
-        allocations = ()
-
-        def empty(self, shape, dtype):
-            self.allocations = (*self.allocations, torch.empty(tuple(shape), dtype=dtype))
-            return self.allocations[-1]
-
-    memory = Memory()
-    image = tv_tensors.Image(torch.randint(0, 256, (3, HEIGHT, WIDTH), dtype=torch.uint8))
-    recipe = DecodeAwareCompose([RandomResizedCrop(40), RandomHorizontalFlip(chance), ToUInt8()])
-    with batch_memory.using(memory):
-        result, _ = recipe(image, {})
-    assert [allocation.data_ptr() for allocation in memory.allocations] == [result.data_ptr()]
-    assert batch_memory.is_channels_last(result)
 
 
 RESULTS = {

@@ -9,6 +9,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms import RandomResizedCrop
+from tests.support.seeded import seeded
 
 SHRINKS_NOTHING = 900
 
@@ -77,10 +78,8 @@ def test_a_crop_that_is_shrunk_to_a_half_or_less_has_whole_pixels_at_that_scale(
     image = torch.empty((0, 301, 299), dtype=torch.uint8).as_subclass(tv_tensors.Image)
     settings = {"scale": (0.5, 1.0), "ratio": ratio}
     for seed in range(100):
-        torch.manual_seed(seed)
-        plain = RandomResizedCrop(SHRINKS_NOTHING, **settings).make_params([image])
-        torch.manual_seed(seed)
-        crop = RandomResizedCrop(side, **settings).make_params([image])
+        plain = seeded(seed, RandomResizedCrop(SHRINKS_NOTHING, **settings).make_params, [image])
+        crop = seeded(seed, RandomResizedCrop(side, **settings).make_params, [image])
         shorter_side = min(crop["height"], crop["width"])
         # the factor that a JPEG is shrunk by
         factor = max(factor for factor in (1, 2, 4, 8) if factor == 1 or factor * side <= shorter_side)
@@ -103,13 +102,10 @@ def test_pixels_and_targets_are_those_of_torchvisions_crop_and_one_draw_is_taken
     image = tv_tensors.Image(torch.randint(0, 256, (3, 90, 120), dtype=torch.uint8))
     boxes = tv_tensors.BoundingBoxes([[10.0, 20, 50, 80]], format="XYXY", canvas_size=(90, 120))
     transform = RandomResizedCrop((30, 40))
-    torch.manual_seed(1)
-    shown, target = transform(image, {"boxes": boxes})
+    shown, target = seeded(1, transform, image, {"boxes": boxes})
     next_draw = torch.rand(3)
-    torch.manual_seed(1)
-    crop = transform.make_params([image])
+    crop = seeded(1, transform.make_params, [image])
     assert torch.equal(shown, functional.resized_crop(image, **crop, size=[30, 40], antialias=True))
     assert torch.equal(target["boxes"], functional.resized_crop(boxes, **crop, size=[30, 40]))
-    torch.manual_seed(1)
-    torch.rand(10, 4)
+    seeded(1, torch.rand, 10, 4)
     assert torch.equal(torch.rand(3), next_draw)

@@ -12,6 +12,7 @@ from torchvision.transforms import v2
 from lit_loader.images.views import points_on_canvas
 from lit_loader.transforms import UpdateVisibility, detection_transforms
 from tests.support.drawn_samples import check_marks, draw
+from tests.support.seeded import seeded
 
 IMAGE = tv_tensors.Image(torch.zeros((3, 20, 30), dtype=torch.uint8))
 
@@ -37,13 +38,13 @@ def test_the_edges_belong_to_the_canvas_and_what_is_beyond_or_not_finite_does_no
 
 @given(st.lists(st.tuples(st.floats(-9, 40), st.floats(-9, 40), st.integers(0, 2)), max_size=8))
 def test_visibility_is_kept_inside_zero_outside_and_coordinates_stay(rows):
-    given_target = make_target([row[:2] for row in rows], [row[2] for row in rows])
-    _, target = UpdateVisibility()(IMAGE, given_target)
-    x, y = given_target["keypoints"].as_subclass(torch.Tensor).unbind(-1)
+    source_target = make_target([row[:2] for row in rows], [row[2] for row in rows])
+    _, target = UpdateVisibility()(IMAGE, source_target)
+    x, y = source_target["keypoints"].as_subclass(torch.Tensor).unbind(-1)
     inside = (x >= 0) & (x <= 30) & (y >= 0) & (y <= 20)
-    assert torch.equal(target["visibility"], given_target["visibility"] * inside)
+    assert torch.equal(target["visibility"], source_target["visibility"] * inside)
     assert target["visibility"].dtype == torch.uint8
-    assert torch.equal(target["keypoints"], given_target["keypoints"])
+    assert torch.equal(target["keypoints"], source_target["keypoints"])
 
 
 def test_an_absent_point_stays_absent_when_its_coordinates_come_back():
@@ -65,29 +66,27 @@ def test_a_point_beside_the_image_does_not_land_on_the_padding_of_a_preset():
         detection_transforms(True, zoom_out=1.0, hflip=0),
         detection_transforms(True, rotation=10, hflip=0),
     ):
-        torch.manual_seed(1)
-        assert preset(image, target)[1]["visibility"].tolist() == [[0, 2, 2], [2, 2, 2]]
+        _, moved = seeded(1, preset, image, target)
+        assert moved["visibility"].tolist() == [[0, 2, 2], [2, 2, 2]]
 
 
 @pytest.mark.parametrize("settings", [{"iou_crop": 1.0}, {"rotation": 180}, {"iou_crop": 0.5, "rotation": 90}])
 def test_a_preset_marks_the_points_that_left_and_no_others(settings):
     preset = detection_transforms(True, hflip=0, zoom_out=0.3, **settings)
-    left = seen = 0
+    num_absent = num_seen = 0
     for seed in range(40):
-        torch.manual_seed(seed)
-        image, target = preset(*draw())
-        seen += check_marks(image, target, tolerance=0.4)
-        left += int((target["visibility"] == 0).sum())
-    assert left >= 3
-    assert seen > 60
+        image, target = seeded(seed, preset, *draw())
+        num_seen += check_marks(image, target, tolerance=0.4)
+        num_absent += int((target["visibility"] == 0).sum())
+    assert num_absent >= 3
+    assert num_seen > 60
 
 
 def test_a_point_that_a_crop_cut_off_does_not_come_back_with_a_turn():
     preset = detection_transforms(True, hflip=0, iou_crop=1.0, rotation=180)
     back = 0
     for seed in range(150):
-        torch.manual_seed(seed)
-        _, target = preset(*draw())
+        _, target = seeded(seed, preset, *draw())
         points = target["keypoints"].as_subclass(torch.Tensor)
         back += int((points_on_canvas(points, target["keypoints"].canvas_size) & (target["visibility"] == 0)).sum())
     assert back > 0

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from functools import partial
+from itertools import islice
 from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 import numpy as np
@@ -73,19 +75,16 @@ class CachedReader:
             "max_pixels": reader.max_pixels,
             "exif_orientation": reader.exif_orientation,
             "size": settings.cache_size,
+            "sixteen_bit_max": reader.sixteen_bit_max,
         }
-        if reader.sixteen_bit_max is not None:
-            pixel_settings["sixteen_bit_max"] = reader.sixteen_bit_max
         make_key = partial(cache_key, reader="decoded images", version=FORMAT, root=table.root, files=names)
 
         def current_key() -> str:
             stamps = [image_stamp(str(table.root), name) for name in names]
-            versions = [PIL.__version__]
-            if settings.cache_size is not None:
-                # torch and torchvision shrink the images.
-                versions += [torch.__version__, torchvision.__version__]
-            truncated = {"truncated": True} if ImageFile.LOAD_TRUNCATED_IMAGES else {}
-            return make_key(settings={**pixel_settings, "versions": versions, **truncated}, stamps=stamps)
+            # torch and torchvision shrink the images.
+            shrinkers = () if settings.cache_size is None else (torch.__version__, torchvision.__version__)
+            library_state = {"versions": (PIL.__version__, *shrinkers), "truncated": ImageFile.LOAD_TRUNCATED_IMAGES}
+            return make_key(settings={**pixel_settings, **library_state}, stamps=stamps)
 
         def fill(file: BinaryIO) -> None:
             rows = np.unique(row_slots, return_index=True)[1]
@@ -93,10 +92,8 @@ class CachedReader:
             _fill(file, [f"{table.root}/{name}" for name in names], sizes, reader, settings, self.key)
             # An image that changed after its stamp was taken would be cached under the wrong key.
             if current_key() != self.key:
-                raise CacheError(
-                    f"images in {table.root} changed while they were decoded for the cache, so it was not saved; "
-                    "run again when no process writes there"
-                )
+                problem = f"images in {table.root} changed while they were decoded for the cache, so it was not saved"
+                raise CacheError(problem, remedy="run again when no process writes there")
 
         def report_waiting() -> None:
             if settings.progress:
@@ -117,41 +114,11 @@ class CachedReader:
             ImageError: The image cannot be decoded.
         """
         cached_image = self._file.image(position if self._slots is None else int(self._slots[position]))
-        if cached_image is not None:
-            pixels, true_size = cached_image
-        else:
+        if cached_image is None:
             decoded = self._reader.read(self._table.image_path(position))
-            pixels = _shrunk(decoded, self._longest_side)
-            true_size = (decoded.shape[2], decoded.shape[1])
+            cached_image = _shrunk(decoded, self._longest_side), (decoded.shape[2], decoded.shape[1])
+        pixels, true_size = cached_image
         return DecodedImage(pixels, is_shared=True), true_size
-
-
-class _Budget:
-    """The number of bytes that a cache may take: its budget, or the free disk space if that is less.
-
-    Args:
-        settings: Settings of the cache.
-        num_images: Number of images in the cache, for the error message.
-    """
-
-    def __init__(self, settings: CacheSettings, num_images: int) -> None:
-        self._settings = settings
-        self._num_images = num_images
-        self._free = shutil.disk_usage(settings.folder).free
-        limit = byte_count(settings.cache_budget)
-        self._limit = self._free // 2 if limit is None else min(self._free, limit)
-
-    def check(self, num_bytes: int, qualifier: str) -> None:
-        """Raise a `CacheError` if a number of bytes exceeds the budget."""
-        if num_bytes > self._limit:
-            raise CacheError(
-                f"{self._num_images} decoded images need {byte_words(num_bytes)} {qualifier}, but the cache may take "
-                f"{byte_words(self._limit)}: {byte_words(self._free)} of disk space is free, and "
-                f"cache_budget={self._settings.cache_budget!r} (None means half of the free space)",
-                remedy=f"lower cache_size (now {self._settings.cache_size}), raise cache_budget, choose another "
-                "cache_dir",
-                settings={"cache": False},
-            )
 
 
 def _fill(
@@ -178,40 +145,63 @@ def _fill(
         CacheError: The images exceed the budget.
         OSError: The file cannot be written.
     """
-    budget = _Budget(settings, len(paths))
+    free_bytes = shutil.disk_usage(settings.folder).free
+    budget = byte_count(settings.cache_budget)
+    max_bytes = free_bytes // 2 if budget is None else min(free_bytes, budget)
+
+    def check_budget(num_bytes: int, qualifier: str) -> None:
+        if num_bytes > max_bytes:
+            raise CacheError(
+                f"{len(paths)} decoded images need {byte_words(num_bytes)} {qualifier}, but the cache may take "
+                f"{byte_words(max_bytes)}: {byte_words(free_bytes)} of disk space is free, and "
+                f"cache_budget={settings.cache_budget!r} (None means half of the free space)",
+                remedy=f"lower cache_size (now {settings.cache_size}), raise cache_budget, choose another cache_dir",
+                settings={"cache": False},
+            )
+
     end = pixels_start(len(paths))
     # Fail before decoding anything if the annotated sizes already exceed the budget.
     cached_sizes = [_cached_size(*size, longest_side=settings.cache_size) for size in sizes if all(size)]
     num_pixels = sum(width * height for width, height in cached_sizes)
-    budget.check(end + 3 * num_pixels, "according to their annotated sizes")
+    check_budget(end + 3 * num_pixels, "according to their annotated sizes")
     # The head is written last, when the index is known.
     file.seek(end)
     index: Index = np.zeros(len(paths), dtype=INDEX)
+    # Closed here, because an error would keep the threads of the generator until its traceback is gone.
+    with closing(_decode_all(paths, reader=reader, settings=settings)) as images:
+        for slot, image in enumerate(images):
+            if image is None:
+                index[slot]["end"] = end
+                continue
+            pixels, true_size = image
+            end += pixels.numel()
+            check_budget(end, "or more")
+            file.write(pixels.numpy().data)
+            index[slot] = (end, *pixels.shape[1::-1], *true_size)
+    file.seek(0)
+    file.write(head(index, key))
+
+
+def _decode_all(
+    paths: Sequence[str], *, reader: ImageReading, settings: CacheSettings
+) -> Generator[tuple[Tensor, tuple[int, ...]] | None, None, None]:
+    """Decode images on threads and yield the results of `_decode` in order, with a progress bar."""
     decode = partial(_decode, reader=reader, longest_side=settings.cache_size)
     num_threads = min(count_cores(), _MAX_THREADS)
-    max_ahead = _IMAGES_AHEAD * num_threads
     console = Console(stderr=True)
     bar = Progress(console=console, disable=not (settings.progress and console.is_terminal))
     with bar, ThreadPoolExecutor(num_threads, thread_name_prefix="lit_loader_decode") as pool:
         # Submitting all images at once could fill the memory with decoded images that wait to be written.
-        pending = deque(pool.submit(decode, path) for path in paths[:max_ahead])
+        upcoming_paths = iter(paths)
+        pending = deque(pool.submit(decode, path) for path in islice(upcoming_paths, _IMAGES_AHEAD * num_threads))
         try:
-            for slot in bar.track(range(len(paths)), description="Decoding images"):
+            for _ in bar.track(range(len(paths)), description="Decoding images"):
                 image = pending.popleft().result()
-                if slot + max_ahead < len(paths):
-                    pending.append(pool.submit(decode, paths[slot + max_ahead]))
-                if image is None:
-                    index[slot]["end"] = end
-                    continue
-                pixels, true_size = image
-                end += pixels.numel()
-                budget.check(end, "or more")
-                file.write(pixels.numpy().data)
-                index[slot] = (end, *pixels.shape[1::-1], *true_size)
+                # One image is submitted for each that is taken, until there are none.
+                pending.extend(pool.submit(decode, path) for path in islice(upcoming_paths, 1))
+                yield image
         finally:
             pool.shutdown(cancel_futures=True)
-    file.seek(0)
-    file.write(head(index, key))
 
 
 def _decode(path: str, *, reader: ImageReading, longest_side: int | None) -> tuple[Tensor, tuple[int, ...]] | None:
@@ -225,10 +215,9 @@ def _decode(path: str, *, reader: ImageReading, longest_side: int | None) -> tup
 
 def _cached_size(width: int, height: int, *, longest_side: int | None) -> tuple[int, int]:
     """Return the (width, height) to cache an image at: its own, or shrunk to a longest side."""
-    longest = max(width, height)
-    if longest_side is None or longest <= longest_side:
+    if longest_side is None or max(width, height) <= longest_side:
         return width, height
-    shrink = longest_side / longest
+    shrink = longest_side / max(width, height)
     return max(1, round(width * shrink)), max(1, round(height * shrink))
 
 

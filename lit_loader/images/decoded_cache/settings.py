@@ -87,9 +87,8 @@ def byte_count(budget: int | str | None) -> int | None:
         number, prefix, binary = match.groups()
         count = int(float(number) * (1024 if binary else 1000) ** " kmgt".index((prefix or " ").lower()))
     if count < 1:
-        raise ValueError(
-            f'cache_budget={budget!r} is not a positive number of bytes; give an int, or a string such as "8 GiB".'
-        )
+        rule = "is not a positive number of bytes"
+        raise ValueError(f'cache_budget={budget!r} {rule}; give an int, or a string such as "8 GiB".')
     return count
 
 

@@ -108,7 +108,7 @@ REFUSED = {
 }
 
 ELSEWHERE = {
-    "nasty_images": "images without annotations: tests/datasets/test_images_found.py",
+    "nasty_images": "images without annotations: tests/images/test_shared_images.py",
     "yolo_mark": "tests of the YOLO reader",
     f"{DATUMARO}/yolo_dataset": "tests of the YOLO reader",
     f"{DATUMARO}/coco_dataset": "tests/annotations/formats/test_coco_real_data.py",
