@@ -75,6 +75,7 @@ class ClassificationTask(Task):
         classifier = build_model(
             builder, num_classes=len(self.class_names), weights=weights, replace_heads=replace_classifier
         )
+        # GoogLeNet and Inception return a tuple of outputs in training, and a tensor in evaluation.
         if getattr(classifier, "aux_logits", False):
             raise ValueError(
                 f"{type(classifier).__name__} has auxiliary outputs, which the loss does not take; build it with "
@@ -117,6 +118,7 @@ class ClassificationTask(Task):
         """Update a metric with the predictions and losses of a batch."""
         logits = self.forward(batch.images)
         labels = self._labels(batch)
+        # A logit above 0 is a probability above one half.
         predicted = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
         metric.update(predicted, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
 
@@ -150,6 +152,7 @@ class ClassificationTask(Task):
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""
+        # In single precision: half precision overflows in the exponentials of a loss written by hand.
         losses = self.loss(logits.float(), labels)
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
             losses = losses.mean(dim=1)
@@ -177,6 +180,7 @@ def replace_classifier(model: nn.Module, num_classes: int) -> None:
     if callable(getattr(model, "reset_classifier", None)):  # timm's
         cast(Any, model).reset_classifier(num_classes)
         return
+    # The last of all modules, because classifiers of torchvision name it differently: fc, classifier.6, heads.head.
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name, last = layers[-1] if layers else ("", model)
     has_bias = getattr(last, "bias", None) is not None

@@ -79,6 +79,7 @@ class ClassificationLoss(nn.Module):
             )
         if not all(0 < factor < math.inf for factor in factors):
             raise ValueError(f"class_weights={factors} must be positive numbers")
+        # Assigned to the registered buffer, so that it moves with the model.
         self.class_factors = torch.tensor(factors)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -92,6 +93,7 @@ class ClassificationLoss(nn.Module):
         if labels.ndim == 1:
             losses = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
             if self.focal_gamma:
+                # From the logits, not exp(-losses): those are smoothed.
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
                 losses = losses * (1 - right) ** self.focal_gamma
             return losses if self.class_factors is None else losses * self.class_factors[labels]
@@ -188,6 +190,7 @@ class LandmarkLoss(nn.Module):
         Raises:
             ValueError: If ``point_loss`` does not return one loss a coordinate.
         """
+        # Replaced before the difference: the gradient of a masked NaN would be NaN.
         targets = torch.where(mask[..., None], targets, torch.zeros_like(targets))
         losses = self.point_loss(points, targets)
         if losses.shape != points.shape:

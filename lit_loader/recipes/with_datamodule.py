@@ -101,23 +101,25 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
             f"expected a source with classes, got one without for {type(datamodule).__name__}; give it a split with "
             "labels, or class_names=[...]"
         )
+    kwargs: dict[str, Any] = {"class_names": classes}
     if isinstance(datamodule, ClassificationDataModule):
-        return {"class_names": classes, "multi_label": datamodule.multi_label}
+        kwargs["multi_label"] = datamodule.multi_label
+
     if isinstance(datamodule, DetectionDataModule) and datamodule.masks:
-        return {"class_names": classes, "masks": True}
+        kwargs["masks"] = True
     if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
-        return {"class_names": classes}
+        return kwargs
     schema = datamodule.keypoint_schema
-    points: dict[str, Any] = {"keypoint_names": [], "normalization_pair": None}
-    if schema is not None:
-        pair = None if schema.normalization_pair is None else list(schema.normalization_pair)
-        points = {"keypoint_names": list(schema.names), "normalization_pair": pair}
+    pair = None if schema is None else schema.normalization_pair
+    kwargs["keypoint_names"] = [] if schema is None else list(schema.names)
+    kwargs["normalization_pair"] = None if pair is None else list(pair)
     if isinstance(datamodule, MultiTaskDataModule):
-        values = {name: list(names) for name, names in datamodule.attributes.items()}
-        return {"class_names": classes, **points, "attributes": values}
-    if schema is None:
+        kwargs["attributes"] = {name: list(names) for name, names in datamodule.attributes.items()}
+    elif schema is None:
         raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
-    return {**points, "class_names": classes if len(classes) > 1 else None}
+    elif len(classes) == 1:
+        kwargs["class_names"] = None  # a head for a single class has nothing to learn
+    return kwargs
 
 
 def draw_predictions(
