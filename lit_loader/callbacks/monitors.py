@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,9 +13,9 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_loader.callbacks.attached import table_datamodule
 from lit_loader.collate import ClassificationBatch
 from lit_loader.collate.batches import masked_labels
-from lit_loader.datamodules import TableDataModule
 from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
 
@@ -45,16 +45,13 @@ class EpochCount:
         """
         if labels.numel() == 0:
             return
-        # Labels that do not count or are out of range are counted in an additional bin, which is never read.
-        extra_bin = self._num_classes
-        bins = labels.long().clamp(-1, extra_bin).flatten()
-        bins = torch.where(bins < 0, extra_bin, bins)
-        if mask is not None:
-            labels = torch.where(mask, labels, 0)
-            bins = torch.where(mask.flatten(), bins, extra_bin)
-        counts = torch.zeros(extra_bin + 1, dtype=torch.int64, device=labels.device)
-        # Not `bincount`, which waits for the device.
-        counts.index_add_(0, bins, torch.ones_like(bins))
+        labels = labels.long().flatten()
+        weights = torch.ones_like(labels) if mask is None else mask.long().flatten()
+        labels = torch.where(weights > 0, labels, 0)
+        # Labels out of range are clamped to an additional bin at either end, which is never read: an index out of range
+        # would end the CUDA context. Not `bincount`, which waits for the device.
+        counts = labels.new_zeros(self._num_classes + 2)
+        counts.index_add_(0, labels.clamp(-1, self._num_classes) + 1, weights)
         label_range = torch.stack([-labels.min(), labels.max()])
         self._counts = counts if self._counts is None else self._counts + counts
         self._range = label_range if self._range is None else torch.maximum(self._range, label_range)
@@ -63,7 +60,7 @@ class EpochCount:
         """Return the number of labels per class, int64 ``(num_classes,)``."""
         if self._counts is None:
             return np.zeros(self._num_classes, dtype=np.int64)
-        counts: npt.NDArray[np.int64] = self._counts[:-1].cpu().numpy()
+        counts: npt.NDArray[np.int64] = self._counts[1:-1].cpu().numpy()
         return counts
 
     def check(self, first_label: int) -> None:
@@ -79,10 +76,8 @@ class EpochCount:
             return
         negated_lowest, highest = self._range.tolist()
         if negated_lowest > 0:
-            raise ValueError(
-                f"expected labels of at least first_label={first_label} in a batch, got "
-                f"label {first_label - negated_lowest}, below first_label={first_label}."
-            )
+            label = first_label - negated_lowest
+            raise ValueError(f"got label {label}, below first_label={first_label}; give the data module's first_label")
         if highest >= self._num_classes:
             raise ValueError(
                 f"expected classes below {self._num_classes} in a batch, because there are {self._num_classes} "
@@ -100,6 +95,7 @@ class ClassMix:
         natural: float64 ``(num_classes,)``, share of each class in the training set; None if unknown.
         expected: float64 ``(num_classes,)``, expected share of each class among sampled labels, with the sampler's
             weights at the start of training; None if unknown.
+        attribute: Attribute that is counted; None for the class, or for the labels of samples.
         epoch_count: This rank's counts of the current epoch.
     """
 
@@ -107,6 +103,7 @@ class ClassMix:
     class_names: tuple[str, ...]
     natural: Shares | None = None
     expected: Shares | None = None
+    attribute: str | None = None
     _past: npt.NDArray[np.int64] = field(init=False)
     epoch_count: EpochCount = field(init=False)
 
@@ -173,9 +170,9 @@ class ClassMixMonitor(Callback):
         self._uses_datamodule = class_names is None
         self._first_label = first_label
         self.mixes: dict[str, ClassMix] = {}
-        self._labels: dict[str, str | None] = {}  # argument of `batch_labels` for each mix
         if class_names is not None:
-            self._set([ClassMix(label or "class", tuple(class_names))], {label or "class": label})
+            name = label or "class"
+            self.mixes = {name: ClassMix(name, tuple(class_names), attribute=label)}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Read the classes and attributes to count from the data module.
@@ -185,32 +182,20 @@ class ClassMixMonitor(Callback):
         """
         if stage != "fit" or not self._uses_datamodule:
             return
-        datamodule: Any = getattr(trainer, "datamodule", None)
-        if not isinstance(datamodule, TableDataModule):
-            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
-            raise ValueError(
-                "ClassMixMonitor expected the trainer to have a data module of lit_loader with class names, got "
-                f"{kind}; give class_names=[...], or leave the callback out"
-            )
+        remedy = "give class_names=[...], or leave the callback out"
+        datamodule = table_datamodule(trainer, "ClassMixMonitor", remedy=remedy)
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
-        summaries = datamodule.summaries(["train"])
-        if not summaries:
-            return  # the data module reports the missing training set itself
-        sample_labels, *attribute_summaries = summaries
-        attributes = [summary for summary in attribute_summaries if summary.label in datamodule.attributes]
-        mixes = [
-            ClassMix(summary.label, summary.class_names, summary.natural_mix, summary.expected_mix)
-            for summary in (sample_labels, *attributes)
-        ]
-        previous = [(mix.label, mix.class_names) for mix in self.mixes.values()]
+        mixes: dict[str, ClassMix] = {}
+        # The first summary is of the labels of samples. There is none without a training set, which Lightning reports.
+        for index, summary in enumerate(datamodule.summaries(["train"])):
+            if index == 0 or summary.label in datamodule.attributes:
+                attribute = None if index == 0 else summary.label
+                shares = (summary.natural_mix, summary.expected_mix)
+                mixes[summary.label] = ClassMix(summary.label, summary.class_names, *shares, attribute)
         # A second fit on the same data continues the counts of the first one.
-        if [(mix.label, mix.class_names) for mix in mixes] != previous:
-            labels: dict[str, str | None] = {summary.label: summary.label for summary in attributes}
-            self._set(mixes, {sample_labels.label: None} | labels)
-
-    def _set(self, mixes: Sequence[ClassMix], labels: Mapping[str, str | None]) -> None:
-        self.mixes = {mix.label: mix for mix in mixes}
-        self._labels = dict(labels)
+        names = {label: mix.class_names for label, mix in mixes.items()}
+        if names != {label: mix.class_names for label, mix in self.mixes.items()}:
+            self.mixes = mixes
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start an epoch. Counts of an interrupted epoch are kept for this rank only."""
@@ -224,8 +209,8 @@ class ClassMixMonitor(Callback):
             TypeError: If targets are columns, or the batch has no attributes.
             ValueError: If the batch lacks the attribute, or a label of a batch on the CPU has no class name.
         """
-        for name, mix in self.mixes.items():
-            labels, mask = masked_labels(batch, label=self._labels[name], first_label=self._first_label)
+        for mix in self.mixes.values():
+            labels, mask = masked_labels(batch, label=mix.attribute, first_label=self._first_label)
             mix.epoch_count.add(labels, mask)
             # On another device, reading the labels would wait for it; those are checked when the epoch ends.
             if labels.device.type == "cpu":
@@ -244,12 +229,12 @@ class ClassMixMonitor(Callback):
         flat_counts = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
         remaining = trainer.strategy.reduce(flat_counts, reduce_op="sum").cpu().numpy()
         shares: dict[str, float] = {}
-        for name, mix in self.mixes.items():
+        for mix in self.mixes.values():
             counts, remaining = np.split(remaining, [len(mix.class_names)])
             mix.end_epoch(counts)
-            prefix = "data/mix" if self._labels[name] is None else f"data/mix/{name}"
-            for class_name, share in zip(mix.class_names, _shares(counts).tolist(), strict=True):
-                shares[f"{prefix}/{class_name}"] = share
+            prefix = "data/mix" if mix.attribute is None else f"data/mix/{mix.attribute}"
+            names = [f"{prefix}/{class_name}" for class_name in mix.class_names]
+            shares |= zip(names, _shares(counts).tolist(), strict=True)
         for logger in trainer.loggers:
             logger.log_metrics(shares, step=trainer.global_step)
 
@@ -280,23 +265,33 @@ class DataWaitMonitor(Callback):
         self.step_s = 0.0
         self.num_batches = 0
         self.num_images = 0
-        self._mark = 0.0  # time at which the current interval started
+        self._mark_s = 0.0  # time at which the current interval started
         self._loaders_wait_s = 0.0
-        self._epoch_start = (0.0, 0.0, 0)
+        self._epoch_start = (0.0, 0.0, 0)  # wait_s, step_s and num_images at the start of the epoch
 
     @property
     def wait_fraction(self) -> float:
         """Fraction of the loop time of the whole fit that was spent waiting."""
         return self.wait_s / max(self.wait_s + self.step_s, 1e-9)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start waiting in a fit that resumes within an epoch; `on_train_epoch_start` is not called then."""
-        self._set_mark(trainer)
+    def epoch_rates(self) -> dict[str, float]:
+        """Return this rank's ``wait_fraction`` and ``images_per_s`` in the current epoch; unknown ones are left out."""
+        start_wait_s, start_step_s, start_num_images = self._epoch_start
+        wait_s = self.wait_s - start_wait_s
+        loop_s = wait_s + self.step_s - start_step_s
+        num_images = self.num_images - start_num_images
+        if loop_s <= 0:
+            return {}
+        images = {"images_per_s": num_images / loop_s} if num_images else {}
+        return images | {"wait_fraction": wait_s / loop_s}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start waiting for the first batch."""
         self._epoch_start = (self.wait_s, self.step_s, self.num_images)
         self._set_mark(trainer)
+
+    # A fit that resumes within an epoch does not call `on_train_epoch_start`.
+    on_train_start = on_train_epoch_start
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Stop waiting for the batch."""
@@ -314,28 +309,24 @@ class DataWaitMonitor(Callback):
         self._set_mark(trainer)
 
     def _set_mark(self, trainer: Trainer) -> None:
-        self._mark = time.perf_counter()
+        self._mark_s = time.perf_counter()
         self._loaders_wait_s = sum(loader.wait_s for loader in train_loaders(trainer))
 
     def _add_time(self, trainer: Trainer, *, is_between_steps: bool) -> None:
         """Add the time since the last mark."""
-        mark = self._mark
-        wait_s = self._loaders_wait_s
+        last_mark_s = self._mark_s
+        last_wait_s = self._loaders_wait_s
         self._set_mark(trainer)
-        elapsed_s = self._mark - mark
-        # lit_loader's loaders measure themselves how long `next` waits. Other loaders cannot.
+        elapsed_s = self._mark_s - last_mark_s
+        # lit_loader's loaders measure how long `next` waits, also within a step, where Lightning fetches a batch ahead
+        # from loaders without a length. Other loaders cannot.
         waited_s = elapsed_s if is_between_steps else 0.0
         if train_loaders(trainer):
-            waited_s = self._loaders_wait_s - wait_s
+            waited_s = self._loaders_wait_s - last_wait_s
         self.wait_s += waited_s
         self.step_s += elapsed_s - waited_s
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the values of the epoch."""
-        start_wait_s, start_step_s, start_num_images = self._epoch_start
-        wait_s = self.wait_s - start_wait_s
-        loop_s = max(wait_s + self.step_s - start_step_s, 1e-9)
-        num_images = self.num_images - start_num_images
-        pl_module.log("data/wait_fraction", wait_s / loop_s, sync_dist=True)
-        if num_images:
-            pl_module.log("data/images_per_s", num_images / loop_s, sync_dist=True, reduce_fx="sum")
+        for name, value in self.epoch_rates().items():
+            pl_module.log(f"data/{name}", value, sync_dist=True, reduce_fx="sum" if name == "images_per_s" else "mean")

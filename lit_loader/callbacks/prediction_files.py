@@ -97,11 +97,11 @@ def check_can_be_written(
                 "folder"
             )
     reserved_names = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
-    for attribute in attributes:
-        if attribute in reserved_names:
-            raise ValueError(
-                f"format={kind!r} has a column {attribute!r} of its own; rename the attribute of that name in the data"
-            )
+    reserved = [name for name in attributes if name in reserved_names]
+    if reserved:
+        raise ValueError(
+            f"format={kind!r} has a column {reserved[0]!r} of its own; rename the attribute of that name in the data"
+        )
     if kind != "keypoints_txt":
         return
     values = [value for value_names in attributes.values() for value in value_names]
@@ -129,11 +129,11 @@ def write_predictions(
         folder: Folder to write to.
         name: File name without extension.
         predictions: The predictions by row of the image in the table.
-        table: Table of the images, whose classes start with those of the predictions.
+        table: Table of the images. Its class names start with the model's.
         attributes: Value names of each attribute.
         schema: Keypoints of the predictions; None without keypoints.
     """
-    # Only attributes and points that the model has predicted.
+    # Only attributes and points that the model has predicted: a column of empty values would look like a failure.
     attributes = {
         name: values
         for name, values in attributes.items()
@@ -141,20 +141,18 @@ def write_predictions(
     }
     if all(prediction.keypoints is None for prediction in predictions.values()):
         schema = None
+    suffix = {"coco": ".json", "csv": ".csv", "voc": "", "keypoints_txt": ".txt"}[kind]
+    path = folder / f"{name}{suffix}"
     if kind == "coco":
-        path = folder / f"{name}.json"
         write_file(path, _coco_parts(predictions, table, attributes))
         return path
     if kind == "csv":
-        path = folder / f"{name}.csv"
         write_file(path, _csv_parts(predictions, table, attributes, schema))
         return path
     predicted = _as_table(predictions, table, attributes, schema)
     if kind == "voc":
-        path = folder / name
         _write_voc(path, predicted, attributes)
         return path
-    path = folder / f"{name}.txt"
     columns = ["path", "class", "box", *(f"attribute:{attribute}" for attribute in predicted.attributes)]
     if predicted.keypoints is not None:
         columns.append("points")
@@ -229,6 +227,7 @@ def _coco_parts(
             entry["image_id"] = int(table.image_numbers[row])
             yield entry
 
+    # One result per line, so that large files can be read by people and by line-based tools.
     yield b"["
     for number, result in enumerate(coco_results(table, entries(), first_label=0)):
         yield b",\n" if number else b"\n"
@@ -265,6 +264,7 @@ def _csv_parts(
 
 def _csv_line(fields: Sequence[str]) -> bytes:
     text = io.StringIO()
+    # csv's default is "\r\n". Bytes of a path that are not UTF-8 are written unchanged.
     csv.writer(text, lineterminator="\n").writerow(fields)
     return text.getvalue().encode("utf-8", "surrogateescape")
 
@@ -282,14 +282,17 @@ def _as_table(
     """Convert predictions to a table in which all points are visible and the score is an attribute."""
     parts = list(predictions.values())
     images = table.select(list(predictions))
-    sizes = [(0, 0) if part.size is None else part.size for part in parts]
+    # Labels of whole images come without sizes.
+    table_sizes = zip(images.heights.tolist(), images.widths.tolist(), strict=True)
+    sizes = [part.size or table_size for part, table_size in zip(parts, table_sizes, strict=True)]
+    # An attribute is a list of names: each score, as text with all its digits, is one of them.
     score_texts = np.array([str(score) for part in parts for score in part.scores], dtype=object)
     score_names, score_ids = np.unique(score_texts, return_inverse=True)
     columns: dict[str, Any] = {_SCORE: Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))}
     for name, values in attributes.items():
         ids = [part.attributes.get(name, np.full(len(part.labels), -1)) for part in parts]
         columns[name] = Attribute(ids=np.concatenate([np.zeros(0, np.int64), *ids]), names=tuple(values))
-    # Each concatenation starts with an empty array, because there may be no predictions.
+    # Each concatenation starts with an empty array: numpy cannot concatenate an empty list of predictions.
     points: dict[str, Any] = {}
     if schema is not None:
         empty = np.zeros((0, len(schema.names), 2), np.float32)
@@ -305,10 +308,8 @@ def _as_table(
         root=table.root,
         image_paths=images.image_paths,
         image_ids=images.image_ids,
-        widths=[width or table_width for (_, width), table_width in zip(sizes, images.widths.tolist(), strict=True)],
-        heights=[
-            height or table_height for (height, _), table_height in zip(sizes, images.heights.tolist(), strict=True)
-        ],
+        widths=[width for _, width in sizes],
+        heights=[height for height, _ in sizes],
         class_names=table.class_names,
         offsets=np.cumsum([0, *(len(part.labels) for part in parts)]),
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(part.boxes for part in parts if part.boxes is not None)]),

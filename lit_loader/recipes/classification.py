@@ -44,7 +44,7 @@ class ClassificationTask(Task):
 
     Attributes:
         test_scores: Accuracy, macro-F1, F1 and recall by class of the last test, or None before a test.
-        val_scores: Those of the last validation.
+        val_scores: The same of the last validation.
 
     Raises:
         ValueError: If an argument is out of range, or the model has auxiliary outputs.

@@ -35,8 +35,8 @@ class DetectionTask(Task):
     In training the model is called as ``model(images, targets)`` and returns a dict of losses; in evaluation as
     ``model(images)`` and returns a dict an image: ``boxes`` float ``(n, 4)``, xyxy in pixels of the image, ``labels``
     int64 ``(n,)`` from 1, ``scores`` float ``(n,)`` and, of a model with masks, ``masks`` ``(n, 1, H, W)`` or
-    ``(n, H, W)``, probabilities or bool. Images are a list of float ``(3, H, W)`` in [0, 1]: the model normalises and
-    resizes by itself. An image may have no boxes.
+    ``(n, H, W)``, probabilities or bool. Images are a list of float ``(3, H, W)`` in [0, 1]: the model itself
+    normalises and resizes. An image may be without boxes.
 
     A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list of tensors
     ``(3, H, W)``, or one tensor ``(B, 3, H, W)``, float in [0, 1] or uint8 in [0, 255]; targets a list of dicts with
@@ -60,7 +60,7 @@ class DetectionTask(Task):
 
     Attributes:
         test_scores: `DetectionScores` of the last test, or None before a test.
-        val_scores: Those of the last validation.
+        val_scores: The same of the last validation.
 
     Raises:
         ValueError: If an argument is out of range, or the model needs targets that it would not get.
@@ -275,5 +275,5 @@ def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
     if masks and not model.roi_heads.has_mask():
         raise SettingError("masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2")
     if model.roi_heads.has_mask() and not masks:
-        rule = f"but {name} trains on masks, which the data module must give, too"
+        rule = f"but {name} trains on masks, which the data module must give as well"
         raise SettingError("masks", False, rule, settings={"masks": True})

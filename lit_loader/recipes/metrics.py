@@ -30,7 +30,7 @@ __all__ = [
 
 NormalizeBy: TypeAlias = Literal["pair", "box", "diagonal"]
 Report: TypeAlias = list[tuple[str, dict[str, float]]]
-"""Titled sections of named numbers. The first holds those of the whole set, the others one number per class, attribute
+"""Titled sections of named numbers. The first holds the scores of the whole set, the others one number per class, attribute
 value and so on. A number is NaN if there was nothing to measure."""
 
 

@@ -109,7 +109,7 @@ class MultiTaskMetric(JointMetric):
         """
         self.precision.update([dict(detection) for detection in detections], plain_targets(targets))
         for detection, target in zip(detections, targets, strict=True):
-            # A crowd region has no points or attributes of a single object, and its box would match any detection in it.
+            # A crowd region has no points of a single object, and its box would match any detection inside.
             is_single = target["iscrowd"] == 0
             objects = {name: values[is_single] for name, values in target.items()}
             rows, columns = match_detections(detection["boxes"], detection["scores"], objects["boxes"])

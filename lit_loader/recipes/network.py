@@ -71,7 +71,7 @@ def check_unit_range(images: Sequence[Tensor]) -> None:
             if not (low >= -0.25 and high <= 1.25):
                 raise ValueError(
                     f"images have values from {low:.3g} to {high:.3g}, and the model expects [0, 1], or uint8, and "
-                    "normalises by itself; leave normalisation out of the transforms and of the data module"
+                    "normalises them; leave normalisation out of the transforms and of the data module"
                 )
 
 
@@ -363,7 +363,7 @@ def check_names(argument: str, names: Sequence[Any]) -> list[str]:
         names: At least one, all different.
 
     Raises:
-        ValueError: If there is no name, or two are the same.
+        ValueError: If the list is empty, or two names are equal.
         TypeError: If ``names`` is a single string, whose letters would be read as names.
     """
     if isinstance(names, str):

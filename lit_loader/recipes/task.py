@@ -67,7 +67,7 @@ class WarmupCosineLR(LambdaLR):
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
         total = self.total_steps
-        # LambdaLR asks for step 0 in its constructor, where a trainer's total is not known yet, see `Task._total_steps`.
+        # LambdaLR asks for step 0 in its constructor, where the trainer's total is unknown, see `Task._total_steps`.
         if total is None:
             total = self.find_total() if self.find_total is not None and step else math.inf
         # A fit may be shorter than the warm-up: `max_steps` of a trial run.
@@ -100,7 +100,7 @@ class Task(LightningModule):
         scheduler_interval: When the scheduler steps, or None for its own: ``"step"`` of `WarmupCosineLR`, ``"epoch"``
             of all others. `ReduceLROnPlateau` watches ``monitor``.
         lr_scales: Factors of the learning rate by patterns of parameter names, as ``fnmatch`` has them, such as
-            ``{"backbone.*": 0.1}``; the first match applies. Names are those of ``model.named_parameters()``.
+            ``{"backbone.*": 0.1}``; the first match applies. Names are as in ``model.named_parameters()``.
         freeze: Patterns of the names of parameters that are not trained. Layers in a module that is frozen as a whole
             stay in evaluation mode, so that batch normalisation keeps its statistics.
         compile: Whether to compile the model with ``torch.compile``, or a mapping of its arguments.
@@ -183,7 +183,7 @@ class Task(LightningModule):
 
     def setup(self, stage: str) -> None:
         """Compile the model if ``compile`` is set; state dicts keep their names."""
-        # In place, since `torch.compile(model)` would prefix the names in state dicts. A second fit is compiled already.
+        # In place, since `torch.compile(model)` would prefix the names in state dicts. Once for several fits.
         if self.compile_settings is not False and self.model._compiled_call_impl is None:
             self.model.compile(**(self.compile_settings if isinstance(self.compile_settings, Mapping) else {}))
 
