@@ -24,67 +24,6 @@ __all__ = ["ClassMix", "ClassMixMonitor", "DataWaitMonitor"]
 Shares = npt.NDArray[np.float64]
 
 
-class EpochCount:
-    """Counts of labels in one epoch, kept on the device of the batches, because reading them would wait for it.
-
-    Args:
-        num_classes: Number of classes. Labels are 0 to ``num_classes - 1``; `check` refuses others.
-    """
-
-    def __init__(self, num_classes: int) -> None:
-        self._num_classes = num_classes
-        self._counts: Tensor | None = None
-        self._range: Tensor | None = None  # negated smallest label, and largest label
-
-    def add(self, labels: Tensor, mask: Tensor | None) -> None:
-        """Count labels.
-
-        Args:
-            labels: int64, any shape.
-            mask: bool, of the same shape, True for labels that count; None if all do.
-        """
-        if labels.numel() == 0:
-            return
-        labels = labels.long().flatten()
-        weights = torch.ones_like(labels) if mask is None else mask.long().flatten()
-        labels = torch.where(weights > 0, labels, 0)
-        # Labels out of range are clamped to an additional bin at either end, which is never read: an index out of range
-        # would end the CUDA context. Not `bincount`, which waits for the device.
-        counts = labels.new_zeros(self._num_classes + 2)
-        counts.index_add_(0, labels.clamp(-1, self._num_classes) + 1, weights)
-        label_range = torch.stack([-labels.min(), labels.max()])
-        self._counts = counts if self._counts is None else self._counts + counts
-        self._range = label_range if self._range is None else torch.maximum(self._range, label_range)
-
-    def read(self) -> npt.NDArray[np.int64]:
-        """Return the number of labels per class, int64 ``(num_classes,)``."""
-        if self._counts is None:
-            return np.zeros(self._num_classes, dtype=np.int64)
-        counts: npt.NDArray[np.int64] = self._counts[1:-1].cpu().numpy()
-        return counts
-
-    def check(self, first_label: int) -> None:
-        """Check that all counted labels were in range.
-
-        Args:
-            first_label: Label of the first class in batches, for the message.
-
-        Raises:
-            ValueError: If a label was not.
-        """
-        if self._range is None:
-            return
-        negated_lowest, highest = self._range.tolist()
-        if negated_lowest > 0:
-            label = first_label - negated_lowest
-            raise ValueError(f"got label {label}, below first_label={first_label}; give the data module's first_label")
-        if highest >= self._num_classes:
-            raise ValueError(
-                f"expected classes below {self._num_classes} in a batch, because there are {self._num_classes} "
-                f"class_names, got class {highest}; give all names, and the data module's first_label"
-            )
-
-
 @dataclass(eq=False)
 class ClassMix:
     """Shares of the classes, or of the values of an attribute, in training batches.
@@ -96,7 +35,6 @@ class ClassMix:
         expected: float64 ``(num_classes,)``, expected share of each class among sampled labels, with the sampler's
             weights at the start of training; None if unknown.
         attribute: Attribute that is counted; None for the class, or for the labels of samples.
-        epoch_count: This rank's counts of the current epoch.
     """
 
     label: str
@@ -105,11 +43,62 @@ class ClassMix:
     expected: Shares | None = None
     attribute: str | None = None
     _past: npt.NDArray[np.int64] = field(init=False)
-    epoch_count: EpochCount = field(init=False)
+    # This rank's current epoch: counts, with a bin below and one above the classes; negated smallest and largest class.
+    # They stay on the device of the batches, because reading them would wait for it.
+    _epoch: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._past = np.zeros(len(self.class_names), dtype=np.int64)
-        self.epoch_count = EpochCount(len(self.class_names))
+
+    def add(self, classes: Tensor, mask: Tensor | None) -> None:
+        """Count the labels of a batch.
+
+        Args:
+            classes: int64, any shape, 0 for the first class; `check` refuses values that are not classes.
+            mask: bool, of the same shape, True for labels that count; None if all do.
+        """
+        if classes.numel() == 0:
+            return
+        classes = classes.long().flatten()
+        weights = torch.ones_like(classes) if mask is None else mask.long().flatten()
+        classes = torch.where(weights > 0, classes, 0)
+        counts = classes.new_zeros(len(self.class_names) + 2)
+        # Clamped, since an index out of range would end the CUDA context. Not `bincount`, which waits for the device.
+        counts.index_add_(0, classes.clamp(-1, len(self.class_names)) + 1, weights)
+        extremes = torch.stack([-classes.min(), classes.max()])
+        if self._epoch is not None:
+            counts += self._epoch[0]
+            extremes = torch.maximum(extremes, self._epoch[1])
+        self._epoch = counts, extremes
+
+    def check(self, first_label: int) -> None:
+        """Check that all labels of the current epoch are classes, which waits for the device.
+
+        Args:
+            first_label: Label of the first class in batches, for the message.
+
+        Raises:
+            ValueError: If a label is not.
+        """
+        if self._epoch is None:
+            return
+        negated_lowest, highest = self._epoch[1].tolist()
+        if negated_lowest > 0:
+            label = first_label - negated_lowest
+            raise ValueError(f"got label {label}, below first_label={first_label}; give the data module's first_label")
+        if highest >= len(self.class_names):
+            raise ValueError(
+                f"expected classes below {len(self.class_names)} in a batch, because there are {len(self.class_names)} "
+                f"class_names, got class {highest}; give all names, and the data module's first_label"
+            )
+
+    @property
+    def epoch_counts(self) -> npt.NDArray[np.int64]:
+        """Number of labels per class in the current epoch of this rank. Reading it waits for the device."""
+        if self._epoch is None:
+            return np.zeros_like(self._past)
+        counts: npt.NDArray[np.int64] = self._epoch[0][1:-1].cpu().numpy()
+        return counts
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -117,12 +106,12 @@ class ClassMix:
 
         Includes past epochs of all ranks, and the current epoch of this rank. Reading it waits for the device.
         """
-        return self._past + self.epoch_count.read()
+        return self._past + self.epoch_counts
 
     def end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
         """Add the counts of an epoch, and start the next one."""
         self._past += counts
-        self.epoch_count = EpochCount(len(self.class_names))
+        self._epoch = None
 
     @property
     def arrived(self) -> Shares:
@@ -160,6 +149,7 @@ class ClassMixMonitor(Callback):
     def __init__(
         self, class_names: Sequence[str] | None = None, *, first_label: int = FIRST_LABEL, label: str | None = None
     ) -> None:
+        # Both describe the given names; a data module has its own first label and attributes.
         if class_names is None and (label is not None or first_label != FIRST_LABEL):
             raise ValueError(
                 f"label={label!r} and first_label={first_label} have no effect without class_names; give class_names, "
@@ -200,7 +190,7 @@ class ClassMixMonitor(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start an epoch. Counts of an interrupted epoch are kept for this rank only."""
         for mix in self.mixes.values():
-            mix.end_epoch(mix.epoch_count.read())
+            mix.end_epoch(mix.epoch_counts)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the labels of a batch on its device.
@@ -211,10 +201,10 @@ class ClassMixMonitor(Callback):
         """
         for mix in self.mixes.values():
             labels, mask = masked_labels(batch, label=mix.attribute, first_label=self._first_label)
-            mix.epoch_count.add(labels, mask)
+            mix.add(labels, mask)
             # On another device, reading the labels would wait for it; those are checked when the epoch ends.
             if labels.device.type == "cpu":
-                mix.epoch_count.check(self._first_label)
+                mix.check(self._first_label)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add up the counts of all ranks, and log the shares of the epoch.
@@ -223,8 +213,8 @@ class ClassMixMonitor(Callback):
             ValueError: If a label has no class name.
         """
         for mix in self.mixes.values():
-            mix.epoch_count.check(self._first_label)
-        rank_counts = [mix.epoch_count.read() for mix in self.mixes.values()]
+            mix.check(self._first_label)
+        rank_counts = [mix.epoch_counts for mix in self.mixes.values()]
         # One reduction for all mixes: their counts in one vector.
         flat_counts = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
         remaining = trainer.strategy.reduce(flat_counts, reduce_op="sum").cpu().numpy()
@@ -235,6 +225,7 @@ class ClassMixMonitor(Callback):
             prefix = "data/mix" if mix.attribute is None else f"data/mix/{mix.attribute}"
             names = [f"{prefix}/{class_name}" for class_name in mix.class_names]
             shares |= zip(names, _shares(counts).tolist(), strict=True)
+        # Not `pl_module.log`, which does not know that all ranks have the same shares already.
         for logger in trainer.loggers:
             logger.log_metrics(shares, step=trainer.global_step)
 
@@ -296,6 +287,7 @@ class DataWaitMonitor(Callback):
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Stop waiting for the batch."""
         self._add_time(trainer, is_between_steps=True)
+        # `LandmarkBatch`, `MultiTaskBatch` and pairs of detection are tuples with the images first.
         if isinstance(batch, tuple | ClassificationBatch):
             self.num_images += len(batch[0] if isinstance(batch, tuple) else batch.images)
 

@@ -72,6 +72,7 @@ class PictureLogger(Callback):
             ValueError: If the trainer has no data module of lit_loader.
             ImportError: If matplotlib is not installed.
         """
+        # At the start, because the first class report may be drawn after hours of training.
         require("matplotlib.figure", "plot")
         remedy = "give trainer.fit one, such as DetectionDataModule, or leave the callback out"
         self._datamodule = table_datamodule(trainer, "PictureLogger", remedy=remedy)
@@ -97,6 +98,7 @@ class PictureLogger(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Draw predictions of the first batch, which are made with the weights being validated."""
+        # The sanity check would draw an untrained model, and is followed by the first validation anyway.
         is_due = trainer.current_epoch >= self._last_epoch + self.every_n_epochs
         is_first = not trainer.sanity_checking and batch_idx == 0 and dataloader_idx == 0
         if not (is_due and is_first and is_overridden("predict_step", pl_module)):
@@ -123,7 +125,7 @@ class PictureLogger(Callback):
         if not trainer.is_global_zero:
             return
         monitor = find_callback(trainer, ClassMixMonitor)
-        # The monitor counts nothing in a test without a fit.
+        # In a test without a fit the monitor has counted nothing.
         mixes = {} if monitor is None else monitor.mixes
         names = mixes or {"class": ClassMix("class", tuple(self._datamodule.class_names))}
         reports = class_reports(names, [] if scores is None else scores.report())

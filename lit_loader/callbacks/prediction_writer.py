@@ -21,6 +21,7 @@ from lit_loader.annotations.paths import check_relative
 from lit_loader.callbacks.attached import table_datamodule
 from lit_loader.callbacks.original_pixels import Placements
 from lit_loader.callbacks.prediction_files import (
+    PredictedSet,
     Prediction,
     PredictionFormat,
     check_can_be_written,
@@ -42,17 +43,15 @@ class _PredictSet:
     """One set to predict on.
 
     Attributes:
-        name: Name of its file.
+        output: The images to write predictions of.
         samples: Table of the samples.
-        images: Table of the images, with the classes of the model before all others.
         is_object: Whether a sample is the crop of an object.
         row_by_id: Row of each sample by its ``image_id``.
         placements: Placements of the images in the model's input.
     """
 
-    name: str
+    output: PredictedSet
     samples: AnnotationTable
-    images: AnnotationTable
     is_object: bool
     row_by_id: Mapping[int, int]
     placements: Placements
@@ -138,9 +137,6 @@ class PredictionWriter(BasePredictionWriter):
         self.paths: list[Path] = []
         self._reading = ImageReading()
         self._sets: list[_PredictSet] = []
-        self._class_names: tuple[str, ...] = ()
-        self._schema: KeypointSchema | None = None
-        self._attributes: dict[str, tuple[str, ...]] = {}
         # This rank's results so far, by set and row of the sample; one file per set needs all of them.
         self._predictions: dict[tuple[int, int], Prediction] = {}
 
@@ -157,33 +153,34 @@ class PredictionWriter(BasePredictionWriter):
         predicts_labels = isinstance(datamodule, ClassificationDataModule)
         self.format = self._chosen_format or ("csv" if predicts_labels else "coco")
         _check_format(self.format, labels=predicts_labels, masks=getattr(module, "masks", None) is True)
-        self._class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
+        for output in self._outputs(datamodule, module, datamodule.tables("predict")):
+            check_can_be_written(self.format, self.folder, output)
+
+    def _outputs(
+        self, datamodule: TableDataModule, module: LightningModule, tables: Sequence[AnnotationTable]
+    ) -> list[PredictedSet]:
+        """Return the output of each set of samples, with the names that the model predicts."""
+        class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(module, "keypoint_names", None) or (schema.names if schema else ()))
         # A model may predict other points than the data has, and their flip pairs are then unknown.
         if schema is None or schema.names != points:
             schema = KeypointSchema(names=points) if points else None
-        self._schema = schema
         attributes = getattr(module, "attributes", None)
-        self._attributes = dict(datamodule.attributes if attributes is None else attributes)
-        texts: dict[str, Any] = {"names": (*self._class_names, *points), "attributes": self._attributes}
-        for name, images in self._image_tables(datamodule, datamodule.tables("predict")).items():
-            check_can_be_written(self.format, self.folder, name, images, **texts)
-
-    def _image_tables(
-        self, datamodule: TableDataModule, tables: Sequence[AnnotationTable]
-    ) -> dict[str, AnnotationTable]:
-        """Return the images of each set by the name of its file, with the classes of the model before all others."""
-        images_by_name = {}
+        names: dict[str, Any] = {"class_names": class_names, "schema": schema}
+        names["attributes"] = dict(datamodule.attributes if attributes is None else attributes)
+        outputs = []
         for index, samples in enumerate(tables):
             images = samples
             # The data module's table has one row per object, the source's one per image.
             if datamodule.sample_unit == "object":
                 images = with_same_names([samples.select([]), datamodule.source.tables("predict")[index]])[1]
-            other_names = [name for name in images.class_names if name not in self._class_names]
+            # The model's classes come first, because predicted labels are their indices.
+            other_names = [name for name in images.class_names if name not in class_names]
+            images = images.with_class_names((*class_names, *other_names))
             name = self.name if len(tables) == 1 else f"{self.name}-{index}"
-            images_by_name[name] = images.with_class_names((*self._class_names, *other_names))
-        return images_by_name
+            outputs.append(PredictedSet(name=name, images=images, **names))
+        return outputs
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
@@ -205,12 +202,11 @@ class PredictionWriter(BasePredictionWriter):
         # A dataset may have left out some samples of the data module's table.
         parts = zip(datasets, datamodule.tables("predict"), strict=True)
         tables = [getattr(dataset, "table", table) for dataset, table in parts]
-        images_by_name = self._image_tables(datamodule, tables)
-        for dataset, samples, name in zip(datasets, tables, images_by_name, strict=True):
+        outputs = self._outputs(datamodule, pl_module, tables)
+        for dataset, samples, output in zip(datasets, tables, outputs, strict=True):
             predict_set = _PredictSet(
-                name=name,
+                output=output,
                 samples=samples,
-                images=images_by_name[name],
                 is_object=datamodule.sample_unit == "object",
                 row_by_id={image_id: row for row, image_id in enumerate(samples.image_numbers.tolist())},
                 placements=Placements(dataset, samples),
@@ -264,15 +260,7 @@ class PredictionWriter(BasePredictionWriter):
                 row: predictions[set_index, row] for set_index, row in sorted(predictions) if set_index == index
             }
             results = _merge_objects(prediction_by_row, predict_set)
-            path = write_predictions(
-                self.format,
-                self.folder,
-                predict_set.name,
-                results,
-                table=predict_set.images,
-                attributes=self._attributes,
-                schema=self._schema,
-            )
+            path = write_predictions(self.format, self.folder, results, predict_set.output)
             self.paths.append(path)
             rank_zero_info(f"predictions of {len(prediction_by_row)} samples: {path}")
             if self.num_pictures != 0:
@@ -280,18 +268,15 @@ class PredictionWriter(BasePredictionWriter):
 
     def _draw(self, predictions: Mapping[int, Prediction], predict_set: _PredictSet) -> Path:
         """Draw the first images of a set, and return the folder of the pictures."""
-        folder = self.folder / f"{predict_set.name}-pictures"
+        output = predict_set.output
+        folder = self.folder / f"{output.name}-pictures"
         rows = list(predictions)[: self.num_pictures]
-        drawing: dict[str, Any] = {
-            "class_names": predict_set.images.class_names,
-            "attributes": self._attributes,
-            "min_score": 0.0 if predict_set.is_object else self.min_picture_score,
-        }
-        table = predict_set.images
+        min_score = 0.0 if predict_set.is_object else self.min_picture_score
         for row in rows:
             # Read from the file, because the batch contains the model's input, which may be resized or cropped.
-            pixels = self._reading.read(table.image_path(row))
-            draw_prediction(pixels, predictions[row], folder / f"{table.image_paths[row]}.jpg", **drawing)
+            pixels = self._reading.read(output.images.image_path(row))
+            path = folder / f"{output.images.image_paths[row]}.jpg"
+            draw_prediction(pixels, predictions[row], path, output, min_score=min_score)
         is_part = len(rows) < len(predictions)
         count = f"the first {len(rows)} of {len(predictions)}" if is_part else f"{len(rows)}"
         rank_zero_info(f"pictures of {count} images: {folder}")
@@ -333,6 +318,7 @@ class PredictionWriter(BasePredictionWriter):
         samples = predict_set.samples
         is_multi_label = batch.labels.ndim == 2
         for row, scores in zip(rows, probabilities.float().cpu().numpy(), strict=True):
+            # A single label keeps its axis, so that both cases are arrays of indices.
             predicted = np.flatnonzero(scores >= 0.5) if is_multi_label else scores.argmax(keepdims=True)
             labels = predicted[scores[predicted] >= self.min_score].astype(np.int64)
             boxes = samples.boxes[samples.objects(row)][: len(labels)] if predict_set.is_object else None
@@ -354,6 +340,7 @@ class PredictionWriter(BasePredictionWriter):
             left_top, right_bottom = crops[index].reshape(2, 2)
             decoded_points = left_top + points[index] * ((right_bottom - left_top) / (width, height))
             ratio = np.array([original[1] / decoded[1], original[0] / decoded[0]])
+            # The task has no score of the object, only of its points.
             score = point_scores[index].mean(keepdims=True)
             is_kept = score >= self.min_score  # bool (1,), selects the object or nothing
             yield Prediction(
@@ -390,7 +377,7 @@ class PredictionWriter(BasePredictionWriter):
                 boxes=placement.boxes(values["boxes"]),
                 keypoints=placement.points(values["keypoints"]) if "keypoints" in values else None,
                 keypoint_scores=values.get("keypoint_scores"),
-                attributes={name: values[name] for name in self._attributes if name in values},
+                attributes={name: values[name] for name in predict_set.output.attributes if name in values},
                 masks=masks,
             )
 
@@ -409,7 +396,8 @@ def _merge_objects(predictions: Mapping[int, Prediction], predict_set: _PredictS
     if not predict_set.is_object:
         return dict(predictions)
     samples = predict_set.samples
-    images = predict_set.images
+    images = predict_set.output.images
+    # By path and id: annotations may list one file several times, with different ids.
     image_keys = zip(images.image_paths, images.image_ids, strict=True)
     image_row_by_key = {key: row for row, key in enumerate(image_keys)}
     parts_by_image: dict[int, list[Prediction]] = {}

@@ -69,6 +69,7 @@ class ClassificationTask(Task):
         self.class_names = tuple(check_names("class_names", class_names))
         self.multi_label = multi_label
         self.loss = ClassificationLoss() if loss is None else loss
+        # Weights by class name become a tensor in the order of the names.
         if isinstance(self.loss, ClassificationLoss):
             self.loss.set_class_names(self.class_names)
         builder = model_builder(model, CLASSIFIERS)
@@ -97,6 +98,7 @@ class ClassificationTask(Task):
         Raises:
             ValueError: If the model returns something else.
         """
+        # A segmentation model returns a dict, and a backbone without its head a map.
         logits = self.model(self.normalize(images))
         expected = (len(images), len(self.class_names))
         if not isinstance(logits, Tensor) or logits.shape != expected:
@@ -128,6 +130,7 @@ class ClassificationTask(Task):
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
     def _labels(self, batch: ClassificationBatch) -> Tensor:
+        # The dtype tells which kind of labels a data module gives: indices are integers, answers are floats.
         labels = batch.labels
         num_classes = len(self.class_names)
         if self.multi_label:

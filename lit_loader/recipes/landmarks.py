@@ -48,6 +48,7 @@ class LandmarkMetric(JointMetric):
     ) -> None:
         """Collect crops: points as `NormalizedMeanError` takes them, predicted and true ids of classes."""
         self.points.update(points, target, mask, boxes)
+        # A model without a class head predicts no ids, and the labels may be unknown.
         if self.classes is not None and ids is not None:
             self.classes.update(ids, labels)
 
@@ -124,6 +125,7 @@ class LandmarkTask(Task):
         self.loss = LandmarkLoss() if loss is None else loss
         self.keypoint_names = tuple(check_names("keypoint_names", keypoint_names))
         self.class_names = None if class_names is None else tuple(check_names("class_names", class_names))
+        # Before the model: wrong settings of the metric should raise before weights are downloaded.
         self.set_metric(lambda: LandmarkMetric(self.hparams))
         counts = {"num_keypoints": len(self.keypoint_names), "num_classes": len(self.class_names or ())}
         builder = model_builder(model, HEATMAP_MODELS)
@@ -202,6 +204,7 @@ class LandmarkTask(Task):
 
     def _map_size(self, heatmaps: Tensor, images: Tensor) -> Tensor:
         """Return width and height of the maps in pixels of the crop."""
+        # With a stride, maps may reach beyond a crop whose sides are not divisible; without one, they cover it exactly.
         stride = getattr(self.model, "stride", None)
         height, width = images.shape[-2:] if stride is None else (stride * side for side in heatmaps.shape[-2:])
         return filled_pair(width, height, like=heatmaps)

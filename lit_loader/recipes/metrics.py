@@ -30,8 +30,8 @@ __all__ = [
 
 NormalizeBy: TypeAlias = Literal["pair", "box", "diagonal"]
 Report: TypeAlias = list[tuple[str, dict[str, float]]]
-"""Titled sections of named numbers. The first holds the scores of the whole set, the others one number per class, attribute
-value and so on. A number is NaN if there was nothing to measure."""
+"""Titled sections of named numbers. The first section has the scores of the whole set, the others have one number per
+class, attribute value and so on. A number is NaN if there was nothing to measure."""
 
 
 class JointMetric(nn.Module):
@@ -101,9 +101,6 @@ class AveragePrecision(MeanAveragePrecision):
     A detection on a crowd region, marked by ``iscrowd`` in the targets, counts neither for nor against. Masks are bool
     or uint8 ``(n, H, W)``, in detections and targets.
 
-    NOTE AP of a class. ``class_metrics=True`` evaluates once more for every class and averages over ten IoU
-    thresholds. The precision table of the one evaluation (``extended_summary=True``) already holds every
-    class at every threshold; AP@50 of a class is the mean of its row over the recall thresholds, as in COCO.
 
     Args:
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
@@ -148,12 +145,16 @@ class AveragePrecision(MeanAveragePrecision):
         return replace(self._scores(result["bbox_precision"], result["bbox_recall"], classes), masks=masks)
 
     def _scores(self, precision: Tensor, recall: Tensor, classes: Tensor) -> DetectionScores:
-        # torchmetrics' own means always use 100 detections, whatever the thresholds are.
+        # Not `class_metrics=True`, which evaluates once more for every class and averages over ten IoU thresholds. The
+        # precision table of the one evaluation (`extended_summary=True`) already has every class at every threshold;
+        # AP@50 of a class is the mean of its row over the recall thresholds, as in COCO.
+        # torchmetrics' own means always use 100 detections, for any thresholds.
         # Axes: IoU threshold, recall threshold (of precision alone), class, area, number of detections.
         table = precision[:, :, :, 0, -1]
         nan = float("nan")
         ap = dict.fromkeys(self.class_names, nan)
         ap_50 = dict.fromkeys(self.class_names, nan)
+        # torchmetrics returns a 0-d tensor of classes if there is only one.
         for column, label in enumerate(classes.reshape(-1).tolist()):
             name = self.class_names[label - FIRST_LABEL]
             ap[name] = _mean_of_defined(table[:, :, column], default=nan)
@@ -217,12 +218,7 @@ class ClassificationScores:
 
 
 class ClassMetric(Metric):
-    """Accuracy, F1 and recall, by the classes' names.
-
-    NOTE macro-F1. The mean is over the classes that occur among the true labels. torchmetrics' own
-    ``average="macro"`` also includes, as 0, a class that does not occur but was predicted: a single wrong prediction
-    of a rare class in a small set then costs as much as missing a whole class. Here it only lowers the score of the
-    true class. If every class occurs, both definitions agree.
+    """Accuracy, F1 and recall by class name; macro-F1 is the mean over the classes that occur among the true labels.
 
     Args:
         class_names: Names of the classes; id ``i`` is ``class_names[i]``.
@@ -250,7 +246,8 @@ class ClassMetric(Metric):
             target: True classes in the same shape; where it is -1, the prediction is not counted. N may be 0.
             losses: float ``(N,)``, or None if losses are not scored.
         """
-        # `validate_args` reads all labels, which waits for the device; tasks have checked them, see `Task.check_batch`.
+        # torchmetrics cannot reshape an empty batch, such as one without matched objects. Its `validate_args` reads all
+        # labels, which waits for the device; tasks have checked them, see `Task.check_batch`.
         if len(target):
             stat_scores: Any = multilabel_stat_scores if self.multi_label else multiclass_stat_scores
             settings: dict[str, Any] = {"average": None, "ignore_index": -1, "validate_args": False}
@@ -273,6 +270,10 @@ class ClassMetric(Metric):
         num_answers = support + (fp + tn if self.multi_label else 0)
         occurs = support > 0
         nan = torch.full_like(support, float("nan"))
+        # The mean of F1 is over the classes that occur. torchmetrics' own `average="macro"` also includes, as 0, a
+        # class that does not occur but was predicted: a single wrong prediction of a rare class in a small set then
+        # costs as much as missing a whole class. Here it only lowers the score of the true class. If every class
+        # occurs, both definitions agree.
         # Where a class occurs, neither denominator is 0; `torch.where` discards the others.
         f1 = torch.where(occurs, 2 * tp / (2 * tp + fp + fn), nan)
         recall = torch.where(occurs, tp / support, nan)
@@ -334,6 +335,7 @@ class LandmarkScores:
         }
         if self.classes is None:
             return [("test", figures)]
+        # The first section of each report has the scores of the whole set, which belong together.
         (_, class_figures), *sections = self.classes.report()
         return [("test", figures | class_figures), *sections]
 
@@ -379,6 +381,7 @@ class NormalizedMeanError(Metric):
         pair = None if normalization_pair is None else tuple(normalization_pair)
         if normalize_by not in ("pair", "box", "diagonal"):
             raise ValueError(f"normalize_by={normalize_by!r} must be 'pair', 'box' or 'diagonal'")
+        # A reader of the config would take a pair without effect for the normaliser.
         if (normalize_by == "pair") != (pair is not None):
             raise ValueError(
                 f'normalize_by={normalize_by!r} came with normalization_pair={pair}: "pair" needs '

@@ -17,6 +17,7 @@ from lit_loader.recipes.weights import ModelBuilder
 
 __all__ = ["MultiTask"]
 
+# Fields of targets and predictions.
 _RESERVED: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "keypoint_mask", "iscrowd")
 
 
@@ -75,6 +76,7 @@ class MultiTask(DetectionTask):
             raise ValueError(f"attributes has {reserved}, names of other fields; rename them in the data")
         if not keypoint_names and not attributes:
             raise ValueError("keypoint_names and attributes are both empty; give one, or use DetectionTask")
+        # A data module without points gives no pair, so a pair alone is a mistake in a config.
         if not keypoint_names and normalization_pair is not None:
             raise ValueError(
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
@@ -86,6 +88,7 @@ class MultiTask(DetectionTask):
 
     def set_model(self, model: nn.Module) -> None:
         """Set the detector, with heads added to it."""
+        # Called by the constructor of `DetectionTask`, before the attributes of this class are set.
         num_keypoints = len(self.hparams["keypoint_names"])
         attributes = self.hparams["attributes"]
         super().set_model(MultiTaskModel(model, num_keypoints=num_keypoints, attributes=attributes))
@@ -115,6 +118,7 @@ class MultiTask(DetectionTask):
         targets = super().read_targets(batch)
         for target, fields in zip(targets, batch.target_list(), strict=True):
             target |= {name: plain(fields[name]) for name in ("keypoints", *self.attributes)}
+            # Visibility 1 is an annotated but hidden point, which is trained and measured as well.
             target["keypoint_mask"] = fields["visibility"] > 0
         return targets
 

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -59,17 +59,19 @@ class WarmupCosineLR(LambdaLR):
             raise ValueError(f"total_steps={total_steps} must be above warmup_steps={warmup_steps}")
         self.warmup_steps = warmup_steps
         self.total_steps = total_steps
-        self.find_total: Callable[[], float] | None = None  # set by a `Task` if the total is not given
+        self.find_total: Callable[[], float] | None = None  # set by `Task`
         super().__init__(optimizer, self.factor)
 
     def factor(self, step: int) -> float:
         """Return the learning rate of a step as a fraction of its peak."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
-        total = self.total_steps
+        total = math.inf
+        if self.total_steps is not None:
+            total = self.total_steps
         # LambdaLR asks for step 0 in its constructor, where the trainer's total is unknown, see `Task._total_steps`.
-        if total is None:
-            total = self.find_total() if self.find_total is not None and step else math.inf
+        elif self.find_total is not None and step:
+            total = self.find_total()
         # A fit may be shorter than the warm-up: `max_steps` of a trial run.
         if not self.warmup_steps < total < math.inf:
             return 1.0
@@ -220,7 +222,7 @@ class Task(LightningModule):
         loaders = list(held_loaders(self._trainer))
         for loader in loaders:
             # Weak references: a loader outlives the fit, and would otherwise keep the model in memory.
-            loader.check_batch = partial(_check_while_running, weakref.ref(self), weakref.ref(self.trainer))
+            loader.check_batch = partial(_check_while_running, weakref.ref(self))
         self._loaders_check = bool(loaders)
 
     def _keep_frozen(self) -> None:
@@ -337,14 +339,11 @@ class Task(LightningModule):
         return total if total > 0 else math.inf
 
 
-def _check_while_running(
-    task_reference: weakref.ref[Task], trainer_reference: weakref.ref[Trainer], batch: Any
-) -> None:
+def _check_while_running(task_reference: weakref.ref[Task], batch: Any) -> None:
     """Let a task check a batch, unless its trainer has ended, since the loader may be reused without it."""
     task = task_reference()
-    trainer = trainer_reference()
     # After an error Lightning calls no hook that could reset the loader.
-    if task is not None and trainer is not None and trainer.state.status == TrainerStatus.RUNNING:
+    if task is not None and task.trainer.state.status == TrainerStatus.RUNNING:
         task.check_batch(batch)
 
 

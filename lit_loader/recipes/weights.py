@@ -275,6 +275,7 @@ def _bound_weights(builder: ModelBuilder, weights: Any) -> Any:
 def _known_weights(builder: ModelBuilder) -> type[WeightsEnum] | None:
     """Return torchvision's enumeration of a builder's weights, or None for a builder that it does not know."""
     try:
-        return models.get_model_weights(builder.func if isinstance(builder, partial) else builder)
+        known: type[WeightsEnum] = models.get_model_weights(builder.func if isinstance(builder, partial) else builder)
     except ValueError:
         return None
+    return known

@@ -45,6 +45,7 @@ def task_of(datamodule: object) -> type[Task]:
     Returns:
         The task of this package's data module that the class is or derives from, else `Task`.
     """
+    # Only a class has bases; any other callable may build a data module for any task.
     kinds = datamodule.__mro__ if isinstance(datamodule, type) else ()
     return next((_TASKS[kind] for kind in kinds if kind in _TASKS), Task)
 
@@ -66,6 +67,7 @@ def check_model_fits(datamodule: object, model: object, options: Mapping[str, ob
     actual = _known_task(model)
     if expected is Task or actual in (expected, None):
         return
+    # Either side may be the mistake, so the message names the models for the data and the data module for the model.
     names = [f"model={name}" for name, kind in (options or {}).items() if _known_task(kind) is expected]
     (other,) = (kind.__name__ for kind, task in _TASKS.items() if task is actual)
     raise ValueError(
@@ -109,6 +111,7 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
         kwargs["masks"] = True
     if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
         return kwargs
+    # Plain lists, which a checkpoint loads under `weights_only=True`.
     schema = datamodule.keypoint_schema
     pair = None if schema is None else schema.normalization_pair
     kwargs["keypoint_names"] = [] if schema is None else list(schema.names)
@@ -137,6 +140,7 @@ def draw_predictions(
     Raises:
         ImportError: If matplotlib is not installed.
     """
+    # In training mode, torchvision's detectors expect targets and return losses.
     with torch.inference_mode():
         predictions = model.eval().predict_step(batch, 0)
     return draw_found(datamodule, batch, predictions, min_score=min_score, max_images=max_images)

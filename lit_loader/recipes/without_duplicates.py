@@ -1,12 +1,4 @@
-"""Metrics without duplicates: exact on any number of ranks and for any length of the set.
-
-NOTE [Neutral, not missing]
-    torchmetrics gathers a list state element by element, so ranks whose lists differ in length deadlock. Therefore a
-    list of dicts, as in detection metrics, keeps its length: a duplicate becomes an image without objects and without
-    detections, which no score of boxes counts. Rows of tensors are dropped. If no row remains, the metric is updated
-    with the batch and the update is undone, so that its lists have the same length and dtypes as on other ranks, but no
-    rows.
-"""
+"""Metrics without duplicates: exact on any number of ranks and for any length of the set."""
 
 from __future__ import annotations
 
@@ -74,7 +66,9 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
         for value in values:
             _check(value, marks)
         has_dicts = any(map(_is_dict_list, values))
-        # See NOTE [Neutral, not missing]: an update with duplicates alone is undone instead of changed.
+        # torchmetrics gathers a list state element by element, so ranks whose lists differ in length deadlock. If no
+        # row would remain, the metric is therefore updated with the batch and the update is undone: its lists then
+        # have the same length and dtypes as on other ranks, but no rows.
         only_duplicates = all(marks) and not has_dicts
         if any(marks) and not only_duplicates:
             neutralize = _empty_duplicates if has_dicts else _drop_rows
@@ -128,6 +122,8 @@ def _drop_rows(value: Any, marks: Sequence[bool]) -> Any:
 
 def _empty_duplicates(value: Any, marks: Sequence[bool]) -> Any:
     """Return a list of dicts in which duplicates have no objects."""
+    # Neutral instead of missing, so that the lists of all ranks have the same length: no score of boxes counts an image
+    # without objects and without detections.
     if not _is_per_sample(value):
         return value
     if not _is_dict_list(value):
@@ -160,5 +156,5 @@ def _undo_update(saved_states: list[tuple[Metric, dict[str, Any]]]) -> None:
             if isinstance(state, list):
                 new_entries = getattr(metric, name)[len(state) :]
                 # A 0-d entry, such as one loss a batch, is gathered as a row as well.
-                state += [torch.atleast_1d(e)[:0] if isinstance(e, Tensor) else e for e in new_entries]
+                state += [(e if e.ndim else e[None])[:0] if isinstance(e, Tensor) else e for e in new_entries]
             setattr(metric, name, state)

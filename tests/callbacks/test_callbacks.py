@@ -11,8 +11,7 @@ from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
 from lit_loader import DataLoader
-from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
-from lit_loader.callbacks.monitors import EpochCount
+from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
 from lit_loader.loader.device import moved
 from tests.support.lightning_ranks import QUIET
@@ -215,12 +214,12 @@ def test_batches_on_a_device_are_counted_without_waiting_for_it(kind):
 
 @pytest.mark.parametrize(("label", "message"), [(3, "got class 3"), (-1, "label 0, below first_label=1")])
 def test_labels_out_of_range_on_a_device_raise_in_check(label, message):
-    count = EpochCount(3)
-    count.add(torch.tensor([0, label, 2, 2]), None)
-    count.add(torch.tensor([2, 9]), torch.tensor([True, False]))
-    assert count.read().tolist() == [1, 0, 3]
+    mix = ClassMix("class", ("a", "b", "c"))
+    mix.add(torch.tensor([0, label, 2, 2]), None)
+    mix.add(torch.tensor([2, 9]), torch.tensor([True, False]))
+    assert mix.counts.tolist() == [1, 0, 3]
     with pytest.raises(ValueError, match=message):
-        count.check(1)
+        mix.check(1)
 
 
 @pytest.mark.parametrize(

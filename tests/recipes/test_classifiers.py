@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torchvision import models
 from torchvision.transforms._presets import ImageClassification
 
 from lit_loader.recipes import ClassificationTask, replace_classifier
 from tests.support.drawn_batches import CLASSES, classification_batch, fit
+from tests.support.small_tasks import constant_builder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -79,16 +80,8 @@ def test_model_with_auxiliary_outputs_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize("output", [{"out": torch.zeros(2, 2)}, torch.zeros(2, 2, 8, 8), torch.zeros(2, 1000)])
 def test_model_that_returns_other_values_than_logits_is_refused(output: Any) -> None:
-    class Other(nn.Module):
-        def __init__(self, num_classes: int) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(1))
-
-        def forward(self, images: Tensor) -> Any:
-            return output
-
     with pytest.raises(ValueError, match=r"expected logits \(2, 2\)"):
-        ClassificationTask(Other, class_names=CLASSES)(torch.rand(2, 3, 8, 8))
+        ClassificationTask(constant_builder(output), class_names=CLASSES)(torch.rand(2, 3, 8, 8))
 
 
 def test_images_are_normalised_by_the_colours_of_the_weights_also_from_a_checkpoint(tmp_path: Any) -> None:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 import timm
 import torch
-from torch import Tensor, nn
 
 from lit_loader.recipes import LandmarkTask, heatmap_model, heatmaps_small
 from tests.support.drawn_batches import CLASSES, CORNERS, fit, landmark_batch, overfit
+from tests.support.small_tasks import constant_builder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -69,41 +69,19 @@ def test_every_trained_parameter_gets_a_gradient(backbone: str) -> None:
     assert all(module.training for module in model.model.modules())
 
 
-def test_points_are_at_the_centres_of_their_cells() -> None:
-    class Peak(nn.Module):
-        """A peak in row 3 and column 1 of 16 x 16 cells."""
-
-        def __init__(self, num_keypoints: int, num_classes: int, stride: int | None = None) -> None:
-            super().__init__()
-            self.bias = nn.Parameter(torch.zeros(1))
-            self.shape = (num_keypoints, 16, 16)
-            if stride:
-                self.stride = stride
-
-        def forward(self, images: Tensor) -> dict[str, Tensor]:
-            maps = torch.zeros(len(images), *self.shape)
-            maps[..., 3, 1] = 100.0
-            return {"heatmaps": maps + self.bias}
-
-    images = torch.rand(2, 3, 80, 48)
-    covering = LandmarkTask(Peak, keypoint_names=["a"])(images)["keypoints"]
-    assert covering[0, 0].tolist() == pytest.approx([1.5 * 48 / 16, 3.5 * 80 / 16])
-    by_stride = LandmarkTask(partial(Peak, stride=5), keypoint_names=["a"])(images)["keypoints"]
-    assert by_stride[0, 0].tolist() == pytest.approx([1.5 * 5, 3.5 * 5])
+@pytest.mark.parametrize(("stride", "cell"), [(None, (48 / 16, 80 / 16)), (5, (5, 5))])
+def test_points_are_at_the_centres_of_their_cells(stride: int | None, cell: tuple[float, float]) -> None:
+    maps = torch.zeros(2, 1, 16, 16)
+    maps[..., 3, 1] = 100.0  # a peak in row 3 and column 1
+    model = LandmarkTask(constant_builder({"heatmaps": maps}, stride=stride), keypoint_names=["a"])
+    points = model(torch.rand(2, 3, 80, 48))["keypoints"]
+    assert points[0, 0].tolist() == pytest.approx([1.5 * cell[0], 3.5 * cell[1]])
 
 
 @pytest.mark.parametrize("output", [torch.zeros(2, 4, 8, 8), {"out": 0}, {"heatmaps": torch.zeros(2, 3, 8, 8)}])
 def test_model_that_returns_other_values_than_heatmaps_is_refused(output: Any) -> None:
-    class Other(nn.Module):
-        def __init__(self, num_keypoints: int, num_classes: int) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.zeros(1))
-
-        def forward(self, images: Tensor) -> Any:
-            return output
-
     with pytest.raises(ValueError, match=r"heatmaps \(2, 4, 'h', 'w'\)"):
-        LandmarkTask(Other, keypoint_names=CORNERS)(torch.rand(2, 3, 64, 64))
+        LandmarkTask(constant_builder(output), keypoint_names=CORNERS)(torch.rand(2, 3, 64, 64))
 
 
 def test_model_on_a_backbone_learns_drawn_squares() -> None:

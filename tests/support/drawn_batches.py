@@ -1,4 +1,4 @@
-"""Batches of drawn squares whose class, corners and finish can be seen, and a trainer that leaves nothing."""
+"""Batches of drawn squares with visible class, corners and finish, and short training runs on them."""
 
 from __future__ import annotations
 
@@ -99,7 +99,8 @@ def multi_task_batch(count: int = 8, *, empty: Sequence[int] = (), **changes: An
         rows[~mask] = value
         return rows
 
-    visibility, finish = padded("visibility"), padded("finish", -1)
+    visibility = padded("visibility")
+    finish = padded("finish", -1)
     return MultiTaskBatch(
         images=images,
         sizes=torch.tensor([images.shape[-2:]] * count),

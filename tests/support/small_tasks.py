@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from lit_loader.recipes import (
     ClassificationTask,
@@ -76,3 +77,19 @@ def small_task(kind: str, net: dict[str, Any] | None = None, **settings: Any) ->
     torch.manual_seed(0)
     task, _, _, arguments, _ = TASKS[kind]
     return task(small_builder(kind, net), **arguments | settings)
+
+
+def constant_builder(output: Any, **attributes: Any) -> Any:
+    """Return a builder of models that return ``output`` for every batch, and have further attributes."""
+
+    class Constant(nn.Module):
+        def __init__(self, **counts: int) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.zeros(1))
+
+        def forward(self, images: Tensor) -> Any:
+            return output
+
+    for name, value in attributes.items():
+        setattr(Constant, name, value)
+    return Constant
