@@ -1,10 +1,11 @@
-"""The test matrix. ``nox`` runs every session, ``nox -s lint`` one, ``nox -l`` lists them.
+"""The test matrix. ``nox`` runs all sessions, ``nox -s lint`` a single one, and ``nox -l`` lists them.
 
-``nox -s "tests-3.13" -- tests/loader`` gives pytest other arguments than the session's own.
+``nox -s "tests-3.13" -- tests/loader`` replaces the session's arguments of pytest.
 """
 
 from __future__ import annotations
 
+import itertools
 import tomllib
 from pathlib import Path
 
@@ -24,14 +25,14 @@ LIGHTNING = [f"tests/{part}" for part in ("app", "callbacks", "datamodules", "ex
 
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
-    """The whole suite with the latest of everything."""
+    """Run the whole suite with the latest versions."""
     session.install("--editable", ".[dev]")
     run_suite(session)
 
 
 @nox.session(python=PYTHONS[0])
 def oldest(session: nox.Session) -> None:
-    """The whole suite with every requirement at its lower bound."""
+    """Run the whole suite with every requirement at its lower bound."""
     pins = session.cache_dir / "oldest.txt"
     pins.write_text("\n".join(lower_bounds()))
     session.install("--editable", ".[dev]", "--constraint", str(pins))
@@ -41,7 +42,7 @@ def oldest(session: nox.Session) -> None:
 @nox.session(python=PYTHON)
 @nox.parametrize("end", ["oldest", "latest"], ids=["oldest", "latest"])
 def lightning(session: nox.Session, end: str) -> None:
-    """The tests of what stands on Lightning, with the oldest and the latest allowed one beside the latest torch."""
+    """Run the tests that need Lightning, with its oldest and its latest allowed version and the latest torch."""
     pins = [pin for pin in lower_bounds() if pin.startswith("lightning==")] if end == "oldest" else []
     session.install("--editable", ".[dev]", *pins)
     run_pytest(session, *LIGHTNING)
@@ -49,42 +50,41 @@ def lightning(session: nox.Session, end: str) -> None:
 
 @nox.session(python=PYTHON)
 def base(session: nox.Session) -> None:
-    """The tests of what the base install promises, in an environment without extras."""
-    tools = [each for each in EXTRAS["dev"] if Requirement(each).name in TEST_TOOLS]
-    session.install("--editable", ".", *tools)
+    """Run the suite in an environment without extras; tests that need one are skipped."""
+    session.install("--editable", ".", *dev_requirements(TEST_TOOLS))
     run_suite(session)
 
 
 @nox.session(python=PYTHON)
 @nox.parametrize("extras", ["", "[all]"], ids=["base", "all"])
 def imports(session: nox.Session, extras: str) -> None:
-    """Every public module is imported without a warning, in the base install and with all extras."""
+    """Import every public module without a warning, in the base install and with all extras."""
     session.install("--editable", f".{extras}")
     modules = [name for name in public_modules() if extras or not needs_hydra(name)]
     session.run("python", "-W", "error", "-c", f"import {', '.join(modules)}")
 
 
 def needs_hydra(module: str) -> bool:
-    """Whether a module needs the extra ``hydra``: those of the app, but for the commands without a config."""
+    """Return True for the modules of the app, except for the commands without a config."""
     if module.startswith("lit_loader.app.commands"):
         return module.endswith(".tune")
     return module.startswith("lit_loader.app.")
 
 
-# A reused environment would hold the extras of the run before.
+# A reused environment would still contain the extras of the previous run.
 @nox.session(python=PYTHON, reuse_venv=False)
 def wheel(session: nox.Session) -> None:
-    """The sdist and the wheel are sound, and the wheel works outside of the tree, without extras and with the app's."""
+    """Check sdist and wheel, and test the wheel outside of the tree, without extras and with those of the app."""
     tools = session.cache_dir / "wheel"
     session.run("python", "-m", "venv", "--clear", str(tools))
     python = str(tools / "bin" / "python")
-    names = {"build", "pytest", "pytest-timeout"}
-    required = [each for each in EXTRAS["dev"] if Requirement(each).name in names]
+    required = dev_requirements({"build", "pytest", "pytest-timeout"})
     session.run(python, "-m", "pip", "install", "--quiet", "twine", *required, external=True)
     session.run(python, "-m", "build", "--outdir", str(tools / "dist"), external=True)
     sdist, built = sorted(map(str, (tools / "dist").iterdir()), key=lambda path: path.endswith(".whl"))
     session.run(python, "-m", "twine", "check", "--strict", sdist, built, external=True)
-    # the environment of the session gets the wheel and what it requires, and no tools
+    # The environment of the session gets the wheel and its requirements, but no tools: a dependency that only the tools
+    # bring would otherwise not be missed.
     options = ["-p", "no:cacheprovider", "--confcutdir=tests/installed", "--timeout=1200"]
     for extras, file in (("", "test_base.py"), ("[hydra]", "test_app.py")):
         session.install(f"{built}{extras}")
@@ -94,7 +94,7 @@ def wheel(session: nox.Session) -> None:
 
 @nox.session(python=PYTHONS[0])
 def lint(session: nox.Session) -> None:
-    """Style and types."""
+    """Check style and types."""
     session.install("--editable", ".[dev]")
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
@@ -102,7 +102,7 @@ def lint(session: nox.Session) -> None:
 
 
 def run_suite(session: nox.Session) -> None:
-    """Run what `make test` runs, or pytest with the arguments after ``--``."""
+    """Run the parts of `make test`, or pytest with the arguments after ``--``."""
     if session.posargs:
         run_pytest(session)
     else:
@@ -115,15 +115,20 @@ def run_pytest(session: nox.Session, *arguments: str) -> None:
 
 
 def lower_bounds() -> list[str]:
-    """Every requirement of pyproject.toml as ``name==bound``."""
+    """Return every requirement of pyproject.toml as ``name==bound``."""
     pins = []
-    for text in {*PROJECT["dependencies"], *(each for extra in EXTRAS.values() for each in extra)}:
+    for text in set(itertools.chain(PROJECT["dependencies"], *EXTRAS.values())):
         requirement = Requirement(text)
-        pins += [f"{requirement.name}=={each.version}" for each in requirement.specifier if each.operator == ">="]
+        pins += [f"{requirement.name}=={bound.version}" for bound in requirement.specifier if bound.operator == ">="]
     return sorted(pins)
 
 
+def dev_requirements(names: set[str]) -> list[str]:
+    """Return the requirements of the extra ``dev`` with these names."""
+    return [text for text in EXTRAS["dev"] if Requirement(text).name in names]
+
+
 def public_modules() -> list[str]:
-    """Every module of the package but its entry point."""
+    """Return every module of the package except its entry point, which would run the app."""
     paths = (path.relative_to(ROOT).with_suffix("") for path in ROOT.glob("lit_loader/**/*.py"))
     return sorted(".".join(path.parts).removesuffix(".__init__") for path in paths if path.stem != "__main__")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import weakref
 from collections.abc import MutableMapping
 from functools import partialmethod
@@ -42,6 +43,7 @@ class BadSampleReport(Callback):
         self.num_bad_samples: dict[str, int] = {}
         # Per stage, the logs of this epoch's iterators and the index of their loader.
         self._logs: dict[str, dict[BadSampleLog, int]] = {}
+        # Weak keys: a log lives as long as its iterator, and a fit creates one for every validation.
         self._num_reported: MutableMapping[BadSampleLog, int] = weakref.WeakKeyDictionary()
 
     def __getstate__(self) -> dict[str, Any]:
@@ -64,21 +66,21 @@ class BadSampleReport(Callback):
         indexed_records: list[tuple[int, BadSample]] = []
         for log, index in self._logs.pop(stage, {}).items():
             # A validation in the middle of a loader's training epoch has reported a part of its log already.
-            records = log.records[self._num_reported.get(log, 0) :]
+            indexed_records += [(index, record) for record in log.records[self._num_reported.get(log, 0) :]]
             self._num_reported[log] = len(log.records)
-            indexed_records += [(index, record) for record in records]
         if trainer.sanity_checking:
             return
         # A collective: ranks without bad samples have to call it as well.
         if dist.is_available() and dist.is_initialized():
             records_by_rank: list[Any] = [None] * dist.get_world_size()
             dist.all_gather_object(records_by_rank, indexed_records)
-            indexed_records = [item for rank_records in records_by_rank for item in rank_records]
+            indexed_records = list(itertools.chain.from_iterable(records_by_rank))
         records = [record for _, record in indexed_records]
         self.records[stage] = records
         self.num_bad_samples[stage] = self.num_bad_samples.get(stage, 0) + len(records)
         if stage != "predict":
             name = "data/bad_samples" if stage == "train" else f"data/{stage}_bad_samples"
+            # Every rank has the number of all ranks, and their maximum changes nothing; a sum would multiply it.
             pl_module.log(name, float(len(records)), on_epoch=True, sync_dist=True, reduce_fx="max")
         if not records or not trainer.is_global_zero:
             return

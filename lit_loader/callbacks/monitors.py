@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,81 +13,15 @@ import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
+from lit_loader.callbacks.attached import table_datamodule
 from lit_loader.collate import ClassificationBatch
 from lit_loader.collate.batches import masked_labels
-from lit_loader.datamodules import TableDataModule
 from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["ClassMix", "ClassMixMonitor", "DataWaitMonitor"]
 
 Shares = npt.NDArray[np.float64]
-
-
-class EpochCount:
-    """Counts of labels in one epoch, kept on the device of the batches, because reading them would wait for it.
-
-    Args:
-        num_classes: Number of classes. Labels are 0 to ``num_classes - 1``; `check` refuses others.
-    """
-
-    def __init__(self, num_classes: int) -> None:
-        self._num_classes = num_classes
-        self._counts: Tensor | None = None
-        self._range: Tensor | None = None  # negated smallest label, and largest label
-
-    def add(self, labels: Tensor, mask: Tensor | None) -> None:
-        """Count labels.
-
-        Args:
-            labels: int64, any shape.
-            mask: bool, of the same shape, True for labels that count; None if all do.
-        """
-        if labels.numel() == 0:
-            return
-        # Labels that do not count or are out of range are counted in an additional bin, which is never read.
-        extra_bin = self._num_classes
-        bins = labels.long().clamp(-1, extra_bin).flatten()
-        bins = torch.where(bins < 0, extra_bin, bins)
-        if mask is not None:
-            labels = torch.where(mask, labels, 0)
-            bins = torch.where(mask.flatten(), bins, extra_bin)
-        counts = torch.zeros(extra_bin + 1, dtype=torch.int64, device=labels.device)
-        # Not `bincount`, which waits for the device.
-        counts.index_add_(0, bins, torch.ones_like(bins))
-        label_range = torch.stack([-labels.min(), labels.max()])
-        self._counts = counts if self._counts is None else self._counts + counts
-        self._range = label_range if self._range is None else torch.maximum(self._range, label_range)
-
-    def read(self) -> npt.NDArray[np.int64]:
-        """Return the number of labels per class, int64 ``(num_classes,)``."""
-        if self._counts is None:
-            return np.zeros(self._num_classes, dtype=np.int64)
-        counts: npt.NDArray[np.int64] = self._counts[:-1].cpu().numpy()
-        return counts
-
-    def check(self, first_label: int) -> None:
-        """Check that all counted labels were in range.
-
-        Args:
-            first_label: Label of the first class in batches, for the message.
-
-        Raises:
-            ValueError: If a label was not.
-        """
-        if self._range is None:
-            return
-        negated_lowest, highest = self._range.tolist()
-        if negated_lowest > 0:
-            raise ValueError(
-                f"expected labels of at least first_label={first_label} in a batch, got "
-                f"label {first_label - negated_lowest}, below first_label={first_label}."
-            )
-        if highest >= self._num_classes:
-            raise ValueError(
-                f"expected classes below {self._num_classes} in a batch, because there are {self._num_classes} "
-                f"class_names, got class {highest}; give all names, and the data module's first_label"
-            )
 
 
 @dataclass(eq=False)
@@ -100,19 +34,71 @@ class ClassMix:
         natural: float64 ``(num_classes,)``, share of each class in the training set; None if unknown.
         expected: float64 ``(num_classes,)``, expected share of each class among sampled labels, with the sampler's
             weights at the start of training; None if unknown.
-        epoch_count: This rank's counts of the current epoch.
+        attribute: Attribute that is counted; None for the class, or for the labels of samples.
     """
 
     label: str
     class_names: tuple[str, ...]
     natural: Shares | None = None
     expected: Shares | None = None
+    attribute: str | None = None
     _past: npt.NDArray[np.int64] = field(init=False)
-    epoch_count: EpochCount = field(init=False)
+    # This rank's current epoch: counts, with a bin below and one above the classes; negated smallest and largest class.
+    # They stay on the device of the batches, because reading them would wait for it.
+    _epoch: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._past = np.zeros(len(self.class_names), dtype=np.int64)
-        self.epoch_count = EpochCount(len(self.class_names))
+
+    def add(self, classes: Tensor, mask: Tensor | None) -> None:
+        """Count the labels of a batch.
+
+        Args:
+            classes: int64, any shape, 0 for the first class; `check` refuses values that are not classes.
+            mask: bool, of the same shape, True for labels that count; None if all do.
+        """
+        if classes.numel() == 0:
+            return
+        classes = classes.long().flatten()
+        weights = torch.ones_like(classes) if mask is None else mask.long().flatten()
+        classes = torch.where(weights > 0, classes, 0)
+        counts = classes.new_zeros(len(self.class_names) + 2)
+        # Clamped, since an index out of range would end the CUDA context. Not `bincount`, which waits for the device.
+        counts.index_add_(0, classes.clamp(-1, len(self.class_names)) + 1, weights)
+        extremes = torch.stack([-classes.min(), classes.max()])
+        if self._epoch is not None:
+            counts += self._epoch[0]
+            extremes = torch.maximum(extremes, self._epoch[1])
+        self._epoch = counts, extremes
+
+    def check(self, first_label: int) -> None:
+        """Check that all labels of the current epoch are classes, which waits for the device.
+
+        Args:
+            first_label: Label of the first class in batches, for the message.
+
+        Raises:
+            ValueError: If a label is not.
+        """
+        if self._epoch is None:
+            return
+        negated_lowest, highest = self._epoch[1].tolist()
+        if negated_lowest > 0:
+            label = first_label - negated_lowest
+            raise ValueError(f"got label {label}, below first_label={first_label}; give the data module's first_label")
+        if highest >= len(self.class_names):
+            raise ValueError(
+                f"expected classes below {len(self.class_names)} in a batch, because there are {len(self.class_names)} "
+                f"class_names, got class {highest}; give all names, and the data module's first_label"
+            )
+
+    @property
+    def epoch_counts(self) -> npt.NDArray[np.int64]:
+        """Number of labels per class in the current epoch of this rank. Reading it waits for the device."""
+        if self._epoch is None:
+            return np.zeros_like(self._past)
+        counts: npt.NDArray[np.int64] = self._epoch[0][1:-1].cpu().numpy()
+        return counts
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -120,12 +106,12 @@ class ClassMix:
 
         Includes past epochs of all ranks, and the current epoch of this rank. Reading it waits for the device.
         """
-        return self._past + self.epoch_count.read()
+        return self._past + self.epoch_counts
 
     def end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
         """Add the counts of an epoch, and start the next one."""
         self._past += counts
-        self.epoch_count = EpochCount(len(self.class_names))
+        self._epoch = None
 
     @property
     def arrived(self) -> Shares:
@@ -163,6 +149,7 @@ class ClassMixMonitor(Callback):
     def __init__(
         self, class_names: Sequence[str] | None = None, *, first_label: int = FIRST_LABEL, label: str | None = None
     ) -> None:
+        # Both describe the given names; a data module has its own first label and attributes.
         if class_names is None and (label is not None or first_label != FIRST_LABEL):
             raise ValueError(
                 f"label={label!r} and first_label={first_label} have no effect without class_names; give class_names, "
@@ -173,9 +160,9 @@ class ClassMixMonitor(Callback):
         self._uses_datamodule = class_names is None
         self._first_label = first_label
         self.mixes: dict[str, ClassMix] = {}
-        self._labels: dict[str, str | None] = {}  # argument of `batch_labels` for each mix
         if class_names is not None:
-            self._set([ClassMix(label or "class", tuple(class_names))], {label or "class": label})
+            name = label or "class"
+            self.mixes = {name: ClassMix(name, tuple(class_names), attribute=label)}
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Read the classes and attributes to count from the data module.
@@ -185,37 +172,25 @@ class ClassMixMonitor(Callback):
         """
         if stage != "fit" or not self._uses_datamodule:
             return
-        datamodule: Any = getattr(trainer, "datamodule", None)
-        if not isinstance(datamodule, TableDataModule):
-            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
-            raise ValueError(
-                "ClassMixMonitor expected the trainer to have a data module of lit_loader with class names, got "
-                f"{kind}; give class_names=[...], or leave the callback out"
-            )
+        remedy = "give class_names=[...], or leave the callback out"
+        datamodule = table_datamodule(trainer, "ClassMixMonitor", remedy=remedy)
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
-        summaries = datamodule.summaries(["train"])
-        if not summaries:
-            return  # the data module reports the missing training set itself
-        sample_labels, *attribute_summaries = summaries
-        attributes = [summary for summary in attribute_summaries if summary.label in datamodule.attributes]
-        mixes = [
-            ClassMix(summary.label, summary.class_names, summary.natural_mix, summary.expected_mix)
-            for summary in (sample_labels, *attributes)
-        ]
-        previous = [(mix.label, mix.class_names) for mix in self.mixes.values()]
+        mixes: dict[str, ClassMix] = {}
+        # The first summary is of the labels of samples. There is none without a training set, which Lightning reports.
+        for index, summary in enumerate(datamodule.summaries(["train"])):
+            if index == 0 or summary.label in datamodule.attributes:
+                attribute = None if index == 0 else summary.label
+                shares = (summary.natural_mix, summary.expected_mix)
+                mixes[summary.label] = ClassMix(summary.label, summary.class_names, *shares, attribute)
         # A second fit on the same data continues the counts of the first one.
-        if [(mix.label, mix.class_names) for mix in mixes] != previous:
-            labels: dict[str, str | None] = {summary.label: summary.label for summary in attributes}
-            self._set(mixes, {sample_labels.label: None} | labels)
-
-    def _set(self, mixes: Sequence[ClassMix], labels: Mapping[str, str | None]) -> None:
-        self.mixes = {mix.label: mix for mix in mixes}
-        self._labels = dict(labels)
+        names = {label: mix.class_names for label, mix in mixes.items()}
+        if names != {label: mix.class_names for label, mix in self.mixes.items()}:
+            self.mixes = mixes
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start an epoch. Counts of an interrupted epoch are kept for this rank only."""
         for mix in self.mixes.values():
-            mix.end_epoch(mix.epoch_count.read())
+            mix.end_epoch(mix.epoch_counts)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the labels of a batch on its device.
@@ -224,12 +199,12 @@ class ClassMixMonitor(Callback):
             TypeError: If targets are columns, or the batch has no attributes.
             ValueError: If the batch lacks the attribute, or a label of a batch on the CPU has no class name.
         """
-        for name, mix in self.mixes.items():
-            labels, mask = masked_labels(batch, label=self._labels[name], first_label=self._first_label)
-            mix.epoch_count.add(labels, mask)
+        for mix in self.mixes.values():
+            labels, mask = masked_labels(batch, label=mix.attribute, first_label=self._first_label)
+            mix.add(labels, mask)
             # On another device, reading the labels would wait for it; those are checked when the epoch ends.
             if labels.device.type == "cpu":
-                mix.epoch_count.check(self._first_label)
+                mix.check(self._first_label)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Add up the counts of all ranks, and log the shares of the epoch.
@@ -238,18 +213,19 @@ class ClassMixMonitor(Callback):
             ValueError: If a label has no class name.
         """
         for mix in self.mixes.values():
-            mix.epoch_count.check(self._first_label)
-        rank_counts = [mix.epoch_count.read() for mix in self.mixes.values()]
+            mix.check(self._first_label)
+        rank_counts = [mix.epoch_counts for mix in self.mixes.values()]
         # One reduction for all mixes: their counts in one vector.
         flat_counts = torch.tensor(np.concatenate(rank_counts), device=pl_module.device)
         remaining = trainer.strategy.reduce(flat_counts, reduce_op="sum").cpu().numpy()
         shares: dict[str, float] = {}
-        for name, mix in self.mixes.items():
+        for mix in self.mixes.values():
             counts, remaining = np.split(remaining, [len(mix.class_names)])
             mix.end_epoch(counts)
-            prefix = "data/mix" if self._labels[name] is None else f"data/mix/{name}"
-            for class_name, share in zip(mix.class_names, _shares(counts).tolist(), strict=True):
-                shares[f"{prefix}/{class_name}"] = share
+            prefix = "data/mix" if mix.attribute is None else f"data/mix/{mix.attribute}"
+            names = [f"{prefix}/{class_name}" for class_name in mix.class_names]
+            shares |= zip(names, _shares(counts).tolist(), strict=True)
+        # Not `pl_module.log`, which does not know that all ranks have the same shares already.
         for logger in trainer.loggers:
             logger.log_metrics(shares, step=trainer.global_step)
 
@@ -280,27 +256,38 @@ class DataWaitMonitor(Callback):
         self.step_s = 0.0
         self.num_batches = 0
         self.num_images = 0
-        self._mark = 0.0  # time at which the current interval started
+        self._mark_s = 0.0  # time at which the current interval started
         self._loaders_wait_s = 0.0
-        self._epoch_start = (0.0, 0.0, 0)
+        self._epoch_start = (0.0, 0.0, 0)  # wait_s, step_s and num_images at the start of the epoch
 
     @property
     def wait_fraction(self) -> float:
         """Fraction of the loop time of the whole fit that was spent waiting."""
         return self.wait_s / max(self.wait_s + self.step_s, 1e-9)
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start waiting in a fit that resumes within an epoch; `on_train_epoch_start` is not called then."""
-        self._set_mark(trainer)
+    def epoch_rates(self) -> dict[str, float]:
+        """Return this rank's ``wait_fraction`` and ``images_per_s`` in the current epoch; unknown ones are left out."""
+        start_wait_s, start_step_s, start_num_images = self._epoch_start
+        wait_s = self.wait_s - start_wait_s
+        loop_s = wait_s + self.step_s - start_step_s
+        num_images = self.num_images - start_num_images
+        if loop_s <= 0:
+            return {}
+        images = {"images_per_s": num_images / loop_s} if num_images else {}
+        return images | {"wait_fraction": wait_s / loop_s}
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start waiting for the first batch."""
         self._epoch_start = (self.wait_s, self.step_s, self.num_images)
         self._set_mark(trainer)
 
+    # A fit that resumes within an epoch does not call `on_train_epoch_start`.
+    on_train_start = on_train_epoch_start
+
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
         """Stop waiting for the batch."""
         self._add_time(trainer, is_between_steps=True)
+        # `LandmarkBatch`, `MultiTaskBatch` and pairs of detection are tuples with the images first.
         if isinstance(batch, tuple | ClassificationBatch):
             self.num_images += len(batch[0] if isinstance(batch, tuple) else batch.images)
 
@@ -314,28 +301,24 @@ class DataWaitMonitor(Callback):
         self._set_mark(trainer)
 
     def _set_mark(self, trainer: Trainer) -> None:
-        self._mark = time.perf_counter()
+        self._mark_s = time.perf_counter()
         self._loaders_wait_s = sum(loader.wait_s for loader in train_loaders(trainer))
 
     def _add_time(self, trainer: Trainer, *, is_between_steps: bool) -> None:
         """Add the time since the last mark."""
-        mark = self._mark
-        wait_s = self._loaders_wait_s
+        last_mark_s = self._mark_s
+        last_wait_s = self._loaders_wait_s
         self._set_mark(trainer)
-        elapsed_s = self._mark - mark
-        # lit_loader's loaders measure themselves how long `next` waits. Other loaders cannot.
+        elapsed_s = self._mark_s - last_mark_s
+        # lit_loader's loaders measure how long `next` waits, also within a step, where Lightning fetches a batch ahead
+        # from loaders without a length. Other loaders cannot.
         waited_s = elapsed_s if is_between_steps else 0.0
         if train_loaders(trainer):
-            waited_s = self._loaders_wait_s - wait_s
+            waited_s = self._loaders_wait_s - last_wait_s
         self.wait_s += waited_s
         self.step_s += elapsed_s - waited_s
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the values of the epoch."""
-        start_wait_s, start_step_s, start_num_images = self._epoch_start
-        wait_s = self.wait_s - start_wait_s
-        loop_s = max(wait_s + self.step_s - start_step_s, 1e-9)
-        num_images = self.num_images - start_num_images
-        pl_module.log("data/wait_fraction", wait_s / loop_s, sync_dist=True)
-        if num_images:
-            pl_module.log("data/images_per_s", num_images / loop_s, sync_dist=True, reduce_fx="sum")
+        for name, value in self.epoch_rates().items():
+            pl_module.log(f"data/{name}", value, sync_dist=True, reduce_fx="sum" if name == "images_per_s" else "mean")

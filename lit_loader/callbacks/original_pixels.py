@@ -16,6 +16,7 @@ from lit_loader.annotations.formats.image_sizes import read_image_sizes
 __all__ = ["Placement", "Placements"]
 
 _Size = tuple[int, int]  # height and width
+_Pair = tuple[float, float]  # along x and y
 _TINY_SIDE = 4  # pixels
 
 
@@ -30,8 +31,8 @@ class Placement:
     """
 
     size: _Size
-    scale: tuple[float, float] = (1.0, 1.0)
-    offset: tuple[float, float] = (0.0, 0.0)
+    scale: _Pair = (1.0, 1.0)
+    offset: _Pair = (0.0, 0.0)
 
     def points(self, points: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Convert points ``(..., 2)``, x and y, from the input to pixels of the original."""
@@ -71,7 +72,8 @@ class Placements:
     def __init__(self, dataset: Any, table: AnnotationTable) -> None:
         self._dataset = dataset
         self._table = table
-        self._result_by_size: dict[_Size, tuple[_Size, tuple[float, float], tuple[float, float]]] = {}
+        # By size of the decoded image: the transformed size, and scale and offset of its pixels.
+        self._transform_by_size: dict[_Size, tuple[_Size, _Pair, _Pair]] = {}
 
     def find(self, row: int, input_size: _Size) -> Placement:
         """Return the placement of an image.
@@ -85,7 +87,7 @@ class Placements:
         """
         table_size = (int(self._table.heights[row]), int(self._table.widths[row]))
         # The usual case without transforms: the file need not be opened.
-        if table_size == input_size and self._is_identity(input_size):
+        if table_size == input_size and self._transform(input_size) == (input_size, (1.0, 1.0), (0.0, 0.0)):
             return Placement(input_size)
         original, decoded = self.sizes(row)
         transformed, scale, offset = self._transform(decoded)
@@ -108,6 +110,7 @@ class Placements:
         if cache is not None:
             image, original_size = cache.open(row)
             return original_size[::-1], image.size
+        # The file is opened for its header only: the sizes in the table are the annotations', which may be wrong.
         reading = getattr(self._dataset, "reading", None)
         if reading is not None and not reading.exif_orientation:  # the transforms get stored pixels, without rotation
             size = reading.open(path).size
@@ -118,44 +121,43 @@ class Placements:
         width, height = sizes[0].tolist()
         return (height, width), (height, width)
 
-    def _is_identity(self, size: _Size) -> bool:
-        return self._transform(size) == (size, (1.0, 1.0), (0.0, 0.0))
-
-    def _transform(self, size: _Size) -> tuple[_Size, tuple[float, float], tuple[float, float]]:
+    def _transform(self, size: _Size) -> tuple[_Size, _Pair, _Pair]:
         """Return the size of a transformed image, and scale and offset of its pixels, for an image of a size."""
         transforms = getattr(self._dataset, "transforms", None)
         if transforms is None:
             return size, (1.0, 1.0), (0.0, 0.0)
-        if size not in self._result_by_size:
-            height, width = size
-            # Not a box of the whole image, which would be clipped if the transforms crop.
-            corners = torch.tensor([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]])
-            # In a tiny image that box may be smaller than `min_box_size`.
-            if min(size) < _TINY_SIDE:
-                corners = torch.tensor([[0.0, 0.0, width, height]])
-            names = (*getattr(self._dataset, "extra_fields", ()), *getattr(self._dataset, "attributes", ()))
-            target: dict[str, Any] = {
-                "boxes": tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size),
-                "labels": torch.ones(1, dtype=torch.int64),
-                "area": (corners[:, 2:] - corners[:, :2]).prod(dim=1),
-                "iscrowd": torch.zeros(1, dtype=torch.int64),
-                "image_id": 0,
-                "is_duplicate": False,
-                **{name: torch.zeros(1, dtype=torch.int64) for name in names},
-            }
-            with torch.random.fork_rng(devices=[]):
-                image, target = transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
-            transformed = (int(image.shape[-2]), int(image.shape[-1]))
-            boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
-            if boxes.shape != (1, 4):
-                raise ValueError(
-                    f"predict_transforms dropped a box in the middle of a blank {width}x{height} image; give "
-                    "predict_transforms that keep, resize or letterbox the image"
-                )
-            x1, y1, x2, y2 = corners[0].double().tolist()
-            new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
-            scale_x = (new_x2 - new_x1) / (x2 - x1)
-            scale_y = (new_y2 - new_y1) / (y2 - y1)
-            offset = (new_x1 - x1 * scale_x, new_y1 - y1 * scale_y)
-            self._result_by_size[size] = transformed, (scale_x, scale_y), offset
-        return self._result_by_size[size]
+        if size in self._transform_by_size:
+            return self._transform_by_size[size]
+        height, width = size
+        # Not a box of the whole image, which would be clipped if the transforms crop.
+        corners = torch.tensor([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]])
+        # In a tiny image that box may be smaller than `min_box_size`.
+        if min(size) < _TINY_SIDE:
+            corners = torch.tensor([[0.0, 0.0, width, height]])
+        # All fields of a target of `DetectionDataset`, because transforms may expect a row in each.
+        names = (*getattr(self._dataset, "extra_fields", ()), *getattr(self._dataset, "attributes", ()))
+        target: dict[str, Any] = {
+            "boxes": tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size),
+            "labels": torch.ones(1, dtype=torch.int64),
+            "area": (corners[:, 2:] - corners[:, :2]).prod(dim=1),
+            "image_id": 0,
+            "is_duplicate": False,
+            **{name: torch.zeros(1, dtype=torch.int64) for name in ("iscrowd", *names)},
+        }
+        # torchvision's random transforms draw from the default generator even if their outcome is certain.
+        with torch.random.fork_rng(devices=[]):
+            image, target = transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
+        boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
+        if boxes.shape != (1, 4):
+            raise ValueError(
+                f"predict_transforms dropped a box in the middle of a blank {width}x{height} image; give "
+                "predict_transforms that keep, resize or letterbox the image"
+            )
+        x1, y1, x2, y2 = corners[0].double().tolist()
+        new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
+        scale_x = (new_x2 - new_x1) / (x2 - x1)
+        scale_y = (new_y2 - new_y1) / (y2 - y1)
+        offset = (new_x1 - x1 * scale_x, new_y1 - y1 * scale_y)
+        transformed = (int(image.shape[-2]), int(image.shape[-1]))
+        self._transform_by_size[size] = transformed, (scale_x, scale_y), offset
+        return self._transform_by_size[size]

@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.loggers import Logger, TensorBoardLogger
+from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
 
+from lit_loader.callbacks.attached import find_callback, table_datamodule
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
-from lit_loader.datamodules import ClassReport, TableDataModule, draw_class_report, draw_found
+from lit_loader.datamodules import ClassReport, draw_class_report, draw_found
 from lit_loader.foundation.extras import require
 from lit_loader.foundation.files import new_file
 
@@ -32,8 +33,8 @@ class PictureLogger(Callback):
     pictures gets them with the step as ``train_batch``, ``predictions`` and ``class_report``: TensorBoard through
     ``add_figure``, others, such as W&B, through ``log_image``. A CSV logger gets none.
 
-    No batch is loaded for a picture. Predictions are those of the first batch of a validation, from an additional
-    ``predict_step`` if the module has one. All ranks run it, as sharded models require; rank 0 draws. Random generators
+    No batch is loaded for a picture. The first batch of a validation is predicted by an additional ``predict_step``, if
+    the module has one. All ranks run it, as sharded models require; rank 0 draws. Random generators
     keep their states. The class report shows the shares counted by a `ClassMixMonitor` among the callbacks, and the
     metrics of a task with ``val_scores`` or ``test_scores``, as in `lit_loader.recipes`.
 
@@ -61,7 +62,8 @@ class PictureLogger(Callback):
         self.min_score = min_score
         self.folder = None if folder is None else Path(folder)
         self._has_batch = False  # whether a training batch was drawn
-        self._last_epoch = -every_n_epochs  # of the last picture of predictions
+        self._last_epoch = -every_n_epochs  # epoch of the last picture of predictions
+        self._datamodule: Any = None  # set by `setup`
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Check for matplotlib and a data module before the first epoch.
@@ -70,14 +72,10 @@ class PictureLogger(Callback):
             ValueError: If the trainer has no data module of lit_loader.
             ImportError: If matplotlib is not installed.
         """
+        # At the start, because the first class report may be drawn after hours of training.
         require("matplotlib.figure", "plot")
-        datamodule: Any = getattr(trainer, "datamodule", None)
-        if not isinstance(datamodule, TableDataModule):
-            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
-            raise ValueError(
-                "PictureLogger expected the trainer to have a data module of lit_loader that reads tables, such as "
-                f"DetectionDataModule, got {kind}; give trainer.fit one, or leave the callback out"
-            )
+        remedy = "give trainer.fit one, such as DetectionDataModule, or leave the callback out"
+        self._datamodule = table_datamodule(trainer, "PictureLogger", remedy=remedy)
         self._has_batch = False
         self._last_epoch = -self.every_n_epochs
 
@@ -87,8 +85,7 @@ class PictureLogger(Callback):
             return
         self._has_batch = True
         if trainer.is_global_zero:
-            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-            figure = datamodule.draw_batch(batch, max_images=self.max_images, title="train batch")
+            figure = self._datamodule.draw_batch(batch, max_images=self.max_images, title="train batch")
             self._publish(trainer, "train_batch", figure)
 
     def on_validation_batch_end(
@@ -101,23 +98,19 @@ class PictureLogger(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Draw predictions of the first batch, which are made with the weights being validated."""
+        # The sanity check would draw an untrained model, and is followed by the first validation anyway.
         is_due = trainer.current_epoch >= self._last_epoch + self.every_n_epochs
         is_first = not trainer.sanity_checking and batch_idx == 0 and dataloader_idx == 0
         if not (is_due and is_first and is_overridden("predict_step", pl_module)):
             return
         self._last_epoch = trainer.current_epoch
+        # Random draws of the additional step would otherwise change the training that follows.
         with isolate_rng(), trainer.precision_plugin.predict_step_context():
             predictions = pl_module.predict_step(batch, batch_idx)
         if trainer.is_global_zero:
-            datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-            figure = draw_found(
-                datamodule,
-                batch,
-                predictions,
-                title=f"predictions, epoch {trainer.current_epoch}",
-                min_score=self.min_score,
-                max_images=self.max_images,
-            )
+            title = f"predictions, epoch {trainer.current_epoch}"
+            limits: dict[str, Any] = {"min_score": self.min_score, "max_images": self.max_images}
+            figure = draw_found(self._datamodule, batch, predictions, title=title, **limits)
             self._publish(trainer, "predictions", figure)
 
     def on_fit_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -131,12 +124,12 @@ class PictureLogger(Callback):
     def _draw_classes(self, trainer: Trainer, scores: Any, stage: str) -> None:
         if not trainer.is_global_zero:
             return
-        callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
-        monitors = [monitor for monitor in callbacks if isinstance(monitor, ClassMixMonitor) and monitor.mixes]
-        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined]
-        mixes = monitors[0].mixes if monitors else {"class": ClassMix("class", datamodule.class_names)}
-        reports = class_reports(mixes, [] if scores is None else scores.report())
-        if monitors or any(report.metrics for report in reports):
+        monitor = find_callback(trainer, ClassMixMonitor)
+        # In a test without a fit the monitor has counted nothing.
+        mixes = {} if monitor is None else monitor.mixes
+        names = mixes or {"class": ClassMix("class", tuple(self._datamodule.class_names))}
+        reports = class_reports(names, [] if scores is None else scores.report())
+        if mixes or any(report.metrics for report in reports):
             self._publish(trainer, "class_report", draw_class_report(reports, title=f"classes, {stage}"))
 
     def _publish(self, trainer: Trainer, name: str, figure: Figure) -> None:
@@ -148,15 +141,12 @@ class PictureLogger(Callback):
         with new_file(folder / f"{name}.png", mode=0o666) as file:
             file.write(buffer.getvalue())
         for logger in trainer.loggers:
-            _log_picture(logger, name, figure, buffer, step=trainer.global_step)
-
-
-def _log_picture(logger: Logger, name: str, figure: Figure, png: io.BytesIO, *, step: int) -> None:
-    if isinstance(logger, TensorBoardLogger):
-        logger.experiment.add_figure(name, figure, global_step=step, close=False)
-    elif hasattr(logger, "log_image"):
-        with Image.open(png) as image:
-            logger.log_image(name, [image], step=step)
+            if isinstance(logger, TensorBoardLogger):
+                # Not closed, because the next logger may need the figure; without pyplot nothing else refers to it.
+                logger.experiment.add_figure(name, figure, global_step=trainer.global_step, close=False)
+            elif hasattr(logger, "log_image"):
+                with Image.open(buffer) as image:
+                    logger.log_image(name, [image], step=trainer.global_step)
 
 
 def class_reports(
@@ -175,6 +165,7 @@ def class_reports(
         metrics: dict[str, Mapping[str, float]] = {}
         for title, values in sections:
             attribute, separator, metric = title.rpartition(": ")
+            # An attribute may have the name of a class metric, so the separator decides, not the label.
             belongs_to_mix = attribute == label if separator else index == 0
             if belongs_to_mix and set(values) == set(mix.class_names):
                 metrics[metric] = values

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final, Literal, TypeAlias
 
@@ -27,7 +28,14 @@ from lit_loader.datamodules.pictures import draw_objects
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file, new_folder
 
-__all__ = ["Prediction", "PredictionFormat", "check_can_be_written", "draw_prediction", "write_predictions"]
+__all__ = [
+    "PredictedSet",
+    "Prediction",
+    "PredictionFormat",
+    "check_can_be_written",
+    "draw_prediction",
+    "write_predictions",
+]
 
 PredictionFormat: TypeAlias = Literal["coco", "voc", "keypoints_txt", "csv"]
 
@@ -66,29 +74,40 @@ class Prediction:
     masks: Sequence[RunLengths] | None = None
 
 
-def check_can_be_written(
-    kind: PredictionFormat,
-    folder: Path,
-    name: str,
-    table: AnnotationTable,
-    *,
-    names: Sequence[str],
-    attributes: Mapping[str, Sequence[str]],
-) -> None:
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PredictedSet:
+    """A set of images whose predictions are written to one file.
+
+    Attributes:
+        name: File name without extension, or name of the folder of XML files.
+        images: Table of the images. Its class names start with the model's.
+        class_names: Class names of the model.
+        attributes: Value names of each attribute.
+        schema: Keypoints of the predictions; None without keypoints.
+    """
+
+    name: str
+    images: AnnotationTable
+    class_names: Sequence[str]
+    attributes: Mapping[str, Sequence[str]]
+    schema: KeypointSchema | None
+
+
+def check_can_be_written(kind: PredictionFormat, folder: Path, predicted: PredictedSet) -> None:
     """Check before a prediction that its results can be written in a format.
 
     Args:
         kind: The format.
         folder: Folder of the file.
-        name: File name without extension.
-        table: Table of the images.
-        names: Names of classes and points.
-        attributes: Value names of each attribute.
+        predicted: The set.
 
     Raises:
         ValueError: If the format cannot represent a path or a name.
         FileExistsError: If the folder of XML files exists.
     """
+    table = predicted.images
+    attributes = predicted.attributes
+    name = predicted.name
     if kind == "voc":
         voc_image_paths(table)  # raises if an id cannot be a file name, or two are equal
         if (folder / name).exists():
@@ -97,15 +116,16 @@ def check_can_be_written(
                 "folder"
             )
     reserved_names = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
-    for attribute in attributes:
-        if attribute in reserved_names:
-            raise ValueError(
-                f"format={kind!r} has a column {attribute!r} of its own; rename the attribute of that name in the data"
-            )
+    reserved = [name for name in attributes if name in reserved_names]
+    if reserved:
+        raise ValueError(
+            f"format={kind!r} has a column {reserved[0]!r} of its own; rename the attribute of that name in the data"
+        )
     if kind != "keypoints_txt":
         return
-    values = [value for value_names in attributes.values() for value in value_names]
-    for text in (*names, *attributes, *values, *table.image_paths):
+    points = () if predicted.schema is None else predicted.schema.names
+    values = itertools.chain.from_iterable(attributes.values())
+    for text in (*predicted.class_names, *points, *attributes, *values, *table.image_paths):
         # Such text would be split or stripped, or read as a comment, when the list is read.
         if text != text.strip() or text.startswith("#") or any(separator in text for separator in "\t\n\r"):
             rule = f"cannot contain {text!r} in a tab-separated list"
@@ -113,63 +133,42 @@ def check_can_be_written(
 
 
 def write_predictions(
-    kind: PredictionFormat,
-    folder: Path,
-    name: str,
-    predictions: Mapping[int, Prediction],
-    *,
-    table: AnnotationTable,
-    attributes: Mapping[str, Sequence[str]],
-    schema: KeypointSchema | None,
+    kind: PredictionFormat, folder: Path, predictions: Mapping[int, Prediction], predicted: PredictedSet
 ) -> Path:
     """Write the predictions of a set atomically, and return the path of the file or of the folder of XML files.
 
     Args:
         kind: The format.
         folder: Folder to write to.
-        name: File name without extension.
         predictions: The predictions by row of the image in the table.
-        table: Table of the images, whose classes start with those of the predictions.
-        attributes: Value names of each attribute.
-        schema: Keypoints of the predictions; None without keypoints.
+        predicted: The set.
     """
-    # Only attributes and points that the model has predicted.
-    attributes = {
-        name: values
-        for name, values in attributes.items()
-        if any(name in prediction.attributes for prediction in predictions.values())
-    }
-    if all(prediction.keypoints is None for prediction in predictions.values()):
-        schema = None
+    # Only attributes and points that the model has predicted: a column of empty values would look like a failure.
+    names = {name for prediction in predictions.values() for name in prediction.attributes}
+    attributes = {name: values for name, values in predicted.attributes.items() if name in names}
+    has_points = any(prediction.keypoints is not None for prediction in predictions.values())
+    predicted = replace(predicted, attributes=attributes, schema=predicted.schema if has_points else None)
+    suffix = {"coco": ".json", "csv": ".csv", "voc": "", "keypoints_txt": ".txt"}[kind]
+    path = folder / f"{predicted.name}{suffix}"
     if kind == "coco":
-        path = folder / f"{name}.json"
-        write_file(path, _coco_parts(predictions, table, attributes))
+        write_file(path, _coco_parts(predictions, predicted))
         return path
     if kind == "csv":
-        path = folder / f"{name}.csv"
-        write_file(path, _csv_parts(predictions, table, attributes, schema))
+        write_file(path, _csv_parts(predictions, predicted))
         return path
-    predicted = _as_table(predictions, table, attributes, schema)
+    table = _as_table(predictions, predicted)
     if kind == "voc":
-        path = folder / name
-        _write_voc(path, predicted, attributes)
+        _write_voc(path, table, attributes)
         return path
-    path = folder / f"{name}.txt"
-    columns = ["path", "class", "box", *(f"attribute:{attribute}" for attribute in predicted.attributes)]
-    if predicted.keypoints is not None:
+    columns = ["path", "class", "box", *(f"attribute:{attribute}" for attribute in table.attributes)]
+    if table.keypoints is not None:
         columns.append("points")
-    KeypointsTxtWriter(columns=columns, separator="\t").write(predicted, folder, path.name, progress=False)
+    KeypointsTxtWriter(columns=columns, separator="\t").write(table, folder, path.name, progress=False)
     return path
 
 
 def draw_prediction(
-    pixels: Tensor,
-    prediction: Prediction,
-    path: Path,
-    *,
-    class_names: Sequence[str],
-    attributes: Mapping[str, Sequence[str]],
-    min_score: float,
+    pixels: Tensor, prediction: Prediction, path: Path, predicted: PredictedSet, *, min_score: float
 ) -> None:
     """Write a JPEG file of an image with its predictions.
 
@@ -177,13 +176,13 @@ def draw_prediction(
         pixels: The original image, uint8 ``(3, H, W)``.
         prediction: Predictions in its pixels.
         path: Path of the file; missing folders are created.
-        class_names: Names of the classes.
-        attributes: Value names of each attribute.
+        predicted: The set of the image.
         min_score: Objects with lower scores are not drawn. Labels of a whole image are always drawn.
 
     Raises:
         OSError: If the file cannot be written.
     """
+    # The fields of a target of `DetectionDataset`, as `draw_objects` takes them.
     columns = {
         "labels": prediction.labels,
         "scores": prediction.scores,
@@ -200,21 +199,20 @@ def draw_prediction(
     canvas = draw_objects(
         pixels,
         target,
-        class_names=class_names,
+        class_names=predicted.images.class_names,
         first_label=0,
-        attributes=attributes,
+        attributes=predicted.attributes,
         min_score=0.0 if prediction.boxes is None else min_score,
         longer_side=_PICTURE_SIDE,
     )
+    # Encoded in memory first, so that a full disk leaves no partial file.
     buffer = io.BytesIO()
     Image.fromarray(canvas.permute(1, 2, 0).numpy()).save(buffer, "JPEG", quality=90)
     with new_file(path, mode=0o666) as file:
         file.write(buffer.getvalue())
 
 
-def _coco_parts(
-    predictions: Mapping[int, Prediction], table: AnnotationTable, attributes: Mapping[str, Sequence[str]]
-) -> Iterator[bytes]:
+def _coco_parts(predictions: Mapping[int, Prediction], predicted: PredictedSet) -> Iterator[bytes]:
     """Yield a COCO result file one object at a time, so that the whole text is never in memory."""
 
     def entries() -> Iterator[dict[str, Any]]:
@@ -223,28 +221,25 @@ def _coco_parts(
             fields = {name: getattr(prediction, name) for name in names}
             entry = {name: value for name, value in fields.items() if value is not None}
             entry["attributes"] = {
-                name: [_value_name(attributes[name], value_id) for value_id in ids.tolist()]
+                name: [_value_name(predicted.attributes[name], value_id) for value_id in ids.tolist()]
                 for name, ids in prediction.attributes.items()
             }
-            entry["image_id"] = int(table.image_numbers[row])
+            entry["image_id"] = int(predicted.images.image_numbers[row])
             yield entry
 
+    # One result per line, so that large files can be read by people and by line-based tools.
     yield b"["
-    for number, result in enumerate(coco_results(table, entries(), first_label=0)):
+    for number, result in enumerate(coco_results(predicted.images, entries(), first_label=0)):
         yield b",\n" if number else b"\n"
         yield json.dumps(result, allow_nan=False).encode("ascii")
     yield b"\n]\n"
 
 
-def _csv_parts(
-    predictions: Mapping[int, Prediction],
-    table: AnnotationTable,
-    attributes: Mapping[str, Sequence[str]],
-    schema: KeypointSchema | None,
-) -> Iterator[bytes]:
+def _csv_parts(predictions: Mapping[int, Prediction], predicted: PredictedSet) -> Iterator[bytes]:
+    table = predicted.images
     has_boxes = any(prediction.boxes is not None for prediction in predictions.values())
-    points = () if schema is None else schema.names
-    header = [*(_CSV_COLUMNS if has_boxes else _CSV_COLUMNS[:3]), *attributes]
+    points = () if predicted.schema is None else predicted.schema.names
+    header = [*(_CSV_COLUMNS if has_boxes else _CSV_COLUMNS[:3]), *predicted.attributes]
     for name in points:
         header += [f"{name}_x", f"{name}_y", f"{name}_{_SCORE}"]
     yield _csv_line(header)
@@ -253,7 +248,7 @@ def _csv_parts(
             line = [table.image_paths[row], table.class_names[label], str(score)]
             if prediction.boxes is not None:
                 line += map(str, prediction.boxes[i])
-            for name, values in attributes.items():
+            for name, values in predicted.attributes.items():
                 ids = prediction.attributes.get(name)
                 line.append("" if ids is None else _value_name(values, int(ids[i])) or "")
             for k in range(len(points)):
@@ -265,6 +260,7 @@ def _csv_parts(
 
 def _csv_line(fields: Sequence[str]) -> bytes:
     text = io.StringIO()
+    # csv's default is "\r\n". Bytes of a path that are not UTF-8 are written unchanged.
     csv.writer(text, lineterminator="\n").writerow(fields)
     return text.getvalue().encode("utf-8", "surrogateescape")
 
@@ -273,23 +269,22 @@ def _value_name(names: Sequence[str], value_id: int) -> str | None:
     return names[value_id] if value_id >= 0 else None
 
 
-def _as_table(
-    predictions: Mapping[int, Prediction],
-    table: AnnotationTable,
-    attributes: Mapping[str, Sequence[str]],
-    schema: KeypointSchema | None,
-) -> AnnotationTable:
+def _as_table(predictions: Mapping[int, Prediction], predicted: PredictedSet) -> AnnotationTable:
     """Convert predictions to a table in which all points are visible and the score is an attribute."""
     parts = list(predictions.values())
-    images = table.select(list(predictions))
-    sizes = [(0, 0) if part.size is None else part.size for part in parts]
+    schema = predicted.schema
+    images = predicted.images.select(list(predictions))
+    # Labels of whole images come without sizes.
+    table_sizes = zip(images.heights.tolist(), images.widths.tolist(), strict=True)
+    sizes = [part.size or table_size for part, table_size in zip(parts, table_sizes, strict=True)]
+    # An attribute is a list of names: each score, as text with all its digits, is one of them.
     score_texts = np.array([str(score) for part in parts for score in part.scores], dtype=object)
     score_names, score_ids = np.unique(score_texts, return_inverse=True)
     columns: dict[str, Any] = {_SCORE: Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))}
-    for name, values in attributes.items():
+    for name, values in predicted.attributes.items():
         ids = [part.attributes.get(name, np.full(len(part.labels), -1)) for part in parts]
         columns[name] = Attribute(ids=np.concatenate([np.zeros(0, np.int64), *ids]), names=tuple(values))
-    # Each concatenation starts with an empty array, because there may be no predictions.
+    # Each concatenation starts with an empty array: numpy cannot concatenate an empty list of predictions.
     points: dict[str, Any] = {}
     if schema is not None:
         empty = np.zeros((0, len(schema.names), 2), np.float32)
@@ -302,14 +297,12 @@ def _as_table(
             "normalization_pair": schema.normalization_pair,
         }
     return AnnotationTable(
-        root=table.root,
+        root=images.root,
         image_paths=images.image_paths,
         image_ids=images.image_ids,
-        widths=[width or table_width for (_, width), table_width in zip(sizes, images.widths.tolist(), strict=True)],
-        heights=[
-            height or table_height for (height, _), table_height in zip(sizes, images.heights.tolist(), strict=True)
-        ],
-        class_names=table.class_names,
+        widths=[width for _, width in sizes],
+        heights=[height for height, _ in sizes],
+        class_names=images.class_names,
         offsets=np.cumsum([0, *(len(part.labels) for part in parts)]),
         boxes=np.concatenate([np.zeros((0, 4), np.float32), *(part.boxes for part in parts if part.boxes is not None)]),
         labels=np.concatenate([np.zeros(0, np.int64), *(part.labels for part in parts)]),
@@ -318,17 +311,17 @@ def _as_table(
     )
 
 
-def _write_voc(path: Path, predicted: AnnotationTable, attributes: Mapping[str, Sequence[str]]) -> None:
+def _write_voc(path: Path, table: AnnotationTable, attributes: Mapping[str, Sequence[str]]) -> None:
     """Write a folder with one XML file per image."""
     # `<schema>` is part of every file and so does not list the scores, which may all differ. A reader
     # adds values that it does not list from the objects.
     declared = DeclaredNames(
-        class_names=predicted.class_names,
-        keypoints=predicted.keypoint_schema,
+        class_names=table.class_names,
+        keypoints=table.keypoint_schema,
         attributes=tuple((name, tuple(values)) for name, values in attributes.items()),
     )
     with new_folder(path) as folder:
-        for row, image_path in enumerate(voc_image_paths(predicted, image_dir=".")):
+        for row, image_path in enumerate(voc_image_paths(table, image_dir=".")):
             file = folder / "Annotations" / Path(image_path).with_suffix(".xml")
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_image_xml(file, predicted, row, filename=Path(image_path).name, declared=declared)
+            write_image_xml(file, table, row, filename=Path(image_path).name, declared=declared)

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,8 +18,10 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.paths import check_relative
+from lit_loader.callbacks.attached import table_datamodule
 from lit_loader.callbacks.original_pixels import Placements
 from lit_loader.callbacks.prediction_files import (
+    PredictedSet,
     Prediction,
     PredictionFormat,
     check_can_be_written,
@@ -36,26 +37,21 @@ from lit_loader.types import FIRST_LABEL
 
 __all__ = ["PredictionWriter"]
 
-_MESSAGE_INTERVAL_S = 10.0
-"""Time between two messages about the number of drawn pictures. A bar would collide with the trainer's."""
-
 
 @dataclass(frozen=True, eq=False)
 class _PredictSet:
     """One set to predict on.
 
     Attributes:
-        name: Name of its file.
+        output: The images to write predictions of.
         samples: Table of the samples.
-        images: Table of the images, with the classes of the model before all others.
         is_object: Whether a sample is the crop of an object.
         row_by_id: Row of each sample by its ``image_id``.
         placements: Placements of the images in the model's input.
     """
 
-    name: str
+    output: PredictedSet
     samples: AnnotationTable
-    images: AnnotationTable
     is_object: bool
     row_by_id: Mapping[int, int]
     placements: Placements
@@ -141,10 +137,7 @@ class PredictionWriter(BasePredictionWriter):
         self.paths: list[Path] = []
         self._reading = ImageReading()
         self._sets: list[_PredictSet] = []
-        self._class_names: tuple[str, ...] = ()
-        self._schema: KeypointSchema | None = None
-        self._attributes: dict[str, tuple[str, ...]] = {}
-        # This rank's results so far, by set and row of the sample.
+        # This rank's results so far, by set and row of the sample; one file per set needs all of them.
         self._predictions: dict[tuple[int, int], Prediction] = {}
 
     def __getstate__(self) -> dict[str, Any]:
@@ -159,37 +152,35 @@ class PredictionWriter(BasePredictionWriter):
         """
         predicts_labels = isinstance(datamodule, ClassificationDataModule)
         self.format = self._chosen_format or ("csv" if predicts_labels else "coco")
-        if predicts_labels and self.format != "csv":
-            raise _cannot_hold_labels(self.format)
-        if getattr(module, "masks", None) is True and self.format != "coco":
-            raise _cannot_hold_masks(self.format)
-        self._class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
+        _check_format(self.format, labels=predicts_labels, masks=getattr(module, "masks", None) is True)
+        for output in self._outputs(datamodule, module, datamodule.tables("predict")):
+            check_can_be_written(self.format, self.folder, output)
+
+    def _outputs(
+        self, datamodule: TableDataModule, module: LightningModule, tables: Sequence[AnnotationTable]
+    ) -> list[PredictedSet]:
+        """Return the output of each set of samples, with the names that the model predicts."""
+        class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(module, "keypoint_names", None) or (schema.names if schema else ()))
-        # A model may predict other points than the data has. Their flip pairs are then unknown.
+        # A model may predict other points than the data has, and their flip pairs are then unknown.
         if schema is None or schema.names != points:
             schema = KeypointSchema(names=points) if points else None
-        self._schema = schema
         attributes = getattr(module, "attributes", None)
-        self._attributes = dict(datamodule.attributes if attributes is None else attributes)
-        texts: dict[str, Any] = {"names": (*self._class_names, *points), "attributes": self._attributes}
-        tables = datamodule.tables("predict")
+        names: dict[str, Any] = {"class_names": class_names, "schema": schema}
+        names["attributes"] = dict(datamodule.attributes if attributes is None else attributes)
+        outputs = []
         for index, samples in enumerate(tables):
-            images = self._image_table(datamodule, index, samples)
-            name = self._set_name(index, len(tables))
-            check_can_be_written(self.format, self.folder, name, images, **texts)
-
-    def _image_table(self, datamodule: TableDataModule, index: int, samples: AnnotationTable) -> AnnotationTable:
-        """Return the images of a set, with the classes of the model before all others."""
-        images = samples
-        # The table of the data module has one row per object; that of the source has one per image.
-        if datamodule.sample_unit == "object":
-            images = with_same_names([samples.select([]), datamodule.source.tables("predict")[index]])[1]
-        other_names = [name for name in images.class_names if name not in self._class_names]
-        return images.with_class_names((*self._class_names, *other_names))
-
-    def _set_name(self, index: int, num_sets: int) -> str:
-        return self.name if num_sets == 1 else f"{self.name}-{index}"
+            images = samples
+            # The data module's table has one row per object, the source's one per image.
+            if datamodule.sample_unit == "object":
+                images = with_same_names([samples.select([]), datamodule.source.tables("predict")[index]])[1]
+            # The model's classes come first, because predicted labels are their indices.
+            other_names = [name for name in images.class_names if name not in class_names]
+            images = images.with_class_names((*class_names, *other_names))
+            name = self.name if len(tables) == 1 else f"{self.name}-{index}"
+            outputs.append(PredictedSet(name=name, images=images, **names))
+        return outputs
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
@@ -198,13 +189,8 @@ class PredictionWriter(BasePredictionWriter):
         super().setup(trainer, pl_module, stage)
         if stage != "predict":
             return
-        datamodule: Any = getattr(trainer, "datamodule", None)
-        if not isinstance(datamodule, TableDataModule):
-            kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
-            raise ValueError(
-                "PredictionWriter expected the trainer to have a data module of lit_loader that reads tables, got "
-                f"{kind}; give trainer.predict(model, datamodule=...) one, such as DetectionDataModule"
-            )
+        remedy = "give trainer.predict(model, datamodule=...) one, such as DetectionDataModule"
+        datamodule: Any = table_datamodule(trainer, "PredictionWriter", remedy=remedy)
         self.check_task(datamodule, pl_module)
         self._reading = datamodule.reading
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
@@ -212,14 +198,15 @@ class PredictionWriter(BasePredictionWriter):
         self._sets = []
         self.paths = []
         datasets = datamodule.predict_dataset
-        if not isinstance(datasets, list):
-            datasets = [datasets]
-        for index, dataset in enumerate(datasets):
-            samples = getattr(dataset, "table", datamodule.tables("predict")[index])
+        datasets = datasets if isinstance(datasets, list) else [datasets]
+        # A dataset may have left out some samples of the data module's table.
+        parts = zip(datasets, datamodule.tables("predict"), strict=True)
+        tables = [getattr(dataset, "table", table) for dataset, table in parts]
+        outputs = self._outputs(datamodule, pl_module, tables)
+        for dataset, samples, output in zip(datasets, tables, outputs, strict=True):
             predict_set = _PredictSet(
-                name=self._set_name(index, len(datasets)),
+                output=output,
                 samples=samples,
-                images=self._image_table(datamodule, index, samples),
                 is_object=datamodule.sample_unit == "object",
                 row_by_id={image_id: row for row, image_id in enumerate(samples.image_numbers.tolist())},
                 placements=Placements(dataset, samples),
@@ -247,17 +234,19 @@ class PredictionWriter(BasePredictionWriter):
         for row, item, is_duplicate in zip(rows, predictions, duplicates, strict=True):
             if is_duplicate:
                 continue
-            if item.masks is not None and self.format != "coco":
-                raise _cannot_hold_masks(self.format)
+            # Again, because only lit_loader's tasks declare their predictions before the first batch.
+            _check_format(self.format, labels=isinstance(batch, ClassificationBatch), masks=item.masks is not None)
             loses_scores = item.keypoint_scores is not None and self.format in ("voc", "keypoints_txt")
             if loses_scores and not self._predictions:  # once, at the first sample
                 rank_zero_info(f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can")
+            # The first prediction of a sample counts, on a rank as among ranks.
             self._predictions.setdefault((dataloader_idx, row), item)
 
     def on_predict_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the predictions of all ranks, and write them on rank 0."""
         predictions = self._predictions
         self._predictions = {}
+        # To rank 0 alone: gathering on all ranks would need the memory for all predictions on each of them.
         if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
             parts: list[Any] | None = [None] * dist.get_world_size() if trainer.is_global_zero else None
             dist.gather_object(predictions, parts)
@@ -271,15 +260,7 @@ class PredictionWriter(BasePredictionWriter):
                 row: predictions[set_index, row] for set_index, row in sorted(predictions) if set_index == index
             }
             results = _merge_objects(prediction_by_row, predict_set)
-            path = write_predictions(
-                self.format,
-                self.folder,
-                predict_set.name,
-                results,
-                table=predict_set.images,
-                attributes=self._attributes,
-                schema=self._schema,
-            )
+            path = write_predictions(self.format, self.folder, results, predict_set.output)
             self.paths.append(path)
             rank_zero_info(f"predictions of {len(prediction_by_row)} samples: {path}")
             if self.num_pictures != 0:
@@ -287,22 +268,15 @@ class PredictionWriter(BasePredictionWriter):
 
     def _draw(self, predictions: Mapping[int, Prediction], predict_set: _PredictSet) -> Path:
         """Draw the first images of a set, and return the folder of the pictures."""
-        folder = self.folder / f"{predict_set.name}-pictures"
+        output = predict_set.output
+        folder = self.folder / f"{output.name}-pictures"
         rows = list(predictions)[: self.num_pictures]
-        drawing: dict[str, Any] = {
-            "class_names": predict_set.images.class_names,
-            "attributes": self._attributes,
-            "min_score": 0.0 if predict_set.is_object else self.min_picture_score,
-        }
-        table = predict_set.images
-        last_message_s = time.monotonic()
-        for index, row in enumerate(rows):
-            if time.monotonic() - last_message_s > _MESSAGE_INTERVAL_S:
-                rank_zero_info(f"pictures: {index} of {len(rows)}")
-                last_message_s = time.monotonic()
+        min_score = 0.0 if predict_set.is_object else self.min_picture_score
+        for row in rows:
             # Read from the file, because the batch contains the model's input, which may be resized or cropped.
-            pixels = self._reading.read(table.image_path(row))
-            draw_prediction(pixels, predictions[row], folder / f"{table.image_paths[row]}.jpg", **drawing)
+            pixels = self._reading.read(output.images.image_path(row))
+            path = folder / f"{output.images.image_paths[row]}.jpg"
+            draw_prediction(pixels, predictions[row], path, output, min_score=min_score)
         is_part = len(rows) < len(predictions)
         count = f"the first {len(rows)} of {len(predictions)}" if is_part else f"{len(rows)}"
         rank_zero_info(f"pictures of {count} images: {folder}")
@@ -312,35 +286,39 @@ class PredictionWriter(BasePredictionWriter):
 
     def _convert(self, prediction: Any, batch: Any, predict_set: _PredictSet) -> tuple[list[int], Iterator[Prediction]]:
         """Return the rows of a batch's samples, and an iterator over their predictions."""
-        row_by_id = predict_set.row_by_id
+        convert: Callable[..., Iterator[Prediction]]
         if isinstance(batch, ClassificationBatch):
-            if not isinstance(prediction, Tensor) or prediction.ndim != 2:
-                raise TypeError(_wrong_type(prediction, "probabilities (B, num_classes)"))
-            rows = [row_by_id[image_id] for image_id in batch.image_ids.tolist()]
-            return rows, self._convert_labels(prediction, batch, rows, predict_set)
-        if isinstance(batch, LandmarkBatch):
-            if not isinstance(prediction, Mapping) or "keypoints" not in prediction:
-                expected = "a mapping with keypoints (B, K, 2) and scores (B, K)"
-                raise TypeError(_wrong_type(prediction, expected))
-            rows = [row_by_id[image_id] for image_id in batch.image_ids.tolist()]
-            return rows, self._convert_crops(prediction, batch, rows, predict_set)
-        if not isinstance(prediction, Sequence) or not all(isinstance(item, Mapping) for item in prediction):
-            raise TypeError(_wrong_type(prediction, "one mapping per image with boxes, labels and scores"))
-        rows = [row_by_id[int(target["image_id"])] for target in batch_targets(batch)]
-        sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in batch_images(batch)]
-        return rows, (
-            self._convert_image(item, row, size, predict_set)
-            for item, row, size in zip(prediction, rows, sizes, strict=True)
-        )
+            convert = self._convert_labels
+            expected = "probabilities (B, num_classes)"
+            is_valid = isinstance(prediction, Tensor) and prediction.ndim == 2
+        elif isinstance(batch, LandmarkBatch):
+            convert = self._convert_crops
+            expected = "a mapping with keypoints (B, K, 2) and scores (B, K)"
+            is_valid = isinstance(prediction, Mapping) and "keypoints" in prediction
+        else:
+            convert = self._convert_images
+            expected = "one mapping per image with boxes, labels and scores"
+            is_valid = isinstance(prediction, Sequence) and all(isinstance(item, Mapping) for item in prediction)
+        if not is_valid:
+            raise TypeError(
+                f"PredictionWriter expected predict_step to return {expected}, got a {type(prediction).__name__}; "
+                "return the same as the tasks of lit_loader.recipes, or write predictions with your own "
+                "BasePredictionWriter"
+            )
+        if isinstance(batch, ClassificationBatch | LandmarkBatch):
+            image_ids = batch.image_ids.tolist()
+        else:
+            image_ids = [int(target["image_id"]) for target in batch_targets(batch)]
+        rows = [predict_set.row_by_id[image_id] for image_id in image_ids]
+        return rows, convert(prediction, batch, rows, predict_set)
 
     def _convert_labels(
         self, probabilities: Tensor, batch: ClassificationBatch, rows: Sequence[int], predict_set: _PredictSet
     ) -> Iterator[Prediction]:
-        if self.format != "csv":
-            raise _cannot_hold_labels(self.format)
         samples = predict_set.samples
         is_multi_label = batch.labels.ndim == 2
         for row, scores in zip(rows, probabilities.float().cpu().numpy(), strict=True):
+            # A single label keeps its axis, so that both cases are arrays of indices.
             predicted = np.flatnonzero(scores >= 0.5) if is_multi_label else scores.argmax(keepdims=True)
             labels = predicted[scores[predicted] >= self.min_score].astype(np.int64)
             boxes = samples.boxes[samples.objects(row)][: len(labels)] if predict_set.is_object else None
@@ -358,10 +336,11 @@ class PredictionWriter(BasePredictionWriter):
         labels = batch.labels if class_logits is None else class_logits.argmax(dim=1)
         for index, (row, label) in enumerate(zip(rows, labels.tolist(), strict=True)):
             original, decoded = predict_set.placements.sizes(row)
-            # From pixels of the resized crop to those of the decoded image, and from there to the original.
+            # The points are in pixels of the resized crop, the crop's corners in pixels of the decoded image.
             left_top, right_bottom = crops[index].reshape(2, 2)
             decoded_points = left_top + points[index] * ((right_bottom - left_top) / (width, height))
             ratio = np.array([original[1] / decoded[1], original[0] / decoded[0]])
+            # The task has no score of the object, only of its points.
             score = point_scores[index].mean(keepdims=True)
             is_kept = score >= self.min_score  # bool (1,), selects the object or nothing
             yield Prediction(
@@ -373,39 +352,43 @@ class PredictionWriter(BasePredictionWriter):
                 keypoint_scores=point_scores[index][None][is_kept],
             )
 
-    def _convert_image(
-        self, prediction: Mapping[str, Tensor], row: int, size: tuple[int, int], predict_set: _PredictSet
-    ) -> Prediction:
-        values = {name: value.detach().cpu().numpy() for name, value in prediction.items() if isinstance(value, Tensor)}
-        is_kept = values["scores"] >= self.min_score
-        values = {name: value[is_kept] if value.ndim else value for name, value in values.items()}
-        placement = predict_set.placements.find(row, size)
-        masks = None
-        if "masks" in values:
-            # (N, H, W), or torchvision's (N, 1, H, W): bool, probabilities, or integers.
-            pixels = values["masks"].reshape(-1, *values["masks"].shape[-2:])
-            if pixels.dtype != np.bool_:
-                pixels = pixels > (0.5 if pixels.dtype.kind == "f" else 0)
-            masks = [run_lengths(placement.mask(mask)) for mask in pixels]
-        return Prediction(
-            size=placement.size,
-            labels=values["labels"].astype(np.int64) - self._first_label,
-            scores=values["scores"].astype(np.float32),
-            boxes=placement.boxes(values["boxes"]),
-            keypoints=placement.points(values["keypoints"]) if "keypoints" in values else None,
-            keypoint_scores=values.get("keypoint_scores"),
-            attributes={name: values[name] for name in self._attributes if name in values},
-            masks=masks,
-        )
+    def _convert_images(
+        self, predictions: Sequence[Mapping[str, Any]], batch: Any, rows: Sequence[int], predict_set: _PredictSet
+    ) -> Iterator[Prediction]:
+        for prediction, row, image in zip(predictions, rows, batch_images(batch), strict=True):
+            tensors = {name: value for name, value in prediction.items() if isinstance(value, Tensor)}
+            values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+            is_kept = values["scores"] >= self.min_score
+            # `image_id` is a 0-d tensor, which has no row for each object.
+            values = {name: value[is_kept] if value.ndim else value for name, value in values.items()}
+            placement = predict_set.placements.find(row, (int(image.shape[-2]), int(image.shape[-1])))
+            masks = None
+            if "masks" in values:
+                # (N, H, W), or torchvision's (N, 1, H, W): bool, probabilities, or integers.
+                pixels = values["masks"].reshape(-1, *values["masks"].shape[-2:])
+                if pixels.dtype != np.bool_:
+                    pixels = pixels > (0.5 if pixels.dtype.kind == "f" else 0)
+                # Run lengths, because the masks of a whole set would not fit into memory.
+                masks = [run_lengths(placement.mask(mask)) for mask in pixels]
+            yield Prediction(
+                size=placement.size,
+                labels=values["labels"].astype(np.int64) - self._first_label,
+                scores=values["scores"].astype(np.float32),
+                boxes=placement.boxes(values["boxes"]),
+                keypoints=placement.points(values["keypoints"]) if "keypoints" in values else None,
+                keypoint_scores=values.get("keypoint_scores"),
+                attributes={name: values[name] for name in predict_set.output.attributes if name in values},
+                masks=masks,
+            )
 
 
-def _cannot_hold_labels(format: PredictionFormat) -> SettingError:
-    rule = "holds objects with boxes, got predictions of labels of whole samples"
-    return SettingError("format", format, rule, settings={"format": "csv"})
-
-
-def _cannot_hold_masks(format: PredictionFormat) -> SettingError:
-    return SettingError("format", format, "cannot hold masks", settings={"format": "coco"})
+def _check_format(format: PredictionFormat, *, labels: bool, masks: bool) -> None:
+    """Raise SettingError if a format cannot hold labels of whole samples, or masks."""
+    if labels and format != "csv":
+        rule = "holds objects with boxes, got predictions of labels of whole samples"
+        raise SettingError("format", format, rule, settings={"format": "csv"})
+    if masks and format != "coco":
+        raise SettingError("format", format, "cannot hold masks", settings={"format": "coco"})
 
 
 def _merge_objects(predictions: Mapping[int, Prediction], predict_set: _PredictSet) -> dict[int, Prediction]:
@@ -413,7 +396,8 @@ def _merge_objects(predictions: Mapping[int, Prediction], predict_set: _PredictS
     if not predict_set.is_object:
         return dict(predictions)
     samples = predict_set.samples
-    images = predict_set.images
+    images = predict_set.output.images
+    # By path and id: annotations may list one file several times, with different ids.
     image_keys = zip(images.image_paths, images.image_ids, strict=True)
     image_row_by_key = {key: row for row, key in enumerate(image_keys)}
     parts_by_image: dict[int, list[Prediction]] = {}
@@ -429,10 +413,3 @@ def _concatenate(parts: Sequence[Prediction]) -> Prediction:
         values = [getattr(part, name) for part in parts]
         columns[name] = None if values[0] is None else np.concatenate(values)
     return Prediction(size=parts[0].size, **columns)  # type: ignore[arg-type] # labels and scores are never None
-
-
-def _wrong_type(prediction: Any, expected: str) -> str:
-    return (
-        f"PredictionWriter expected predict_step to return {expected}, got a {type(prediction).__name__}; return the "
-        "same as the tasks of lit_loader.recipes, or write predictions with your own BasePredictionWriter"
-    )

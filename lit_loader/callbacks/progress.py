@@ -6,7 +6,7 @@ import logging
 import sys
 import time
 from collections.abc import Mapping
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
@@ -15,44 +15,28 @@ from rich.console import Console
 from rich.file_proxy import FileProxy
 from rich.progress import BarColumn
 
+from lit_loader.callbacks.attached import find_callback
 from lit_loader.callbacks.monitors import DataWaitMonitor
 
 __all__ = ["EpochLines", "TrainingProgressBar"]
 
 _log = logging.getLogger(__name__)
 _REFRESH_S = 0.5
-_CallbackT = TypeVar("_CallbackT", bound=Callback)
 
 
-class _EpochRates:
-    """Images per second and share of waiting in the current epoch, from the trainer's `DataWaitMonitor`."""
-
-    def __init__(self) -> None:
-        self._start = (0.0, 0.0, 0)
-
-    def begin(self, trainer: Trainer) -> None:
-        """Start an epoch."""
-        monitor = _callback(trainer, DataWaitMonitor)
-        self._start = (0.0, 0.0, 0) if monitor is None else (monitor.wait_s, monitor.step_s, monitor.num_images)
-
-    def texts(self, trainer: Trainer) -> dict[str, str]:
-        """Return the rates as text by name; empty without a monitor or before the first batch."""
-        monitor = _callback(trainer, DataWaitMonitor)
-        if monitor is None:
-            return {}
-        wait_s = monitor.wait_s - self._start[0]
-        loop_s = wait_s + monitor.step_s - self._start[1]
-        num_images = monitor.num_images - self._start[2]
-        if loop_s <= 0:
-            return {}
-        images = {"images/s": f"{num_images / loop_s:.0f}"} if num_images else {}
-        return {**images, "waited": f"{wait_s / loop_s:.0%}"}
-
-
-def _callback(trainer: Trainer, kind: type[_CallbackT]) -> _CallbackT | None:
-    """Return a trainer's first callback of a type, or None."""
-    callbacks: list[Callback] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
-    return next((callback for callback in callbacks if isinstance(callback, kind)), None)
+def _rates(trainer: Trainer) -> dict[str, str]:
+    """Return learning rate, images per second and share of waiting in the current epoch, as text by name."""
+    learning_rates = [
+        group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups if "lr" in group
+    ]
+    texts = {"lr": f"{float(learning_rates[0]):.3g}"} if learning_rates else {}
+    monitor = find_callback(trainer, DataWaitMonitor)
+    rates = {} if monitor is None else monitor.epoch_rates()
+    if "images_per_s" in rates:
+        texts["images/s"] = f"{rates['images_per_s']:.0f}"
+    if "wait_fraction" in rates:
+        texts["waited"] = f"{rates['wait_fraction']:.0%}"
+    return texts
 
 
 def _loss(outputs: Any, trainer: Trainer) -> torch.Tensor | None:
@@ -62,16 +46,10 @@ def _loss(outputs: Any, trainer: Trainer) -> torch.Tensor | None:
     return loss.detach() * trainer.accumulate_grad_batches if isinstance(loss, torch.Tensor) else None
 
 
-def _learning_rate(trainer: Trainer) -> dict[str, str]:
-    """Return the learning rate of the first group of parameters, as text by name."""
-    rates = [group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups if "lr" in group]
-    return {"lr": f"{float(rates[0]):.3g}"} if rates else {}
-
-
 class TrainingProgressBar(RichProgressBar):
     """Lightning's progress bar with loss, learning rate, images per second and the share of waiting for data.
 
-    The rates are those of the current epoch, measured by a `DataWaitMonitor` among the callbacks. No bar is drawn if
+    A `DataWaitMonitor` among the callbacks measures the rates of the current epoch. No bar is drawn if
     standard output is not a terminal; `EpochLines` prints a line per epoch in both cases.
 
     Args:
@@ -81,7 +59,6 @@ class TrainingProgressBar(RichProgressBar):
 
     def __init__(self, refresh_rate: int = 10, leave: bool = False) -> None:
         super().__init__(refresh_rate=refresh_rate, leave=leave)
-        self._rates = _EpochRates()
         self._last_loss: torch.Tensor | None = None
         self._metrics: dict[str, Any] = {}
         self._next_metrics_s = 0.0
@@ -90,7 +67,7 @@ class TrainingProgressBar(RichProgressBar):
         """Disable the bar in a pipe or a file, where each frame would be a line."""
         super().setup(trainer, pl_module, stage)
         console = Console()
-        # A notebook is no terminal, but redraws the bar in place.
+        # A notebook redraws the bar in place, though it is not a terminal.
         if not console.is_terminal and not console.is_jupyter:
             self.disable()
 
@@ -101,11 +78,6 @@ class TrainingProgressBar(RichProgressBar):
             if isinstance(column, BarColumn):
                 column.bar_width = 16
         return columns
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the rates of an epoch."""
-        self._rates.begin(trainer)
-        super().on_train_epoch_start(trainer, pl_module)
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
@@ -120,9 +92,9 @@ class TrainingProgressBar(RichProgressBar):
         if now >= self._next_metrics_s or not trainer.training:
             self._next_metrics_s = now + _REFRESH_S
             loss = {} if self._last_loss is None else {"loss": self._last_loss.item()}
-            self._metrics = {**loss, **_learning_rate(trainer), **self._rates.texts(trainer)}
+            self._metrics = loss | _rates(trainer)
             # `EpochLines` prints the logged metrics above the bar, which then fits on one line.
-            if _callback(trainer, EpochLines) is None:
+            if find_callback(trainer, EpochLines) is None:
                 logged = super().get_metrics(trainer, pl_module)
                 logged.pop("v_num", None)
                 self._metrics |= logged
@@ -137,28 +109,26 @@ class EpochLines(Callback):
     """
 
     def __init__(self) -> None:
-        self._rates = _EpochRates()
-        self._begin_s = time.monotonic()
+        self._start_s = time.monotonic()
         self._loss_sum: torch.Tensor | None = None
         self._num_losses = 0
         self._has_validated = False
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start the rest of a resumed epoch, for which Lightning does not call `on_train_epoch_start`."""
-        self.on_train_epoch_start(trainer, pl_module)
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start an epoch."""
-        self._rates.begin(trainer)
-        self._begin_s = time.monotonic()
+        self._start_s = time.monotonic()
         self._loss_sum = None
         self._num_losses = 0
         self._has_validated = False
+
+    # A fit that resumes within an epoch does not call `on_train_epoch_start`.
+    on_train_start = on_train_epoch_start
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int
     ) -> None:
         """Sum up the loss on its device."""
+        # Reading each loss would wait for the device after every step.
         loss = _loss(outputs, trainer)
         if loss is not None:
             self._loss_sum = loss if self._loss_sum is None else self._loss_sum + loss
@@ -172,19 +142,20 @@ class EpochLines(Callback):
         """Print the line."""
         if not trainer.is_global_zero:
             return
+        # -1 is Lightning's value for no limit, None for a limit of steps or time instead.
         num_epochs = trainer.max_epochs or -1
         last = "" if num_epochs == -1 else f"/{num_epochs - 1}"
         figures = {"epoch": f"{trainer.current_epoch}{last}", "step": str(trainer.global_step)}
         if self._loss_sum is not None:
             figures["loss"] = f"{self._loss_sum.item() / self._num_losses:.4g}"
-        figures |= _learning_rate(trainer)
+        figures |= _rates(trainer)
+        # Without a validation in this epoch, the metrics of an earlier one would look like new ones.
         if self._has_validated:
             figures |= {name: f"{float(value):.3f}" for name, value in trainer.progress_bar_metrics.items()}
-        figures |= self._rates.texts(trainer)
-        seconds = time.monotonic() - self._begin_s
+        seconds = time.monotonic() - self._start_s
         line = "  ".join(f"{name} {text}" for name, text in figures.items()) + f"  {seconds:.0f} s"
         sys.stdout.write(f"{line}\n")  # above the bar, if one is drawn
         sys.stdout.flush()
+        # The bar captures standard output, so the line would be missing in a log file.
         if isinstance(sys.stdout, FileProxy):
-            # The bar captures standard output, so the line would be missing in a log file.
             _log.info("%s", line)

@@ -26,6 +26,7 @@ class ResumeLoaders(ResumeStates):
 
     def __init__(self) -> None:
         super().__init__()
+        # Weak, because a callback that outlives the fit would otherwise keep the loaders and their workers alive.
         self._trainer: weakref.ref[Trainer] | None = None
         self._last_position: LoopPosition | None = None
 
@@ -46,12 +47,14 @@ class ResumeLoaders(ResumeStates):
         trainer = None if self._trainer is None else self._trainer()
         if trainer is None:
             return {"loaders": []}
+        # During training the position changes with every batch, so it is computed for each checkpoint.
         position = self._last_position or loop_position(trainer, self._flags(trainer))
         return {"loaders": saved_states(trainer, position), "position": position.fields()}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Store the states until training starts; in other stages than fit, a checkpoint changes nothing."""
         trainer = None if self._trainer is None else self._trainer()
+        # Only stored: the loaders do not exist yet when Lightning restores the callbacks.
         if trainer is None or trainer.state.fn == "fit":
             self.states = list(state_dict.get("loaders", ()))
             position = state_dict.get("position")

@@ -13,7 +13,8 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_loader.annotations import AnnotationTable, image_weights
-from lit_loader.datamodules import TableDataModule, expected_class_mix
+from lit_loader.callbacks.attached import table_datamodule
+from lit_loader.datamodules import expected_class_mix
 from lit_loader.datamodules.sampling import Reduce
 from lit_loader.loader.arguments import check_choice
 from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
@@ -120,6 +121,7 @@ class ReweightClasses(Callback):
         if trainer.current_epoch == 0:
             self.last_class_weights = None
             self._last_epoch = -1
+        # Also without weights: the sampler may still have those that an earlier run has set.
         self._set_weights()
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -136,6 +138,8 @@ class ReweightClasses(Callback):
 
     def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Update the weights after the last validation of an epoch."""
+        # After the last validation of an epoch, because checkpoints are saved in this hook and have to include the new
+        # weights; validations before the end of the epoch (`val_check_interval`) change nothing.
         is_fitting = trainer.state.fn == "fit" and not trainer.sanity_checking
         if is_fitting and trainer.fit_loop.epoch_loop.batch_progress.is_last_batch:
             self._update(trainer, pl_module)
@@ -151,6 +155,7 @@ class ReweightClasses(Callback):
     # -- weights --------------------------------------------------------------------------------------------
 
     def _update(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # A validation at the end of the epoch has updated them already.
         if self._last_epoch == trainer.current_epoch:
             return
         new_weights = self.class_weights(trainer, pl_module)
@@ -158,10 +163,18 @@ class ReweightClasses(Callback):
         # Ranks must draw with the same weights, and metrics may differ between them in the last bits.
         weights = trainer.strategy.broadcast(values)
         self._last_epoch = trainer.current_epoch
-        if weights is not None:
-            self.last_class_weights = weights
-            self._set_weights()
-            self._log_mix(trainer)
+        if weights is None or self._target is None:
+            return
+        self.last_class_weights = weights
+        self._set_weights()
+        table, sampler, _ = self._target
+        mix = expected_class_mix(table, sampler, by=self.balance_by) if trainer.loggers else None
+        if mix is not None:
+            names = [f"data/class_mix/{name}" for name in table.labels_of(self.balance_by)[1]]
+            shares = dict(zip(names, mix.tolist(), strict=True))
+            # Not `pl_module.log`, which Lightning refuses at the end of a validation.
+            for logger in trainer.loggers:
+                logger.log_metrics(shares, step=trainer.global_step)
 
     def _set_weights(self) -> None:
         if self._target is None:
@@ -169,22 +182,10 @@ class ReweightClasses(Callback):
         table, sampler, initial_weights = self._target
         weights: torch.Tensor | npt.NDArray[np.float64] = initial_weights
         if self.last_class_weights is not None:
-            weights = image_weights(
-                table, self.last_class_weights, by=self.balance_by, reduce=self.reduce, empty_weight=self.empty_weight
-            )
+            settings: dict[str, Any] = {"reduce": self.reduce, "empty_weight": self.empty_weight}
+            weights = image_weights(table, self.last_class_weights, by=self.balance_by, **settings)
         sampler.set_weights(weights)
         _initial_weights[sampler] = initial_weights, sampler.revision
-
-    def _log_mix(self, trainer: Trainer) -> None:
-        if self._target is None or not trainer.loggers:
-            return
-        table, sampler, _ = self._target
-        mix = expected_class_mix(table, sampler, by=self.balance_by)
-        if mix is not None:
-            names = [f"data/class_mix/{name}" for name in table.labels_of(self.balance_by)[1]]
-            shares = dict(zip(names, mix.tolist(), strict=True))
-            for logger in trainer.loggers:
-                logger.log_metrics(shares, step=trainer.global_step)
 
 
 def _inner(sampler: Any) -> Any:
@@ -197,13 +198,8 @@ def _find_target(trainer: Trainer) -> _Target:
     Raises:
         ValueError: If training draws with another kind of sampler, or from several sets.
     """
-    datamodule = getattr(trainer, "datamodule", None)
-    if not isinstance(datamodule, TableDataModule):
-        kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
-        raise ValueError(
-            "ReweightClasses expected the trainer to have a data module of lit_loader with annotation tables, got "
-            f"{kind}; give `Trainer.fit` one, or call set_weights of your own sampler"
-        )
+    remedy = "give `Trainer.fit` one, or call set_weights of your own sampler"
+    datamodule = table_datamodule(trainer, "ReweightClasses", remedy=remedy)
     sets = datamodule._open("train")
     sampler = _inner(sets[0][1]) if len(sets) == 1 else None
     if not isinstance(sampler, WeightedRandomSampler):
@@ -219,8 +215,8 @@ def _find_target(trainer: Trainer) -> _Target:
             f"expected the training sampler to have a weight for each of the {table.num_images} samples of the "
             f"training table, got {sampler.num_indices} weights; give the sampler one weight per sample"
         )
-    initial_weights, revision = _initial_weights.get(sampler, (None, -1))
-    if initial_weights is None or revision != sampler.revision:
+    initial_weights, revision = _initial_weights.get(sampler, (sampler.weights, sampler.revision))
+    if revision != sampler.revision:
         initial_weights = sampler.weights
     return _Target(table, sampler, initial_weights)
 
@@ -260,6 +256,7 @@ def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.
         raise ValueError(f"floor={floor} must be above 0 and finite; at 0 a class with a recall of 1 is never drawn")
     totals = counts.sum(axis=1)
     has_samples = totals > 0
+    # Before the first validation: numpy's mean of nothing would be NaN, with a warning.
     if not has_samples.any():
         return np.ones(len(counts))
     weights = 1.0 - np.diagonal(counts) / np.where(has_samples, totals, 1.0) + floor

@@ -12,6 +12,8 @@ from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
+from lit_loader.callbacks.attached import find_callback
+
 __all__ = ["SigtermCheckpoint"]
 
 
@@ -19,13 +21,8 @@ class SigtermCheckpoint(Checkpoint):
     """Saves a checkpoint when SIGTERM ends a fit. Schedulers of clusters and containers send it before SIGKILL.
 
     Lightning ends the fit after the current batch, or within a validation. The checkpoint contains the state after this
-    batch.
-
-    NOTE [Several ranks]
-        Lightning's handler (2.6) broadcasts to all ranks while these may wait in the reduction of gradients: a
-        deadlock. So during training this callback handles the signal instead and only records it. Every
-        ``every_n_steps`` batches and at the end of an epoch, the ranks agree whether one of them received it, and then
-        save and stop together.
+    batch. Several ranks agree every ``every_n_steps`` batches and at the end of an epoch whether one of them received
+    the signal, and then save and stop together.
 
     Args:
         dirpath: Folder of the checkpoint.
@@ -55,6 +52,8 @@ class SigtermCheckpoint(Checkpoint):
         """Reset for a second fit; with several ranks, handle the signal until Lightning's teardown."""
         self.has_saved = False
         self.received = False
+        # Lightning's handler (2.6) broadcasts to all ranks while these may wait in the reduction of gradients: a
+        # deadlock. So during training this callback handles the signal instead and only records it.
         # Python allows signal handlers only in the main thread.
         if trainer.world_size > 1 and threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, self._note_signal)
@@ -74,6 +73,7 @@ class SigtermCheckpoint(Checkpoint):
             if trainer.received_sigterm:
                 self._save(trainer)
             return
+        # A collective, so every rank has to call it after the same batches, whether it received the signal or not.
         is_due = (batch_idx + 1) % self.every_n_steps == 0 or trainer.is_last_batch
         if is_due and trainer.strategy.reduce_boolean_decision(self.received, all=False):
             self._save(trainer)
@@ -83,13 +83,12 @@ class SigtermCheckpoint(Checkpoint):
         """Save if the signal ended a validation."""
         if not isinstance(exception, SIGTERMException) or trainer.state.fn != "fit" or self.has_saved:
             return
-        callbacks: list[Any] = trainer.callbacks  # type: ignore[attr-defined] # set by a connector of Lightning
-        averages = any(isinstance(callback, WeightAveraging) for callback in callbacks)
-        if trainer.validating and averages:
-            return  # the model has the averaged weights, which training must not continue from
-        self._save(trainer)
+        # During a validation the model has the averaged weights, which training must not continue from.
+        if not (trainer.validating and find_callback(trainer, WeightAveraging)):
+            self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:
+        # The sanity check precedes training, so there is nothing to save.
         is_dry_run = trainer.fast_dev_run  # type: ignore[attr-defined] # set by a connector of Lightning
         if not is_dry_run and not trainer.sanity_checking:
             trainer.save_checkpoint(self.path, weights_only=False)

@@ -44,7 +44,7 @@ class ClassificationTask(Task):
 
     Attributes:
         test_scores: Accuracy, macro-F1, F1 and recall by class of the last test, or None before a test.
-        val_scores: Those of the last validation.
+        val_scores: The same of the last validation.
 
     Raises:
         ValueError: If an argument is out of range, or the model has auxiliary outputs.
@@ -69,12 +69,14 @@ class ClassificationTask(Task):
         self.class_names = tuple(check_names("class_names", class_names))
         self.multi_label = multi_label
         self.loss = ClassificationLoss() if loss is None else loss
+        # Weights by class name become a tensor in the order of the names.
         if isinstance(self.loss, ClassificationLoss):
             self.loss.set_class_names(self.class_names)
         builder = model_builder(model, CLASSIFIERS)
         classifier = build_model(
             builder, num_classes=len(self.class_names), weights=weights, replace_heads=replace_classifier
         )
+        # GoogLeNet and Inception return a tuple of outputs in training, and a tensor in evaluation.
         if getattr(classifier, "aux_logits", False):
             raise ValueError(
                 f"{type(classifier).__name__} has auxiliary outputs, which the loss does not take; build it with "
@@ -96,6 +98,7 @@ class ClassificationTask(Task):
         Raises:
             ValueError: If the model returns something else.
         """
+        # A segmentation model returns a dict, and a backbone without its head a map.
         logits = self.model(self.normalize(images))
         expected = (len(images), len(self.class_names))
         if not isinstance(logits, Tensor) or logits.shape != expected:
@@ -117,6 +120,7 @@ class ClassificationTask(Task):
         """Update a metric with the predictions and losses of a batch."""
         logits = self.forward(batch.images)
         labels = self._labels(batch)
+        # A logit above 0 is a probability above one half.
         predicted = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
         metric.update(predicted, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
 
@@ -126,6 +130,7 @@ class ClassificationTask(Task):
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
     def _labels(self, batch: ClassificationBatch) -> Tensor:
+        # The dtype tells which kind of labels a data module gives: indices are integers, answers are floats.
         labels = batch.labels
         num_classes = len(self.class_names)
         if self.multi_label:
@@ -150,6 +155,7 @@ class ClassificationTask(Task):
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""
+        # In single precision: half precision overflows in the exponentials of a loss written by hand.
         losses = self.loss(logits.float(), labels)
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
             losses = losses.mean(dim=1)
@@ -177,6 +183,7 @@ def replace_classifier(model: nn.Module, num_classes: int) -> None:
     if callable(getattr(model, "reset_classifier", None)):  # timm's
         cast(Any, model).reset_classifier(num_classes)
         return
+    # The last of all modules, because classifiers of torchvision name it differently: fc, classifier.6, heads.head.
     layers = [(name, layer) for name, layer in model.named_modules() if isinstance(layer, nn.Linear | nn.Conv2d)]
     name, last = layers[-1] if layers else ("", model)
     has_bias = getattr(last, "bias", None) is not None

@@ -35,8 +35,8 @@ class DetectionTask(Task):
     In training the model is called as ``model(images, targets)`` and returns a dict of losses; in evaluation as
     ``model(images)`` and returns a dict an image: ``boxes`` float ``(n, 4)``, xyxy in pixels of the image, ``labels``
     int64 ``(n,)`` from 1, ``scores`` float ``(n,)`` and, of a model with masks, ``masks`` ``(n, 1, H, W)`` or
-    ``(n, H, W)``, probabilities or bool. Images are a list of float ``(3, H, W)`` in [0, 1]: the model normalises and
-    resizes by itself. An image may have no boxes.
+    ``(n, H, W)``, probabilities or bool. Images are a list of float ``(3, H, W)`` in [0, 1]: the model itself
+    normalises and resizes. An image may be without boxes.
 
     A batch is ``(images, targets)``, or a `PaddedBatch`, whose padding the model does not see: images a list of tensors
     ``(3, H, W)``, or one tensor ``(B, 3, H, W)``, float in [0, 1] or uint8 in [0, 255]; targets a list of dicts with
@@ -60,7 +60,7 @@ class DetectionTask(Task):
 
     Attributes:
         test_scores: `DetectionScores` of the last test, or None before a test.
-        val_scores: Those of the last validation.
+        val_scores: The same of the last validation.
 
     Raises:
         ValueError: If an argument is out of range, or the model needs targets that it would not get.
@@ -102,9 +102,8 @@ class DetectionTask(Task):
     def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
         """Return the targets of a batch as one dict of plain tensors an image, checked against the names."""
         targets = plain_targets(batch_targets(batch), masks=self.masks)
-        labels = torch.cat([target["labels"] for target in targets])
-        if self.must_check(labels):
-            check_labels(labels, self.class_names, argument="class_names", first=FIRST_LABEL)
+        if self.must_check(targets[0]["labels"]):
+            self.check_batch(batch)
         return targets
 
     def check_batch(self, batch: Any) -> None:
@@ -128,6 +127,7 @@ class DetectionTask(Task):
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """Return the sum of the losses."""
         targets = training_targets(self.read_targets(batch))
+        # torchvision checks this, too, and reads every box for it; one check of all boxes waits for the device once.
         boxes = torch.cat([target["boxes"] for target in targets])
         flat = boxes[(boxes[:, 2:] <= boxes[:, :2]).any(dim=1)]
         if len(flat):
@@ -158,6 +158,7 @@ class DetectionTask(Task):
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """Freeze the batch normalisation layers that were frozen when the checkpoint was written."""
+        # The task is rebuilt without weights, and torchvision freezes batch normalisation only if it loads weights.
         freeze_batch_norm(self, checkpoint["state_dict"])
 
 
@@ -185,6 +186,7 @@ def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, 
     """
     filtered = []
     for target in targets:
+        # A slice where nothing is marked, since indexing by a mask waits for the device.
         is_single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
         filtered.append({name: values[is_single] for name, values in target.items()})
     return filtered
@@ -206,12 +208,14 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
     """
     if isinstance(model, FasterRCNN):
         heads = model.roi_heads
+        # A subclass may have further layers, which a plain predictor would silently drop.
         if type(heads.box_predictor) is FastRCNNPredictor:
             heads.box_predictor = FastRCNNPredictor(heads.box_predictor.cls_score.in_features, num_classes)
             if heads.has_mask():
-                old = heads.mask_predictor.mask_fcn_logits
-                new = MaskRCNNPredictor(old.in_channels, old.in_channels, num_classes)
-                heads.mask_predictor.mask_fcn_logits = new.mask_fcn_logits
+                # Only the last layer depends on the classes; the deconvolution before it keeps its weights.
+                width = heads.mask_predictor.mask_fcn_logits.in_channels
+                new_predictor = MaskRCNNPredictor(width, width, num_classes)
+                heads.mask_predictor.mask_fcn_logits = new_predictor.mask_fcn_logits
             return
     elif isinstance(model, RetinaNet | FCOS):
         head = model.head.classification_head
@@ -241,8 +245,8 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
 def _with_classes(conv: nn.Conv2d, old_num_classes: int, num_classes: int) -> nn.Conv2d:
     """Return a new convolution of the same shape for another number of classes per anchor."""
     outputs = conv.out_channels // old_num_classes * num_classes
-    shape: dict[str, Any] = {"kernel_size": conv.kernel_size, "padding": conv.padding}
-    return nn.Conv2d(conv.in_channels, outputs, **shape)
+    kernel_size: Any = conv.kernel_size  # a pair, which the stubs of Conv2d's constructor do not know
+    return nn.Conv2d(conv.in_channels, outputs, kernel_size, padding=conv.padding)  # type: ignore[arg-type]
 
 
 def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -250,6 +254,7 @@ def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:
     is_object = output["labels"] >= FIRST_LABEL
     detections = {name: values[is_object] for name, values in output.items()}
     if "masks" in detections:
+        # torchvision returns probabilities with an axis of channels, other models bool masks without one.
         masks = detections["masks"]
         masks = masks[:, 0] if masks.ndim == 4 else masks
         detections["masks"] = masks > 0.5 if masks.is_floating_point() else masks.bool()
@@ -259,15 +264,16 @@ def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
     """Raise ValueError for a model that trains on fields of targets that it would not get."""
-    heads = getattr(model, "roi_heads", None) if isinstance(model, FasterRCNN) else None
-    if heads is not None and heads.has_keypoint():
+    # Other models do not tell which targets they train on; they raise at the first batch.
+    if not isinstance(model, FasterRCNN):
+        return
+    name = type(model).__name__
+    if model.roi_heads.has_keypoint():
         raise ValueError(
-            f"{type(model).__name__} trains on keypoints, which DetectionTask does not pass on; use MultiTask with a "
-            "detector of boxes"
+            f"{name} trains on keypoints, which DetectionTask does not pass on; use MultiTask with a detector of boxes"
         )
-    if heads is not None and heads.has_mask() != masks:
-        name = type(model).__name__
-        if masks:
-            raise SettingError("masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2")
-        rule = f"but {name} trains on masks, which the data module must give, too"
+    if masks and not model.roi_heads.has_mask():
+        raise SettingError("masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2")
+    if model.roi_heads.has_mask() and not masks:
+        rule = f"but {name} trains on masks, which the data module must give as well"
         raise SettingError("masks", False, rule, settings={"masks": True})

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Final, cast
 
 import torch
@@ -70,6 +70,7 @@ class HeatmapModel(nn.Module):
             ``(B, num_classes)``.
         """
         features = feature_map(self.backbone, images, stride=self.backbone_stride)
+        # Upsampling may exceed a map whose side was rounded up at the coarser stride; those cells see only padding.
         height, width = (-(-side // self.stride) for side in images.shape[-2:])
         outputs = {"heatmaps": self.heatmaps(self.refine(features))[..., :height, :width]}
         if self.classify is not None:
@@ -124,17 +125,23 @@ def heatmap_model(
         channels after stride 32, and their first weights.
     """
     builder = model_builder(backbone, {})
-    classifier = build_model(builder, num_classes=1000, weights=weights, replace_heads=_leave)
+    # 1000 classes as ImageNet's weights have; the classifier is cut off, so its head need not be replaced.
+    classifier = build_model(builder, num_classes=1000, weights=weights, replace_heads=lambda model, num_classes: None)
     trunk = _without_classifier(classifier)
     channels, stride = _map_of(trunk, backbone)
-    steps = (stride // _STRIDE).bit_length() - 1
-    blocks = [_deconvolution(channels if step == 0 else _DECONV_CHANNELS) for step in range(steps)]
+    refine = nn.Sequential()
+    head_channels = channels
+    # Each block doubles the sides of the map, from the backbone's stride to 4.
+    for _ in range((stride // _STRIDE).bit_length() - 1):
+        deconv = nn.ConvTranspose2d(head_channels, _DECONV_CHANNELS, 4, stride=2, padding=1, bias=False)
+        refine.append(nn.Sequential(deconv, nn.BatchNorm2d(_DECONV_CHANNELS), nn.ReLU()))
+        head_channels = _DECONV_CHANNELS
     model = HeatmapModel(
         trunk,
-        nn.Sequential(*blocks),
+        refine,
         backbone_channels=channels,
         backbone_stride=stride,
-        head_channels=_DECONV_CHANNELS if steps else channels,
+        head_channels=head_channels,
         stride=_STRIDE,
         num_keypoints=num_keypoints,
         num_classes=num_classes,
@@ -148,22 +155,15 @@ def heatmap_model(
     return model
 
 
-def _leave(model: nn.Module, num_classes: int) -> None:
-    """Keep a classifier's head, which is not used."""
-
-
 def _without_classifier(model: nn.Module) -> nn.Module:
     """Return the part of a classifier before its average pool."""
     if hasattr(model, "forward_features"):  # timm's
         cast(Any, model).reset_classifier(0)
         return model
+    # torchvision's classifiers call their children in order, and name what follows the last map in one of these ways.
     ends = ("avgpool", "classifier", "fc", "head", "heads")
-    parts: OrderedDict[str, nn.Module] = OrderedDict()
-    for name, part in model.named_children():
-        if name in ends:
-            break
-        parts[name] = part
-    return nn.Sequential(parts)
+    parts = itertools.takewhile(lambda part: part[0] not in ends, model.named_children())
+    return nn.Sequential(OrderedDict(parts))
 
 
 def _map_of(trunk: nn.Module, name: str) -> tuple[int, int]:
@@ -174,15 +174,23 @@ def _map_of(trunk: nn.Module, name: str) -> tuple[int, int]:
     """
     height = 64
     width = 96  # another than the height, so that swapped axes are noticed
+    problem: Exception | None = None
+    # Batch normalisation in training mode would count this image of zeros in its running statistics.
     trunk.eval()
     try:
         features = getattr(trunk, "forward_features", trunk)(torch.zeros(1, 3, height, width))
         shape: tuple[int, ...] = tuple(features.shape)
+        output = f"{shape} for images of {height} x {width}"
     except Exception as error:  # a layer that expects another input may raise anything
-        raise ValueError(_no_map(name, f"{type(error).__name__}: {error}")) from error
+        shape = ()
+        problem = error
+        output = f"{type(error).__name__}: {error}"
     strides = [s for s in (4, 8, 16, 32) if shape[2:] == (height // s, width // s)]
     if not strides:
-        raise ValueError(_no_map(name, f"{shape} for images of {height} x {width}"))
+        raise ValueError(
+            f"backbone={name!r} has no map before its classifier, (1, C, 64 / s, 96 / s) for a stride s: {output}; "
+            "give a convolutional one, such as resnet50, convnext_tiny, mobilenet_v3_large or timm/resnet50"
+        ) from problem
     # Parameters without a gradient do not contribute to the map. This draws no random numbers.
     features.sum().backward()
     for parameter in trunk.parameters():
@@ -191,16 +199,3 @@ def _map_of(trunk: nn.Module, name: str) -> tuple[int, int]:
         parameter.grad = None
     trunk.train()
     return shape[1], strides[0]
-
-
-def _no_map(name: str, output: str) -> str:
-    return (
-        f"backbone={name!r} has no map before its classifier, (1, C, 64 / s, 96 / s) for a stride s: {output}; give a "
-        "convolutional one, such as resnet50, convnext_tiny, mobilenet_v3_large or timm/resnet50"
-    )
-
-
-def _deconvolution(in_channels: int) -> nn.Sequential:
-    """Return a block that doubles the sides of a map."""
-    deconv = partial(nn.ConvTranspose2d, kernel_size=4, stride=2, padding=1, bias=False)
-    return nn.Sequential(deconv(in_channels, _DECONV_CHANNELS), nn.BatchNorm2d(_DECONV_CHANNELS), nn.ReLU())

@@ -48,6 +48,7 @@ class LandmarkMetric(JointMetric):
     ) -> None:
         """Collect crops: points as `NormalizedMeanError` takes them, predicted and true ids of classes."""
         self.points.update(points, target, mask, boxes)
+        # A model without a class head predicts no ids, and the labels may be unknown.
         if self.classes is not None and ids is not None:
             self.classes.update(ids, labels)
 
@@ -124,15 +125,20 @@ class LandmarkTask(Task):
         self.loss = LandmarkLoss() if loss is None else loss
         self.keypoint_names = tuple(check_names("keypoint_names", keypoint_names))
         self.class_names = None if class_names is None else tuple(check_names("class_names", class_names))
+        # Before the model: wrong settings of the metric should raise before weights are downloaded.
         self.set_metric(lambda: LandmarkMetric(self.hparams))
         counts = {"num_keypoints": len(self.keypoint_names), "num_classes": len(self.class_names or ())}
-        builder = partial(_heatmap_builder(model), **counts)
+        builder = model_builder(model, HEATMAP_MODELS)
+        if isinstance(model, str) and model not in HEATMAP_MODELS:
+            builder = partial(heatmap_model, backbone=model)  # a classifier, whose name `model_builder` has checked
+        builder = partial(builder, **counts)
         if takes_argument(builder, "weights"):
             network = builder(weights=weights)
         else:
             network = builder()
             if weights is not None:
                 load_weights(network, weights)
+        # Not of `weights`, which belong to the backbone: `heatmap_model` notes their colours in `pretrained_cfg`.
         self.normalize = NormalizeImages(*image_mean_std(network, builder, None))
         self.set_model(network)
 
@@ -164,6 +170,8 @@ class LandmarkTask(Task):
         size = self._map_size(logits, batch.images)
         crop = filled_pair(batch.images.shape[-1], batch.images.shape[-2], like=size)
         points, _ = soft_argmax(logits)
+        # Points are fractions of the map, whose last cells may reach beyond the crop; the loss is in fractions of the
+        # crop, so that it does not depend on the model's stride.
         losses = {"points": self.loss.points(points * (size / crop), batch.keypoints / crop, batch.mask)}
         losses["heatmaps"] = self.loss.heatmaps(logits, batch.keypoints / size, batch.mask)
         if self.class_names is not None:
@@ -174,16 +182,9 @@ class LandmarkTask(Task):
         """Update a metric with the points and classes of a batch."""
         batch = self._checked(batch)
         predictions = self.forward(batch.images)
-        has_classes = "class_logits" in predictions
-        metric.update(
-            predictions["keypoints"],
-            plain(batch.keypoints),
-            batch.mask,
-            plain(batch.boxes),
-            predictions["class_logits"].argmax(dim=1) if has_classes else None,
-            batch.labels,
-            is_duplicate=batch.is_duplicate,
-        )
+        ids = predictions["class_logits"].argmax(dim=1) if "class_logits" in predictions else None
+        points = (predictions["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
+        metric.update(*points, ids, batch.labels, is_duplicate=batch.is_duplicate)
 
     def predict_step(self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return the points of a batch, see `forward`, and its ``image_ids``."""
@@ -203,6 +204,7 @@ class LandmarkTask(Task):
 
     def _map_size(self, heatmaps: Tensor, images: Tensor) -> Tensor:
         """Return width and height of the maps in pixels of the crop."""
+        # With a stride, maps may reach beyond a crop whose sides are not divisible; without one, they cover it exactly.
         stride = getattr(self.model, "stride", None)
         height, width = images.shape[-2:] if stride is None else (stride * side for side in heatmaps.shape[-2:])
         return filled_pair(width, height, like=heatmaps)
@@ -222,11 +224,3 @@ class LandmarkTask(Task):
         if self.must_check(batch.labels):
             self.check_batch(batch)
         return batch
-
-
-def _heatmap_builder(model: str | ModelBuilder) -> ModelBuilder:
-    """Return the builder of a heatmap model; any other name selects a backbone for `heatmap_model`."""
-    builder = model_builder(model, HEATMAP_MODELS)  # also checks the name
-    if isinstance(model, str) and model not in HEATMAP_MODELS:
-        return partial(heatmap_model, backbone=model)
-    return builder

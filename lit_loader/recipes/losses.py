@@ -62,6 +62,7 @@ class ClassificationLoss(nn.Module):
         Raises:
             ValueError: If weights are of other classes, or not positive.
         """
+        # Called by the task, because a config builds the loss before the names of the data are known.
         weights = self.class_weights
         if weights is None:
             return
@@ -79,6 +80,7 @@ class ClassificationLoss(nn.Module):
             )
         if not all(0 < factor < math.inf for factor in factors):
             raise ValueError(f"class_weights={factors} must be positive numbers")
+        # Assigned to the registered buffer, so that it moves with the model.
         self.class_factors = torch.tensor(factors)
 
     def forward(self, logits: Tensor, labels: Tensor) -> Tensor:
@@ -88,14 +90,17 @@ class ClassificationLoss(nn.Module):
             logits: float ``(B, C)``.
             labels: int64 ``(B,)``, or float ``(B, C)`` of 0 and 1 for several labels an image.
         """
+        # In single precision, also under autocast: `exp` and `log` of bfloat16 have errors of about one percent.
         logits = logits.float()
         if labels.ndim == 1:
             losses = functional.cross_entropy(logits, labels, reduction="none", label_smoothing=self.label_smoothing)
             if self.focal_gamma:
+                # From the logits, not exp(-losses): those are smoothed.
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
                 losses = losses * (1 - right) ** self.focal_gamma
             return losses if self.class_factors is None else losses * self.class_factors[labels]
         answers = labels.float()
+        # With two classes, yes and no, an even spread moves half of the share to each.
         smoothed = answers
         if self.label_smoothing:
             smoothed = answers * (1 - self.label_smoothing) + self.label_smoothing / 2
@@ -134,6 +139,7 @@ class WingLoss(nn.Module):
 
     def forward(self, points: Tensor, targets: Tensor) -> Tensor:
         """Return the loss of each coordinate, of the shape of both arguments."""
+        # The constant makes the two parts meet at an error of `width`.
         errors = (points - targets).abs()
         logarithmic = self.width * torch.log1p(errors / self.curvature)
         constant = self.width - self.width * math.log1p(self.width / self.curvature)
@@ -188,8 +194,10 @@ class LandmarkLoss(nn.Module):
         Raises:
             ValueError: If ``point_loss`` does not return one loss a coordinate.
         """
+        # Replaced before the difference: the gradient of a masked NaN would be NaN.
         targets = torch.where(mask[..., None], targets, torch.zeros_like(targets))
         losses = self.point_loss(points, targets)
+        # torch's losses reduce to a scalar by default, which cannot be masked.
         if losses.shape != points.shape:
             raise ValueError(
                 f"expected one loss a coordinate {tuple(points.shape)} of point_loss, got {tuple(losses.shape)}; "

@@ -30,8 +30,8 @@ __all__ = [
 
 NormalizeBy: TypeAlias = Literal["pair", "box", "diagonal"]
 Report: TypeAlias = list[tuple[str, dict[str, float]]]
-"""Titled sections of named numbers. The first holds those of the whole set, the others one number per class, attribute
-value and so on. A number is NaN if there was nothing to measure."""
+"""Titled sections of named numbers. The first section has the scores of the whole set, the others have one number per
+class, attribute value and so on. A number is NaN if there was nothing to measure."""
 
 
 class JointMetric(nn.Module):
@@ -39,6 +39,7 @@ class JointMetric(nn.Module):
 
     def reset(self) -> None:
         """Clear the collected data."""
+        # Not only children: a metric may be in a ModuleList.
         for metric in self.modules():
             if isinstance(metric, Metric):
                 metric.reset()
@@ -78,8 +79,8 @@ class DetectionScores:
     @property
     def logged(self) -> dict[str, float]:
         """MAP and mAP@50, of masks as ``mask_map`` and ``mask_map_50``."""
-        masks = {} if self.masks is None else self.masks.logged
-        return {"map": self.map, "map_50": self.map_50, **{f"mask_{name}": masks[name] for name in masks}}
+        boxes = {"map": self.map, "map_50": self.map_50}
+        return boxes if self.masks is None else boxes | {f"mask_{k}": v for k, v in self.masks.logged.items()}
 
     def report(self) -> Report:
         """Return mAP and mAP@50, and AP@50 by class."""
@@ -100,9 +101,6 @@ class AveragePrecision(MeanAveragePrecision):
     A detection on a crowd region, marked by ``iscrowd`` in the targets, counts neither for nor against. Masks are bool
     or uint8 ``(n, H, W)``, in detections and targets.
 
-    NOTE AP of a class. ``class_metrics=True`` evaluates once more for every class and averages over ten IoU
-    thresholds. The precision table of the one evaluation (``extended_summary=True``) already holds every
-    class at every threshold; AP@50 of a class is the mean of its row over the recall thresholds, as in COCO.
 
     Args:
         class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
@@ -115,6 +113,7 @@ class AveragePrecision(MeanAveragePrecision):
     """
 
     def __init__(self, class_names: Sequence[str], *, masks: bool = False, max_detections: int = 100) -> None:
+        # torchmetrics' own backend, pycocotools, is several times slower, and needs a compiler to install.
         require("faster_coco_eval", "recipes")
         if max_detections < 1:
             raise ValueError(f"max_detections={max_detections} must be 1 or more; COCO counts 100")
@@ -139,19 +138,23 @@ class AveragePrecision(MeanAveragePrecision):
         """Return the scores of everything collected since the last reset, over all ranks."""
         result: dict[str, Any] = self.compute()
         classes = result["classes"]
+        # torchmetrics prefixes its results with the kind of overlap only if there are several.
         if not self.masks:
             return self._scores(result["precision"], result["recall"], classes)
         masks = self._scores(result["segm_precision"], result["segm_recall"], classes)
-        boxes = self._scores(result["bbox_precision"], result["bbox_recall"], classes)
-        return replace(boxes, masks=masks)
+        return replace(self._scores(result["bbox_precision"], result["bbox_recall"], classes), masks=masks)
 
     def _scores(self, precision: Tensor, recall: Tensor, classes: Tensor) -> DetectionScores:
-        # torchmetrics' own means always use 100 detections, whatever the thresholds are.
+        # Not `class_metrics=True`, which evaluates once more for every class and averages over ten IoU thresholds. The
+        # precision table of the one evaluation (`extended_summary=True`) already has every class at every threshold;
+        # AP@50 of a class is the mean of its row over the recall thresholds, as in COCO.
+        # torchmetrics' own means always use 100 detections, for any thresholds.
         # Axes: IoU threshold, recall threshold (of precision alone), class, area, number of detections.
         table = precision[:, :, :, 0, -1]
         nan = float("nan")
         ap = dict.fromkeys(self.class_names, nan)
         ap_50 = dict.fromkeys(self.class_names, nan)
+        # torchmetrics returns a 0-d tensor of classes if there is only one.
         for column, label in enumerate(classes.reshape(-1).tolist()):
             name = self.class_names[label - FIRST_LABEL]
             ap[name] = _mean_of_defined(table[:, :, column], default=nan)
@@ -215,12 +218,7 @@ class ClassificationScores:
 
 
 class ClassMetric(Metric):
-    """Accuracy, F1 and recall, by the classes' names.
-
-    NOTE macro-F1. The mean is over the classes that occur among the true labels. torchmetrics' own
-    ``average="macro"`` also includes, as 0, a class that does not occur but was predicted: a single wrong prediction
-    of a rare class in a small set then costs as much as missing a whole class. Here it only lowers the score of the
-    true class. If every class occurs, both definitions agree.
+    """Accuracy, F1 and recall by class name; macro-F1 is the mean over the classes that occur among the true labels.
 
     Args:
         class_names: Names of the classes; id ``i`` is ``class_names[i]``.
@@ -248,6 +246,8 @@ class ClassMetric(Metric):
             target: True classes in the same shape; where it is -1, the prediction is not counted. N may be 0.
             losses: float ``(N,)``, or None if losses are not scored.
         """
+        # torchmetrics cannot reshape an empty batch, such as one without matched objects. Its `validate_args` reads all
+        # labels, which waits for the device; tasks have checked them, see `Task.check_batch`.
         if len(target):
             stat_scores: Any = multilabel_stat_scores if self.multi_label else multiclass_stat_scores
             settings: dict[str, Any] = {"average": None, "ignore_index": -1, "validate_args": False}
@@ -270,6 +270,11 @@ class ClassMetric(Metric):
         num_answers = support + (fp + tn if self.multi_label else 0)
         occurs = support > 0
         nan = torch.full_like(support, float("nan"))
+        # The mean of F1 is over the classes that occur. torchmetrics' own `average="macro"` also includes, as 0, a
+        # class that does not occur but was predicted: a single wrong prediction of a rare class in a small set then
+        # costs as much as missing a whole class. Here it only lowers the score of the true class. If every class
+        # occurs, both definitions agree.
+        # Where a class occurs, neither denominator is 0; `torch.where` discards the others.
         f1 = torch.where(occurs, 2 * tp / (2 * tp + fp + fn), nan)
         recall = torch.where(occurs, tp / support, nan)
         return ClassificationScores(
@@ -330,6 +335,7 @@ class LandmarkScores:
         }
         if self.classes is None:
             return [("test", figures)]
+        # The first section of each report has the scores of the whole set, which belong together.
         (_, class_figures), *sections = self.classes.report()
         return [("test", figures | class_figures), *sections]
 
@@ -375,6 +381,7 @@ class NormalizedMeanError(Metric):
         pair = None if normalization_pair is None else tuple(normalization_pair)
         if normalize_by not in ("pair", "box", "diagonal"):
             raise ValueError(f"normalize_by={normalize_by!r} must be 'pair', 'box' or 'diagonal'")
+        # A reader of the config would take a pair without effect for the normaliser.
         if (normalize_by == "pair") != (pair is not None):
             raise ValueError(
                 f'normalize_by={normalize_by!r} came with normalization_pair={pair}: "pair" needs '
@@ -387,7 +394,8 @@ class NormalizedMeanError(Metric):
         self.normalize_by = normalize_by
         self.normalization_pair = pair
         self.failure_threshold = failure_threshold
-        # Sum of errors, number of failures, of measured faces, of excluded faces, sum of areas.
+        # One vector, so that ranks exchange one tensor instead of five:
+        # sum of errors, number of failures, of measured faces, of excluded faces, sum of areas.
         self.add_state("sums", torch.zeros(5), dist_reduce_fx="sum")
 
     def update(self, predicted: Tensor, target: Tensor, mask: Tensor, boxes: Tensor) -> None:
@@ -417,6 +425,7 @@ class NormalizedMeanError(Metric):
             sides = (boxes[:, 2:] - boxes[:, :2]).float().clamp(min=0)
             scale = sides.prod(dim=1).sqrt() if self.normalize_by == "box" else sides.norm(dim=1)
             is_measured = mask.any(dim=1)
+        # Masked and excluded faces may hold NaN or infinity: they are removed before sums, never multiplied by 0.
         is_measured = is_measured & scale.isfinite() & (scale > 0)
         distances = (predicted.float() - target.float()).norm(dim=-1).masked_fill(~mask, 0.0)
         errors = (distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale)[is_measured]
@@ -455,7 +464,8 @@ def landmark_metric(settings: Mapping[str, Any]) -> NormalizedMeanError:
     pair = settings["normalization_pair"]
     num_points = len(settings["keypoint_names"])
     normalize_by: NormalizeBy = settings["normalize_by"] or ("box" if pair is None else "pair")
-    if pair is not None and (len(set(pair)) != 2 or max(pair) >= num_points):
+    # The pair is usually the keypoint schema's, while `keypoint_names` may be given by hand.
+    if pair is not None and max(pair) >= num_points:
         raise ValueError(f"normalization_pair={tuple(pair)} must be two different points among {num_points}")
     return NormalizedMeanError(
         normalize_by=normalize_by,

@@ -17,6 +17,7 @@ from lit_loader.recipes.weights import ModelBuilder
 
 __all__ = ["MultiTask"]
 
+# Fields of targets and predictions.
 _RESERVED: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "keypoint_mask", "iscrowd")
 
 
@@ -68,20 +69,26 @@ class MultiTask(DetectionTask):
         **training: Any,
     ) -> None:
         keypoint_names = check_names("keypoint_names", keypoint_names) if len(keypoint_names) else []
-        attributes = _check_attributes(attributes or {})
+        attributes = {str(name): check_names(f"attributes[{name!r}]", v) for name, v in (attributes or {}).items()}
+        # `forward` returns attributes and their probabilities next to these fields.
+        reserved = sorted(set(attributes) & {*_RESERVED, *(f"{name}_probabilities" for name in attributes)})
+        if reserved:
+            raise ValueError(f"attributes has {reserved}, names of other fields; rename them in the data")
         if not keypoint_names and not attributes:
             raise ValueError("keypoint_names and attributes are both empty; give one, or use DetectionTask")
+        # A data module without points gives no pair, so a pair alone is a mistake in a config.
         if not keypoint_names and normalization_pair is not None:
             raise ValueError(
                 f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
             )
-        normalization_pair = None if normalization_pair is None else list(normalization_pair)
+        # `keep_arguments` saves the values that the parameters have now: the checked lists of names.
         super().__init__(model, class_names=class_names, weights=weights, **training)
         self.keypoint_names = tuple(keypoint_names)
         self.attributes = {name: tuple(values) for name, values in attributes.items()}
 
     def set_model(self, model: nn.Module) -> None:
         """Set the detector, with heads added to it."""
+        # Called by the constructor of `DetectionTask`, before the attributes of this class are set.
         num_keypoints = len(self.hparams["keypoint_names"])
         attributes = self.hparams["attributes"]
         super().set_model(MultiTaskModel(model, num_keypoints=num_keypoints, attributes=attributes))
@@ -108,29 +115,19 @@ class MultiTask(DetectionTask):
                 f"the batch has no attributes {missing}, only {sorted(batch.attributes)}; ask the data module for "
                 "them, or leave them out of attributes"
             )
-        if self.must_check(batch.labels):
-            self._check_attribute_values(batch)
         targets = super().read_targets(batch)
         for target, fields in zip(targets, batch.target_list(), strict=True):
             target |= {name: plain(fields[name]) for name in ("keypoints", *self.attributes)}
+            # Visibility 1 is an annotated but hidden point, which is trained and measured as well.
             target["keypoint_mask"] = fields["visibility"] > 0
         return targets
 
     def check_batch(self, batch: Any) -> None:
         """Raise ValueError for labels and attribute values without a name."""
         if isinstance(batch, MultiTaskBatch):
-            self._check_attribute_values(batch)
+            for name, values in self.attributes.items():
+                # `read_targets` names missing attributes; a batch transform may still add them.
+                if name in batch.attributes:
+                    ids = batch.attributes[name][batch.attribute_masks[name]]
+                    check_labels(ids, values, argument="attributes", first=0, note=f" for {name!r}")
             super().check_batch(batch)
-
-    def _check_attribute_values(self, batch: MultiTaskBatch) -> None:
-        for name, values in self.attributes.items():
-            if name in batch.attributes:
-                ids = batch.attributes[name][batch.attribute_masks[name]]
-                check_labels(ids, values, argument="attributes", first=0, note=f" for {name!r}")
-
-
-def _check_attributes(attributes: Mapping[str, Sequence[str]]) -> dict[str, list[str]]:
-    reserved = sorted(set(attributes) & {*_RESERVED, *(f"{name}_probabilities" for name in attributes)})
-    if reserved:
-        raise ValueError(f"attributes has {reserved}, names of other fields; rename them in the data")
-    return {str(name): check_names(f"attributes[{name!r}]", values) for name, values in attributes.items()}

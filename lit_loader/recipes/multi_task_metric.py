@@ -51,12 +51,14 @@ class MultiTaskScores:
         parts = [self.detection.map_50, *(scores.macro_f1 for scores in self.attributes.values())]
         if self.landmarks is not None:
             parts.append(1 - self.landmarks.failure_rate)
+        # mAP is 0, not NaN, for a set without objects, so there is always a part.
         defined = [part for part in parts if not math.isnan(part)]
         return sum(defined) / len(defined)
 
     @property
     def logged(self) -> dict[str, float]:
         """The mean and its parts, and the fraction of matched objects."""
+        # Without the accuracies and recalls, which `report` has: they would crowd the progress bar.
         values = {"mean": self.mean, **self.detection.logged}
         if self.landmarks is not None:
             values |= self.landmarks.logged
@@ -107,6 +109,7 @@ class MultiTaskMetric(JointMetric):
         """
         self.precision.update([dict(detection) for detection in detections], plain_targets(targets))
         for detection, target in zip(detections, targets, strict=True):
+            # A crowd region has no points of a single object, and its box would match any detection inside.
             is_single = target["iscrowd"] == 0
             objects = {name: values[is_single] for name, values in target.items()}
             rows, columns = match_detections(detection["boxes"], detection["scores"], objects["boxes"])
@@ -152,6 +155,7 @@ def match_detections(boxes: Tensor, scores: Tensor, objects: Tensor, *, min_iou:
     """
     pairs: list[tuple[int, int]] = []
     if len(boxes) and len(objects):
+        # Greedy, as in COCO: a detection with a high score keeps its object, whatever those after it overlap.
         # Copied once; the loop would otherwise wait for the device at every step.
         overlaps = box_iou(boxes, objects).cpu()
         for row in scores.argsort(descending=True, stable=True).tolist():

@@ -12,7 +12,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
-from lit_loader.recipes.network import filled_pair, heatmap_loss, masked_mean, point_loss, soft_argmax
+from lit_loader.recipes.losses import LandmarkLoss
+from lit_loader.recipes.network import filled_pair, masked_mean, soft_argmax
 
 __all__ = ["MultiTaskModel", "ObjectHeads", "jitter_boxes", "scale_boxes"]
 
@@ -91,6 +92,7 @@ class MultiTaskModel(nn.Module):
             for output, (height, width), image in zip(outputs, inputs.image_sizes, images, strict=True)
         ]
         boxes = [output["boxes"] * scale.repeat(2) for output, scale in zip(outputs, scales, strict=True)]
+        # The detector returns boxes in pixels of the images, and regions are pooled in pixels of its input.
         for name, values in self.heads.predictions(run_heads(boxes)).items():
             parts = torch.split(values, list(map(len, boxes)))
             for output, part, scale in zip(outputs, parts, scales, strict=True):
@@ -117,6 +119,9 @@ class ObjectHeads(nn.Module):
         super().__init__()
         self.box_scale = box_scale
         self.attribute_names = tuple(attributes)
+        # Ten times less than for crops, because the backbone also has to learn the boxes.
+        self.point_loss = LandmarkLoss(point_weight=10.0)
+        # Not batch normalisation: a batch has as many regions as objects, perhaps a single one. At most 8 groups.
         norm = partial(nn.GroupNorm, math.gcd(8, in_channels))
         block = partial(Conv2dNormActivation, in_channels, in_channels, norm_layer=norm)
         self.trunk = nn.Sequential(block(), block())
@@ -134,6 +139,7 @@ class ObjectHeads(nn.Module):
             boxes: float ``(N_i, 4)`` an image, xyxy in pixels of the network's input.
         """
         names = [name for name in maps if name not in _EXTRA_MAPS]
+        # Created for each batch, because torchvision's pooler keeps the scales of the first images it has seen.
         # The level at which a region of side s has 8 cells is log2(s / 8).
         pool = MultiScaleRoIAlign(names, _ROI_SIZE, 2, canonical_scale=_ROI_SIZE, canonical_level=0)
         rois = [scale_boxes(rows, self.box_scale) for rows in boxes]
@@ -159,13 +165,16 @@ class ObjectHeads(nn.Module):
         if heatmaps is not None:
             corners = rois[:, None, :2]
             sides = rois[:, None, 2:] - corners
+            # No side is 0: `DetectionTask.training_step` refuses boxes without area.
             truth = (torch.cat([target["keypoints"] for target in targets]) - corners) / sides
             is_inside = ((truth >= 0) & (truth <= 1)).all(dim=-1)
             mask = torch.cat([target["keypoint_mask"] for target in targets]) & is_inside
             points, _ = soft_argmax(heatmaps)
-            losses["keypoints"] = 10 * point_loss(points, truth, mask) + heatmap_loss(heatmaps, truth, mask)
+            losses["keypoints"] = self.point_loss.points(points, truth, mask)
+            losses["keypoints"] += self.point_loss.heatmaps(heatmaps, truth, mask)
         for name, attribute_logits in logits.items():
             ids = torch.cat([target[name] for target in targets])
+            # cross_entropy would index out of range with -1; `masked_mean` discards the result.
             entropies = functional.cross_entropy(attribute_logits.float(), ids.clamp(min=0), reduction="none")
             losses[f"attributes/{name}"] = masked_mean(entropies, ids >= 0)
         return losses

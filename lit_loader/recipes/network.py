@@ -29,7 +29,6 @@ __all__ = [
     "heatmap_loss",
     "masked_mean",
     "plain",
-    "point_loss",
     "soft_argmax",
     "unit_range",
 ]
@@ -72,7 +71,7 @@ def check_unit_range(images: Sequence[Tensor]) -> None:
             if not (low >= -0.25 and high <= 1.25):
                 raise ValueError(
                     f"images have values from {low:.3g} to {high:.3g}, and the model expects [0, 1], or uint8, and "
-                    "normalises by itself; leave normalisation out of the transforms and of the data module"
+                    "normalises them; leave normalisation out of the transforms and of the data module"
                 )
 
 
@@ -107,6 +106,7 @@ class NormalizeImages(nn.Module):
         """
         if images.ndim != 4 or images.shape[1] != 3:
             raise ValueError(f"expected RGB images of shape (B, 3, H, W), got {tuple(images.shape)}")
+        # The buffers have the dtype of the model, such as bfloat16 under Trainer(precision="bf16-true").
         normalised = (unit_range(images).to(self.mean.dtype) - self.mean) / self.std
         return normalised.contiguous(memory_format=torch.channels_last)
 
@@ -124,6 +124,7 @@ def feature_map(backbone: nn.Module, images: Tensor, *, stride: int) -> Tensor:
         float ``(B, C, ceil(H / stride), ceil(W / stride))``.
     """
     height, width = images.shape[-2:]
+    # 32 is the coarsest stride of a `PyramidBackbone`: its maps are added, so their sizes have to divide.
     side = max(32, stride)
     padded = functional.pad(images, (0, -width % side, 0, -height % side))
     output = getattr(backbone, "forward_features", backbone)(padded)
@@ -149,6 +150,7 @@ class PyramidBackbone(nn.Module):
     def __init__(self, *, channels: int = 64, out_channels: int = 64, strides: tuple[int, ...] = (8,)) -> None:
         super().__init__()
         all_strides = (4, 8, 16, 32)
+        # Neighbours, because the top-down path doubles the size from one map to the next.
         if tuple(strides) not in {all_strides[i:j] for i in range(4) for j in range(i + 1, 5)}:
             raise ValueError(f"strides={strides!r} must be a run of neighbours from {all_strides}; give e.g. (8,)")
         if channels <= 0 or channels % 8:
@@ -162,6 +164,8 @@ class PyramidBackbone(nn.Module):
             nn.Sequential(Conv2dNormActivation(i, o, stride=2), BasicBlock(o, o))
             for i, o in zip(inputs, widths, strict=True)
         )
+        # Stages finer than the first map asked for still run, but have no lateral convolution: DDP would wait for the
+        # gradients of parameters that no output depends on.
         self.first = all_strides.index(strides[0])
         self.laterals = nn.ModuleList(nn.Conv2d(width, out_channels, 1) for width in widths[self.first :])
         self.outputs = nn.ModuleList(Conv2dNormActivation(out_channels, out_channels) for _ in strides)
@@ -254,6 +258,7 @@ def fcos_small(
             f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
         )
     strides = tuple(int(stride) for stride in strides)
+    # One square anchor per cell: FCOS regresses from the cell's centre, and torchvision only reads its stride from it.
     return FCOS(
         PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
         num_classes=num_classes,
@@ -266,6 +271,7 @@ def fcos_small(
         score_thresh=score_thresh,
         nms_thresh=nms_thresh,
         detections_per_img=detections_per_img,
+        # Per map, before overlapping boxes are dropped; torchvision's 1000 take longer than this small network.
         topk_candidates=max(300, detections_per_img),
     )
 
@@ -291,11 +297,13 @@ def soft_argmax(logits: Tensor) -> tuple[Tensor, Tensor]:
         Regression with Convolutional Neural Networks" (DSNT).
     """
     height, width = logits.shape[-2:]
+    # In single precision: under bf16-mixed, coordinates would be rounded to 1/256 of the map.
     heat = logits.float().flatten(-2).softmax(dim=-1).reshape(logits.shape)
     columns = _centres(width, logits.device)
     rows = _centres(height, logits.device)
     x = (heat.sum(dim=-2) * columns).sum(dim=-1)
     y = (heat.sum(dim=-1) * rows).sum(dim=-1)
+    # Without gradients: the score is a report, and training on it would sharpen the heat around wrong points.
     with torch.no_grad():
         near_x = (columns - x[..., None]).abs() * width <= 2
         near_y = (rows - y[..., None]).abs() * height <= 2
@@ -307,19 +315,6 @@ def filled_pair(first: float, second: float, *, like: Tensor) -> Tensor:
     """Return two numbers as a tensor on the device of ``like``, float32 ``(2,)``."""
     # new_full() fills on the device; a copy from the CPU, as by new_tensor(), would wait for the device.
     return torch.stack([like.new_full((), value, dtype=torch.float32) for value in (first, second)])
-
-
-def point_loss(points: Tensor, target: Tensor, mask: Tensor) -> Tensor:
-    """Return the mean absolute error of present coordinates, or 0 if no point is present.
-
-    Args:
-        points: float, shape ``(..., 2)``.
-        target: Same shape; masked values may be anything, including NaN.
-        mask: bool, shape ``(...,)``.
-    """
-    # Replaced before the difference: the gradient of a masked NaN would be NaN.
-    target = torch.where(mask[..., None], target, torch.zeros_like(target))
-    return masked_mean((points - target).abs().mean(dim=-1), mask)
 
 
 def heatmap_loss(logits: Tensor, target: Tensor, mask: Tensor, *, sigma: float = 1.0) -> Tensor:
@@ -338,6 +333,7 @@ def heatmap_loss(logits: Tensor, target: Tensor, mask: Tensor, *, sigma: float =
         Nibali et al. 2018 (DSNT), section 3.4, which regularises towards a Gaussian by a divergence.
     """
     height, width = logits.shape[-2:]
+    # Replaced before the exponential: a masked NaN would still have a gradient of NaN.
     target = torch.where(mask[..., None], target, torch.full_like(target, 0.5)).float()
     dx = (_centres(width, logits.device) - target[..., 0, None]) * (width / sigma)
     dy = (_centres(height, logits.device) - target[..., 1, None]) * (height / sigma)
@@ -367,7 +363,7 @@ def check_names(argument: str, names: Sequence[Any]) -> list[str]:
         names: At least one, all different.
 
     Raises:
-        ValueError: If there is no name, or two are the same.
+        ValueError: If the list is empty, or two names are equal.
         TypeError: If ``names`` is a single string, whose letters would be read as names.
     """
     if isinstance(names, str):

@@ -23,6 +23,7 @@ def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
         raise TypeError(f"freeze={patterns!r} is one text; give a list of patterns")
     names = dict(model.named_parameters())
     _check(patterns, names, "freeze")
+    # Gradients are only ever disabled, so parameters that the model has frozen stay frozen.
     for name, parameter in names.items():
         if any(fnmatchcase(name, pattern) for pattern in patterns):
             parameter.requires_grad_(False)
@@ -55,6 +56,7 @@ def parameter_groups(model: nn.Module, lr_scales: Mapping[str, float]) -> list[d
         if not parameter.requires_grad:
             continue
         scale = next((scale for pattern, scale in lr_scales.items() if fnmatchcase(name, pattern)), 1.0)
+        # Biases, and weights of normalisation, are vectors; all other weights have more dimensions.
         decays = parameter.ndim > 1
         no_decay = {} if decays else {"weight_decay": 0.0}
         group = groups.setdefault((scale, decays), {"params": [], "lr_scale": scale, **no_decay})
@@ -66,6 +68,7 @@ def _check(patterns: Iterable[str], parameter_names: Iterable[str], argument: st
     names = list(parameter_names)
     for pattern in patterns:
         if not any(fnmatchcase(name, pattern) for name in names):
+            # Also patterns of whole modules, since those are what people write: `backbone.body.*`.
             paths = [name.split(".") for name in names]
             modules = {".".join(path[:depth]) + ".*" for path in paths for depth in range(1, len(path))}
             matches = difflib.get_close_matches(pattern, sorted({*names, *modules}), n=1)

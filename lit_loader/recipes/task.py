@@ -11,7 +11,7 @@ from types import FrameType
 from typing import Any, ClassVar, Literal, TypeAlias, cast
 
 import torch
-from lightning.pytorch import LightningModule, Trainer
+from lightning.pytorch import LightningModule
 from lightning.pytorch.trainer.states import TrainerStatus
 from lightning.pytorch.utilities.types import OptimizerLRScheduler
 from torch import Tensor, nn
@@ -58,23 +58,30 @@ class WarmupCosineLR(LambdaLR):
         if total_steps is not None and total_steps <= warmup_steps:
             raise ValueError(f"total_steps={total_steps} must be above warmup_steps={warmup_steps}")
         self.warmup_steps = warmup_steps
-        self.find_total: Callable[[], float] = lambda: math.inf if total_steps is None else total_steps
-        self.is_open = total_steps is None
+        self.total_steps = total_steps
+        self.find_total: Callable[[], float] | None = None  # set by `Task`
         super().__init__(optimizer, self.factor)
 
     def factor(self, step: int) -> float:
         """Return the learning rate of a step as a fraction of its peak."""
         if step < self.warmup_steps:
             return (step + 1) / (self.warmup_steps + 1)
-        total = self.find_total() if step else math.inf
+        total = math.inf
+        if self.total_steps is not None:
+            total = self.total_steps
+        # LambdaLR asks for step 0 in its constructor, where the trainer's total is unknown, see `Task._total_steps`.
+        elif self.find_total is not None and step:
+            total = self.find_total()
+        # A fit may be shorter than the warm-up: `max_steps` of a trial run.
         if not self.warmup_steps < total < math.inf:
             return 1.0
+        # After the total, as in a run resumed with more epochs, the cosine would rise again.
         progress = min(1.0, (step - self.warmup_steps) / (total - self.warmup_steps))
         return 0.5 * (1.0 + math.cos(math.pi * progress))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the schedule, without functions: it loads under ``weights_only=True``."""
-        excluded = ("optimizer", "lr_lambdas", "find_total", "is_open")
+        excluded = ("optimizer", "lr_lambdas", "find_total", "total_steps")
         return {name: value for name, value in vars(self).items() if name not in excluded}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
@@ -95,7 +102,7 @@ class Task(LightningModule):
         scheduler_interval: When the scheduler steps, or None for its own: ``"step"`` of `WarmupCosineLR`, ``"epoch"``
             of all others. `ReduceLROnPlateau` watches ``monitor``.
         lr_scales: Factors of the learning rate by patterns of parameter names, as ``fnmatch`` has them, such as
-            ``{"backbone.*": 0.1}``; the first match applies. Names are those of ``model.named_parameters()``.
+            ``{"backbone.*": 0.1}``; the first match applies. Names are as in ``model.named_parameters()``.
         freeze: Patterns of the names of parameters that are not trained. Layers in a module that is frozen as a whole
             stay in evaluation mode, so that batch normalisation keeps its statistics.
         compile: Whether to compile the model with ``torch.compile``, or a mapping of its arguments.
@@ -143,12 +150,14 @@ class Task(LightningModule):
         ones; and ``compile``, which depends on the machine. So ``load_from_checkpoint(path)`` needs no weights; if the
         model is a callable, pass it: ``load_from_checkpoint(path, model=builder)``.
         """
+        # Lightning's default is the frame that calls `save_hyperparameters`, which here is not the constructor.
         frame = cast(FrameType, cast(FrameType, inspect.currentframe()).f_back)
         self.save_hyperparameters(
             ignore=["compile", "loss", "optimizer", "scheduler", "weights"], frame=frame, logger=False
         )
         if not isinstance(self.hparams.get("model"), str):
             self.hparams.pop("model", None)
+        # Hydra's ListConfig and DictConfig would be pickled by class, which `weights_only=True` refuses to load.
         for name, value in self.hparams.items():
             self.hparams[name] = _plain(value)
 
@@ -160,6 +169,7 @@ class Task(LightningModule):
         """
         self.model = model
         freeze_parameters(model, self.freeze_patterns)
+        # The groups are only checked here: `configure_optimizers` runs long after a typing error was made.
         parameter_groups(model, self.lr_scales)
 
     def set_metric(self, make: Callable[[], nn.Module]) -> None:
@@ -169,11 +179,13 @@ class Task(LightningModule):
             make: Returns a new metric. Its ``compute_scores`` returns an object with ``logged``, the scores to log by
                 name, and ``report()``, see `Report`.
         """
+        # One for each stage: a validation that ended with an error leaves its samples in the metric.
         self.val_metric = WithoutDuplicates(make())
         self.test_metric = WithoutDuplicates(make())
 
     def setup(self, stage: str) -> None:
         """Compile the model if ``compile`` is set; state dicts keep their names."""
+        # In place, since `torch.compile(model)` would prefix the names in state dicts. Once for several fits.
         if self.compile_settings is not False and self.model._compiled_call_impl is None:
             self.model.compile(**(self.compile_settings if isinstance(self.compile_settings, Mapping) else {}))
 
@@ -192,9 +204,7 @@ class Task(LightningModule):
         """Let the loaders check batches before they are moved."""
         self._check_before_transfer()
 
-    def on_test_start(self) -> None:
-        """Let the loaders check batches before they are moved."""
-        self._check_before_transfer()
+    on_test_start = on_validation_start
 
     def check_batch(self, batch: Any) -> None:
         """Refuse a batch whose values do not fit the task, such as labels without a name.
@@ -211,7 +221,8 @@ class Task(LightningModule):
         """Let lit_loader's loaders check batches before these are moved; no others can."""
         loaders = list(held_loaders(self._trainer))
         for loader in loaders:
-            loader.check_batch = partial(_check_while_running, weakref.ref(self), weakref.ref(self.trainer))
+            # Weak references: a loader outlives the fit, and would otherwise keep the model in memory.
+            loader.check_batch = partial(_check_while_running, weakref.ref(self))
         self._loaders_check = bool(loaders)
 
     def _keep_frozen(self) -> None:
@@ -224,25 +235,15 @@ class Task(LightningModule):
                 for layer in module.modules():
                     layer.training = layer.training and any(True for _ in layer.children())
 
-    def on_train_batch_start(self, batch: Any, batch_idx: int) -> None:
+    def on_train_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Raise ValueError for images that are already normalised, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def on_validation_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Raise ValueError for images that are already normalised, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def on_test_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Raise ValueError for images that are already normalised, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def on_predict_batch_start(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Raise ValueError for images that are already normalised, in the first batch."""
-        self._check_images(batch, batch_idx)
-
-    def _check_images(self, batch: Any, batch_idx: int) -> None:
+        # One batch is enough, because all pass the same transforms; reading every one would wait for the device.
         if batch_idx == 0:
             check_unit_range(batch_images(batch))
+
+    on_validation_batch_start = on_train_batch_start
+    on_test_batch_start = on_train_batch_start
+    on_predict_batch_start = on_train_batch_start
 
     def collect(self, batch: Any, metric: Metric) -> None:
         """Predict on a batch of validation or test and update its metric."""
@@ -296,14 +297,17 @@ class Task(LightningModule):
             ValueError: If the scheduler contradicts ``monitor_mode``, ``lr_scales`` or ``scheduler_interval``.
         """
         groups = parameter_groups(self.model, self.lr_scales)
+        # The optimizer would keep an unknown key in its groups, and so in every checkpoint.
         scales = [group.pop("lr_scale") for group in groups]
         optimizer = self.make_optimizer(groups)
+        # The base rate is known only now, because it is bound to the optimizer's partial. A scheduler takes it over, so
+        # it must be scaled before the scheduler exists.
         for group, scale in zip(optimizer.param_groups, scales, strict=True):
             group["lr"] *= scale
         if self.make_scheduler is None:
             return optimizer
         scheduler = self.make_scheduler(optimizer)
-        if isinstance(scheduler, WarmupCosineLR) and scheduler.is_open:
+        if isinstance(scheduler, WarmupCosineLR):
             scheduler.find_total = self._total_steps
         name = type(scheduler).__name__
         own_interval = getattr(scheduler, "interval", None)
@@ -316,6 +320,7 @@ class Task(LightningModule):
             raise ValueError(
                 f"scheduler_interval={self.scheduler_interval!r}: {name} steps by {own_interval}; leave it out"
             )
+        # OneCycleLR and CyclicLR replace `initial_lr` by their own.
         bases = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
         if not all(math.isclose(base, bases[0] * scale / scales[0]) for base, scale in zip(bases, scales, strict=True)):
             raise ValueError(
@@ -334,14 +339,11 @@ class Task(LightningModule):
         return total if total > 0 else math.inf
 
 
-def _check_while_running(
-    task_reference: weakref.ref[Task], trainer_reference: weakref.ref[Trainer], batch: Any
-) -> None:
+def _check_while_running(task_reference: weakref.ref[Task], batch: Any) -> None:
     """Let a task check a batch, unless its trainer has ended, since the loader may be reused without it."""
     task = task_reference()
-    trainer = trainer_reference()
     # After an error Lightning calls no hook that could reset the loader.
-    if task is not None and trainer is not None and trainer.state.status == TrainerStatus.RUNNING:
+    if task is not None and task.trainer.state.status == TrainerStatus.RUNNING:
         task.check_batch(batch)
 
 

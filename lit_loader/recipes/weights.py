@@ -14,6 +14,7 @@ from typing import Any, Final, TypeAlias
 import torch
 from torch import Tensor, nn
 from torchvision import models
+from torchvision.models import WeightsEnum
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.ops.misc import FrozenBatchNorm2d
 
@@ -59,6 +60,7 @@ def model_builder(model: str | ModelBuilder, builders: Mapping[str, ModelBuilder
     if model.startswith("timm/"):
         require("timm", "timm")
         return partial(_timm_model, model.removeprefix("timm/"))
+    # Including torchvision's video and segmentation models: heads that do not fit are refused where they are replaced.
     names = [*builders, *models.list_models()]
     if model not in names:
         matches = difflib.get_close_matches(model, names, n=3)
@@ -85,7 +87,7 @@ def build_model(
         replace_heads: Replaces the heads of a model by heads for a number of classes.
 
     Raises:
-        ValueError: If the builder has no such weights, or those of the file do not fit.
+        ValueError: If the builder has no such weights, or the weights of the file do not fit.
         OSError: If the weights cannot be downloaded, or the file cannot be read.
     """
     if weights is None or _is_path(weights):
@@ -99,9 +101,10 @@ def build_model(
         name = getattr(builder, "__name__", repr(builder))
         rule = f"is a name, and {name} has no weights by name"
         raise SettingError("weights", weights, rule, "give a file", settings={"weights": None})
-    names = _weight_names(builder)
-    if names is not None and weights not in names:
-        raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(names)}")
+    known_weights = _known_weights(builder)
+    if known_weights is not None and weights not in known_weights.__members__:
+        raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(known_weights.__members__)}")
+    # torchvision refuses a number of classes that differs from the weights', so the heads are replaced afterwards.
     model = _call(builder, weights=weights)
     replace_heads(model, num_classes)
     return model
@@ -112,7 +115,7 @@ def image_mean_std(
 ) -> tuple[Sequence[float], Sequence[float]]:
     """Return mean and standard deviation of the colours that a model expects.
 
-    They come from the model's ``pretrained_cfg`` (timm), or the transforms of torchvision's weights, or ImageNet.
+    Taken from the model's ``pretrained_cfg`` (timm), or the transforms of torchvision's weights, or ImageNet.
 
     Args:
         model: Model from the builder.
@@ -122,12 +125,13 @@ def image_mean_std(
     config = getattr(model, "pretrained_cfg", None) or {}
     if "mean" in config and "std" in config:
         return config["mean"], config["std"]
+    known_weights = _known_weights(builder)
     weights = _bound_weights(builder, weights)
-    preset: Any = None
-    if weights is not None and not _is_path(str(weights)) and _weight_names(builder) is not None:
-        preset = models.get_model_weights(_function(builder)).verify(weights).transforms()
-    if hasattr(preset, "mean") and hasattr(preset, "std"):
-        return preset.mean, preset.std
+    if weights is not None and not _is_path(str(weights)) and known_weights is not None:
+        preset = known_weights.verify(weights).transforms()
+        # Presets of detection have no colours: those models normalise by themselves.
+        if hasattr(preset, "mean") and hasattr(preset, "std"):
+            return preset.mean, preset.std
     return IMAGENET_MEAN, IMAGENET_STD
 
 
@@ -152,21 +156,23 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     # Files from before torch 0.4.1 have no counts of batches.
     counts = {name for name in model_state.keys() - state.keys() if name.endswith(_COUNT)}
     state = {**state, **{name: model_state[name] for name in counts}}
-    shapes = {name: tensor.shape for name, tensor in model_state.items()}
-    resized = [name for name in shapes.keys() & state.keys() if shapes[name] != state[name].shape]
+    common = sorted(model_state.keys() & state.keys())
+    resized = [name for name in common if model_state[name].shape != state[name].shape]
     mismatches = {
-        "missing": sorted(shapes.keys() - state.keys()),
-        "unknown": sorted(state.keys() - shapes.keys()),
-        "of another shape": sorted(
-            name for name in resized if not shapes[name] or shapes[name][1:] != state[name].shape[1:]
-        ),
+        "missing": sorted(model_state.keys() - state.keys()),
+        "unknown": sorted(state.keys() - model_state.keys()),
+        # A head may have another first size, its number of outputs; a 0-d tensor has none.
+        "of another shape": [
+            n for n in resized if not model_state[n].ndim or model_state[n].shape[1:] != state[n].shape[1:]
+        ],
     }
     parts = [f"{len(names)} {kind}, such as {names[0]}" for kind, names in mismatches.items() if names]
     if parts:
         raise ValueError(f"weights={str(path)!r} do not fit a {type(model).__name__}: {'; '.join(parts)}")
+    # Strict loading, which needs every key: heads for other classes keep their initial tensors.
     model.load_state_dict({name: model_state[name] if name in resized else state[name] for name in state})
     if resized:
-        _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(sorted(resized)))
+        _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(resized))
 
 
 def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
@@ -182,6 +188,7 @@ def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:
     for detector, module in list(model.named_modules()):
         if not isinstance(module, FasterRCNN | FCOS | RetinaNet):
             continue
+        # A list, because modules are replaced while it is read.
         for name, norm in list(module.backbone.named_modules()):
             key = ".".join(filter(None, (detector, "backbone", name)))
             if isinstance(norm, nn.BatchNorm2d) and f"{key}.running_mean" in state and key + _COUNT not in state:
@@ -194,21 +201,33 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
     try:
         return builder(**arguments)
     except (OSError, RuntimeError) as error:
-        # torch.hub raises a RuntimeError about a hash for a damaged download; others come from the model.
+        # torch.hub raises a RuntimeError about a hash for a damaged download; other RuntimeErrors are the model's.
         if isinstance(error, RuntimeError) and "hash" not in str(error):
             raise
         weights = arguments.get("weights")
+        bound_weights = _bound_weights(builder, weights)
+        known_weights = _known_weights(builder)
+        url = "them" if bound_weights is None or known_weights is None else known_weights.verify(bound_weights).url
         raise OSError(
-            f"weights={weights or 'those bound to the builder'!r} could not be downloaded: {error}; copy "
-            f"{_url(builder, weights)} from a machine with a network into "
-            f"{Path(torch.hub.get_dir()) / 'checkpoints'} (for timm: Hugging Face's cache), or give the path of their "
-            "file, or none for random ones"
+            f"weights={weights or 'those bound to the builder'!r} could not be downloaded: {error}; copy {url} from a "
+            f"machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (for timm: Hugging Face's "
+            "cache), or give the path of their file, or none for random ones"
         ) from error
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:
+    if not path.is_file():
+        raise FileNotFoundError(
+            f"weights={str(path)!r} does not exist; give the path of a file, a name of weights, or none"
+        )
+    state: Any
     try:
-        state: Any = _read_file(path)
+        if path.suffix == ".safetensors":
+            state = require("safetensors.torch", "timm").load_file(path)
+        else:
+            # torchvision's training scripts also save their arguments; a Namespace can only contain values.
+            with torch.serialization.safe_globals([argparse.Namespace]):
+                state = torch.load(path, map_location="cpu", weights_only=True)
     except (OSError, ImportError):
         raise
     # pickle, zip, safetensors and torch raise a dozen types for a damaged or hostile file.
@@ -225,22 +244,11 @@ def _read_state(path: Path) -> dict[str, Tensor]:
     return dict(state)
 
 
-def _read_file(path: Path) -> Any:
-    if not path.is_file():
-        raise FileNotFoundError(
-            f"weights={str(path)!r} does not exist; give the path of a file, a name of weights, or none"
-        )
-    if path.suffix == ".safetensors":
-        return require("safetensors.torch", "timm").load_file(path)
-    # torchvision's training scripts also save their arguments; a Namespace can only contain values.
-    with torch.serialization.safe_globals([argparse.Namespace]):
-        return torch.load(path, map_location="cpu", weights_only=True)
-
-
 def _timm_model(name: str, *, num_classes: int = 1000, weights: str | None = None, **kwargs: Any) -> nn.Module:
-    """Build a timm model; ``weights="DEFAULT"`` loads the weights that its name stands for."""
+    """Build a timm model; ``weights="DEFAULT"`` loads the pretrained weights of its name."""
     if weights not in (None, "DEFAULT"):
         raise ValueError(f"weights={weights!r}: timm names weights in the model's name, timm/NAME.TAG; give DEFAULT")
+    # timm takes about a second to import, so only its own models import it.
     timm = require("timm", "timm")
     if not timm.list_models(name.partition(".")[0]):
         close = difflib.get_close_matches(name, timm.list_models(), n=3)
@@ -259,27 +267,15 @@ def takes_argument(builder: ModelBuilder, name: str) -> bool:
     return name in inspect.signature(builder).parameters and name not in bound
 
 
-def _function(builder: ModelBuilder) -> Any:
-    return builder.func if isinstance(builder, partial) else builder
-
-
 def _bound_weights(builder: ModelBuilder, weights: Any) -> Any:
     """Return the weights bound to the builder, or ``weights`` without any."""
     return builder.keywords.get("weights", weights) if isinstance(builder, partial) else weights
 
 
-def _url(builder: ModelBuilder, weights: Any) -> str:
-    """Return the URL of a torchvision model's weights, or "them" for other models."""
-    weights = _bound_weights(builder, weights)
-    if weights is None or _weight_names(builder) is None:
-        return "them"
-    return str(models.get_model_weights(_function(builder)).verify(weights).url)
-
-
-def _weight_names(builder: ModelBuilder) -> list[str] | None:
-    """Return the names of a builder's weights, or None if torchvision does not know them."""
+def _known_weights(builder: ModelBuilder) -> type[WeightsEnum] | None:
+    """Return torchvision's enumeration of a builder's weights, or None for a builder that it does not know."""
     try:
-        enum = models.get_model_weights(_function(builder))
+        known: type[WeightsEnum] = models.get_model_weights(builder.func if isinstance(builder, partial) else builder)
     except ValueError:
         return None
-    return list(enum.__members__)
+    return known

@@ -45,6 +45,7 @@ def task_of(datamodule: object) -> type[Task]:
     Returns:
         The task of this package's data module that the class is or derives from, else `Task`.
     """
+    # Only a class has bases; any other callable may build a data module for any task.
     kinds = datamodule.__mro__ if isinstance(datamodule, type) else ()
     return next((_TASKS[kind] for kind in kinds if kind in _TASKS), Task)
 
@@ -66,6 +67,7 @@ def check_model_fits(datamodule: object, model: object, options: Mapping[str, ob
     actual = _known_task(model)
     if expected is Task or actual in (expected, None):
         return
+    # Either side may be the mistake, so the message names the models for the data and the data module for the model.
     names = [f"model={name}" for name, kind in (options or {}).items() if _known_task(kind) is expected]
     (other,) = (kind.__name__ for kind, task in _TASKS.items() if task is actual)
     raise ValueError(
@@ -101,23 +103,26 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
             f"expected a source with classes, got one without for {type(datamodule).__name__}; give it a split with "
             "labels, or class_names=[...]"
         )
+    kwargs: dict[str, Any] = {"class_names": classes}
     if isinstance(datamodule, ClassificationDataModule):
-        return {"class_names": classes, "multi_label": datamodule.multi_label}
+        kwargs["multi_label"] = datamodule.multi_label
+
     if isinstance(datamodule, DetectionDataModule) and datamodule.masks:
-        return {"class_names": classes, "masks": True}
+        kwargs["masks"] = True
     if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
-        return {"class_names": classes}
+        return kwargs
+    # Plain lists, which a checkpoint loads under `weights_only=True`.
     schema = datamodule.keypoint_schema
-    points: dict[str, Any] = {"keypoint_names": [], "normalization_pair": None}
-    if schema is not None:
-        pair = None if schema.normalization_pair is None else list(schema.normalization_pair)
-        points = {"keypoint_names": list(schema.names), "normalization_pair": pair}
+    pair = None if schema is None else schema.normalization_pair
+    kwargs["keypoint_names"] = [] if schema is None else list(schema.names)
+    kwargs["normalization_pair"] = None if pair is None else list(pair)
     if isinstance(datamodule, MultiTaskDataModule):
-        values = {name: list(names) for name, names in datamodule.attributes.items()}
-        return {"class_names": classes, **points, "attributes": values}
-    if schema is None:
+        kwargs["attributes"] = {name: list(names) for name, names in datamodule.attributes.items()}
+    elif schema is None:
         raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
-    return {**points, "class_names": classes if len(classes) > 1 else None}
+    elif len(classes) == 1:
+        kwargs["class_names"] = None  # a head for a single class has nothing to learn
+    return kwargs
 
 
 def draw_predictions(
@@ -135,6 +140,7 @@ def draw_predictions(
     Raises:
         ImportError: If matplotlib is not installed.
     """
+    # In training mode, torchvision's detectors expect targets and return losses.
     with torch.inference_mode():
         predictions = model.eval().predict_step(batch, 0)
     return draw_found(datamodule, batch, predictions, min_score=min_score, max_images=max_images)

@@ -1,12 +1,4 @@
-"""Metrics without duplicates: exact on any number of ranks and for any length of the set.
-
-NOTE [Neutral, not missing]
-    torchmetrics gathers a list state element by element, so ranks whose lists differ in length deadlock. Therefore a
-    list of dicts, as in detection metrics, keeps its length: a duplicate becomes an image without objects and without
-    detections, which no score of boxes counts. Rows of tensors are dropped. If no row remains, the metric is updated
-    with the batch and the update is undone, so that its lists have the same length and dtypes as on other ranks, but no
-    rows.
-"""
+"""Metrics without duplicates: exact on any number of ranks and for any length of the set."""
 
 from __future__ import annotations
 
@@ -68,12 +60,15 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
             TypeError: If a value is of another type, or lists of dicts are mixed with tensors.
             ValueError: If a value has another number of samples.
         """
+        # Read once: as a list, no later step waits for the device.
         marks = torch.as_tensor(is_duplicate).tolist()
         values = (*args, *kwargs.values())
         for value in values:
             _check(value, marks)
         has_dicts = any(map(_is_dict_list, values))
-        # See NOTE [Neutral, not missing]: an update with duplicates alone is undone instead of changed.
+        # torchmetrics gathers a list state element by element, so ranks whose lists differ in length deadlock. If no
+        # row would remain, the metric is therefore updated with the batch and the update is undone: its lists then
+        # have the same length and dtypes as on other ranks, but no rows.
         only_duplicates = all(marks) and not has_dicts
         if any(marks) and not only_duplicates:
             neutralize = _empty_duplicates if has_dicts else _drop_rows
@@ -89,6 +84,7 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
 
     def reset(self) -> None:
         """Clear the collected data."""
+        # The wrapper has no states, but counts its updates, and torchmetrics warns of `compute` without one.
         super().reset()
         cast(Any, self.metric).reset()
 
@@ -102,6 +98,7 @@ def _is_dict_list(value: Any) -> bool:
 
 
 def _check(value: Any, marks: Sequence[bool]) -> None:
+    # Settings of a metric's `update`, such as `real=True` of FrechetInceptionDistance.
     if value is None or isinstance(value, bool | int | float | str):
         return
     if not _is_per_sample(value) or (isinstance(value, Tensor) and value.ndim == 0):
@@ -125,6 +122,8 @@ def _drop_rows(value: Any, marks: Sequence[bool]) -> Any:
 
 def _empty_duplicates(value: Any, marks: Sequence[bool]) -> Any:
     """Return a list of dicts in which duplicates have no objects."""
+    # Neutral instead of missing, so that the lists of all ranks have the same length: no score of boxes counts an image
+    # without objects and without detections.
     if not _is_per_sample(value):
         return value
     if not _is_dict_list(value):
@@ -143,6 +142,7 @@ def _empty_duplicates(value: Any, marks: Sequence[bool]) -> Any:
 def _copy_states(metric: nn.Module) -> list[tuple[Metric, dict[str, Any]]]:
     """Copy the states of a metric and of the metrics inside it, for `_undo_update`."""
     return [
+        # Lists are appended to in place, sums are replaced: a shallow copy of a list, a clone of a tensor.
         (part, {name: list(s) if isinstance(s, list) else s.clone() for name, s in part.metric_state.items()})
         for part in metric.modules()
         if isinstance(part, Metric)
@@ -154,11 +154,7 @@ def _undo_update(saved_states: list[tuple[Metric, dict[str, Any]]]) -> None:
     for metric, states in saved_states:
         for name, state in states.items():
             if isinstance(state, list):
-                state += [_no_rows(entry) for entry in getattr(metric, name)[len(state) :]]
+                new_entries = getattr(metric, name)[len(state) :]
+                # A 0-d entry, such as one loss a batch, is gathered as a row as well.
+                state += [(e if e.ndim else e[None])[:0] if isinstance(e, Tensor) else e for e in new_entries]
             setattr(metric, name, state)
-
-
-def _no_rows(entry: Any) -> Any:
-    if not isinstance(entry, Tensor):
-        return entry
-    return entry[:0] if entry.ndim else torch.zeros(0, dtype=entry.dtype, device=entry.device)

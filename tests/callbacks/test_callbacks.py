@@ -1,4 +1,4 @@
-"""Callbacks: what is measured is what happened."""
+"""Monitors: the time that training waits for data, and the classes of its batches."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
 from lit_loader import DataLoader
-from lit_loader.callbacks import ClassMixMonitor, DataWaitMonitor
-from lit_loader.callbacks.monitors import EpochCount
+from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
 from lit_loader.loader.device import moved
+from tests.support.lightning_ranks import QUIET
 from tests.support.no_sync import META, NoSync
 from tests.support.simulated_device import Prompt, present
 
@@ -59,23 +59,14 @@ class Sleeping(LightningModule):
 
 
 def fit(*callbacks, sample_s=0.0, step_s=0.0, device=None, **arguments):
-    trainer = Trainer(
-        accelerator="cpu",
-        logger=False,
-        enable_checkpointing=False,
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        num_sanity_val_steps=0,
-        log_every_n_steps=1,
-        callbacks=list(callbacks),
-        **{"max_epochs": 2, **arguments},
-    )
+    settings = {"max_epochs": 2, "num_sanity_val_steps": 0, "log_every_n_steps": 1, "callbacks": list(callbacks)}
+    trainer = Trainer(**QUIET | settings | arguments)
     loader = DataLoader(Labelled(sample_s), batch_size=2, seed=0, collate_fn=collate, device=device)
     trainer.fit(Sleeping(step_s), loader, loader if "val_check_interval" in arguments else None)
     return trainer
 
 
-def test_waiting_for_data_is_told_from_training():
+def test_waiting_for_data_is_separated_from_training():
     slow_data = DataWaitMonitor()
     slow_step = DataWaitMonitor()
     trainer = fit(slow_data, sample_s=0.02)
@@ -106,7 +97,7 @@ class Slow(Callback):
 
 
 @pytest.mark.parametrize("callbacks", [[], [Slow()]], ids=["device", "device and callback"])
-def test_waiting_for_the_device_or_a_callback_is_no_wait_for_data(monkeypatch, callbacks):
+def test_waiting_for_the_device_or_a_callback_counts_as_training(monkeypatch, callbacks):
     present(monkeypatch, Busy)
     monitor = DataWaitMonitor()
     fit(*callbacks, monitor, device="cuda")
@@ -115,7 +106,7 @@ def test_waiting_for_the_device_or_a_callback_is_no_wait_for_data(monkeypatch, c
     assert 0 < monitor.wait_fraction < 0.3
 
 
-def test_loaders_of_other_kinds_wait_between_steps():
+def test_time_between_steps_counts_as_waiting_for_other_loaders():
     monitor = DataWaitMonitor()
     monitor.on_train_epoch_start(None, None)
     time.sleep(0.02)
@@ -124,7 +115,7 @@ def test_loaders_of_other_kinds_wait_between_steps():
     assert monitor.wait_s >= 0.02 > monitor.step_s
 
 
-def test_validation_is_no_wait():
+def test_validation_does_not_count_as_waiting():
     monitor = DataWaitMonitor()
     fit(monitor, val_check_interval=2, max_epochs=1)
     assert monitor.wait_s < 0.4  # two validations of four batches sleep 1.6 s
@@ -134,14 +125,14 @@ def test_wait_fraction_is_zero_before_the_first_batch():
     assert DataWaitMonitor().wait_fraction == 0
 
 
-def test_a_fit_that_is_resumed_in_an_epoch_waits_from_its_own_start():
+def test_fit_resumed_within_an_epoch_waits_from_its_own_start():
     monitor = DataWaitMonitor()
     monitor.on_train_start(None, None)
     monitor.on_train_batch_start(None, None, None)  # Lightning does not start the epoch again
     assert monitor.wait_s < 60
 
 
-def test_the_classes_of_training_batches_are_counted():
+def test_classes_of_training_batches_are_counted():
     monitor = ClassMixMonitor(list("abc"))
     shifted = ClassMixMonitor(list("wxyz"), first_label=0)
     mix = monitor.mixes["class"]
@@ -166,22 +157,22 @@ TARGET = {
 IMAGE = torch.zeros(3, 4, 4)
 
 
-def of_one(row):
+def crop_sample(row):
     points = {"keypoints": torch.zeros(1, 2, 2), "visibility": torch.ones(1, 2), "crop": torch.zeros(1, 4)}
-    own = {name: value[row : row + 1] for name, value in TARGET.items() if isinstance(value, torch.Tensor)}
-    return IMAGE, {**TARGET, **own, **points, "labels": own["labels"] - 1, "image_id": row}
+    fields = {name: value[row : row + 1] for name, value in TARGET.items() if isinstance(value, torch.Tensor)}
+    return IMAGE, {**TARGET, **fields, **points, "labels": fields["labels"] - 1, "image_id": row}
 
 
 BATCHES = {
     "detection": DetectionCollate()([(IMAGE, TARGET)]),
     "padded": DetectionCollate(images="pad")([(IMAGE, TARGET)]),
     "several tasks": MultiTaskCollate(keypoints=False, attributes=["finish"])([(IMAGE, TARGET)]),
-    "landmarks": LandmarkCollate(attributes=["finish"])([of_one(row) for row in range(3)]),
+    "landmarks": LandmarkCollate(attributes=["finish"])([crop_sample(row) for row in range(3)]),
 }
 
 
 @pytest.mark.parametrize("kind", BATCHES)
-def test_every_kind_of_batch_is_counted_by_class_and_by_attribute(kind):
+def test_classes_and_attributes_of_every_kind_of_batch_are_counted(kind):
     by_class = ClassMixMonitor(list("abc"))
     by_finish = ClassMixMonitor(list("xyz"), label="finish")
     for monitor in (by_class, by_finish):
@@ -223,12 +214,12 @@ def test_batches_on_a_device_are_counted_without_waiting_for_it(kind):
 
 @pytest.mark.parametrize(("label", "message"), [(3, "got class 3"), (-1, "label 0, below first_label=1")])
 def test_labels_out_of_range_on_a_device_raise_in_check(label, message):
-    count = EpochCount(3)
-    count.add(torch.tensor([0, label, 2, 2]), None)
-    count.add(torch.tensor([2, 9]), torch.tensor([True, False]))
-    assert count.read().tolist() == [1, 0, 3]
+    mix = ClassMix("class", ("a", "b", "c"))
+    mix.add(torch.tensor([0, label, 2, 2]), None)
+    mix.add(torch.tensor([2, 9]), torch.tensor([True, False]))
+    assert mix.counts.tolist() == [1, 0, 3]
     with pytest.raises(ValueError, match=message):
-        count.check(1)
+        mix.check(1)
 
 
 @pytest.mark.parametrize(
@@ -248,7 +239,7 @@ def test_targets_in_columns_are_refused():
         ClassMixMonitor(list("abc")).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
 
 
-def test_two_ranks_log_mean_wait_and_summed_speed_without_a_warning_and_count_the_classes_of_both(tmp_path):
+def test_two_ranks_log_the_mean_wait_the_summed_speed_and_the_classes_of_both(tmp_path):
     class Recording(DataWaitMonitor):
         def on_train_end(self, trainer, pl_module):
             logged = [float(trainer.callback_metrics[f"data/{name}"]) for name in ("wait_fraction", "images_per_s")]

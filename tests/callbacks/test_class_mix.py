@@ -1,4 +1,4 @@
-"""The class mix without arguments: what the data module has, what it promises, and what arrives."""
+"""The class mix without arguments: shares in the data module, expected shares and counted shares."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def source(tmp_path):
     return drawn_source(tmp_path)
 
 
-def test_classes_and_attributes_are_counted_under_their_names_with_what_was_promised(source, tmp_path):
+def test_counted_shares_of_classes_and_attributes_are_close_to_the_expected_shares(source, tmp_path):
     monitor = ClassMixMonitor()
     sampler = ClassAwareSamplerConfig(num_samples=240)
     datamodule = MultiTaskDataModule(source, train_sampler=sampler, train_transforms={"hflip": 0.0})
     trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=datamodule)
     mix = monitor.mixes["class"]
     finish = monitor.mixes["finish"]
-    summaries = {each.label: each for each in datamodule.summaries(["train"])}
     assert (mix.class_names, finish.class_names) == (CLASSES, FINISHES)
-    for found, summary in ((mix, summaries["class"]), (finish, summaries["finish"])):
-        assert np.array_equal(found.natural, summary.natural_mix)
-        assert np.array_equal(found.expected, summary.expected_mix)
-        assert abs(found.arrived - found.expected).max() < 0.02
+    for summary in datamodule.summaries(["train"]):
+        counted = monitor.mixes[summary.label]
+        assert np.array_equal(counted.natural, summary.natural_mix)
+        assert np.array_equal(counted.expected, summary.expected_mix)
+        assert abs(counted.arrived - counted.expected).max() < 0.02
     assert abs(mix.expected - mix.natural).max() > 0.05
 
 
@@ -60,7 +60,7 @@ def test_loggers_get_the_shares_of_each_epoch(source, tmp_path):
     assert monitor.mixes["class"].counts.sum() == 2 * source.given["train"].num_objects
 
 
-def test_a_second_fit_counts_on_and_other_data_begins_anew(source, tmp_path):
+def test_second_fit_continues_the_counts_unless_the_classes_differ(source, tmp_path):
     monitor = ClassMixMonitor()
     objects = source.given["train"].num_objects
     for count in (1, 2):
@@ -72,13 +72,13 @@ def test_a_second_fit_counts_on_and_other_data_begins_anew(source, tmp_path):
     assert monitor.mixes["class"].counts.sum() == 4
 
 
-def test_labels_count_from_where_the_data_module_counts(source, tmp_path):
+def test_first_label_is_the_data_modules(source, tmp_path):
     monitor = ClassMixMonitor()
     trainer_of(tmp_path, monitor).fit(Tiny(), datamodule=DetectionDataModule(source, first_label=0))
     assert np.array_equal(monitor.mixes["class"].counts, source.given["train"].class_counts())
 
 
-def test_the_attribute_that_labels_images_is_counted_under_its_name(source, tmp_path):
+def test_attribute_that_labels_samples_is_counted_by_name(source, tmp_path):
     monitor = ClassMixMonitor()
     datamodule = ClassificationDataModule(
         source, label_attribute="finish", sample_unit="object", train_transforms={"size": 16}
@@ -89,13 +89,14 @@ def test_the_attribute_that_labels_images_is_counted_under_its_name(source, tmp_
     assert monitor.mixes["finish"].counts.tolist() == np.bincount(ids[ids >= 0]).tolist()
 
 
-@pytest.mark.parametrize("given", ["no data module", "a DatasetsDataModule"])
-def test_class_names_are_required_without_a_data_module_of_tables(tmp_path, given):
-    sets = [TensorDataset(torch.ones(2))] * 2
-    data = {"datamodule": DatasetsDataModule(train_dataset=sets[0], val_dataset=sets[1])}
-    if given == "no data module":
-        data = dict(zip(("train_dataloaders", "val_dataloaders"), map(DataLoader, sets), strict=True))
-    with pytest.raises(ValueError, match=f"got {given}; give class_names"):
+@pytest.mark.parametrize("has_datamodule", [False, True])
+def test_class_names_are_required_without_a_data_module_of_tables(tmp_path, has_datamodule):
+    dataset = TensorDataset(torch.ones(2))
+    data = {"train_dataloaders": DataLoader(dataset), "val_dataloaders": DataLoader(dataset)}
+    if has_datamodule:
+        data = {"datamodule": DatasetsDataModule(train_dataset=dataset, val_dataset=dataset)}
+    kind = "a DatasetsDataModule" if has_datamodule else "no data module"
+    with pytest.raises(ValueError, match=f"got {kind}; give class_names"):
         trainer_of(tmp_path, ClassMixMonitor()).fit(Tiny(), **data)
 
 
@@ -106,7 +107,7 @@ def test_arguments_without_effect_are_refused():
         ClassMixMonitor("cat")
 
 
-def test_metrics_go_to_the_classes_or_the_attribute_that_they_are_of():
+def test_metrics_are_assigned_to_the_classes_or_to_their_attribute():
     monitor = ClassMixMonitor(["cat", "dog"])
     mixes = {**monitor.mixes, **ClassMixMonitor(["cat", "dog"], label="kind").mixes}
     of_class = {"cat": 0.5, "dog": 0.1}

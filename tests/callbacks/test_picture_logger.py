@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import sys
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 import torch
@@ -25,14 +26,14 @@ pytestmark = [
 SCORES = SimpleNamespace(report=lambda: [("test", {"mAP": 0.5}), ("AP@50", dict.fromkeys(CLASSES, 0.5))])
 
 
-class Told(Logger):
-    """Takes pictures as W&B's logger does, and keeps their names, sizes and steps."""
+class ImageLogger(Logger):
+    """Takes pictures like W&B's logger, and stores their names, steps and sizes."""
 
-    name = version = "told"
+    name = version = "images"
 
     def __init__(self):
         super().__init__()
-        self.given = []
+        self.logged = []
 
     def log_metrics(self, metrics, step=None):
         pass
@@ -41,7 +42,7 @@ class Told(Logger):
         pass
 
     def log_image(self, key, images, step=None):
-        self.given.append((key, step, [image.size for image in images]))
+        self.logged.append((key, step, [image.size for image in images]))
 
 
 @pytest.fixture
@@ -49,57 +50,50 @@ def datamodule(tmp_path):
     return DetectionDataModule(drawn_source(tmp_path / "set"), batch_size=4)
 
 
-def test_a_run_leaves_its_pictures_and_gives_them_to_loggers_with_their_step(datamodule, tmp_path):
-    told = Told()
+def test_pictures_are_written_to_the_folder_and_logged_with_their_step(datamodule, tmp_path):
+    logger = ImageLogger()
     model = Tiny(val_scores=SCORES, test_scores=SCORES)
-    trainer = trainer_of(tmp_path, PictureLogger(), ClassMixMonitor(), logger=told, max_epochs=2)
+    trainer = trainer_of(tmp_path, PictureLogger(), ClassMixMonitor(), logger=logger, max_epochs=2)
     trainer.fit(model, datamodule=datamodule)
     trainer.test(model, datamodule=datamodule, verbose=False)
-    names = [(name, step) for name, step, _ in told.given]
-    assert names == [
-        ("train_batch", 0),
-        ("predictions", 6),
-        ("predictions", 12),
-        ("class_report", 12),
-        ("class_report", 12),
-    ]
+    names = ["train_batch", "predictions", "predictions", "class_report", "class_report"]
+    assert [(name, step) for name, step, _ in logger.logged] == list(zip(names, [0, 6, 12, 12, 12], strict=True))
     files = {path.stem: Image.open(io.BytesIO(path.read_bytes())).size for path in (tmp_path / "pictures").iterdir()}
-    assert files == {name: sizes[0] for name, _, sizes in told.given}
+    assert files == {name: sizes[0] for name, _, sizes in logger.logged}
 
 
-def test_predictions_are_drawn_every_few_epochs_into_the_folder_given(datamodule, tmp_path):
-    told = Told()
+def test_predictions_are_drawn_every_n_epochs_into_the_given_folder(datamodule, tmp_path):
+    logger = ImageLogger()
     folder = tmp_path / "elsewhere"
     pictures = PictureLogger(every_n_epochs=2, folder=folder)
-    trainer_of(tmp_path, pictures, logger=told, max_epochs=5, num_sanity_val_steps=1).fit(Tiny(), datamodule=datamodule)
-    assert [step for name, step, _ in told.given if name == "predictions"] == [6, 18, 30]
+    trainer_of(tmp_path, pictures, logger=logger, max_epochs=5, num_sanity_val_steps=1).fit(
+        Tiny(), datamodule=datamodule
+    )
+    assert [step for name, step, _ in logger.logged if name == "predictions"] == [6, 18, 30]
     assert sorted(path.name for path in folder.iterdir()) == ["predictions.png", "train_batch.png"]
     assert not (tmp_path / "pictures").exists()
 
 
 def test_pictures_show_the_batch_of_the_run_and_predictions_of_the_validated_model(datamodule, tmp_path, monkeypatch):
-    drawn = []
-    seen = []
-    monkeypatch.setattr(
-        pictures, "draw_found", lambda _, batch, found, **how: drawn.append((batch, found, how)) or figure
-    )
     figure = datamodule.plot_batch("val")
+    draw = Mock(return_value=figure)
+    monkeypatch.setattr(pictures, "draw_found", draw)
+    predicted_batches = []
 
     def find(batch):
-        seen.append((batch, module.training, torch.is_grad_enabled()))
-        return "found"
+        predicted_batches.append(batch)
+        assert (module.training, torch.is_grad_enabled()) == (False, False)
+        return "predictions"
 
     module = Tiny(find)
     trainer_of(tmp_path, PictureLogger(max_images=3, min_score=0.25)).fit(module, datamodule=datamodule)
-    assert [(training, has_grad) for _, training, has_grad in seen] == [(False, False)]
-    ((batch, found, how),) = drawn
-    assert batch is seen[0][0]
-    assert found == "found"
-    assert how == {"min_score": 0.25, "max_images": 3, "title": "predictions, epoch 0"}
+    (batch,) = predicted_batches
+    settings = {"min_score": 0.25, "max_images": 3, "title": "predictions, epoch 0"}
+    draw.assert_called_once_with(datamodule, batch, "predictions", **settings)
 
 
 class Generators(Callback):
-    """Draws where pictures are drawn, from torch's generator."""
+    """Draws random numbers after each batch, which pictures must not change."""
 
     def on_train_batch_end(self, trainer, pl_module, *_):
         pl_module.seen.append(torch.rand(3).tolist())
@@ -112,7 +106,7 @@ def trained(folder, datamodule, *callbacks):
     return module
 
 
-def test_batches_draws_weights_and_a_resumed_run_are_the_same_with_pictures(tmp_path):
+def test_pictures_change_neither_batches_nor_random_draws_nor_a_resumed_run(tmp_path):
     def data():
         return DetectionDataModule(drawn_source(tmp_path / "set"), batch_size=4, seed=3)
 
@@ -132,19 +126,19 @@ def test_batches_draws_weights_and_a_resumed_run_are_the_same_with_pictures(tmp_
     resumed = Tiny()
     trainer = trainer_of(tmp_path, PictureLogger(), max_epochs=2)
     trainer.fit(resumed, datamodule=data(), ckpt_path=tmp_path / "mid.ckpt", weights_only=True)
-    totals = [each[0] for each in plain.seen if len(each) == 2]
+    totals = [entry[0] for entry in plain.seen if len(entry) == 2]  # without the entries of `Generators`
     assert [total for total, _ in resumed.seen] == totals[8:]
     assert torch.equal(resumed.weight, plain.weight)
 
 
-def of_points(batch):
+def moved_points(batch):
     return {"keypoints": batch.keypoints + 1, "scores": torch.ones(batch.keypoints.shape[:2])}
 
 
 @pytest.mark.parametrize(
     ("kind", "find", "settings"),
     [
-        (LandmarkDataModule, of_points, {"train_transforms": {"size": 32}}),
+        (LandmarkDataModule, moved_points, {"train_transforms": {"size": 32}}),
         (
             ClassificationDataModule,
             lambda batch: torch.eye(3)[[0] * len(batch.labels)],
@@ -166,10 +160,10 @@ def test_tensorboard_gets_the_pictures(datamodule, tmp_path):
     logger = TensorBoardLogger(tmp_path, name="", version="tb")
     trainer = trainer_of(tmp_path, PictureLogger(), ClassMixMonitor(), logger=logger)
     trainer.fit(Tiny(val_scores=SCORES), datamodule=datamodule)
-    found = EventAccumulator(str(tmp_path / "tb"), size_guidance={"images": 0}).Reload()
-    assert sorted(found.Tags()["images"]) == ["class_report", "predictions", "train_batch"]
-    assert found.Images("predictions")[0].step == 6
-    assert "data/mix/common" in found.Tags()["scalars"]
+    events = EventAccumulator(str(tmp_path / "tb"), size_guidance={"images": 0}).Reload()
+    assert sorted(events.Tags()["images"]) == ["class_report", "predictions", "train_batch"]
+    assert events.Images("predictions")[0].step == 6
+    assert "data/mix/common" in events.Tags()["scalars"]
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
@@ -186,11 +180,10 @@ def test_wandb_gets_the_pictures(datamodule, tmp_path, monkeypatch):
         logger.experiment.finish()
         wandb.teardown()
     names = [path.name for path in tmp_path.glob("wandb/offline-run-*/files/media/images/*.png")]
-    wanted = ["class_report", "predictions", "train_batch"]
-    assert [name.rsplit("_", 2)[0] for name in sorted(names)] == wanted
+    assert [name.rsplit("_", 2)[0] for name in sorted(names)] == ["class_report", "predictions", "train_batch"]
 
 
-def test_a_csv_logger_gets_none_and_a_missing_matplotlib_is_named_before_training(datamodule, tmp_path, monkeypatch):
+def test_csv_logger_gets_no_pictures_and_missing_matplotlib_raises_before_training(datamodule, tmp_path, monkeypatch):
     trainer_of(tmp_path, PictureLogger(), logger=CSVLogger(tmp_path)).fit(Tiny(), datamodule=datamodule)
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
@@ -203,19 +196,19 @@ def test_a_csv_logger_gets_none_and_a_missing_matplotlib_is_named_before_trainin
 def test_unsuitable_trainers_and_arguments_are_refused_at_the_start(tmp_path):
     with pytest.raises(ValueError, match=r"got no data module; .*leave the callback out"):
         trainer_of(tmp_path, PictureLogger()).fit(Tiny(), DataLoader([0]), DataLoader([0]))
-    for given in ({"every_n_epochs": 0}, {"max_images": 0}, {"min_score": 2.0}):
+    for settings in ({"every_n_epochs": 0}, {"max_images": 0}, {"min_score": 2.0}):
         with pytest.raises(ValueError, match="must be at least 1"):
-            PictureLogger(**given)
+            PictureLogger(**settings)
 
 
 def test_only_rank_0_draws(datamodule, tmp_path):
-    trainer = trainer_of(tmp_path, Counted(tmp_path), ClassMixMonitor(), devices=2, strategy="ddp_fork")
+    trainer = trainer_of(tmp_path, CountingLogger(tmp_path), ClassMixMonitor(), devices=2, strategy="ddp_fork")
     trainer.fit(Tiny(val_scores=SCORES), datamodule=datamodule)
     assert [path.name for path in tmp_path.glob("rank-*")] == ["rank-0"]
     assert (tmp_path / "rank-0").read_text() == "train_batch predictions class_report "
 
 
-class Counted(PictureLogger):
+class CountingLogger(PictureLogger):
     def __init__(self, notes):
         super().__init__()
         self.notes = notes

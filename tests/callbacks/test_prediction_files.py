@@ -1,4 +1,4 @@
-"""Files of predictions: read again by the readers of their formats, complete or not there."""
+"""Files of predictions: read by the readers of their formats, and written completely or not at all."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BOX = ("xmin", "ymin", "xmax", "ymax")
 
 @pytest.fixture
 def table(tmp_path):
-    """Seven images, two of them without objects, that a VOC set would hold below JPEGImages."""
+    """Seven images, two of them without objects, as a VOC set has them in JPEGImages."""
     folder = tmp_path / "out" / "set"
     draw_set(folder / "images", num_images=7)
     return draw_set(folder, num_images=7, class_names=("common one", "rare", "pointless"))
@@ -40,89 +40,63 @@ def texts_of(table, name):
     return [attribute.names[i] if i >= 0 else None for i in attribute.ids.tolist()]
 
 
-def by_name(table):
-    """Return each object's image, class, finish and score with its box and points, of images in their order."""
-    order = np.argsort([table.image_paths[i] for i in table.image_of_object()], kind="stable").tolist()
-    images = table.image_of_object().tolist()
-    names = [
-        (
-            table.image_paths[images[row]].rpartition("/")[2],
-            table.class_names[table.labels[row]],
-            texts_of(table, "finish")[row],
-            texts_of(table, "score")[row] if "score" in table.attributes else None,
-        )
-        for row in order
-    ]
-    return names, table.boxes[order], table.keypoints[order]
+def objects_by_path(table):
+    """Return file name, class and finish of each object, its box and its points, in the order of the images' paths."""
+    image_rows = table.image_of_object().tolist()
+    order = np.argsort([table.image_paths[row] for row in image_rows], kind="stable").tolist()
+    files = [table.image_paths[row].rpartition("/")[2] for row in image_rows]
+    classes = [table.class_names[label] for label in table.labels]
+    texts = list(zip(files, classes, texts_of(table, "finish"), strict=True))
+    return [texts[row] for row in order], table.boxes[order], table.keypoints[order]
 
 
-def check_read_again(table, found):
-    names, boxes, points = by_name(found)
-    wanted, true_boxes, true_points = by_name(table)
-    assert [each[:3] for each in names] == [each[:3] for each in wanted]
-    assert {float(each[3]) for each in names} <= {1.0, 0.5, 0.33333334}
-    assert np.array_equal(boxes, true_boxes)
-    assert np.array_equal(points, true_points)
-    assert found.keypoint_names == POINTS
-    assert (found.visibility == 2).all()
+def check_equal(table, expected):
+    for values, expected_values in zip(objects_by_path(table), objects_by_path(expected), strict=True):
+        assert np.array_equal(values, expected_values)
+    assert set(map(float, texts_of(table, "score"))) <= {1.0, 0.5, 0.33333334}
+    assert table.keypoint_names == POINTS
+    assert (table.visibility == 2).all()
 
 
-def test_xml_is_read_again_with_scores_as_an_attribute(tmp_path, table):
+def read_table(format, path, folder, **options):
+    if format != "voc":
+        options = {"schema": {"names": list(POINTS)}, "image_dir": "set", **options}
+    return read_annotations(format, folder, path, cache_dir=None, progress=False, **options)
+
+
+def test_xml_files_are_read_with_scores_as_an_attribute(tmp_path, table):
     datamodule = MultiTaskDataModule(DrawnSource(predict=table), batch_size=3)
     (folder,) = predict(tmp_path, datamodule, format="voc")
     assert sorted(path.name for path in folder.glob("Annotations/*.xml")) == [f"{i}.xml" for i in range(7)]
     (folder / "JPEGImages").symlink_to(table.root)
-    found = read_annotations("voc", folder, ".", cache_dir=None, progress=False)
-    check_read_again(table, found)
-    assert found.attributes["finish"].names == FINISHES  # in the order of the ids, not sorted
-    assert found.num_images == 7
-    assert found.class_names == table.class_names
-    assert found.flip_pairs == table.flip_pairs
-    assert found.widths.tolist() == table.widths.tolist()
+    predicted = read_table("voc", ".", folder)
+    check_equal(predicted, table)
+    assert predicted.attributes["finish"].names == FINISHES  # in the order of the ids, not sorted
+    assert predicted.num_images == 7
+    assert predicted.class_names == table.class_names
+    assert predicted.flip_pairs == table.flip_pairs
+    assert predicted.widths.tolist() == table.widths.tolist()
 
 
-def test_a_list_is_read_again_by_the_columns_that_are_documented(tmp_path, table):
+def test_text_list_is_read_by_the_documented_columns(tmp_path, table):
     datamodule = MultiTaskDataModule(DrawnSource(predict=table), batch_size=3)
     (path,) = predict(tmp_path, datamodule, format="keypoints_txt")
-    options = {"columns": ["path", "class", "box", "attribute:score", "attribute:finish", "points"], "separator": "\t"}
-    found = read_annotations(
-        "keypoints_txt",
-        tmp_path / "out",
-        path.name,
-        schema={"names": list(POINTS)},
-        image_dir="set",
-        cache_dir=None,
-        progress=False,
-        **options,
-    )
-    check_read_again(table, found)
+    columns = ["path", "class", "box", "attribute:score", "attribute:finish", "points"]
+    check_equal(read_table("keypoints_txt", path.name, tmp_path / "out", columns=columns, separator="\t"), table)
 
 
-def test_a_table_is_read_again_by_its_header(tmp_path, table):
+def test_csv_file_is_read_by_its_header(tmp_path, table):
     datamodule = MultiTaskDataModule(DrawnSource(predict=table), batch_size=3)
     (path,) = predict(tmp_path, datamodule, format="csv")
-    head = path.read_text().splitlines()[0].split(",")
     points = [f"{name}_{axis}" for name in POINTS for axis in ("x", "y", "score")]
-    assert head == ["path", "label", "score", *BOX, "finish", *points]
-    found = read_annotations(
-        "keypoints_csv",
-        tmp_path / "out",
-        path.name,
-        schema={"names": list(POINTS)},
-        class_column="label",
-        box_columns=BOX,
-        attribute_columns=["score", "finish"],
-        point_columns=[name for name in points if not name.endswith("score")],
-        ignore_columns="rest",
-        image_dir="set",
-        cache_dir=None,
-        progress=False,
-    )
-    check_read_again(table, found)
+    assert path.read_text().splitlines()[0].split(",") == ["path", "label", "score", *BOX, "finish", *points]
+    options = {"class_column": "label", "box_columns": BOX, "attribute_columns": ["score", "finish"]}
+    options["point_columns"] = [name for name in points if not name.endswith("score")]
+    check_equal(read_table("keypoints_csv", path.name, tmp_path / "out", ignore_columns="rest", **options), table)
 
 
 @pytest.mark.parametrize("kind", ["coco", "voc", "keypoints_txt", "csv"])
-def test_empty_predictions_and_failed_writes(tmp_path, table, kind, monkeypatch):
+def test_failed_write_leaves_no_file_and_empty_predictions_are_written(tmp_path, table, kind, monkeypatch):
     datamodule = DetectionDataModule(DrawnSource(predict=table))
 
     def fail(*_, **__):
@@ -153,28 +127,30 @@ TASKS = {
 
 
 @pytest.mark.parametrize("task", TASKS)
-def test_the_predictions_of_every_task_are_written_in_every_format_that_holds_them(tmp_path, task):
+def test_predictions_of_every_task_are_written_in_every_format_for_it(tmp_path, task):
     kind, data, model, transforms = TASKS[task]
     table = draw_set(tmp_path / "set", num_images=4, objects=1)
     datamodule = data(DrawnSource(predict=table), train_transforms=transforms)
     torch.manual_seed(0)  # random weights whose detections pass the model's own threshold of the score
     module = kind(model, **model_kwargs_from_datamodule(datamodule))
-    for wanted in ("csv",) if task == "classification" else ("coco", "voc", "keypoints_txt", "csv"):
-        writer = PredictionWriter(folder=tmp_path / "out", format=wanted)
+    for format in ("csv",) if task == "classification" else ("coco", "voc", "keypoints_txt", "csv"):
+        writer = PredictionWriter(folder=tmp_path / "out", format=format)
         trainer_of(tmp_path, writer).predict(module, datamodule=datamodule, return_predictions=False)
         (path,) = writer.paths
         assert path.exists()
-        if wanted == "csv":
+        if format == "csv":
             assert len(path.read_text().splitlines()) > 4
 
 
 def test_files_that_cannot_be_written_are_refused_at_the_start(tmp_path, table):
-    def never(batch):
-        raise AssertionError("predicted")
-
     def refused(error, message, table, **settings):
         with pytest.raises(error, match=message):
-            predict(tmp_path, DetectionDataModule(DrawnSource(predict=table)), never, **settings)
+            predict(
+                tmp_path,
+                DetectionDataModule(DrawnSource(predict=table)),
+                lambda batch: pytest.fail("predicted"),
+                **settings,
+            )
 
     (tmp_path / "out" / "predictions").mkdir(parents=True)
     refused(FileExistsError, "exists, and XML files of other images", table, format="voc")
@@ -194,7 +170,7 @@ def test_files_that_cannot_be_written_are_refused_at_the_start(tmp_path, table):
 
 
 @pytest.mark.parametrize("kind", [DetectionDataModule, LandmarkDataModule, ClassificationDataModule])
-def test_predictions_of_another_kind_are_named(tmp_path, kind):
+def test_predictions_of_another_type_are_refused(tmp_path, kind):
     table = draw_set(tmp_path / "set", num_images=2, objects=1)
     size = {} if kind is DetectionDataModule else {"size": 32}
     datamodule = kind(DrawnSource(predict=table), train_transforms=size)

@@ -1,4 +1,4 @@
-"""Predictions in files: the original image's pixels and ids, one entry an image, every task."""
+"""Predictions in files: pixels and ids of the original images, one entry an image, for every task."""
 
 from __future__ import annotations
 
@@ -31,11 +31,14 @@ def table(tmp_path):
     return draw_set(tmp_path / "set", num_images=7, **NUMBERS)
 
 
-def boxes_of(table):
-    """Return x, y, width and height of all objects, with the numbers of the image and the category."""
-    rows = table.image_of_object().tolist()
-    corners = zip(rows, table.labels.tolist(), table.boxes.tolist(), strict=True)
-    return [(IDS[i], NUMBERS["category_ids"][c], [x, y, r - x, b - y]) for i, c, (x, y, r, b) in corners]
+def check_boxes(predictions, table):
+    """Check image number, category number and box (x, y, width, height) of all objects of a table."""
+    image_ids = np.array(IDS)[table.image_of_object()]
+    category_ids = np.array(NUMBERS["category_ids"])[table.labels]
+    assert [prediction["image_id"] for prediction in predictions] == image_ids.tolist()
+    assert [prediction["category_id"] for prediction in predictions] == category_ids.tolist()
+    boxes = np.concatenate([table.boxes[:, :2], table.boxes[:, 2:] - table.boxes[:, :2]], axis=1)
+    assert np.abs([prediction["bbox"] for prediction in predictions] - boxes).max() < 1e-3
 
 
 @pytest.mark.parametrize(
@@ -50,33 +53,35 @@ def boxes_of(table):
     ],
     ids=str,
 )
-@pytest.mark.parametrize("known", [True, False], ids=["sizes known", "sizes read"])
-def test_boxes_are_in_pixels_of_the_files_whatever_the_model_saw(tmp_path, transforms, known):
-    sizes = {} if known else {"widths": [0] * 7, "heights": [0] * 7}
+@pytest.mark.parametrize("has_sizes", [True, False], ids=["sizes in the table", "sizes read from files"])
+def test_boxes_are_in_pixels_of_the_files_for_every_transform(tmp_path, transforms, has_sizes):
+    sizes = {} if has_sizes else {"widths": [0] * 7, "heights": [0] * 7}
     table = draw_set(tmp_path / "set", num_images=7, **NUMBERS, **sizes)
-    datamodule = DetectionDataModule(
-        DrawnSource(predict=table), batch_size=3, train_transforms={"min_box_size": 0.1, **transforms}
-    )
-    found = results(predict(tmp_path, datamodule))
-    wanted = boxes_of(table)
-    assert [(one["image_id"], one["category_id"]) for one in found] == [each[:2] for each in wanted]
-    assert np.abs(np.array([one["bbox"] for one in found]) - [each[2] for each in wanted]).max() < 1e-3
-    assert found[0]["score"] == 1.0
+    transforms = {"min_box_size": 0.1, **transforms}
+    datamodule = DetectionDataModule(DrawnSource(predict=table), batch_size=3, train_transforms=transforms)
+    predictions = results(predict(tmp_path, datamodule))
+    check_boxes(predictions, table)
+    assert predictions[0]["score"] == 1.0
 
 
-def test_a_cache_of_smaller_images_and_transforms_of_a_users_own_are_undone(tmp_path, table):
-    for transforms, settings in (
-        ({}, {"cache": True, "cache_size": 32}),
-        (v2.Compose([v2.Pad([3, 5, 7, 9]), v2.Resize([50, 60]), v2.ToDtype(torch.float32, scale=True)]), {}),
-    ):
-        datamodule = DetectionDataModule(
-            DrawnSource(predict=table), predict_transforms=transforms, cache_dir=tmp_path, **settings
-        )
-        found = results(predict(tmp_path, datamodule))
-        assert np.abs(np.array([one["bbox"] for one in found]) - [each[2] for each in boxes_of(table)]).max() < 1e-3
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"cache": True, "cache_size": 32},
+        {
+            "predict_transforms": v2.Compose(
+                [v2.Pad([3, 5, 7, 9]), v2.Resize([50, 60]), v2.ToDtype(torch.float32, scale=True)]
+            )
+        },
+    ],
+    ids=["cache of smaller images", "transforms of torchvision"],
+)
+def test_boxes_are_converted_from_smaller_caches_and_other_transforms(tmp_path, table, settings):
+    datamodule = DetectionDataModule(DrawnSource(predict=table), cache_dir=tmp_path, **settings)
+    check_boxes(results(predict(tmp_path, datamodule)), table)
 
 
-def test_random_transforms_are_refused_since_they_cannot_be_undone(tmp_path, table):
+def test_random_transforms_are_refused(tmp_path, table):
     random = v2.Compose([v2.RandomResize(20, 300), v2.ToDtype(torch.float32, scale=True)])
     datamodule = DetectionDataModule(DrawnSource(predict=table), predict_transforms=random)
     with pytest.raises(ValueError, match=r"0\.png: predictions cannot be converted"):
@@ -85,7 +90,7 @@ def test_random_transforms_are_refused_since_they_cannot_be_undone(tmp_path, tab
 
 
 @pytest.mark.parametrize("letterbox", [False, True])
-def test_masks_are_brought_back_to_the_size_of_the_file(tmp_path, letterbox):
+def test_masks_have_the_size_of_the_file(tmp_path, letterbox):
     plain = draw_set(tmp_path / "set", num_images=7, **NUMBERS)
     bitmaps = []
     for x, y, right, bottom in plain.boxes.astype(int).tolist():
@@ -95,50 +100,47 @@ def test_masks_are_brought_back_to_the_size_of_the_file(tmp_path, letterbox):
     table = draw_set(tmp_path / "set", num_images=7, masks=Masks.from_rows(map(run_lengths, bitmaps)), **NUMBERS)
     twice = {"size": [2 * SIZE[1], 2 * SIZE[0] + 20 * letterbox], "letterbox": letterbox}
     datamodule = DetectionDataModule(DrawnSource(predict=table), masks=True, train_transforms=twice)
-    found = results(predict(tmp_path, datamodule))
-    for one, bitmap in zip(found, bitmaps, strict=True):
-        (height, width) = one["segmentation"]["size"]
-        counts = decode_counts(one["segmentation"]["counts"])
-        again = Masks.from_rows([RunLengths(counts, height, width)]).rasterize(0, height, width)
-        assert np.array_equal(again, bitmap)
+    for prediction, bitmap in zip(results(predict(tmp_path, datamodule)), bitmaps, strict=True):
+        height, width = prediction["segmentation"]["size"]
+        counts = decode_counts(prediction["segmentation"]["counts"])
+        mask = Masks.from_rows([RunLengths(counts, height, width)]).rasterize(0, height, width)
+        assert np.array_equal(mask, bitmap)
     for kind in ("voc", "csv"):
         with pytest.raises(ValueError, match=f"format='{kind}' cannot hold masks; pass format='coco'"):
             predict(tmp_path, datamodule, format=kind)
 
 
-def test_points_and_attributes_of_whole_images_are_kept(tmp_path, table):
+def test_points_and_attributes_of_whole_images_are_written(tmp_path, table):
     datamodule = MultiTaskDataModule(DrawnSource(predict=table), train_transforms={"size": 31, "min_box_size": 0.1})
-    found = results(predict(tmp_path, datamodule, min_score=0.4))
-    held = [i for i in range(table.num_objects) if i - table.offsets[table.image_of_object()[i]] < 2]
-    assert len(found) == len(held) < table.num_objects
+    predictions = results(predict(tmp_path, datamodule, min_score=0.4))
+    # The first two objects of an image have scores of 1 and 0.5.
+    rows = [i for i in range(table.num_objects) if i - table.offsets[table.image_of_object()[i]] < 2]
+    assert len(predictions) == len(rows) < table.num_objects
     finish = table.attributes["finish"]
-    for one, row in zip(found, held, strict=True):
-        points = np.array(one["keypoints"]).reshape(-1, 3)
+    for prediction, row in zip(predictions, rows, strict=True):
+        points = np.array(prediction["keypoints"]).reshape(-1, 3)
         assert np.abs(points[:, :2] - table.keypoints[row]).max() < 1e-3
         assert set(points[:, 2].tolist()) == {0.25}
         value = finish.ids[row]
-        assert one.get("attributes", {}) == ({} if value < 0 else {"finish": finish.names[value]})
+        assert prediction.get("attributes", {}) == ({} if value < 0 else {"finish": finish.names[value]})
 
 
-def of_crops(batch):
+def true_points(batch):
     return {"keypoints": batch.keypoints, "scores": torch.full(batch.keypoints.shape[:2], 0.5)}
 
 
 @pytest.mark.parametrize("settings", [{}, {"cache": True, "cache_size": 32}], ids=["files", "small cache"])
-def test_points_of_crops_stand_with_their_image_in_its_pixels(tmp_path, table, settings):
-    datamodule = LandmarkDataModule(
-        DrawnSource(predict=table), batch_size=4, train_transforms={"size": [48, 64]}, cache_dir=tmp_path, **settings
-    )
-    found = results(predict(tmp_path, datamodule, of_crops))
-    wanted = boxes_of(table)
-    assert [(one["image_id"], one["category_id"], one["bbox"]) for one in found] == wanted
-    assert {one["score"] for one in found} == {0.5}
-    for one, points, seen in zip(found, table.keypoints, table.visibility, strict=True):
-        assert np.abs(np.array(one["keypoints"]).reshape(-1, 3)[:, :2] - points)[seen > 0].max(initial=0) < 1e-2
+def test_points_of_crops_are_in_pixels_of_their_image(tmp_path, table, settings):
+    settings |= {"batch_size": 4, "train_transforms": {"size": [48, 64]}, "cache_dir": tmp_path}
+    predictions = results(predict(tmp_path, LandmarkDataModule(DrawnSource(predict=table), **settings), true_points))
+    check_boxes(predictions, table)
+    assert {prediction["score"] for prediction in predictions} == {0.5}
+    points = np.array([prediction["keypoints"] for prediction in predictions]).reshape(len(predictions), -1, 3)
+    assert np.abs(points[..., :2] - table.keypoints)[table.visibility > 0].max() < 1e-2
 
 
-def test_float64_is_made_on_the_cpu_alone(tmp_path, table, monkeypatch):
-    """MPS has no float64."""
+def test_float64_is_used_only_on_the_cpu(tmp_path, table, monkeypatch):
+    # MPS has no float64.
     double = torch.Tensor.double
     on_device = []
     monkeypatch.setattr(torch.Tensor, "cpu", torch.Tensor.clone)
@@ -148,7 +150,7 @@ def test_float64_is_made_on_the_cpu_alone(tmp_path, table, monkeypatch):
         return double(tensor)
 
     def predict_batch(batch):
-        prediction = of_crops(batch)
+        prediction = true_points(batch)
         on_device.extend([batch.crops, *prediction.values()])
         return prediction
 
@@ -157,13 +159,11 @@ def test_float64_is_made_on_the_cpu_alone(tmp_path, table, monkeypatch):
     assert results(predict(tmp_path, datamodule, predict_batch))
 
 
-def test_the_class_that_a_head_finds_is_that_of_a_crop(tmp_path, table):
+def test_class_of_a_crop_is_the_predicted_class(tmp_path, table):
     datamodule = LandmarkDataModule(DrawnSource(predict=table), train_transforms={"size": 32})
     logits = torch.tensor([0.0, 0.0, 1.0])
-    found = predict(
-        tmp_path, datamodule, lambda batch: {**of_crops(batch), "class_logits": logits.expand(len(batch.labels), 3)}
-    )
-    assert {one["category_id"] for one in results(found)} == {9}
+    find = lambda batch: {**true_points(batch), "class_logits": logits.expand(len(batch.labels), 3)}  # noqa: E731
+    assert {prediction["category_id"] for prediction in results(predict(tmp_path, datamodule, find))} == {9}
 
 
 def rows_of(paths):
@@ -176,64 +176,50 @@ def test_labels_of_images_are_rows_with_a_probability(tmp_path):
     datamodule = ClassificationDataModule(DrawnSource(predict=table), train_transforms={"size": 16})
     find = lambda batch: torch.tensor([[0.7, 0.2, 0.1], [0.1, 0.1, 0.8], [0.4, 0.5, 0.1]])  # noqa: E731
     rows = rows_of(predict(tmp_path, datamodule, find, format="csv"))
-    assert rows == [
-        {"path": "0.png", "label": "common", "score": "0.7"},
-        {"path": "1.png", "label": "pointless", "score": "0.8"},
-        {"path": "2.png", "label": "rare", "score": "0.5"},
+    assert [tuple(row.values()) for row in rows] == [
+        ("0.png", "common", "0.7"),
+        ("1.png", "pointless", "0.8"),
+        ("2.png", "rare", "0.5"),
     ]
-    several = ClassificationDataModule(DrawnSource(predict=table), multi_label=True, train_transforms={"size": 16})
-    rows = rows_of(predict(tmp_path, several, lambda batch: find(batch) + 0.3, format="csv"))
-    assert [(row["path"], row["label"]) for row in rows] == [
-        ("0.png", "common"),
-        ("0.png", "rare"),
-        ("1.png", "pointless"),
-        ("2.png", "common"),
-        ("2.png", "rare"),
-    ]
+    multi_label = ClassificationDataModule(DrawnSource(predict=table), multi_label=True, train_transforms={"size": 16})
+    rows = rows_of(predict(tmp_path, multi_label, lambda batch: find(batch) + 0.3, format="csv"))
+    assert [row["label"] for row in rows] == ["common", "rare", "pointless", "common", "rare"]
+    assert [row["path"] for row in rows] == ["0.png", "0.png", "1.png", "2.png", "2.png"]
     with pytest.raises(ValueError, match=r"format='coco' holds objects with boxes.*pass format='csv'"):
         predict(tmp_path, datamodule, find, format="coco")
     (path,) = predict(tmp_path, datamodule, find)
     assert path.suffix == ".csv"
 
 
-def test_labels_of_objects_cut_out_have_their_boxes(tmp_path, table):
+def test_labels_of_object_crops_have_the_objects_boxes(tmp_path, table):
     datamodule = ClassificationDataModule(
         DrawnSource(predict=table), label_attribute="finish", sample_unit="object", train_transforms={"size": 16}
     )
     find = lambda batch: torch.eye(3)[[1] * len(batch.labels)]  # noqa: E731
     rows = rows_of(predict(tmp_path, datamodule, find, format="csv"))
     assert {row["label"] for row in rows} == {"dotted"}
-    found = [[float(row[name]) for name in ("xmin", "ymin", "xmax", "ymax")] for row in rows]
-    assert found == table.boxes.tolist()
+    boxes = [[float(row[name]) for name in ("xmin", "ymin", "xmax", "ymax")] for row in rows]
+    assert boxes == table.boxes.tolist()
     assert [row["path"] for row in rows] == [f"{i}.png" for i in table.image_of_object()]
 
 
-def test_labels_mean_what_the_model_says_and_not_the_data(tmp_path, table):
+def test_class_names_are_the_models(tmp_path, table):
     datamodule = DetectionDataModule(DrawnSource(predict=table))
-    one = {"boxes": torch.ones(1, 4), "labels": torch.tensor([1]), "scores": torch.ones(1)}
-    find = lambda batch: [one] * len(batch[0])  # noqa: E731
+    detection = {"boxes": torch.ones(1, 4), "labels": torch.tensor([1]), "scores": torch.ones(1)}
+    find = lambda batch: [detection] * len(batch[0])  # noqa: E731
     (path,) = predict(tmp_path, datamodule, find, module={"class_names": ("rare", "new")}, format="csv")
     assert {row["label"] for row in rows_of([path])} == {"rare"}
-    bare = draw_set(
-        tmp_path / "bare",
-        num_images=2,
-        objects=0,
-        class_names=(),
-        attributes={},
-        keypoints=None,
-        visibility=None,
-        keypoint_names=(),
-        flip_pairs=(),
-    )
-    found = predict(tmp_path, DetectionDataModule(DrawnSource(predict=bare)), find, module={"class_names": CLASSES})
-    assert [(each["image_id"], each["category_id"]) for each in results(found)] == [(1, 1), (2, 1)]
+    empty = {"class_names": (), "attributes": {}, "keypoints": None, "visibility": None}
+    bare = draw_set(tmp_path / "bare", num_images=2, objects=0, keypoint_names=(), flip_pairs=(), **empty)
+    paths = predict(tmp_path, DetectionDataModule(DrawnSource(predict=bare)), find, module={"class_names": CLASSES})
+    assert [(entry["image_id"], entry["category_id"]) for entry in results(paths)] == [(1, 1), (2, 1)]
 
 
-def test_every_set_has_its_file(tmp_path, table):
+def test_every_set_has_a_file(tmp_path, table):
     other = draw_set(tmp_path / "set", num_images=2, objects=1)
     datamodule = DetectionDataModule(DrawnSource(predict=[table, other]))
-    paths = predict(tmp_path, datamodule, name="found")
-    assert [path.name for path in paths] == ["found-0.json", "found-1.json"]
+    paths = predict(tmp_path, datamodule, name="results")
+    assert [path.name for path in paths] == ["results-0.json", "results-1.json"]
     assert [len(json.loads(path.read_text())) for path in paths] == [table.num_objects, 2]
 
 
@@ -241,10 +227,10 @@ def test_every_set_has_its_file(tmp_path, table):
 def test_two_ranks_write_each_image_once(tmp_path, table, kind):
     size = {} if kind is DetectionDataModule else {"size": 32}
     datamodule = kind(DrawnSource(predict=table), batch_size=2, train_transforms=size)
-    find = echo if kind is DetectionDataModule else of_crops
-    alone = results(predict(tmp_path, datamodule, find))
+    find = echo if kind is DetectionDataModule else true_points
+    expected = results(predict(tmp_path, datamodule, find))
     writer = PredictionWriter(folder=tmp_path / "ranks")
     trainer = trainer_of(tmp_path, writer, devices=2, strategy="ddp_fork")
     trainer.predict(Tiny(find), datamodule=datamodule, return_predictions=False)
-    assert len(alone) == table.num_objects
-    assert results([tmp_path / "ranks" / "predictions.json"]) == alone
+    assert len(expected) == table.num_objects
+    assert results([tmp_path / "ranks" / "predictions.json"]) == expected

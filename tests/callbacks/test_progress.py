@@ -1,4 +1,4 @@
-"""The progress bar's figures, and the line that each epoch leaves."""
+"""The figures of the progress bar, and the line of each epoch."""
 
 from __future__ import annotations
 
@@ -31,6 +31,7 @@ def trainer():
         is_global_zero=True,
         training=True,
         progress_bar_metrics={"val/map": 0.25},
+        fit_loop=SimpleNamespace(_combined_loader=None),  # no loaders that measure how long they wait
     )
 
 
@@ -39,7 +40,8 @@ def train_batches(callback, trainer):
     monitor.wait_s = 100.0  # of earlier epochs
     monitor.step_s = 50.0
     monitor.num_images = 1000
-    callback.on_train_epoch_start(trainer, None)
+    for started in (monitor, callback):
+        started.on_train_epoch_start(trainer, None)
     for loss in (1.0, 3.0):
         monitor.wait_s += 0.25
         monitor.step_s += 0.75
@@ -47,7 +49,7 @@ def train_batches(callback, trainer):
         callback.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss) / 2}, None, 0)
 
 
-def test_an_epoch_leaves_one_line_with_its_mean_loss_and_its_rates(trainer, capsys):
+def test_epoch_prints_one_line_with_its_mean_loss_and_rates(trainer, capsys):
     lines = EpochLines()
     train_batches(lines, trainer)
     lines.on_train_epoch_end(trainer, None)
@@ -55,7 +57,7 @@ def test_an_epoch_leaves_one_line_with_its_mean_loss_and_its_rates(trainer, caps
     assert line == "epoch 1/9  step 2  loss 2  lr 0.02  images/s 4  waited 25%  0 s"
 
 
-def test_the_line_has_the_metrics_of_a_validation_of_this_epoch_alone(trainer, capsys):
+def test_line_has_metrics_only_after_a_validation_in_the_epoch(trainer, capsys):
     lines = EpochLines()
     lines.on_train_epoch_start(trainer, None)
     lines.on_validation_end(trainer, None)
@@ -67,13 +69,13 @@ def test_the_line_has_the_metrics_of_a_validation_of_this_epoch_alone(trainer, c
     assert "val/map" not in second
 
 
-def test_ranks_but_the_first_print_nothing(trainer, capsys):
+def test_only_rank_zero_prints(trainer, capsys):
     trainer.is_global_zero = False
     EpochLines().on_train_epoch_end(trainer, None)
     assert capsys.readouterr().out == ""
 
 
-def test_the_line_is_logged_where_a_bar_redirects_the_output(trainer, monkeypatch, caplog):
+def test_line_is_logged_if_a_bar_captures_standard_output(trainer, monkeypatch, caplog):
     caplog.set_level(logging.INFO)
     lines = EpochLines()
     lines.on_train_epoch_end(trainer, None)
@@ -83,21 +85,21 @@ def test_the_line_is_logged_where_a_bar_redirects_the_output(trainer, monkeypatc
     assert re.search("epoch 1/9  step 2", caplog.text)
 
 
-def test_the_bar_has_loss_learning_rate_images_a_second_and_waiting(trainer):
+def test_bar_has_loss_learning_rate_images_per_second_and_waiting(trainer):
     bar = TrainingProgressBar()
     bar.disable()  # as without a terminal
     train_batches(bar, trainer)
     assert bar.get_metrics(trainer, None) == {"loss": 3.0, "lr": "0.02", "images/s": "4", "waited": "25%"}
 
 
-def test_without_a_monitor_the_bar_has_what_is_known(trainer):
+def test_bar_without_a_monitor_has_the_learning_rate(trainer):
     trainer.callbacks = [EpochLines()]
     bar = TrainingProgressBar()
     assert bar.get_metrics(trainer, None) == {"lr": "0.02"}
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_bar_is_drawn_on_terminals_alone(monkeypatch, is_terminal):
+def test_bar_is_drawn_only_on_terminals(monkeypatch, is_terminal):
     monkeypatch.setattr(Console, "is_terminal", is_terminal)
     bar = TrainingProgressBar()
     bar.setup(SimpleNamespace(is_global_zero=True), None, "fit")

@@ -15,7 +15,7 @@ matrices = st.integers(1, 6).flatmap(
 )
 
 
-def test_the_weights_are_the_formula():
+def test_weights_follow_the_formula():
     confusion = [[9, 1, 0], [5, 5, 0], [0, 0, 0]]  # recalls 0.9 and 0.5; the third was not seen
     expected = [0.2 / 0.4, 0.6 / 0.4, 1.0]
     np.testing.assert_allclose(recall_weights(confusion), expected)
@@ -24,7 +24,7 @@ def test_the_weights_are_the_formula():
 
 
 @given(confusion=matrices, floor=st.floats(0.01, 2))
-def test_worse_classes_weigh_more_and_the_mean_is_one(confusion, floor):
+def test_lower_recall_gives_a_larger_weight_and_the_mean_is_one(confusion, floor):
     weights = recall_weights(confusion, floor=floor)
     counts = np.array(confusion)
     seen = counts.sum(axis=1) > 0

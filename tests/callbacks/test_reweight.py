@@ -1,8 +1,9 @@
-"""New class weights between epochs: who decides them, when they count, and that a resumed run has them."""
+"""New class weights between epochs: when they are computed and used, several ranks, and resumed runs."""
 
 from __future__ import annotations
 
 import csv
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -33,7 +34,7 @@ def shapes(tmp_path_factory):
     return three_classes(tmp_path_factory.mktemp("shapes"))
 
 
-def test_weights_count_from_the_next_epoch_on_and_are_asked_for_after_validation(shapes, tmp_path):
+def test_weights_are_computed_after_validation_and_used_in_the_next_epoch(shapes, tmp_path):
     asked = Asked()
     callback = ReweightClasses(asked)
     module = fit(tmp_path, shapes, callback)
@@ -44,7 +45,7 @@ def test_weights_count_from_the_next_epoch_on_and_are_asked_for_after_validation
 
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
-def test_an_epoch_that_workers_have_begun_ahead_is_made_again(shapes, tmp_path, method):
+def test_epoch_that_workers_have_started_ahead_is_drawn_again(shapes, tmp_path, method):
     data = data_of(shapes, workers={"num_workers": 2, "worker_method": method, "persistent_workers": True})
     module = fit(tmp_path, shapes, ReweightClasses(Asked()), data=data, max_epochs=3)
     assert module.seen == expected_epochs(shapes, [None, ANSWERS[0], ANSWERS[0]])
@@ -52,7 +53,7 @@ def test_an_epoch_that_workers_have_begun_ahead_is_made_again(shapes, tmp_path, 
 
 @pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists and is not empty")
 @pytest.mark.parametrize("at", ["epoch end", "validation end", "middle"])
-def test_a_resumed_run_has_the_weights_of_the_unbroken_one(shapes, tmp_path, at):
+def test_resumed_run_has_the_weights_of_the_uninterrupted_run(shapes, tmp_path, at):
     settings = {
         "epoch end": {"save_on_train_epoch_end": True},
         "validation end": {"save_on_train_epoch_end": False},
@@ -64,22 +65,20 @@ def test_a_resumed_run_has_the_weights_of_the_unbroken_one(shapes, tmp_path, at)
         saved = {"callbacks": [saving], "enable_checkpointing": True, "max_epochs": 3}
         return fit(tmp_path, shapes, callback, ckpt_path=ckpt_path, **saved)
 
-    whole = run(ReweightClasses(Asked()))
+    uninterrupted = run(ReweightClasses(Asked()))
     name = "at-epoch=1-step=8.ckpt" if at == "middle" else "at-epoch=0-step=6.ckpt"
-    assert torch.load(tmp_path / name, weights_only=True)["callbacks"]["ReweightClasses"] == {
-        "class_weights": ANSWERS[0],
-        "epoch": 0,
-    }
+    state = torch.load(tmp_path / name, weights_only=True)["callbacks"]["ReweightClasses"]
+    assert state == {"class_weights": ANSWERS[0], "epoch": 0}
     callback = ReweightClasses(Asked())
     resumed = run(callback, tmp_path / name)
-    if at == "middle":  # the loader itself decides which batches of the epoch come again
+    if at == "middle":  # the loader decides which batches of the epoch are repeated
         resumed.seen.pop(1)
     assert resumed.seen
-    assert all(resumed.seen[epoch] == whole.seen[epoch] for epoch in resumed.seen)
-    assert 0 not in callback.class_weights.epochs  # what was decided is not asked for again
+    assert all(resumed.seen[epoch] == uninterrupted.seen[epoch] for epoch in resumed.seen)
+    assert 0 not in callback.class_weights.epochs  # the weights of a past epoch are not computed again
 
 
-def test_without_validation_the_end_of_the_epoch_is_the_time(shapes, tmp_path):
+def test_weights_are_computed_at_the_end_of_an_epoch_without_validation(shapes, tmp_path):
     epochs = []
     callback = ReweightClasses(lambda trainer, pl_module: epochs.append(trainer.current_epoch))
     module = fit(tmp_path, shapes, callback, limit_val_batches=0, max_epochs=2)
@@ -87,7 +86,7 @@ def test_without_validation_the_end_of_the_epoch_is_the_time(shapes, tmp_path):
     assert module.seen == expected_epochs(shapes, [None, None])
 
 
-def test_grouped_batches_are_reweighted_too(shapes, tmp_path):
+def test_grouped_batches_are_reweighted(shapes, tmp_path):
     data = data_of(shapes, train_batching=AspectRatioBatching())
     module = fit(tmp_path, shapes, ReweightClasses(lambda *_: [0.0, 0.0, 1.0]), data=data, max_epochs=2)
     (table,) = data.tables("train")
@@ -96,7 +95,7 @@ def test_grouped_batches_are_reweighted_too(shapes, tmp_path):
     assert set(module.seen[1]) <= rare
 
 
-def test_the_mix_that_is_expected_goes_to_the_loggers(shapes, tmp_path):
+def test_expected_mix_is_logged(shapes, tmp_path):
     callback = ReweightClasses(lambda *_: [1.0, 2.0, 4.0])
     fit(tmp_path, shapes, callback, logger=CSVLogger(tmp_path), max_epochs=1)
     data = data_of(shapes)
@@ -109,8 +108,8 @@ def test_the_mix_that_is_expected_goes_to_the_loggers(shapes, tmp_path):
         assert float(logged[0][f"data/class_mix/{name}"]) == pytest.approx(share)
 
 
-def test_two_ranks_draw_by_what_rank_zero_says(shapes, tmp_path):
-    class Telling(Recording):
+def test_two_ranks_draw_with_the_weights_of_rank_zero(shapes, tmp_path):
+    class Saving(Recording):
         def on_train_end(self):
             torch.save(self.seen, tmp_path / f"{self.global_rank}.pt")
 
@@ -118,7 +117,7 @@ def test_two_ranks_draw_by_what_rank_zero_says(shapes, tmp_path):
         return [1.0, 5.0, 0.0] if trainer.global_rank == 0 else [0.0, 0.0, 1.0]
 
     trainer = trainer_of(tmp_path, ReweightClasses(by_rank), max_epochs=2, devices=2, strategy="ddp_fork")
-    trainer.fit(Telling(), data_of(shapes, batch_size=2))
+    trainer.fit(Saving(), data_of(shapes, batch_size=2))
     ranks = [torch.load(tmp_path / f"{rank}.pt") for rank in range(2)]
     for epoch, order in expected_epochs(shapes, [None, [1.0, 5.0, 0.0]]).items():
         pairs = [order[start : start + 4] for start in range(0, len(order), 4)]
@@ -126,33 +125,25 @@ def test_two_ranks_draw_by_what_rank_zero_says(shapes, tmp_path):
             assert seen[epoch] == [i for four in pairs for i in four[2 * rank : 2 * rank + 2]]
 
 
-# -- what does not fit -----------------------------------------------------------------------------------
+# -- errors and settings -----------------------------------------------------------------------------------
 
 
-def set_up(callback, trainer):
-    callback.setup(trainer, Recording(), "fit")
-
-
-class Holding:
-    """As much of a trainer as a set-up looks at."""
-
-    current_epoch = 0
-
-    def __init__(self, datamodule):
-        self.datamodule = datamodule
+def set_up_with(callback, datamodule):
+    """Set a callback up with the attributes of a trainer that `setup` reads."""
+    callback.setup(SimpleNamespace(current_epoch=0, datamodule=datamodule), Recording(), "fit")
 
 
 def test_a_sampler_without_weights_is_refused_before_the_first_epoch(shapes, tmp_path):
     callback = ReweightClasses(Asked())
     with pytest.raises(ValueError, match=r"DetectionDataModule .* got a RandomSampler; .*WeightedSamplerConfig\(\)"):
-        set_up(callback, Holding(data_of(shapes, train_sampler=None)))
+        set_up_with(callback, data_of(shapes, train_sampler=None))
     with pytest.raises(ValueError, match="got no data module"):
-        set_up(callback, Holding(None))
+        set_up_with(callback, None)
     with pytest.raises(ValueError, match="colour"):
-        set_up(ReweightClasses(Asked(), balance_by="colour"), Holding(data_of(shapes)))
+        set_up_with(ReweightClasses(Asked(), balance_by="colour"), data_of(shapes))
     too_short = WeightedRandomSampler([1.0, 1.0])
     with pytest.raises(ValueError, match="24 samples of the training table, got 2 weights"):
-        set_up(callback, Holding(data_of(shapes, train_sampler=too_short)))
+        set_up_with(callback, data_of(shapes, train_sampler=too_short))
 
 
 def test_wrong_arguments_are_refused():
@@ -164,39 +155,39 @@ def test_wrong_arguments_are_refused():
 
 def test_weights_that_do_not_fit_are_refused(shapes):
     callback = ReweightClasses(Asked())
-    set_up(callback, Holding(data_of(shapes)))
+    set_up_with(callback, data_of(shapes))
     for weights, message in (([1.0, 1.0], "one weight for each of 3 classes"), ([0.0] * 3, "all zero")):
         with pytest.raises(ValueError, match=message):
             callback.load_state_dict({"class_weights": weights, "epoch": 0})
 
 
-def test_an_older_checkpoint_without_weights_gives_the_sampler_its_own_back(shapes):
+def test_checkpoint_without_weights_restores_the_samplers_initial_weights(shapes):
     data = data_of(shapes)
     callback = ReweightClasses(Asked())
-    set_up(callback, Holding(data))
-    older = callback.state_dict()
-    before = data.train_dataloader().sampler.weights
+    set_up_with(callback, data)
+    initial_state = callback.state_dict()
+    initial_weights = data.train_dataloader().sampler.weights
     callback.load_state_dict({"class_weights": [0.0, 0.0, 1.0], "epoch": 3})
-    assert not torch.equal(data.train_dataloader().sampler.weights, before)
-    callback.load_state_dict(older)
-    assert torch.equal(data.train_dataloader().sampler.weights, before)
+    assert not torch.equal(data.train_dataloader().sampler.weights, initial_weights)
+    callback.load_state_dict(initial_state)
+    assert torch.equal(data.train_dataloader().sampler.weights, initial_weights)
 
 
-def test_options_reach_the_weights_of_images(shapes):
+def test_options_change_the_weights_of_images(shapes):
     options = {"reduce": "max", "empty_weight": 0.5}
     data = data_of(shapes)
     callback = ReweightClasses(Asked(), balance_by="finish", **options)
-    set_up(callback, Holding(data))
+    set_up_with(callback, data)
     callback.load_state_dict({"class_weights": [1.0, 3.0, 2.0], "epoch": 0})
     (table,) = data.tables("train")
     expected = torch.from_numpy(image_weights(table, [1.0, 3.0, 2.0], by="finish", **options))
     assert torch.equal(data.train_dataloader().sampler.weights, expected)
 
 
-def test_samples_of_one_object_are_weighted_by_theirs(shapes):
+def test_object_crops_have_the_weight_of_their_class(shapes):
     data = ClassificationDataModule(shapes, train_sampler=WeightedSamplerConfig(), sample_unit="object")
     callback = ReweightClasses(Asked())
-    set_up(callback, Holding(data))
+    set_up_with(callback, data)
     callback.load_state_dict({"class_weights": [1.0, 2.0, 3.0], "epoch": 0})
     (table,) = data.tables("train")
     sampler = data.train_dataloader().sampler

@@ -1,4 +1,4 @@
-"""New class weights and the end of a run: a checkpoint saved then fits, and the next run begins afresh."""
+"""New class weights at the end of a run: its checkpoints resume, and the next run starts with initial weights."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import torch
 from lightning.pytorch import Callback
 
-from lit_loader.callbacks import ReweightClasses, reweight
+from lit_loader.callbacks import ReweightClasses
 from tests.support.reweighting import Asked, Recording, data_of, fit, three_classes, trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -21,8 +21,8 @@ def shapes(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def whole(shapes, tmp_path_factory):
-    """A run of three epochs that nothing breaks off."""
+def uninterrupted(shapes, tmp_path_factory):
+    """A run of three epochs."""
     return fit(tmp_path_factory.mktemp("whole"), shapes, ReweightClasses(Asked()), max_epochs=3)
 
 
@@ -40,27 +40,27 @@ class Failing(Callback):
         trainer.save_checkpoint(self.path)
 
 
-def test_a_checkpoint_saved_after_the_run_can_be_gone_on_with(shapes, tmp_path, whole):
+def test_checkpoint_saved_after_a_run_resumes_with_its_weights(shapes, tmp_path, uninterrupted):
     trainer = trainer_of(tmp_path, ReweightClasses(Asked()), max_epochs=2)
     trainer.fit(Recording(), data_of(shapes))
     trainer.save_checkpoint(tmp_path / "after.ckpt")
     resumed = fit(tmp_path, shapes, ReweightClasses(Asked()), ckpt_path=tmp_path / "after.ckpt", max_epochs=3)
-    assert resumed.seen == {2: whole.seen[2]}
+    assert resumed.seen == {2: uninterrupted.seen[2]}
 
 
-def test_a_checkpoint_saved_on_an_exception_can_be_gone_on_with(shapes, tmp_path, whole):
+def test_checkpoint_saved_on_an_exception_resumes_with_its_weights(shapes, tmp_path, uninterrupted):
     path = tmp_path / "failed.ckpt"
     with pytest.raises(RuntimeError, match="on purpose"):
         fit(tmp_path, shapes, ReweightClasses(Asked()), callbacks=[Failing(path)], max_epochs=3)
     resumed = fit(tmp_path, shapes, ReweightClasses(Asked()), ckpt_path=path, max_epochs=3)
     assert sorted(resumed.seen) == [1, 2]
-    assert resumed.seen[2] == whole.seen[2]
-    assert resumed.seen[1] == whole.seen[1][-len(resumed.seen[1]) :]
+    assert resumed.seen[2] == uninterrupted.seen[2]
+    assert resumed.seen[1] == uninterrupted.seen[1][-len(resumed.seen[1]) :]
 
 
 @pytest.mark.parametrize("same", [True, False], ids=["the same callback", "another"])
 @pytest.mark.parametrize("failed", [True, False], ids=["failed", "ended"])
-def test_a_second_run_begins_with_the_samplers_own_weights(shapes, tmp_path, whole, same, failed):
+def test_second_run_starts_with_the_samplers_initial_weights(shapes, tmp_path, uninterrupted, same, failed):
     data = data_of(shapes)
     callback = ReweightClasses(Asked())
     if failed:
@@ -69,21 +69,20 @@ def test_a_second_run_begins_with_the_samplers_own_weights(shapes, tmp_path, who
     else:
         fit(tmp_path, shapes, callback, data=data, max_epochs=2)
     second = callback if same else ReweightClasses(Asked())
-    assert fit(tmp_path, shapes, second, data=data, max_epochs=3).seen == whole.seen
+    assert fit(tmp_path, shapes, second, data=data, max_epochs=3).seen == uninterrupted.seen
 
 
-def test_weights_that_a_user_sets_between_two_runs_are_the_samplers_own(shapes, tmp_path):
+def test_weights_set_between_two_runs_are_the_initial_weights(shapes, tmp_path):
     data = data_of(shapes)
     callback = ReweightClasses(Asked())
     fit(tmp_path, shapes, callback, data=data, max_epochs=1)
     sampler = data.train_dataloader().sampler
-    of_the_user = torch.arange(1.0, 25.0)
-    sampler.set_weights(of_the_user)
+    sampler.set_weights(torch.arange(1.0, 25.0))
     order = sampler.order(seed=data.train_dataloader().seed, epoch=0)[:].tolist()
     assert fit(tmp_path, shapes, callback, data=data, max_epochs=1).seen == {0: order}
 
 
-def test_a_checkpoint_that_is_tested_leaves_the_training_weights(shapes, tmp_path):
+def test_testing_a_checkpoint_does_not_change_the_training_weights(shapes, tmp_path):
     class Tested(Recording):
         def test_step(self, batch, batch_idx):
             pass
@@ -98,11 +97,10 @@ def test_a_checkpoint_that_is_tested_leaves_the_training_weights(shapes, tmp_pat
     assert torch.equal(data.train_dataloader().sampler.weights, torch.ones(24).double())
 
 
-def test_collected_samplers_are_forgotten(shapes, tmp_path):
+def test_callback_does_not_keep_samplers_alive(shapes, tmp_path):
     data = data_of(shapes)
     fit(tmp_path, shapes, ReweightClasses(Asked()), data=data, max_epochs=1)
     sampler = weakref.ref(data.train_dataloader().sampler)
-    assert sampler() in reweight._initial_weights
     del data
     gc.collect()
     assert sampler() is None

@@ -35,7 +35,7 @@ def trainer_of_ranks(other_received):
 
 @pytest.mark.parametrize("other_received", [False, True])
 @pytest.mark.usefixtures("_handler")
-def test_every_rank_saves_and_stops_after_the_batch_in_which_one_gets_the_signal(tmp_path, other_received):
+def test_every_rank_saves_and_stops_after_one_receives_the_signal(tmp_path, other_received):
     callback = SigtermCheckpoint(tmp_path, every_n_steps=2)
     trainer = trainer_of_ranks(False)
     callback.on_train_start(trainer, None)

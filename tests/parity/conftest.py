@@ -1,4 +1,4 @@
-"""What torch's loader leaves behind for good is started before anything is counted."""
+"""Starts the threads and files that torch's loader never ends, before leaks are counted."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 @pytest.fixture(scope="session", autouse=True)
 def _shared_heap() -> None:
-    """Let multiprocessing open the shared memory that it keeps for its barriers."""
+    """Let multiprocessing open the shared memory that it never closes for its barriers."""
     multiprocessing.Barrier(2)
 
 

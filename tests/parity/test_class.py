@@ -1,4 +1,4 @@
-"""The class itself: generic, a subclass of torch's, open to subclasses, named in the profiler as torch's is."""
+"""The class: generic, a subclass of torch's, open to subclasses, with torch's label in the profiler."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import torch
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
-from tests.support.parity_backends import EVERY, FORK, INLINE, THREAD, close, each_of, error_of, events
+from tests.support.parity_backends import EVERY, FORK, INLINE, THREAD, close, each_of, error_of, events, same_for_both
 from tests.support.parity_datasets import Numbers
 
 
@@ -25,14 +25,14 @@ def test_loader_is_torchs_class_by_isinstance_and_name():
 
 def subclass(base):
     class Twice(base):
-        """Has an ``__init__``, an ``__iter__``, a ``__len__`` and attributes of its own."""
+        """Overrides ``__init__``, ``__iter__`` and ``__len__``, and adds attributes."""
 
-        note = "of the class"
+        note = "class attribute"
 
         def __init__(self, dataset, *, times=2, **arguments):
             self.times = times
             super().__init__(dataset, **arguments)
-            self.after = "set later"
+            self.late_attribute = "set after the base class"
 
         def __iter__(self):
             for _ in range(self.times):
@@ -45,19 +45,19 @@ def subclass(base):
 
 
 @pytest.mark.parametrize("backend", EVERY, ids=lambda backend: backend.name)
-def test_a_subclass_may_have_its_own_methods_and_attributes(backend):
-    actual = []
-    for kind, workers in backend.both:
+def test_subclass_may_override_methods_and_add_attributes(backend):
+    def observe(kind, workers):
         loader = subclass(kind)(Numbers(5), batch_size=2, times=3, **workers)
         loader.anything = [1]
-        actual.append((len(loader), [batch.tolist() for batch in loader], loader.after, loader.note, loader.anything))
+        batches = [batch.tolist() for batch in loader]
         close(loader)
-    assert actual[0] == actual[1]
-    assert len(actual[0][1]) == 9
+        return batches, len(loader), loader.late_attribute, loader.note, loader.anything
+
+    assert len(same_for_both(backend, observe)[0]) == 9
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_a_subclass_may_replace_what_gives_the_indices(backend):
+def test_subclass_may_override_the_index_sampler(backend):
     def reversing(base):
         class Reversing(base):
             @property
@@ -67,32 +67,25 @@ def test_a_subclass_may_replace_what_gives_the_indices(backend):
         return Reversing
 
     for kind, workers in backend.both:
-        assert [batch.tolist() for batch in reversing(kind)(Numbers(5), batch_size=2, **workers)] == [
-            [4],
-            [2, 3],
-            [0, 1],
-        ]
+        loader = reversing(kind)(Numbers(5), batch_size=2, **workers)
+        assert [batch.tolist() for batch in loader] == [[4], [2, 3], [0, 1]]
 
 
 @each_of(INLINE, FORK, THREAD)
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
-def test_the_profiler_shows_each_step_under_torchs_name(backend, seed):
+def test_profiler_shows_each_step_with_torchs_label(backend, seed):
     def labels(kind, arguments):
         with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profile:
             for _ in kind(Numbers(9), batch_size=4, **arguments):
                 pass
-        return {
-            event.key: event.count for event in profile.key_averages() if event.key.startswith("enumerate(DataLoader)#")
-        }
+        counts = {event.key: event.count for event in profile.key_averages()}
+        return {label: count for label, count in counts.items() if label.startswith("enumerate(DataLoader)#")}
 
-    (torch_kind, torchs), (our_kind, ours) = backend.both
-    actual = labels(our_kind, {**ours, **seed})
-    assert actual == labels(torch_kind, torchs)
-    assert set(actual.values()) == {4}
+    assert set(same_for_both(backend, labels, **seed).values()) == {4}
 
 
 class Nested(Numbers):
-    """Each sample is made by a loader of its own."""
+    """Each sample is computed by another loader."""
 
     def __init__(self, kind, arguments):
         super().__init__(2)
@@ -104,16 +97,15 @@ class Nested(Numbers):
 
 
 @each_of(INLINE, FORK)
-def test_a_loader_without_workers_may_run_inside_a_worker(backend):
+def test_loader_without_workers_runs_inside_a_worker(backend):
     for kind, workers in backend.both:
         assert [batch.item() for batch in kind(Nested(kind, {}), **workers)] == [6, 7]
 
 
-def test_a_loader_with_worker_processes_is_refused_inside_a_worker_process():
-    actual = [events(iter(kind(Nested(kind, workers), **workers))) for kind, workers in FORK.both]
-    assert actual[0] == actual[1]
-    assert actual[0][0][1] == "AssertionError"
-    assert "daemonic processes are not allowed to have children" in actual[0][0][2]
+def test_loader_with_worker_processes_is_refused_inside_a_worker_process():
+    actual = same_for_both(FORK, lambda kind, workers: events(iter(kind(Nested(kind, workers), **workers))))
+    assert actual[0][1] == "AssertionError"
+    assert "daemonic processes are not allowed to have children" in actual[0][2]
 
 
 def in_a_daemon(kind, workers, pipe):
@@ -124,18 +116,20 @@ def in_a_daemon(kind, workers, pipe):
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @each_of(INLINE, FORK)
-def test_in_a_daemonic_process_it_works_inline_and_is_refused_workers(backend):
+def test_daemonic_process_iterates_inline_and_is_refused_workers(backend):
     context = multiprocessing.get_context("fork")
-    answers = []
-    for kind, workers in backend.both:
-        theirs, ours = context.Pipe()
-        process = context.Process(target=in_a_daemon, args=(kind, workers, ours), daemon=True)
+
+    def result(kind, workers):
+        receiving, sending = context.Pipe()
+        process = context.Process(target=in_a_daemon, args=(kind, workers, sending), daemon=True)
         process.start()
-        assert theirs.poll(30)
-        answers.append(pickle.loads(theirs.recv()))
+        assert receiving.poll(30)
+        actual = pickle.loads(receiving.recv())
         process.join(30)
         process.close()
-        theirs.close()
-        ours.close()
-    assert answers[0] == answers[1]
-    assert answers[0] == ([0, 1, 2] if backend is INLINE else "daemonic processes are not allowed to have children")
+        receiving.close()
+        sending.close()
+        return actual
+
+    expected = [0, 1, 2] if backend is INLINE else "daemonic processes are not allowed to have children"
+    assert same_for_both(backend, result) == expected

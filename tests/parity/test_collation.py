@@ -1,4 +1,4 @@
-"""Default collation and conversion over every type, called by itself, inline, and in workers."""
+"""Default collation and conversion of every type, called directly, inline and in workers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from torch.utils.data._utils import collate as torch_module
 from lit_loader import DataLoader
 from lit_loader.collate import default_collate
 from tests.support.collate_samples import CHANGED_BY_TORCHS_WORKERS, OTHERWISE_IN_TORCHS_WORKERS, SAMPLES, Marked, Point
-from tests.support.parity_backends import FORK, INLINE, THREAD, assert_alike, described, told
+from tests.support.parity_backends import FORK, INLINE, THREAD, assert_alike, described, error_event
 from tests.support.parity_datasets import Samples
 
-# of torch: nested, sparse and quantized tensors are experimental or deprecated
+# torch's: nested, sparse and quantized tensors are experimental or deprecated
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
@@ -22,22 +22,22 @@ def outcome(function, *arguments):
     try:
         return described(function(*arguments))
     except Exception as error:
-        return told(error)
+        return error_event(error)
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_batch_is_collated_or_refused_as_torch_does(name):
+def test_batch_is_collated_or_refused_like_torchs(name):
     assert outcome(default_collate, SAMPLES[name]()) == outcome(torch_collate, SAMPLES[name]())
 
 
 @pytest.mark.parametrize("as_type", [list, tuple])
-def test_a_batch_may_be_any_sequence_of_samples(as_type):
+def test_batch_is_any_sequence_of_samples(as_type):
     for name in ("tensors", "floats", "texts", "array of d", "namedtuple", "tuples", "dicts"):
         batch = as_type(SAMPLES[name]())
         assert outcome(default_collate, batch) == outcome(torch_collate, batch)
 
 
-def test_samples_that_cannot_be_collated_raise_as_in_torch():
+def test_samples_that_cannot_be_collated_raise_torchs_error():
     for batch in ([], (), {}, None, 3, "text", torch.ones(2, 2), {"a": [1]}):
         assert outcome(default_collate, batch) == outcome(torch_collate, batch)
 
@@ -53,21 +53,15 @@ def every_sample(without=()):
     return Samples(samples), {"batch_sampler": batches}
 
 
-def test_a_loaders_batches_of_every_type_are_torchs():
+def test_batches_of_every_type_are_torchs():
     actual = assert_alike(every_sample, INLINE, num_epochs=1)
     assert len(actual["epochs"][0]) == len(SAMPLES) + 2
-
-
-def test_workers_batches_of_every_type_are_torchs():
     assert_alike(lambda: every_sample(OTHERWISE_IN_TORCHS_WORKERS), FORK, THREAD, num_epochs=1)
 
 
-def test_samples_of_every_type_are_converted_as_torch_does():
+def test_converted_samples_of_every_type_are_torchs():
     actual = assert_alike(lambda: (every_sample()[0], {"batch_size": None}), INLINE, num_epochs=1)
     assert len(actual["epochs"][0]) > len(SAMPLES)
-
-
-def test_samples_of_every_type_are_converted_in_workers_as_torch_does():
     assert_alike(lambda: (every_sample(CHANGED_BY_TORCHS_WORKERS)[0], {"batch_size": None}), FORK, THREAD, num_epochs=1)
 
 
@@ -101,20 +95,20 @@ def double(batch, *, collate_fn_map):
     ],
     ids=["str", "class", "classes", "Tensor", "object", "dict"],
 )
-def test_entries_that_the_user_puts_into_torchs_table_are_honoured(monkeypatch, kind, function):
+def test_entries_added_to_torchs_table_are_used(monkeypatch, kind, function):
     monkeypatch.setitem(torch_module.default_collate_fn_map, kind, function)
     for name in SAMPLES:
         assert outcome(default_collate, SAMPLES[name]()) == outcome(torch_collate, SAMPLES[name]()), name
     assert_alike(lambda: (Samples(["a", "b", "c"]), {"batch_size": 2}), FORK, THREAD, num_epochs=1)
 
 
-def test_an_entry_that_the_user_takes_away_is_missed(monkeypatch):
+def test_entries_removed_from_torchs_table_are_not_used(monkeypatch):
     monkeypatch.delitem(torch_module.default_collate_fn_map, int)
     for name in ("ints", "bools", "tuples", "floats"):
         assert outcome(default_collate, SAMPLES[name]()) == outcome(torch_collate, SAMPLES[name]())
 
 
-def test_the_order_of_entries_decides_as_in_torch(monkeypatch):
+def test_order_of_entries_decides_like_in_torch(monkeypatch):
     monkeypatch.setitem(torch_module.default_collate_fn_map, Marked, name_classes)  # after Tensor, but the class itself
     samples = SAMPLES["tensor subclass"]()
     assert outcome(default_collate, samples) == outcome(torch_collate, samples) == described(["Marked", "Marked"])

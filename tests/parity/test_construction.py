@@ -1,4 +1,4 @@
-"""Construction: what excludes what, in which order that is checked, and what is taken when nothing is given."""
+"""Construction: exclusions between arguments, the order of their checks, and defaults."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.parity_datasets import Count, Numbers, Unsized
 
 OTHER = object()
 
-# every argument with values that are refused somewhere, alone or beside another
+# Every argument with values that are refused, alone or together with another one.
 CHOICES = {
     "num_workers": [-1, 0, 1],
     "timeout": [-1],
@@ -46,45 +46,34 @@ def outcome(kind, dataset, arguments):
             kind(dataset, **arguments)
         except Exception as error:
             return type(error), str(error)
-    return "made"
+    return "accepted"
 
 
 @pytest.mark.parametrize("dataset", [Numbers(), Unsized(), Count(3), []], ids=["map", "unsized", "iterable", "empty"])
 @pytest.mark.parametrize("count", [1, 2, 3])
-def test_every_combination_is_made_or_refused_with_torchs_type_and_message(dataset, count):
-    different = {
-        str(arguments): (outcome(DataLoader, dataset, arguments), outcome(TorchDataLoader, dataset, arguments))
-        for arguments in attempts(count)
-        if outcome(DataLoader, dataset, arguments) != outcome(TorchDataLoader, dataset, arguments)
-    }
-    assert not different
+def test_every_combination_is_accepted_or_refused_with_torchs_type_and_message(dataset, count):
+    for arguments in attempts(count):
+        expected = outcome(TorchDataLoader, dataset, arguments)
+        assert outcome(DataLoader, dataset, arguments) == expected, arguments
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_a_seed_changes_none_of_the_refusals(count):
+def test_seed_does_not_change_the_refusals(count):
     for arguments in attempts(count):
         expected = outcome(TorchDataLoader, Numbers(), arguments)
-        if expected != "made":
+        if expected != "accepted":
             assert outcome(lambda *a, **k: DataLoader(*a, seed=1, **k), Numbers(), arguments) == expected
 
 
-def test_the_first_wrong_argument_is_the_one_that_is_told():
-    wrong = {
-        "num_workers": -1,
-        "timeout": -1,
-        "prefetch_factor": -1,
-        "sampler": [0],
-        "shuffle": True,
-        "batch_sampler": [[0]],
-        "batch_size": 0,
-    }
+def test_first_wrong_argument_is_named():
+    wrong = {"num_workers": -1, "timeout": -1, "prefetch_factor": -1}
+    wrong |= {"sampler": [0], "shuffle": True, "batch_sampler": [[0]], "batch_size": 0}
     while wrong:
-        expected = outcome(TorchDataLoader, Numbers(), wrong)
-        assert outcome(DataLoader, Numbers(), wrong) == expected
+        assert outcome(DataLoader, Numbers(), wrong) == outcome(TorchDataLoader, Numbers(), wrong)
         wrong.pop(next(iter(wrong)))
 
 
-def test_the_arguments_of_torch_are_taken_by_its_names_and_positions():
+def test_arguments_have_torchs_names_positions_and_defaults():
     torchs = inspect.signature(TorchDataLoader.__init__).parameters
     ours = inspect.signature(DataLoader.__init__).parameters
     by_position = [name for name, item in ours.items() if item.kind is item.POSITIONAL_OR_KEYWORD]
@@ -100,41 +89,27 @@ def test_attributes_after_construction_are_torchs(dataset, arguments):
         arguments = {name: value for name, value in arguments.items() if name != "shuffle"}
     torchs = TorchDataLoader(dataset, **arguments)
     ours = DataLoader(dataset, **arguments)
-    for name in (
-        "dataset",
-        "batch_size",
-        "num_workers",
-        "collate_fn",
-        "pin_memory",
-        "pin_memory_device",
-        "drop_last",
-        "timeout",
-        "worker_init_fn",
-        "multiprocessing_context",
-        "generator",
-        "prefetch_factor",
-        "persistent_workers",
-        "in_order",
-    ):
+    names = inspect.signature(TorchDataLoader.__init__).parameters.keys()
+    for name in names - {"self", "shuffle", "sampler", "batch_sampler"}:
         assert getattr(ours, name) == getattr(torchs, name), name
     assert type(ours.sampler) is type(torchs.sampler)
     assert type(ours.batch_sampler) is type(torchs.batch_sampler)
 
 
-def test_an_unknown_argument_is_refused():
+def test_unknown_argument_is_refused():
     for kind in (TorchDataLoader, DataLoader):
         with pytest.raises(TypeError, match="unexpected keyword argument 'batchsize'"):
             kind(Numbers(), batchsize=3)
 
 
-def test_the_random_sampler_gets_the_generator():
+def test_random_sampler_gets_the_generator():
     generator = torch.Generator()
     for kind in (TorchDataLoader, DataLoader):
         assert kind(Numbers(), shuffle=True, generator=generator).sampler.generator is generator
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
-def test_more_workers_than_cores_are_warned_about_when_made_and_when_iterated(monkeypatch, seed):
+def test_more_workers_than_cores_give_a_warning_at_construction_and_iteration(monkeypatch, seed):
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
 
     def warned(kind, **arguments):
@@ -144,11 +119,9 @@ def test_more_workers_than_cores_are_warned_about_when_made_and_when_iterated(mo
             list(loader)
             list(loader)
         texts = [str(warning.message) for warning in caught]
-        return [text for text in texts if "is multi-threaded" not in text]  # Python's, of a fork
+        return [text for text in texts if "is multi-threaded" not in text]  # Python's, about a fork
 
     ours = warned(DataLoader, **seed)
     assert ours == warned(TorchDataLoader)
     assert len(ours) == 3
-    assert (
-        "will create 2 worker processes in total. Our suggested max number of worker in current system is 1" in ours[0]
-    )
+    assert "will create 2 worker processes in total. Our suggested max number of worker in current" in ours[0]

@@ -11,7 +11,7 @@ from tests.support.parity_datasets import Count, Numbers, Samples, as_is, as_lis
 
 
 class ByBatch(Dataset):
-    """Says how it was asked."""
+    """Samples name the method and the type of the indices."""
 
     def __len__(self):
         return 7
@@ -33,14 +33,14 @@ class WrongCount(ByBatch):
 
 
 class NoList(ByBatch):
-    """Gives a whole tensor, which only a collate function can judge."""
+    """Returns a whole tensor, which only a collate function can handle."""
 
     def __getitems__(self, indices):
         return torch.tensor(indices)
 
 
 class ByAttribute(ByBatch):
-    """Takes ``__getitems__`` from another object."""
+    """Has ``__getitems__`` as an attribute of the object."""
 
     __getitems__ = None
 
@@ -93,7 +93,7 @@ DATASETS = {
 
 
 def sums(samples):
-    """Give a batch too large for any pipe, and a little that can be compared."""
+    """Return a batch too large for a pipe, reduced to values that can be compared."""
     return {
         "sum": torch.stack(samples).sum(),
         "bytes": bytes(3_000_000).count(0),
@@ -101,13 +101,13 @@ def sums(samples):
     }
 
 
-# of these the workers' side is the same as of others
+# Their path in workers is the same as that of other cases.
 INLINE_IS_ENOUGH = ["list", "string", "dict", "range", "tensor", "batches of one", "empty, shuffled", "a last batch"]
 INLINE_IS_ENOUGH += [
     name for name in DATASETS if name.startswith(("as large", "smaller", "zero-size", "samples of no"))
 ]
 INLINE_IS_ENOUGH += ["subset of a subset", "subset without batching", "getitems that is an attribute", "concatenation"]
-# of these nearly so
+# Their path in workers is nearly the same.
 WORKERS_IN_THE_SOAK = [
     "getitems, shuffled",
     "getitems that is None",
@@ -127,17 +127,17 @@ def test_batches_are_torchs(name):
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", WORKERS_IN_THE_SOAK)
-def test_batches_of_workers_are_torchs_too(name):
+def test_batches_of_workers_are_torchs(name):
     assert_alike(DATASETS[name], *BREADTH)
 
 
-def test_a_dataset_that_returns_whole_batches_needs_no_batching():
+def test_dataset_that_returns_whole_batches_works_without_batching():
     batches = [torch.arange(3), torch.arange(7), torch.empty(0)]
     actual = assert_alike(lambda: (Samples(batches), {"batch_size": None}), *EVERY)
     assert [batch[-2] for batch in actual["epochs"][0][:3]] == [(3,), (7,), (0,)]
 
 
-def test_batches_of_64_mb_arrive_whole():
+def test_batches_of_64_mb_arrive_complete():
     for kind, workers in FORK.both:
         loader = kind(Samples([torch.full((1 << 24,), n, dtype=torch.int32) for n in range(3)]), **workers)
         for number, batch in enumerate(loader):

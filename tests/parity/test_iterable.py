@@ -1,4 +1,4 @@
-"""Iterable datasets: streams that end at different times, or at once, or are shared out among the workers."""
+"""Iterable datasets: streams that end at different times, immediately, or that are divided among workers."""
 
 from __future__ import annotations
 
@@ -18,12 +18,13 @@ from tests.support.parity_backends import (
     close,
     each_of,
     events,
+    same_for_both,
 )
 from tests.support.parity_datasets import Count, Sharded, SizedCount, as_list
 
 
 class NotGenerator(IterableDataset):
-    """Gives an iterator with no more than ``__next__``."""
+    """Its iterator is not a generator."""
 
     def __init__(self, length):
         self.length = length
@@ -33,7 +34,7 @@ class NotGenerator(IterableDataset):
 
 
 class ItsOwnIterator(IterableDataset):
-    """Goes on where the last epoch in this process stopped."""
+    """Continues where the last epoch in this process stopped."""
 
     def __init__(self, length):
         self.numbers = list(range(length))
@@ -105,8 +106,8 @@ def test_batches_of_workers_are_torchs(name, arguments):
     assert_alike(lambda: (STREAMS[name](), arguments), *BREADTH)
 
 
-def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept():
-    # worker threads share one such dataset, worker processes have a copy each
+def test_dataset_that_is_its_own_iterator_is_exhausted_in_persistent_workers():
+    # Worker threads share one such dataset, worker processes have a copy each.
     actual = assert_alike(lambda: (ItsOwnIterator(7), {"batch_size": 2}), FORK, KEPT)
     assert actual["epochs"][1] == ["end", "end"]
 
@@ -122,16 +123,13 @@ def test_a_dataset_that_is_its_own_iterator_is_used_up_in_a_worker_that_is_kept(
     ids=str,
 )
 def test_three_workers_end_in_any_order(lengths, prefetch_factor):
-    more = {"num_workers": 3, "prefetch_factor": prefetch_factor}
+    settings = {"batch_size": 2, "num_workers": 3, "prefetch_factor": prefetch_factor}
     for backend in (FORK, THREAD):
-        actual = [
-            events(iter(kind(Count(*lengths), batch_size=2, **{**workers, **more}))) for kind, workers in backend.both
-        ]
-        assert actual[0] == actual[1]
+        same_for_both(backend, lambda kind, workers: events(iter(kind(Count(*lengths), **workers | settings))))
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_an_endless_stream_can_be_left(backend):
+def test_endless_stream_can_be_abandoned(backend):
     for kind, workers in backend.both:
         loader = kind(Endless(), batch_size=2, **workers)
         firsts = [batch.tolist() for batch in itertools.islice(loader, 5)]
@@ -140,19 +138,18 @@ def test_an_endless_stream_can_be_left(backend):
 
 
 @each_of(FORK, KEPT, THREAD)
-def test_out_of_order_each_workers_own_order_is_kept(backend):
+def test_order_of_each_workers_batches_is_kept_out_of_order(backend):
     def by_worker(kind, workers):
         loader = kind(Count(8, 5), batch_size=2, in_order=False, **workers)
         batches = [batch.tolist() for batch in loader]
         close(loader)
         return [[batch for batch in batches if batch[0] // 100 == worker] for worker in range(2)]
 
-    torchs, ours = (by_worker(kind, workers) for kind, workers in backend.both)
-    assert ours == torchs
+    same_for_both(backend, by_worker)
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_a_stream_begins_anew_with_each_iterator(backend):
+def test_stream_restarts_with_each_iterator(backend):
     for kind, workers in backend.both:
         loader = kind(Count(3), **workers)
         first = iter(loader)
@@ -161,7 +158,7 @@ def test_a_stream_begins_anew_with_each_iterator(backend):
 
 
 @each_of(INLINE, FORK, KEPT, THREAD)
-def test_one_that_ended_stays_ended(backend):
+def test_ended_iterator_stays_ended(backend):
     for kind, workers in backend.both:
         loader = kind(Count(2), **workers)
         iterator = iter(loader)
@@ -172,13 +169,13 @@ def test_one_that_ended_stays_ended(backend):
         close(loader)
 
 
-def test_len_of_an_iterable_is_not_asked_for_by_iterating():
+def test_iterating_does_not_call_len_of_an_iterable():
     class Refuses(Count):
         def __len__(self):
-            raise AssertionError("len was asked for")
+            raise AssertionError("len was called")
 
     for backend in EVERY:
         for kind, workers in backend.both:
             loader = kind(Refuses(2), batch_size=2, **workers)
-            assert len([batch for batch in loader]) == max(1, backend.num_workers)  # noqa: C416 (list() asks for len)
+            assert len([batch for batch in loader]) == max(1, backend.num_workers)  # noqa: C416 (list() calls len)
             close(loader)

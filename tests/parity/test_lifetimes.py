@@ -1,4 +1,4 @@
-"""Lifetimes: iterators left half way, several at once, persistent workers, copies of loaders, changing datasets."""
+"""Lifetimes: abandoned iterators, several at once, persistent workers, copies of loaders, changing datasets."""
 
 from __future__ import annotations
 
@@ -22,29 +22,25 @@ from tests.support.parity_backends import (
     error_of,
     events,
     everywhere,
+    same_for_both,
 )
-from tests.support.parity_datasets import Numbers, Samples
-
-
-def shown(backend, show, **arguments):
-    """Return what ``show(loader)`` returns for both classes."""
-    actual = []
-    for kind, workers in backend.both:
-        torch.manual_seed(2)
-        loader = kind(**{"dataset": Numbers(8), "batch_size": 2, **copy.deepcopy(arguments)}, **workers)
-        actual.append((show(loader), torch.get_rng_state().tolist()))
-        close(loader)
-        del loader
-    return actual
+from tests.support.parity_datasets import CountingSampler, Numbers, Samples
 
 
 def assert_same(backend, show, **arguments):
-    torchs, ours = shown(backend, show, **arguments)
-    assert ours == torchs
-    return torchs[0]
+    """Assert that ``show(loader)`` and the draws of loaders of both classes are the same, and return the former."""
+
+    def observe(kind, workers):
+        torch.manual_seed(2)
+        loader = kind(**{"dataset": Numbers(8), "batch_size": 2, **copy.deepcopy(arguments)}, **workers)
+        result = show(loader)
+        close(loader)
+        return result, torch.get_rng_state().tolist()
+
+    return same_for_both(backend, observe)[0]
 
 
-def left_half_way(loader):
+def abandoned(loader):
     actual = []
     for count in (0, 3, 99):
         iterator = iter(loader)
@@ -59,8 +55,8 @@ def in_turns(loader):
     return [next(iterator).tolist() for iterator in (first, second, second, first, first)] + events(second)
 
 
-def begun_again(loader):
-    """Two calls of ``iter``: is it one object, and what happens to the first epoch?"""
+def restarted(loader):
+    """Call ``iter`` twice: whether both are one object, and the events of the second."""
     first = iter(loader)
     next(first)
     second = iter(loader)
@@ -74,8 +70,8 @@ def after_its_end(loader):
 
 
 @everywhere
-@pytest.mark.parametrize("show", [left_half_way, begun_again, after_its_end])
-def test_passes_are_torchs(backend, show):
+@pytest.mark.parametrize("show", [abandoned, restarted, after_its_end])
+def test_abandoned_restarted_and_ended_iterators_are_torchs(backend, show):
     assert_same(backend, show, shuffle=True)
 
 
@@ -86,13 +82,13 @@ def test_several_iterators_at_once_are_torchs(backend):
 
 @each_of(KEPT, KEPT_THREAD)
 def test_persistent_workers_have_one_iterator_object(backend):
-    one, _, itself = assert_same(backend, begun_again)
-    assert one
-    assert itself
+    is_one_object, _, is_its_own_iterator = assert_same(backend, restarted)
+    assert is_one_object
+    assert is_its_own_iterator
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_an_iterator_outlives_its_loader(backend):
+def test_iterator_outlives_its_loader(backend):
     for kind, workers in backend.both:
         iterator = iter(kind(Numbers(5), batch_size=2, **workers))
         assert [batch.tolist() for batch in iterator] == [[0, 1], [2, 3], [4]]
@@ -109,7 +105,7 @@ def copies(loader):
 @pytest.mark.parametrize(
     "shuffle", [pytest.param(False, id="in order", marks=pytest.mark.soak), pytest.param(True, id="shuffled")]
 )
-def test_a_loader_can_be_copied_and_pickled(backend, shuffle):
+def test_loader_can_be_copied_and_pickled(backend, shuffle):
     generator = torch.Generator().manual_seed(4) if shuffle else None
     assert_same(backend, copies, shuffle=shuffle, generator=generator)
 
@@ -126,7 +122,7 @@ def test_copies_keep_every_attribute():
 
 
 @everywhere
-def test_an_iterator_cannot_be_pickled(backend):
+def test_iterator_cannot_be_pickled(backend):
     for kind, workers in backend.both:
         loader = kind(Numbers(2), **workers)
         iterator = iter(loader)
@@ -145,7 +141,7 @@ class Growing(Numbers):
 
 
 def grown(loader):
-    """Let the dataset grow and change between epochs: kept processes have the old one, new ones the new."""
+    """Let the dataset grow and change between epochs: persistent processes have a copy of the old one."""
     actual = [events(iter(loader))]
     loader.dataset.length += 3
     loader.dataset.scale = 10
@@ -156,7 +152,7 @@ def grown(loader):
 
 @each_of(INLINE, FORK, KEPT, THREAD)
 @pytest.mark.parametrize("batch_size", [pytest.param(1, marks=pytest.mark.soak), 2])
-def test_a_dataset_that_grows_and_changes_between_epochs_is_seen_as_torch_sees_it(backend, batch_size):
+def test_dataset_that_changes_between_epochs_gives_torchs_batches(backend, batch_size):
     assert_same(backend, grown, dataset=Growing(4), batch_size=batch_size)
 
 
@@ -173,50 +169,32 @@ class WorkerIds(IterableDataset):
         return iter([get_worker_info().id] * 3)
 
 
-@pytest.mark.parametrize(("before", "after"), [(3, 2), (2, 3)])
+@pytest.mark.parametrize(("old_number", "new_number"), [(3, 2), (2, 3)])
 @pytest.mark.parametrize("dataset", [WorkerIds(), Numbers(12)], ids=["iterable", "map"])
-def test_another_num_workers_leaves_persistent_workers_as_they_are(dataset, before, after):
-    actual = []
-    for kind, workers in KEPT.both:
-        loader = kind(dataset, **{**workers, "num_workers": before})
-        epochs = [[int(item) for item in loader]]
-        loader.num_workers = after
-        epochs.append([int(item) for item in loader])
-        actual.append(epochs)
+def test_changed_num_workers_does_not_affect_persistent_workers(dataset, old_number, new_number):
+    def epochs(kind, workers):
+        loader = kind(dataset, **{**workers, "num_workers": old_number})
+        samples = [[int(item) for item in loader]]
+        loader.num_workers = new_number
+        samples.append([int(item) for item in loader])
         close(loader)
-    torchs, ours = actual
-    assert ours == torchs
+        return samples
+
+    same_for_both(KEPT, epochs)
 
 
-def test_another_num_workers_does_not_change_how_far_persistent_workers_go_ahead():
-    actual = []
-    for kind, workers in KEPT.both:
-        taken = []
-        sampler = Taken(12, taken)
+def test_changed_num_workers_does_not_change_the_prefetching_of_persistent_workers():
+    def num_prefetched(kind, workers):
+        sampler = CountingSampler(12)
         loader = kind(Numbers(12), sampler=sampler, **workers)
         list(loader)
         loader.num_workers = 4
-        taken.clear()
+        sampler.num_read = 0
         iterator = iter(loader)
         next(iterator)
-        actual.append(len(taken))
+        num_read = sampler.num_read
         del iterator
         close(loader)
-    torchs, ours = actual
-    assert ours == torchs
+        return num_read
 
-
-class Taken:
-    """A sampler that notes what was taken from it."""
-
-    def __init__(self, length, taken):
-        self.length = length
-        self.taken = taken
-
-    def __iter__(self):
-        for index in range(self.length):
-            self.taken.append(index)
-            yield index
-
-    def __len__(self):
-        return self.length
+    same_for_both(KEPT, num_prefetched)

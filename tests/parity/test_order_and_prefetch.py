@@ -1,4 +1,4 @@
-"""Order of delivery, how far ahead workers go, and who makes which batch."""
+"""Order of delivery, number of batches ahead, and the worker of each batch."""
 
 from __future__ import annotations
 
@@ -6,14 +6,15 @@ import multiprocessing
 import threading
 
 import pytest
+import torch
 
 from lit_loader import get_worker_info
-from tests.support.parity_backends import EVERY, FORK, KEPT, THREAD, assert_alike, close, each_of
-from tests.support.parity_datasets import Numbers, as_list
+from tests.support.parity_backends import EVERY, FORK, KEPT, THREAD, assert_alike, close, each_of, same_for_both
+from tests.support.parity_datasets import CountingSampler, Numbers, as_list
 
 
 class Barrier(Numbers):
-    """No worker's first sample is made before every worker has got one."""
+    """No worker returns its first sample before every worker has one."""
 
     def __init__(self, length, barrier):
         super().__init__(length)
@@ -30,7 +31,7 @@ class Barrier(Numbers):
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
 @pytest.mark.parametrize("in_order", [True, False])
-def test_every_worker_gets_a_first_batch_before_any_gets_a_second(in_order, seed):
+def test_every_worker_gets_a_first_batch_before_a_second_one(in_order, seed):
     for backend, kind_of_barrier in ((FORK, multiprocessing.Barrier), (THREAD, threading.Barrier)):
         for (kind, workers), more in zip(backend.both, ({}, seed), strict=True):
             make_barrier = multiprocessing.Barrier if "worker_method" not in workers else kind_of_barrier
@@ -45,46 +46,31 @@ class Worker(Numbers):
 
 
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
-def test_batches_are_dealt_to_workers_in_turns(num_workers):
+def test_batches_are_distributed_to_workers_in_turns(num_workers):
+    settings = {"batch_size": 2, "collate_fn": as_list, "num_workers": num_workers}
     for backend in (FORK, THREAD):
-        dealt = []
-        for kind, workers in backend.both:
-            arguments = {**workers, "num_workers": num_workers}
-            dealt.append(list(kind(Worker(9), batch_size=2, collate_fn=as_list, **arguments)))
-        assert dealt[0] == dealt[1]
-        assert dealt[0][num_workers][0][1] == 0
-
-
-class Counting:
-    """A sampler that counts how many indices were taken from it."""
-
-    def __init__(self):
-        self.taken = 0
-
-    def __iter__(self):
-        for index in range(100):
-            self.taken += 1
-            yield index
+        batches = same_for_both(backend, lambda kind, workers: list(kind(Worker(9), **workers | settings)))
+        assert batches[num_workers][0][1] == 0
 
 
 @each_of(FORK, KEPT, THREAD)
 @pytest.mark.parametrize("prefetch_factor", [1, 3])
 @pytest.mark.parametrize("in_order", [True, False])
-def test_no_more_is_taken_ahead_than_prefetch_factor_for_each_worker(backend, prefetch_factor, in_order):
-    counts = []
-    for kind, workers in backend.both:
-        sampler = Counting()
+def test_prefetching_is_limited_by_prefetch_factor_for_each_worker(backend, prefetch_factor, in_order):
+    def counts(kind, workers):
+        sampler = CountingSampler(100)
         arguments = {"sampler": sampler, "prefetch_factor": prefetch_factor, "in_order": in_order}
         loader = kind(Numbers(100), **arguments, **workers)
         iterator = iter(loader)
-        actual = [sampler.taken]
+        numbers = [sampler.num_read]
         for _ in range(4):
             next(iterator)
-            actual.append(sampler.taken)
-        counts.append(actual)
+            numbers.append(sampler.num_read)
         del iterator
         close(loader)
-    assert counts[0] == counts[1] == [2 * prefetch_factor + n for n in range(5)]
+        return numbers
+
+    assert same_for_both(backend, counts) == [2 * prefetch_factor + n for n in range(5)]
 
 
 @each_of(FORK, KEPT, THREAD)
@@ -97,31 +83,30 @@ def test_no_more_is_taken_ahead_than_prefetch_factor_for_each_worker(backend, pr
     ],
     ids=str,
 )
-def test_out_of_order_the_batches_are_the_same_ones(backend, arguments):
-    actual = []
-    for kind, workers in backend.both:
+def test_out_of_order_delivery_has_the_same_batches(backend, arguments):
+    def sorted_batches(kind, workers):
         loader = kind(Numbers(20), in_order=False, **arguments, **workers)
-        actual.append(
-            [sorted(batch.tolist() if hasattr(batch, "tolist") else [batch] for batch in loader) for _ in range(2)]
-        )
+        epochs = [sorted(torch.as_tensor(batch).reshape(-1).tolist() for batch in loader) for _ in range(2)]
         close(loader)
-    assert actual[0] == actual[1]
+        return epochs
+
+    same_for_both(backend, sorted_batches)
 
 
-def test_one_worker_delivers_in_order_whatever_is_asked():
+def test_one_worker_delivers_in_order_also_with_in_order_false():
     for kind, workers in FORK.both:
         arguments = {**workers, "num_workers": 1}
         loader = kind(Numbers(9), batch_size=2, in_order=False, **arguments)
         assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7], [8]]
 
 
-def test_shuffled_epochs_and_what_is_drawn_afterwards_are_torchs():
+def test_shuffled_epochs_and_later_random_draws_are_torchs():
     actual = assert_alike(lambda: (Numbers(20), {"shuffle": True, "batch_size": 3}), *EVERY, num_epochs=3)
     assert actual["epochs"][0] != actual["epochs"][1]
 
 
 class Counted(Numbers):
-    """Each sample is how often a sampler of `CountsIterations` has been iterated."""
+    """Each sample is the number of iterations of a `CountsIterations` sampler."""
 
     count = 0
 
@@ -142,12 +127,12 @@ class CountsIterations:
 
 
 @each_of(FORK, KEPT)
-def test_forked_workers_are_started_between_the_two_times_that_the_sampler_is_iterated(backend):
-    actual = []
-    for kind, workers in backend.both:
+def test_forked_workers_start_between_the_two_iterations_of_the_sampler(backend):
+    def counts(kind, workers):
         dataset = Counted(3)
         loader = kind(dataset, sampler=CountsIterations(dataset), batch_size=None, **workers)
-        actual.append(([[*loader], [*loader]], dataset.count))
+        epochs = [list(loader), list(loader)]
         close(loader)
-    torchs, ours = actual
-    assert ours == torchs
+        return epochs, dataset.count
+
+    same_for_both(backend, counts)

@@ -1,4 +1,4 @@
-"""Page-locking: every batch type and every warning, on an accelerator that is only pretended."""
+"""Page-locking: every batch type and every warning, on a simulated accelerator."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from types import MappingProxyType
 import pytest
 import torch
 
-from tests.support.parity_backends import FORK, INLINE, THREAD, close, described, each_of, error_of
+from tests.support.parity_backends import FORK, INLINE, THREAD, close, described, each_of, error_of, same_for_both
 from tests.support.parity_datasets import Numbers
 
 Pair = namedtuple("Pair", ["a", "b"])
@@ -34,10 +34,10 @@ class Refusing(Leaf):
 
 
 class PinnedMapping(dict):
-    """A container with a method of its own, which is asked instead of its items."""
+    """A container with ``pin_memory``, which is called instead of that of its items."""
 
     def pin_memory(self):
-        return {"own": "method"}
+        return {"pinned by": "its method"}
 
 
 BATCHES = {
@@ -59,7 +59,7 @@ BATCHES = {
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    """Pretend that there is one, whose memory is locked by doing nothing; its kind may be changed."""
+    """Simulate one, whose pinned tensors can be told by their values; its type may be changed."""
     actual = {"type": "cuda"}
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(actual["type"]))
@@ -69,10 +69,10 @@ def accelerator(monkeypatch):
     return actual
 
 
-def observed(backend, **arguments):
-    """Return each loader's batches and warnings over two epochs."""
-    actual = []
-    for kind, workers in backend.both:
+def same_batches_and_warnings(backend, **arguments):
+    """Return the batches and warnings of two epochs, which are the same for both classes."""
+
+    def observe(kind, workers):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             loader = kind(**{"dataset": Numbers(2), **arguments}, pin_memory=True, **workers)
@@ -80,9 +80,10 @@ def observed(backend, **arguments):
             close(loader)
             del loader
         texts = ["".join(str(warning.message).split()) for warning in caught]
-        of_processes = ("workerprocesses", "ismulti-threaded")
-        actual.append((batches, [text for text in texts if not any(part in text for part in of_processes)]))
-    return actual
+        unrelated = ("workerprocesses", "ismulti-threaded")
+        return batches, [text for text in texts if not any(part in text for part in unrelated)]
+
+    return same_for_both(backend, observe)
 
 
 def one_of_each(samples):
@@ -91,40 +92,36 @@ def one_of_each(samples):
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_batches_of_every_type_are_pinned_as_torch_does(accelerator, backend):
-    torchs, ours = observed(backend, dataset=Numbers(len(BATCHES)), collate_fn=one_of_each)
-    assert ours == torchs
-    assert len(ours[0]) == 2 * len(BATCHES)
-    assert "pinned 1 times" in str(ours)
-    assert "pinned 0 times" not in str(ours)
+def test_batches_of_every_type_are_pinned_like_torchs(accelerator, backend):
+    batches, _ = same_batches_and_warnings(backend, dataset=Numbers(len(BATCHES)), collate_fn=one_of_each)
+    assert len(batches) == 2 * len(BATCHES)
+    assert "pinned 1 times" in str(batches)
+    assert "pinned 0 times" not in str(batches)
 
 
-def test_mappings_that_cannot_be_changed_are_pinned_as_torch_does(accelerator):
-    torchs, ours = observed(INLINE, collate_fn=lambda samples: MappingProxyType({"a": Leaf()}))
-    assert ours == torchs
+def test_immutable_mappings_are_pinned_like_torchs(accelerator):
+    same_batches_and_warnings(INLINE, collate_fn=lambda samples: MappingProxyType({"a": Leaf()}))
 
 
 @each_of(INLINE, FORK, THREAD)
 @pytest.mark.parametrize("kind", ["cuda", "mps"])
 @pytest.mark.parametrize("device", ["", "cuda:1"])
-def test_warnings_where_an_accelerator_is_are_torchs(accelerator, backend, kind, device):
+def test_warnings_with_an_accelerator_are_torchs(accelerator, backend, kind, device):
     accelerator["type"] = kind
-    torchs, ours = observed(backend, pin_memory_device=device, collate_fn=BATCHES["custom type"])
-    assert ours == torchs
-    assert bool(ours[1]) is (kind == "mps" or device != "")
+    _, texts = same_batches_and_warnings(backend, pin_memory_device=device, collate_fn=BATCHES["custom type"])
+    assert bool(texts) is (kind == "mps" or device != "")
 
 
-@pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is here")
+@pytest.mark.skipif(torch.accelerator.is_available(), reason="there is an accelerator")
 @each_of(INLINE, FORK, THREAD)
 @pytest.mark.parametrize("device", ["", "cuda:1"])
-def test_warnings_where_none_is_are_torchs(backend, device):
-    torchs, ours = observed(backend, pin_memory_device=device)
-    assert ours == torchs
-    assert any("noacceleratorisfound" in text for text in ours[1])
+def test_warnings_without_an_accelerator_are_torchs(backend, device):
+    _, texts = same_batches_and_warnings(backend, pin_memory_device=device)
+    assert any("noacceleratorisfound" in text for text in texts)
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_an_error_of_pinning_keeps_its_type(accelerator, backend):
+def test_error_of_pinning_keeps_its_type(accelerator, backend):
     for kind, workers in backend.both:
         loader = kind(Numbers(1), pin_memory=True, collate_fn=lambda samples: Refusing(), **workers)
         iterator = iter(loader)

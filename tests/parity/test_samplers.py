@@ -1,4 +1,4 @@
-"""Samplers and batch samplers: any iterable, of indices of any type, in any container, of any honesty."""
+"""Samplers and batch samplers: any iterable, with indices of any type, any container, and right or wrong lengths."""
 
 from __future__ import annotations
 
@@ -15,10 +15,8 @@ from torch.utils.data import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
-from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data.distributed import DistributedSampler
 
-from lit_loader import DataLoader
 from tests.support.parity_backends import (
     BREADTH,
     EVERY,
@@ -26,19 +24,23 @@ from tests.support.parity_backends import (
     INLINE,
     THREAD,
     WORKERS,
+    Backend,
     assert_alike,
+    close,
     described,
     each_of,
     events,
     everywhere,
+    same_for_both,
 )
 from tests.support.parity_datasets import Numbers, Samples, Unsized, as_is, as_list
 
+PERSISTENT = {"num_workers": 1, "persistent_workers": True}
 KEYS = {"a": 1, "b": 2, (0, "x"): 3, b"bytes": 4, None: 5, 1.5: 6, frozenset({1}): 7}
 
 
 class Plain:
-    """A sampler that is no Sampler, and starts anew with each ``iter``."""
+    """A sampler without a base class, which restarts at each ``iter``."""
 
     def __init__(self, *indices):
         self.indices = indices
@@ -48,12 +50,12 @@ class Plain:
 
 
 class Sized(Plain):
-    def __init__(self, told, *indices):
+    def __init__(self, reported_length, *indices):
         super().__init__(*indices)
-        self.told = told
+        self.reported_length = reported_length
 
     def __len__(self):
-        return self.told
+        return self.reported_length
 
 
 SAMPLERS = {
@@ -93,7 +95,7 @@ SAMPLERS = {
 
 
 class Chained:
-    """All of them, one after the other."""
+    """Yields the items of several samplers, one after the other."""
 
     def __init__(self, makers):
         self.makers = makers
@@ -104,7 +106,7 @@ class Chained:
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
-def test_a_sampler_may_be_any_iterable_of_anything(name):
+def test_sampler_is_any_iterable_of_any_indices(name):
     for arguments in ({"batch_size": 2, "collate_fn": as_list}, {"batch_size": None, "collate_fn": as_is}):
         actual = assert_alike(lambda a=arguments: (Numbers(), {"sampler": SAMPLERS[name](), **a}), INLINE)
         assert (actual["epochs"][0] == ["end", "end"]) is (name == "empty")
@@ -113,12 +115,12 @@ def test_a_sampler_may_be_any_iterable_of_anything(name):
 @pytest.mark.parametrize(
     "arguments", [{"batch_size": 2, "collate_fn": as_list}, {"batch_size": None}], ids=["batched", "unbatched"]
 )
-def test_indices_of_any_type_reach_workers_as_they_are(arguments):
+def test_indices_of_any_type_reach_workers_unchanged(arguments):
     assert_alike(lambda: (Numbers(), {"sampler": Chained(SAMPLERS), **arguments}), *EVERY)
 
 
 @pytest.mark.parametrize("drop_last", [False, True])
-def test_a_dataset_of_keys_takes_keys(drop_last):
+def test_keys_of_a_mapping_are_indices(drop_last):
     actual = assert_alike(
         lambda: (Samples(KEYS), {"sampler": list(KEYS), "batch_size": 3, "drop_last": drop_last}), *BREADTH
     )
@@ -151,28 +153,28 @@ BATCHES = {
 
 
 @pytest.mark.parametrize("name", BATCHES)
-def test_a_batch_sampler_may_be_any_iterable_of_any_containers(name):
+def test_batch_sampler_is_any_iterable_of_any_containers(name):
     actual = assert_alike(lambda: (Numbers(), {"batch_sampler": BATCHES[name](), "collate_fn": as_list}), INLINE)
     assert len(actual["epochs"][0]) > 2
 
 
-def test_containers_of_any_type_reach_workers_as_they_are():
+def test_containers_of_any_type_reach_workers_unchanged():
     assert_alike(lambda: (Numbers(), {"batch_sampler": Chained(BATCHES), "collate_fn": as_list}), INLINE, *WORKERS)
 
 
-def test_a_batch_that_can_be_read_once_is_read_once_inline():
+def test_one_shot_batch_of_indices_is_read_once_inline():
     actual = assert_alike(
         lambda: (Numbers(), {"batch_sampler": Plain(map(abs, [1, -2]), iter([3])), "collate_fn": as_list}), INLINE
     )
     assert [batch[1] for batch in actual["epochs"][0][:2]] == [[described(1), described(2)], [described(3)]]
 
 
-def test_a_dataset_without_length_serves_a_sampler():
+def test_dataset_without_a_length_works_with_a_sampler():
     assert_alike(lambda: (Unsized(), {"sampler": Plain(5, 6, 7), "batch_size": 2}), *EVERY)
 
 
 class Recording(Sampler):
-    """Writes down when it is asked for an iterator and for an index."""
+    """Records when an iterator and an index are requested."""
 
     def __init__(self, length):
         self.length = length
@@ -191,50 +193,44 @@ class Recording(Sampler):
 
 
 @everywhere
-@pytest.mark.parametrize("batched", [True, False], ids=["batched", "unbatched"])
-def test_a_sampler_is_asked_when_torch_asks_it(backend, batched):
-    logs = []
-    for kind, workers in backend.both:
+@pytest.mark.parametrize("batch_size", [3, None], ids=["batched", "unbatched"])
+def test_sampler_is_read_when_torch_reads_it(backend, batch_size):
+    def steps(kind, workers):
         sampler = Recording(40)
-        loader = kind(
-            Numbers(40), sampler=sampler, **({"batch_size": 3} if batched else {"batch_size": None}), **workers
-        )
-        steps = [list(sampler.log)]
+        loader = kind(Numbers(40), sampler=sampler, batch_size=batch_size, **workers)
+        logs = [list(sampler.log)]
         for _ in range(2):
             iterator = iter(loader)
-            steps.append(list(sampler.log))
+            logs.append(list(sampler.log))
             for _ in range(3):
                 next(iterator)
-                steps.append(list(sampler.log))
+                logs.append(list(sampler.log))
             list(iterator)
-            steps.append(list(sampler.log))
+            logs.append(list(sampler.log))
         del iterator
-        loader._iterator = None
-        logs.append(steps)
-        if hasattr(loader, "close"):
-            loader.close()
-    assert logs[0] == logs[1]
+        close(loader)
+        return logs
+
+    same_for_both(backend, steps)
 
 
-def test_after_lightning_forgot_the_iterator_the_orders_are_still_torchs():
-    """Lightning sets ``_iterator`` to None, and torch draws a base seed for the new one, persistent workers or not."""
-    actual = []
-    for kind in (TorchDataLoader, DataLoader):
-        arguments = {"num_workers": 1, "persistent_workers": True, "generator": torch.Generator().manual_seed(1)}
-        loader = kind(range(40), batch_size=8, shuffle=True, **arguments)
-        orders = []
+def test_orders_are_torchs_after_lightning_has_reset_the_iterator():
+    # Lightning sets `_iterator` to None. Torch then draws a base seed for the new iterator, persistent or not.
+    def orders(kind, workers):
+        loader = kind(range(40), batch_size=8, shuffle=True, generator=torch.Generator().manual_seed(1), **workers)
+        batches = []
         for _ in range(3):
-            orders.append([batch.tolist() for batch in loader])
+            batches.append([batch.tolist() for batch in loader])
             loader._iterator = None
-            orders.append([batch.tolist() for batch in loader])
-        loader._iterator = None
-        actual.append(orders)
-    loader.close()
-    assert actual[0] == actual[1]
+            batches.append([batch.tolist() for batch in loader])
+        close(loader)
+        return batches
+
+    same_for_both(Backend("one persistent worker", PERSISTENT, PERSISTENT), orders)
 
 
 class FailsOnce:
-    """Its iterator raises once and goes on, as a generator could not."""
+    """Its iterator raises once and continues, which a generator cannot."""
 
     def __iter__(self):
         self.count = 0
@@ -249,14 +245,14 @@ class FailsOnce:
         return self.count
 
 
-def test_an_iterator_that_goes_on_after_an_error_goes_on_inline():
+def test_sampler_that_continues_after_an_error_is_continued_inline():
     actual = assert_alike(lambda: (Numbers(), {"sampler": FailsOnce(), "batch_size": None}), INLINE)
     assert ("raised", "LookupError", "the third") in actual["epochs"][0]
 
 
 @everywhere
-@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # of torch's __del__
-def test_a_sampler_that_cannot_be_iterated_raises_at_iter(backend):
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # in torch's __del__
+def test_sampler_that_cannot_be_iterated_raises_at_iter(backend):
     class Broken:
         def __iter__(self):
             raise LookupError("no order")
@@ -267,7 +263,7 @@ def test_a_sampler_that_cannot_be_iterated_raises_at_iter(backend):
 
 
 @each_of(INLINE, FORK, THREAD)
-def test_an_index_that_the_dataset_does_not_have_is_the_datasets_error(backend):
+def test_index_out_of_range_raises_the_error_of_the_dataset(backend):
     for kind, workers in backend.both:
         actual = events(iter(kind(Samples([1, 2]), sampler=[0, 7, 1], **workers)))
         assert [item[1] if item[0] == "raised" else "batch" for item in actual[:3]] == ["batch", "IndexError", "batch"]

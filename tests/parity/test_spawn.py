@@ -1,4 +1,4 @@
-"""Spawned workers: all types of samples, all errors and all that a worker knows, in one start of one worker."""
+"""Spawned workers: samples of all types, all errors and the worker info, in one start of one worker."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from tests.support.collate_samples import OTHERWISE_IN_TORCHS_WORKERS, SAMPLES
 from tests.support.parity_backends import close, error_of, events, seed_everything
 from tests.support.parity_datasets import Numbers, ProcessFacts
 
-pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch, of kinds of tensors
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")  # torch's, about types of tensors
 
 SPAWN = {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True}
 NAMES = [name for name in SAMPLES if name not in OTHERWISE_IN_TORCHS_WORKERS]
 
 
 class Everything(Dataset):
-    """By name: a sample of each type, an error of each type, the facts of the worker."""
+    """Samples by name: one of each type, an error of each type, the facts of the worker."""
 
     def __getitem__(self, index):
         kind, name, number = index
@@ -35,7 +35,7 @@ class Everything(Dataset):
 
 
 def batches():
-    """Return index lists: each type's samples, then each error, then two looks at the worker."""
+    """Return index lists: each type's samples, each error, and twice the facts of the worker."""
     samples = [[("sample", name, number) for number in range(len(SAMPLES[name]()))] for name in NAMES]
     return [*samples, *([("error", name, 0)] for name in ERRORS), [("facts", "", 0)], [("facts", "", 1)]]
 
@@ -46,8 +46,8 @@ def init(worker):
 
 
 @pytest.fixture(scope="module")
-def seen():
-    """Return what torch's loader and lit_loader's give over two epochs; both workers start at the same time."""
+def epochs_of_both():
+    """The events of two epochs for torch's class and lit_loader's, whose workers start at the same time."""
     loaders = []
     iterators = []
     actual = []
@@ -56,26 +56,21 @@ def seen():
         loaders.append(kind(Everything(), batch_sampler=batches(), worker_init_fn=init, **SPAWN))
         iterators.append(iter(loaders[-1]))
     for loader, iterator in zip(loaders, iterators, strict=True):
-        first = events(iterator, ends=3)
-        again = events(iter(loader), ends=3)
-        actual.append((first, again))
+        actual.append((events(iterator, ends=3), events(iter(loader), ends=3)))
         close(loader)
     iterators.clear()
     return actual
 
 
-def test_samples_of_every_type_errors_of_every_type_and_a_workers_facts_are_torchs(seen):
-    torchs, ours = seen
-    for epoch in range(2):
-        differ = [pair for pair in zip(torchs[epoch], ours[epoch], strict=True) if pair[0] != pair[1]]
-        assert not differ
-
-
-def test_all_of_them_came(seen):
-    for first, _ in seen:
-        assert len(first) == len(batches()) + 3 - 1  # three ends, one of them a sample's StopIteration
-        assert "[0, 0, True]" in str(first[-3])
-        assert "'own process': True" in str(first[-3])
+def test_samples_errors_and_worker_facts_are_torchs(epochs_of_both):
+    torchs, ours = epochs_of_both
+    for torchs_events, our_events in zip(torchs, ours, strict=True):
+        different = [pair for pair in zip(torchs_events, our_events, strict=True) if pair[0] != pair[1]]
+        assert not different
+    for first_epoch, _ in epochs_of_both:
+        assert len(first_epoch) == len(batches()) + 3 - 1  # three ends, one of them a sample's StopIteration
+        assert "[0, 0, True]" in str(first_epoch[-3])
+        assert "'own process': True" in str(first_epoch[-3])
 
 
 def test_unpicklable_objects_raise_with_torchs_warning_and_error():
@@ -90,7 +85,7 @@ def test_unpicklable_objects_raise_with_torchs_warning_and_error():
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 error = error_of(iter, loader)
-            said = [str(warning.message) for warning in caught if "pickle" in str(warning.message)]
-            actual.append((type(error), str(error).split(" at 0x")[0], [text[:60] for text in said]))
+            texts = [str(warning.message)[:60] for warning in caught if "pickle" in str(warning.message)]
+            actual.append((type(error), str(error).split(" at 0x")[0], texts))
         assert actual[0] == actual[1]
         assert actual[0][2] == ["Got pickle error when attempting to start a worker Process. T"[:60]]

@@ -1,4 +1,4 @@
-"""Errors: their type and message, in a row, from every place, and the iteration that goes on after them."""
+"""Errors: their type and message, in a row, from every place, and the iteration that continues after them."""
 
 from __future__ import annotations
 
@@ -17,17 +17,18 @@ from tests.support.parity_backends import (
     assert_alike,
     close,
     each_of,
+    error_event,
     error_of,
     events,
-    told,
+    same_for_both,
 )
 from tests.support.parity_datasets import Count, Numbers, Raising, as_list
 
 
 class WithMessage(Exception):
-    """Takes its message by name, as some libraries' errors do."""
+    """Takes its message by name, like the errors of some libraries."""
 
-    message = "given by name"
+    message = "by name"
 
     def __init__(self, message):
         super().__init__(f"said: {message}")
@@ -61,12 +62,12 @@ def every_error():
 
 
 @pytest.mark.parametrize("batch_size", [1, 2, None])
-def test_every_error_comes_in_its_place_as_torchs_and_the_iteration_goes_on(batch_size):
+def test_every_error_is_torchs_and_the_iteration_continues(batch_size):
     actual = assert_alike(lambda: (every_error(), {"batch_size": batch_size}), *BREADTH)
     assert str(actual["epochs"][0]).count("'raised'") >= len(ERRORS) - 1
 
 
-def test_the_message_tells_the_place_and_holds_the_workers_traceback():
+def test_message_names_the_worker_and_has_its_traceback():
     for backend, where in ((FORK, "worker process 0"), (THREAD, "worker thread 0")):
         for kind, workers in backend.both:
             error = error_of(next, iter(kind(Raising([KeyError("a key")]), **workers)))
@@ -79,7 +80,7 @@ def test_the_message_tells_the_place_and_holds_the_workers_traceback():
             assert any("in __getitem__" in line for line in lines)
 
 
-def test_the_message_holds_the_cause():
+def test_message_has_the_cause():
     class Chained(Numbers):
         def __getitem__(self, index):
             try:
@@ -123,11 +124,11 @@ PLACES = {
 
 
 @pytest.mark.parametrize("place", PLACES)
-def test_an_error_from_any_place_is_torchs(place):
+def test_error_from_any_place_is_torchs(place):
     assert_alike(PLACES[place], *BREADTH)
 
 
-def test_a_dataset_that_raises_stop_iteration_ends_a_loop_and_not_the_iterator():
+def test_stop_iteration_of_a_dataset_ends_a_loop_but_not_the_iterator():
     def make():
         return Raising([0, StopIteration(), 2, 3]), {"collate_fn": as_list}
 
@@ -145,22 +146,18 @@ def test_errors_of_every_batch_in_a_row(backend):
 
 @each_of(FORK, KEPT, THREAD)
 @pytest.mark.parametrize("in_order", [True, False])
-def test_errors_out_of_order_are_the_same_errors(backend, in_order):
-    def make():
-        return every_error(), {"in_order": in_order}
-
-    actual = []
-    for kind, workers in backend.both:
-        dataset, arguments = make()
-        loader = kind(dataset, **arguments, **workers)
+def test_errors_are_the_same_in_and_out_of_order(backend, in_order):
+    def sorted_events(kind, workers):
+        loader = kind(every_error(), in_order=in_order, **workers)
         items = [str(item).replace("process 1", "process 0") for item in events(iter(loader), ends=3)]
-        actual.append(sorted(items))
         close(loader)
-    assert actual[0] == actual[1]
+        return sorted(items)
+
+    same_for_both(backend, sorted_events)
 
 
 @each_of(FORK, THREAD)
-def test_a_timeout_is_torchs_and_the_iteration_may_go_on(backend):
+def test_timeout_is_torchs_and_the_iteration_may_continue(backend):
     class Sleeps(Numbers):
         def __getitem__(self, index):
             time.sleep(0.5)
@@ -169,7 +166,7 @@ def test_a_timeout_is_torchs_and_the_iteration_may_go_on(backend):
     for kind, workers in backend.both:
         loader = kind(Sleeps(1), **{**workers, "num_workers": 1}, timeout=0.1)
         iterator = iter(loader)
-        error = told(error_of(next, iterator))
+        error = error_event(error_of(next, iterator))
         assert error == ("raised", "RuntimeError", "DataLoader timed out after 0.1 seconds")
         actual = events(iterator)
         batches = [item for item in actual if item[0] == "torch.Tensor"]
@@ -178,7 +175,7 @@ def test_a_timeout_is_torchs_and_the_iteration_may_go_on(backend):
 
 
 @pytest.mark.parametrize("seed", [{}, {"seed": 1}], ids=["unseeded", "seeded"])
-def test_a_timeout_without_workers_is_refused_when_iterated(seed):
+def test_timeout_without_workers_is_refused_when_iterated(seed):
     for (kind, _), more in zip(INLINE.both, ({}, seed), strict=True):
         with pytest.raises(AssertionError, match="timeout == 0"):
             iter(kind(Numbers(), timeout=1, **more))

@@ -1,4 +1,4 @@
-"""Workers as the user's code sees them: seeds, `get_worker_info`, worker_init_fn, threads, affinity."""
+"""Workers from the view of user code: seeds, `get_worker_info`, worker_init_fn, threads, affinity."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from lit_loader import get_worker_info
-from tests.support.parity_backends import EVERY, FORK, KEPT, THREAD, assert_alike, each_of, events
+from tests.support.parity_backends import EVERY, FORK, KEPT, THREAD, assert_alike, close, each_of, events, same_for_both
 from tests.support.parity_datasets import Numbers, ProcessFacts, WorkerFacts, as_list
 
 
@@ -29,14 +29,14 @@ def test_seeds_and_draws_in_workers_are_torchs():
 
 
 @pytest.mark.parametrize("dataset", [WorkerFacts(), ProcessFacts()], ids=["info", "draws"])
-def test_the_generator_decides_the_seeds(dataset):
+def test_generator_determines_the_seeds(dataset):
     def make():
         return dataset, {"collate_fn": as_list, "generator": torch.Generator().manual_seed(9)}
 
     assert_alike(make, FORK, KEPT, *([THREAD] if type(dataset) is WorkerFacts else []))
 
 
-def test_a_worker_info_cannot_be_changed_and_is_gone_in_the_main_process():
+def test_worker_info_is_frozen_and_absent_in_the_main_process():
     class Changes(Numbers):
         def __getitem__(self, index):
             get_worker_info().id = 3
@@ -50,7 +50,7 @@ def test_a_worker_info_cannot_be_changed_and_is_gone_in_the_main_process():
 
 
 def marks(worker):
-    """Write what is known now where the samples can read it."""
+    """Store the worker info where samples can read it."""
     info = get_worker_info()
     info.dataset.mark = [worker, info.id, info.num_workers, info.seed, torch.initial_seed() == info.seed]
 
@@ -73,15 +73,14 @@ class Marked(Numbers):
 
 
 @pytest.mark.parametrize("function", [marks, draws, seeds])
-def test_worker_init_fn_runs_after_the_seeding_and_before_the_first_sample(function):
+def test_worker_init_fn_runs_after_seeding_and_before_the_first_sample(function):
     actual = assert_alike(lambda: (Marked(5), {"worker_init_fn": function, "collate_fn": as_list}), FORK, KEPT)
     assert len(actual["epochs"][0]) == 7
 
 
 @each_of(FORK, KEPT, THREAD)
-def test_worker_init_fn_runs_once_for_each_start_of_a_worker(backend, tmp_path):
-    counts = []
-    for kind, workers in backend.both:
+def test_worker_init_fn_runs_once_per_start_of_a_worker(backend, tmp_path):
+    def initialised_workers(kind, workers):
         path = tmp_path / kind.__module__
         path.touch()
 
@@ -92,11 +91,10 @@ def test_worker_init_fn_runs_once_for_each_start_of_a_worker(backend, tmp_path):
         loader = kind(Numbers(5), worker_init_fn=init, **workers)
         for _ in range(3):
             list(loader)
-        loader._iterator = None
-        counts.append(sorted(path.read_text().split()))
-        if hasattr(loader, "close"):
-            loader.close()
-    assert counts[0] == counts[1]
+        close(loader)
+        return sorted(path.read_text().split())
+
+    same_for_both(backend, initialised_workers)
 
 
 def test_worker_init_fn_is_not_called_without_workers():
@@ -114,16 +112,16 @@ class Affinity(Numbers):
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this platform has no affinity")
-def test_the_affinity_that_worker_init_fn_sets_holds_while_samples_are_made():
-    before = os.sched_getaffinity(0)
+def test_affinity_set_by_worker_init_fn_holds_for_samples():
+    main_affinity = os.sched_getaffinity(0)
     for backend in (FORK, THREAD):
         actual = assert_alike(lambda: (Affinity(6), {"worker_init_fn": stays_on_one_core}), backend, num_epochs=1)
         assert all("," not in item[1][0][1] for item in actual["epochs"][0][:6])
-    assert os.sched_getaffinity(0) == before
+    assert os.sched_getaffinity(0) == main_affinity
 
 
 class Signals(Numbers):
-    """Whether the handlers that a worker starts with are the main process's own."""
+    """Samples tell whether a worker starts with the handlers of the main process."""
 
     def __getitem__(self, index):
         return str([signal.getsignal(number) is _handler for number in (signal.SIGUSR1, signal.SIGTERM)])
@@ -133,15 +131,15 @@ def _handler(number, frame):
     raise AssertionError("the main process's handler ran in a worker")
 
 
-def test_a_signal_handler_of_the_main_process_for_a_signal_of_its_own_is_kept():
-    before = signal.signal(signal.SIGUSR1, _handler)
+def test_workers_inherit_handlers_of_user_signals():
+    previous_handler = signal.signal(signal.SIGUSR1, _handler)
     try:
         assert_alike(lambda: (Signals(2), {}), FORK, num_epochs=1)
     finally:
-        signal.signal(signal.SIGUSR1, before)
+        signal.signal(signal.SIGUSR1, previous_handler)
 
 
-def test_handlers_that_worker_init_fn_sets_work():
+def test_signal_handlers_set_by_worker_init_fn_run():
     def init(worker):
         signal.signal(signal.SIGUSR1, lambda *_: setattr(get_worker_info().dataset, "mark", "heard"))
 

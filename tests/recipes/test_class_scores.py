@@ -1,4 +1,4 @@
-"""Class scores: worked out by hand, equal to torchmetrics where every class occurs, and what absence means."""
+"""Class scores: worked out by hand, equal to torchmetrics where every class occurs, and NaN for absent classes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lit_loader.recipes import ClassMetric
 NAMES = ("a", "b", "c")
 
 
-def test_scores_are_those_worked_out_by_hand() -> None:
+def test_scores_are_equal_to_those_worked_out_by_hand() -> None:
     metric = ClassMetric(NAMES)
     metric.update(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 1]))
     metric.update(torch.tensor([2]), torch.tensor([2]))
@@ -25,19 +25,19 @@ def test_scores_are_those_worked_out_by_hand() -> None:
     assert scores.support == {"a": 3, "b": 1, "c": 1}
 
 
-def test_where_every_class_occurs_scores_are_those_of_torchmetrics() -> None:
+def test_scores_equal_torchmetrics_if_every_class_occurs() -> None:
     generator = torch.Generator().manual_seed(0)
-    predicted, wanted = (torch.randint(3, (60,), generator=generator) for _ in range(2))
+    predicted, target = (torch.randint(3, (60,), generator=generator) for _ in range(2))
     metric = ClassMetric(NAMES)
-    metric.update(predicted, wanted)
+    metric.update(predicted, target)
     scores = metric.compute_scores()
-    settings = {"preds": predicted, "target": wanted, "num_classes": 3}
+    settings = {"preds": predicted, "target": target, "num_classes": 3}
     assert scores.macro_f1 == pytest.approx(float(multiclass_f1_score(**settings, average="macro")))
     assert scores.accuracy == pytest.approx(float(multiclass_accuracy(**settings, average="micro")))
     assert list(scores.recall.values()) == pytest.approx(multiclass_recall(**settings, average=None).tolist())
 
 
-def test_a_class_that_does_not_occur_is_no_number_and_not_in_the_mean_even_if_it_was_answered() -> None:
+def test_absent_class_is_nan_and_not_in_the_mean_even_if_predicted() -> None:
     metric = ClassMetric(NAMES)
     metric.update(torch.tensor([0, 0, 2, 1]), torch.tensor([0, 0, 0, 1]))
     scores = metric.compute_scores()
@@ -46,7 +46,7 @@ def test_a_class_that_does_not_occur_is_no_number_and_not_in_the_mean_even_if_it
     assert scores.macro_f1 == pytest.approx((4 / 5 + 1) / 2)  # torchmetrics' macro would be a third of 9 / 5
 
 
-def test_what_is_not_asked_is_not_counted() -> None:
+def test_targets_of_minus_one_are_not_counted() -> None:
     metric = ClassMetric(NAMES)
     metric.update(torch.tensor([0, 1, 2]), torch.tensor([0, -1, -1]))
     scores = metric.compute_scores()
@@ -55,7 +55,7 @@ def test_what_is_not_asked_is_not_counted() -> None:
 
 
 @pytest.mark.parametrize("multi_label", [False, True])
-def test_nothing_asked_scores_no_number_and_does_not_disturb_the_rest(multi_label: bool) -> None:
+def test_empty_update_scores_nan_and_does_not_change_later_scores(multi_label: bool) -> None:
     shape = (0, 3) if multi_label else (0,)
     metric = ClassMetric(NAMES, multi_label=multi_label)
     metric.update(torch.zeros(shape, dtype=torch.int64), torch.zeros(shape, dtype=torch.int64))
@@ -67,14 +67,14 @@ def test_nothing_asked_scores_no_number_and_does_not_disturb_the_rest(multi_labe
     assert metric.compute_scores().macro_f1 == 1.0
 
 
-def test_one_class_is_enough() -> None:
+def test_single_class_is_scored() -> None:
     metric = ClassMetric(["face"])
     metric.update(torch.zeros(4, dtype=torch.int64), torch.zeros(4, dtype=torch.int64))
     scores = metric.compute_scores()
     assert (scores.accuracy, scores.macro_f1, scores.support) == (1.0, 1.0, {"face": 4})
 
 
-def test_several_labels_are_scored_as_yes_or_no_answers() -> None:
+def test_multiple_labels_are_scored_as_yes_or_no_answers() -> None:
     metric = ClassMetric(NAMES, multi_label=True)
     metric.update(torch.tensor([[1, 0, 0], [1, 1, 0]]), torch.tensor([[1, 1, 0], [0, 1, 0]]))
     scores = metric.compute_scores()

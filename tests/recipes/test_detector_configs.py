@@ -1,4 +1,4 @@
-"""The shipped detectors: each is built by its config, fitted for a step and tested."""
+"""The detectors of the shipped configs: each is built, fitted for a step and tested."""
 
 from __future__ import annotations
 
@@ -11,25 +11,24 @@ import yaml
 from hydra.utils import instantiate
 
 from lit_loader.recipes import DetectionTask
-from tests.recipes.test_detectors import NAMES, batch
-from tests.support.drawn_batches import fit
+from tests.support.drawn_batches import CLASSES, detection_batch, fit
 
 CONF = Path(__file__).parents[2] / "conf" / "model"
 LARGE = ("fasterrcnn_resnet50_fpn_v2", "fcos_resnet50_fpn", "maskrcnn_resnet50_fpn_v2", "retinanet_resnet50_fpn_v2")
 
-pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many workers")]
+pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
 
 def build(name: str) -> DetectionTask:
     config: dict[str, Any] = yaml.safe_load((CONF / f"{name}.yaml").read_text())
     config["model"] |= {"min_size": 64, "max_size": 64}
-    model: DetectionTask = instantiate(config, weights=None, class_names=NAMES, _convert_="all")
+    model: DetectionTask = instantiate(config, weights=None, class_names=CLASSES, _convert_="all")
     return model
 
 
-def test_every_shipped_detector_is_tried_here() -> None:
-    found = {path.stem for path in CONF.glob("*.yaml") if "recipes.DetectionTask" in path.read_text()}
-    assert found == {"fcos_small", *LARGE}
+def test_every_config_of_a_detector_is_tested_here() -> None:
+    names = {path.stem for path in CONF.glob("*.yaml") if "recipes.DetectionTask" in path.read_text()}
+    assert names == {"fcos_small", *LARGE}
 
 
 @pytest.mark.parametrize(
@@ -42,20 +41,20 @@ def test_every_shipped_detector_is_tried_here() -> None:
         pytest.param("maskrcnn_resnet50_fpn_v2", marks=pytest.mark.soak),
     ],
 )
-def test_a_shipped_detector_takes_a_step_and_is_scored(name: str, tmp_path: Any) -> None:
+def test_shipped_detector_takes_a_step_and_is_scored(name: str, tmp_path: Any) -> None:
     torch.manual_seed(0)
     model = build(name)
-    before = next(iter(model.model.parameters())).detach().clone()
-    trainer = fit(model, [batch(masks=model.masks)], tmp_path, num_sanity_val_steps=0)
+    initial_weight = next(iter(model.model.parameters())).detach().clone()
+    trainer = fit(model, [detection_batch(2, masks=model.masks)], tmp_path)
     assert trainer.global_step == 1
-    assert not torch.equal(before, next(iter(model.model.parameters())).detach())
+    assert not torch.equal(initial_weight, next(iter(model.model.parameters())).detach())
     assert {"test/map", "test/map_50"} <= set(trainer.callback_metrics)
     assert ("test/mask_map" in trainer.callback_metrics) == model.masks
 
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", LARGE)
-def test_a_shipped_detector_trains_under_bfloat16(name: str, tmp_path: Any) -> None:
+def test_shipped_detector_trains_under_bfloat16(name: str, tmp_path: Any) -> None:
     model = build(name)
-    trainer = fit(model, [batch(masks=model.masks)], tmp_path, precision="bf16-mixed", num_sanity_val_steps=0)
+    trainer = fit(model, [detection_batch(2, masks=model.masks)], tmp_path, precision="bf16-mixed")
     assert trainer.global_step == 1

@@ -1,4 +1,4 @@
-"""The landmark metric against numbers worked out by hand, and what it leaves out."""
+"""The landmark metric compared with numbers worked out by hand, and the faces that it excludes."""
 
 from __future__ import annotations
 
@@ -23,10 +23,15 @@ def face(**changes: Any) -> dict[str, Tensor]:
     return values | changes
 
 
+def one_point() -> dict[str, Tensor]:
+    """A face with its first point alone: an error of 1 / 12 of the box, where that of `face` is 8 / 3 / 12."""
+    return face(mask=torch.tensor([[True, False, False, False]]))
+
+
 def scores(*faces: dict[str, Tensor], **settings: Any) -> Any:
     metric = NormalizedMeanError(**settings)
-    for one in faces:
-        metric.update(**one)
+    for values in faces:
+        metric.update(**values)
     return metric.compute_scores()
 
 
@@ -38,82 +43,72 @@ def scores(*faces: dict[str, Tensor], **settings: Any) -> Any:
         ({"normalize_by": "diagonal"}, math.hypot(8, 18)),
     ],
 )
-def test_the_error_is_the_mean_distance_of_present_points_over_the_size_of_the_face(
+def test_error_is_the_mean_distance_of_present_points_over_the_size_of_the_face(
     settings: dict[str, Any], size: float
 ) -> None:
-    found = scores(face(), **settings)
-    assert found.nme == pytest.approx((1 + 2 + 5) / 3 / size)
-    assert (found.num_faces, found.num_excluded) == (1, 0)
+    result = scores(face(), **settings)
+    assert result.nme == pytest.approx((1 + 2 + 5) / 3 / size)
+    assert (result.num_faces, result.num_excluded) == (1, 0)
 
 
-def test_faces_weigh_the_same_however_many_points_they_have() -> None:
-    one_point = face(mask=torch.tensor([[True, False, False, False]]))
-    assert scores(face(), one_point).nme == pytest.approx((8 / 3 / 12 + 1 / 12) / 2)
+def test_faces_count_the_same_for_any_number_of_points() -> None:
+    assert scores(face(), one_point()).nme == pytest.approx((8 / 3 / 12 + 1 / 12) / 2)
 
 
-@pytest.mark.parametrize(("threshold", "share"), [(0.05, 1.0), (0.10, 0.5), (0.25, 0.0)])
-def test_the_failure_rate_is_the_share_of_faces_above_the_threshold(threshold: float, share: float) -> None:
-    one_point = face(mask=torch.tensor([[True, False, False, False]]))  # 0.083 beside 0.222
-    assert scores(face(), one_point, failure_threshold=threshold).failure_rate == share
-
-
-@pytest.mark.parametrize(("threshold", "share"), [(0.05, 0.0), (0.10, (1 - 1 / 12 / 0.1) / 2), (0.25, None)])
-def test_auc_is_the_area_under_the_cumulative_errors(threshold: float, share: float | None) -> None:
-    one_point = face(mask=torch.tensor([[True, False, False, False]]))
+@pytest.mark.parametrize(
+    ("threshold", "failure_rate", "auc"),
+    [(0.05, 1.0, 0.0), (0.10, 0.5, (1 - 1 / 12 / 0.1) / 2), (0.25, 0.0, (2 - 11 / 3 / 12 / 0.25) / 2)],
+)
+def test_failure_rate_and_auc_depend_on_the_threshold(threshold: float, failure_rate: float, auc: float) -> None:
+    result = scores(face(), one_point(), failure_threshold=threshold)
+    assert result.failure_rate == failure_rate
+    assert result.auc == pytest.approx(auc, abs=1e-6)
+    # The area under the cumulative distribution of the errors, by numeric integration.
     errors = torch.tensor([1 / 12, 8 / 3 / 12], dtype=torch.float64)
     steps = torch.linspace(0, threshold, 20001, dtype=torch.float64)
     curve = (errors[:, None] <= steps).double().mean(dim=0)
-    found = scores(face(), one_point, failure_threshold=threshold)
-    assert found.auc == pytest.approx(float(torch.trapezoid(curve, steps)) / threshold, abs=1e-4)
-    if share is not None:
-        assert found.auc == pytest.approx(share, abs=1e-6)
-    assert (found.logged["auc"], dict(found.report())["test"][f"AUC up to {threshold:g}"]) == (found.auc,) * 2
+    assert result.auc == pytest.approx(float(torch.trapezoid(curve, steps)) / threshold, abs=1e-4)
+    assert result.logged["auc"] == dict(result.report())["test"][f"AUC up to {threshold:g}"] == result.auc
 
 
-def test_points_without_error_have_the_whole_area() -> None:
+def test_points_without_error_have_an_auc_of_one() -> None:
     assert scores(face(predicted=face()["target"])).auc == 1.0
 
 
-def test_what_is_masked_changes_nothing() -> None:
-    other = face()
-    other["target"][0, 3] = float("nan")
-    other["predicted"][0, 3] = float("inf")
-    assert scores(other) == scores(face())
+def test_masked_points_do_not_change_the_scores() -> None:
+    changed = face()
+    changed["target"][0, 3] = float("nan")
+    changed["predicted"][0, 3] = float("inf")
+    assert scores(changed) == scores(face())
 
 
-def test_a_face_that_cannot_be_measured_is_counted_apart() -> None:
-    no_eye = face(mask=torch.tensor([[True, False, True, False]]))
-    nothing = face(mask=torch.zeros(1, 4, dtype=torch.bool))
-    flat = face(boxes=torch.tensor([[3.0, 3.0, 3.0, 9.0]]))
-    by_eyes: dict[str, Any] = {"normalize_by": "pair", "normalization_pair": (0, 1)}
-    found = scores(face(), no_eye, nothing, flat, **by_eyes)
-    assert (found.num_faces, found.num_excluded) == (2, 2)
-    assert found.nme == scores(face(), **by_eyes).nme
-    by_box = scores(face(), no_eye, nothing, flat)
-    assert (by_box.num_faces, by_box.num_excluded) == (2, 2)
+@pytest.mark.parametrize("settings", [{}, {"normalize_by": "pair", "normalization_pair": (0, 1)}])
+def test_faces_that_cannot_be_measured_are_counted_and_excluded(settings: dict[str, Any]) -> None:
+    no_points = face(mask=torch.zeros(1, 4, dtype=torch.bool))
+    # Without a size: a flat box, an absent eye, or both eyes at one point.
+    if settings:
+        unsized = [face(mask=torch.tensor([[True, False, True, False]])), face(target=torch.zeros(1, 4, 2))]
+    else:
+        unsized = [face(boxes=torch.tensor([[3.0, 3.0, 3.0, 9.0]]))] * 2
+    result = scores(face(), no_points, *unsized, **settings)
+    assert (result.num_faces, result.num_excluded) == (1, 3)
+    assert result.nme == scores(face(), **settings).nme
 
 
-def test_eyes_at_one_place_give_no_size() -> None:
-    together = face(target=torch.zeros(1, 4, 2))
-    assert scores(together, normalize_by="pair", normalization_pair=(0, 1)).num_excluded == 1
+def test_face_with_a_nan_point_fails() -> None:
+    result = scores(face(predicted=torch.full((1, 4, 2), float("nan"))))
+    assert (result.failure_rate, result.auc) == (1.0, 0.0)
+    assert math.isnan(result.nme)
 
 
-def test_a_point_that_is_no_number_fails() -> None:
-    found = scores(face(predicted=torch.full((1, 4, 2), float("nan"))))
-    assert (found.failure_rate, found.auc) == (1.0, 0.0)
-    assert math.isnan(found.nme)
-
-
-def test_no_face_scores_no_number_and_reset_forgets() -> None:
+def test_scores_without_faces_are_nan_also_after_a_reset() -> None:
     metric = NormalizedMeanError()
     metric.update(**face())
     metric.reset()
     metric.update(**{name: value[:0] for name, value in face().items()})
-    found = metric.compute_scores()
-    assert math.isnan(found.nme)
-    assert math.isnan(found.failure_rate)
-    assert math.isnan(found.auc)
-    assert (found.num_faces, found.num_excluded) == (0, 0)
+    result = metric.compute_scores()
+    assert all(map(math.isnan, (result.nme, result.failure_rate, result.auc)))
+    assert (result.num_faces, result.num_excluded) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -127,11 +122,11 @@ def test_no_face_scores_no_number_and_reset_forgets() -> None:
         ({"failure_threshold": 0.0}, "above 0"),
     ],
 )
-def test_settings_that_do_not_go_together_are_refused(settings: dict[str, Any], match: str) -> None:
+def test_contradictory_settings_are_refused(settings: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         NormalizedMeanError(**settings)
 
 
-def test_shapes_that_do_not_go_together_are_refused() -> None:
+def test_shapes_that_do_not_match_are_refused() -> None:
     with pytest.raises(ValueError, match=r"\(N, K, 2\)"):
         NormalizedMeanError().update(**face(mask=torch.ones(1, 3, dtype=torch.bool)))

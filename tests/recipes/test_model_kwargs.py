@@ -1,4 +1,4 @@
-"""What a task gets from its data: plain values that build it; and which task goes with which data module."""
+"""The arguments of a task that follow from its data, and the pairs of data modules and tasks that fit."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ BARE = {"keypoints": None, "visibility": None, "keypoint_names": (), "flip_pairs
 MODELS = {ClassificationTask: "classifier_small", LandmarkTask: "heatmaps_small"}
 
 
+FINISH = {"finish": list(FINISHES)}
+EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
+
+
 @pytest.fixture
 def source(tmp_path):
     return DrawnSource(train=draw_set(tmp_path, normalization_pair=(0, 1)))
-
-
-FINISH = {"finish": list(FINISHES)}
-EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
 
 
 @pytest.mark.parametrize(
@@ -54,26 +54,31 @@ EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
         ),
     ],
 )
-def test_the_names_are_plain_and_build_the_task(source, kind, settings, task, names):
-    found = model_kwargs_from_datamodule(kind(source, **settings))
-    assert found == {"class_names": list(CLASSES), **names}
-    assert json.loads(json.dumps(found)) == found
-    assert task(MODELS.get(task, "fcos_small"), **found).class_names == CLASSES
+def test_arguments_are_plain_and_build_the_task(source, kind, settings, task, names):
+    kwargs = model_kwargs_from_datamodule(kind(source, **settings))
+    assert kwargs == {"class_names": list(CLASSES), **names}
+    assert json.loads(json.dumps(kwargs)) == kwargs
+    assert task(MODELS.get(task, "fcos_small"), **kwargs).class_names == CLASSES
 
 
-def test_a_label_by_an_attribute_names_its_values(source):
+def test_masks_of_the_data_module_are_an_argument_of_the_task(tmp_path):
+    datamodule = DetectionDataModule(DrawnSource(predict=draw_set(tmp_path)), masks=True)
+    assert model_kwargs_from_datamodule(datamodule) == {"class_names": list(CLASSES), "masks": True}
+
+
+def test_values_of_the_label_attribute_are_the_class_names(source):
     datamodule = ClassificationDataModule(source, label_attribute="finish", sample_unit="object")
     assert model_kwargs_from_datamodule(datamodule) == {"class_names": list(FINISHES), "multi_label": False}
 
 
-def test_a_single_class_needs_no_class_head_for_landmarks(tmp_path):
+def test_landmarks_of_a_single_class_have_no_class_head(tmp_path):
     table = draw_set(tmp_path, num_images=2, objects=1, class_names=("face",), labels=[0, 0])
-    found = model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(train=table)))
-    assert found == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None}
+    kwargs = model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(train=table)))
+    assert kwargs == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None}
     assert model_kwargs_from_datamodule(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == ["face"]
 
 
-def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
+def test_data_without_classes_or_points_is_refused(tmp_path):
     for kind in (DetectionDataModule, ClassificationDataModule):
         with pytest.raises(ValueError, match=rf"{kind.__name__}; give it a split with labels"):
             model_kwargs_from_datamodule(kind(DrawnSource()))
@@ -82,22 +87,16 @@ def test_data_without_classes_or_points_is_refused_with_a_remedy(tmp_path):
         model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(predict=bare)))
 
 
-def test_masks_of_the_data_module_are_those_of_the_task(tmp_path):
-    datamodule = DetectionDataModule(DrawnSource(predict=draw_set(tmp_path)), masks=True)
-    found = model_kwargs_from_datamodule(datamodule)
-    assert found == {"class_names": list(CLASSES), "masks": True}
+class DerivedDataModule(LandmarkDataModule):
+    """A user's data module that derives from one of the package."""
 
 
-class OwnDataModule(LandmarkDataModule):
-    """One that derives from a data module of the package."""
-
-
-class OwnTask(MultiTask):
-    """One that derives from a task of the package."""
+class DerivedTask(MultiTask):
+    """A user's task that derives from one of the package."""
 
 
 class OtherTask(Task):
-    """One of its own."""
+    """A user's task for other data."""
 
 
 @pytest.mark.parametrize(
@@ -106,13 +105,13 @@ class OtherTask(Task):
         (ClassificationDataModule, ClassificationTask),
         (DetectionDataModule, DetectionTask),
         (LandmarkDataModule, LandmarkTask),
-        (OwnDataModule, LandmarkTask),
+        (DerivedDataModule, LandmarkTask),
         (MultiTaskDataModule, MultiTask),
         (DatasetsDataModule, Task),
         (print, Task),
     ],
 )
-def test_the_task_of_a_data_module(datamodule, task):
+def test_task_of_a_data_module(datamodule, task):
     assert task_of(datamodule) is task
 
 
@@ -120,15 +119,15 @@ def test_the_task_of_a_data_module(datamodule, task):
     ("datamodule", "model"),
     [
         (DetectionDataModule, DetectionTask),
-        (MultiTaskDataModule, OwnTask),
-        (OwnDataModule, LandmarkTask),
+        (MultiTaskDataModule, DerivedTask),
+        (DerivedDataModule, LandmarkTask),
         (DatasetsDataModule, LandmarkTask),
         (LandmarkDataModule, OtherTask),
         (LandmarkDataModule, print),
         (print, MultiTask),
     ],
 )
-def test_what_is_for_one_task_fits_and_own_classes_fit_everything(datamodule, model):
+def test_data_module_and_model_for_one_task_fit_and_unknown_classes_fit_all(datamodule, model):
     check_model_fits(datamodule, model)
 
 
@@ -136,7 +135,7 @@ OPTIONS = {"fcos_small": DetectionTask, "heatmaps_small": LandmarkTask, "heatmap
 
 
 @pytest.mark.parametrize(
-    ("datamodule", "model", "told"),
+    ("datamodule", "model", "message"),
     [
         (LandmarkDataModule, DetectionTask, "choose model=heatmaps_small or model=heatmaps_resnet18, or a Detection"),
         (DetectionDataModule, LandmarkTask, "choose model=fcos_small, or a LandmarkDataModule"),
@@ -144,6 +143,6 @@ OPTIONS = {"fcos_small": DetectionTask, "heatmaps_small": LandmarkTask, "heatmap
         (MultiTaskDataModule, DetectionTask, "choose a MultiTask, or a DetectionDataModule"),
     ],
 )
-def test_what_is_for_two_tasks_is_refused_with_the_options_that_fit(datamodule, model, told):
-    with pytest.raises(ValueError, match=told):
+def test_data_module_and_model_for_different_tasks_are_refused_with_options(datamodule, model, message):
+    with pytest.raises(ValueError, match=message):
         check_model_fits(datamodule, model, OPTIONS)

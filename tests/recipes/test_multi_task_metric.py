@@ -1,4 +1,4 @@
-"""Which detection stands for which object, and what is measured on the pairs."""
+"""Matching of detections with objects, and the scores of the pairs."""
 
 from __future__ import annotations
 
@@ -12,33 +12,37 @@ from torch import Tensor
 from lit_loader.recipes import AveragePrecision, NormalizedMeanError
 from lit_loader.recipes.multi_task_metric import MultiTaskMetric, match_detections
 
-A, B, FAR = [0.0, 0, 10, 10], [20.0, 0, 30, 10], [80.0, 80, 90, 90]
+A = [0.0, 0, 10, 10]
+B = [20.0, 0, 30, 10]
+FAR = [80.0, 80, 90, 90]
 
 
 def pairs(boxes: list[list[float]], scores: list[float], objects: list[list[float]]) -> list[tuple[int, int]]:
-    rows, columns = match_detections(
-        torch.tensor(boxes).reshape(-1, 4), torch.tensor(scores), torch.tensor(objects).reshape(-1, 4)
-    )
+    detected, annotated = (torch.tensor(rows).reshape(-1, 4) for rows in (boxes, objects))
+    rows, columns = match_detections(detected, torch.tensor(scores), annotated)
     return list(zip(rows.tolist(), columns.tolist(), strict=True))
 
 
-def test_the_surest_detection_chooses_first_and_an_object_is_chosen_once() -> None:
-    assert pairs([[0.0, 0, 10, 9], A, B], [0.5, 0.9, 0.2], [B, A]) == [(1, 1), (2, 0)]
-
-
-def test_a_second_detection_takes_the_other_object_that_it_overlaps_enough() -> None:
-    near = [2.0, 0, 12, 10]  # IoU 2 / 3 with A
-    assert pairs([A, A], [0.9, 0.8], [A, near]) == [(0, 0), (1, 1)]
-
-
-@pytest.mark.parametrize(("height", "found"), [(5.0, 1), (4.9, 0)])
-def test_a_pair_overlaps_by_half_at_least(height: float, found: int) -> None:
-    assert len(pairs([[0.0, 0, 10, height]], [1.0], [A])) == found
-
-
-@pytest.mark.parametrize(("boxes", "objects"), [([], []), ([A], []), ([], [A]), ([FAR], [A])])
-def test_nothing_pairs_with_nothing(boxes: list[list[float]], objects: list[list[float]]) -> None:
-    assert pairs(boxes, [0.5] * len(boxes), objects) == []
+@pytest.mark.parametrize(
+    ("boxes", "scores", "objects", "expected"),
+    [
+        # The detection with the highest score chooses first, and an object is chosen once.
+        ([[0.0, 0, 10, 9], A, B], [0.5, 0.9, 0.2], [B, A], [(1, 1), (2, 0)]),
+        # A second detection takes another object that it overlaps enough: an IoU of 2 / 3 with A.
+        ([A, A], [0.9, 0.8], [A, [2.0, 0, 12, 10]], [(0, 0), (1, 1)]),
+        # A pair has an IoU of at least one half.
+        ([[0.0, 0, 10, 5.0]], [1.0], [A], [(0, 0)]),
+        ([[0.0, 0, 10, 4.9]], [1.0], [A], []),
+        ([FAR], [0.5], [A], []),
+        ([], [], [], []),
+        ([A], [0.5], [], []),
+        ([], [], [A], []),
+    ],
+)
+def test_detections_are_matched_with_objects_by_score_and_overlap(
+    boxes: list[Any], scores: list[float], objects: list[Any], expected: list[tuple[int, int]]
+) -> None:
+    assert pairs(boxes, scores, objects) == expected
 
 
 def metric(**settings: Any) -> MultiTaskMetric:
@@ -50,8 +54,8 @@ def metric(**settings: Any) -> MultiTaskMetric:
 
 
 def image() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Found: A with a point 2 pixels off and the wrong finish. Missed: B. A crowd at FAR is found as well."""
-    found = {
+    """Detected: A, with a point 2 pixels off and the wrong finish, and a crowd at FAR. Missed: B."""
+    detection = {
         "boxes": torch.tensor([A, FAR]),
         "labels": torch.tensor([2, 1]),
         "scores": torch.tensor([0.9, 0.8]),
@@ -66,35 +70,36 @@ def image() -> tuple[dict[str, Tensor], dict[str, Tensor]]:
         "finish": torch.tensor([0, 0, 1]),
         "iscrowd": torch.tensor([0, 1, 0]),
     }
-    return found, target
+    return detection, target
 
 
-def test_points_and_attributes_are_measured_on_matched_objects_whatever_their_class() -> None:
+def test_points_and_attributes_are_measured_on_matched_objects_of_any_class() -> None:
     measured = metric()
-    measured.update(*([one] for one in image()))
+    measured.update(*([fields] for fields in image()))
     scores = measured.compute_scores()
     assert (scores.num_matched, scores.num_missed) == (1, 1)
     assert scores.landmarks is not None
     assert (scores.landmarks.num_faces, scores.landmarks.nme) == (1, pytest.approx((2 + 0) / 2 / 10))
     assert scores.attributes["finish"].recall["hollow"] == 0.0
     assert scores.attributes["finish"].support == {"plain": 0, "hollow": 1}
-    assert scores.detection.map_50 == 0.0  # A was found under the other class
+    assert scores.detection.map_50 == 0.0  # A was detected with the other class
     assert scores.mean == pytest.approx((0.0 + 0.0 + 1 - scores.landmarks.failure_rate) / 3)
 
 
-def test_the_threshold_and_the_normaliser_are_honoured() -> None:
+def test_threshold_and_normaliser_change_the_scores() -> None:
     measured = metric(normalize_by="pair", normalization_pair=(0, 1), failure_threshold=0.14)
-    measured.update(*([one] for one in image()))
+    measured.update(*([fields] for fields in image()))
     scores = measured.compute_scores().landmarks
     assert scores is not None
     assert scores.nme == pytest.approx(1 / math.hypot(5, 5))
     assert scores.failure_rate == 1.0
 
 
-def test_an_object_without_the_attribute_or_points_is_not_asked() -> None:
-    measured, (found, target) = metric(), image()
+def test_objects_without_attribute_and_points_are_not_measured() -> None:
+    measured = metric()
+    detection, target = image()
     target |= {"finish": torch.full((3,), -1), "keypoint_mask": torch.zeros(3, 2, dtype=torch.bool)}
-    measured.update([found], [target])
+    measured.update([detection], [target])
     scores = measured.compute_scores()
     assert math.isnan(scores.attributes["finish"].macro_f1)
     assert scores.landmarks is not None
@@ -102,13 +107,11 @@ def test_an_object_without_the_attribute_or_points_is_not_asked() -> None:
     assert scores.mean == 0.0
 
 
-def test_reset_forgets_everything() -> None:
-    measured, (found, target) = metric(), image()
-    measured.update([found], [target])
+def test_reset_clears_all_scores() -> None:
+    measured = metric()
+    measured.update(*([fields] for fields in image()))
     measured.reset()
-    measured.update(
-        [{name: value[:0] for name, value in found.items()}], [{name: value[:0] for name, value in target.items()}]
-    )
+    measured.update(*([{name: value[:0] for name, value in fields.items()}] for fields in image()))
     scores = measured.compute_scores()
     assert (scores.num_matched, scores.num_missed) == (0, 0)
     assert scores.landmarks is not None

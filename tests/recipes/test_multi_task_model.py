@@ -49,7 +49,7 @@ def model(kind: Any = FasterRCNN, **settings: Any) -> MultiTaskModel:
     return MultiTaskModel(detector(kind, **settings), num_keypoints=3, attributes=ATTRIBUTES)
 
 
-def images_and_targets() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
+def drawn_targets() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     generator = torch.Generator().manual_seed(0)
     images = [torch.rand(3, 48, 64, generator=generator), torch.rand(3, 64, 40, generator=generator)]
     target = {
@@ -62,8 +62,15 @@ def images_and_targets() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
     return images, [target, target]
 
 
-def answering_middles(model: MultiTaskModel) -> MultiTaskModel:
-    """Make every heatmap flat: each point lies in the middle of its region."""
+def record_regions(heads: ObjectHeads) -> list[Tensor]:
+    """Return a list to which each later batch appends the regions that are pooled for it."""
+    regions: list[Tensor] = []
+    heads.trunk.register_forward_pre_hook(lambda _, inputs: regions.append(inputs[0]))
+    return regions
+
+
+def with_flat_heatmaps(model: MultiTaskModel) -> MultiTaskModel:
+    """Make every heatmap flat, so that each point is in the middle of its region."""
     assert model.heads.points is not None
     torch.nn.init.zeros_(model.heads.points[-1].weight)
     torch.nn.init.zeros_(model.heads.points[-1].bias)
@@ -71,16 +78,17 @@ def answering_middles(model: MultiTaskModel) -> MultiTaskModel:
 
 
 @pytest.mark.parametrize("kind", [FasterRCNN, RetinaNet, FCOS])
-def test_every_detector_gives_losses_in_training_and_answers_in_evaluation(kind: Any) -> None:
-    net, (images, targets) = model(kind), images_and_targets()
+def test_every_detector_gives_losses_in_training_and_predictions_in_evaluation(kind: Any) -> None:
+    net = model(kind)
+    images, targets = drawn_targets()
     losses = net(images, targets)
     assert {"keypoints", "attributes/finish"} < set(losses)
     torch.stack(list(losses.values())).sum().backward()
-    assert all(each.grad is not None for each in net.heads.parameters())
+    assert all(parameter.grad is not None for parameter in net.heads.parameters())
     assert net.detector.backbone.stem[0].weight.grad is not None  # type: ignore[union-attr, index]
     with torch.no_grad():
-        found = net.eval()(images)[0]
-    assert {name: tuple(rows.shape) for name, rows in found.items()} == {
+        predictions = net.eval()(images)[0]
+    assert {name: tuple(rows.shape) for name, rows in predictions.items()} == {
         "boxes": (5, 4),
         "labels": (5,),
         "scores": (5,),
@@ -91,46 +99,49 @@ def test_every_detector_gives_losses_in_training_and_answers_in_evaluation(kind:
     }
 
 
-def test_a_pyramid_of_torchvisions_with_a_pooled_map_is_read_without_it() -> None:
+def test_pooled_map_of_a_torchvision_pyramid_is_not_used() -> None:
     net = fasterrcnn_mobilenet_v3_large_320_fpn(
         weights=None, weights_backbone=None, num_classes=3, min_size=64, max_size=96
     )
-    whole, (images, targets) = MultiTaskModel(net, num_keypoints=3, attributes={}), images_and_targets()
-    seen: list[Tensor] = []
-    whole.heads.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
-    whole(images, targets)
-    assert seen[0].shape == (2, 256, 8, 8)
-    assert {name for name, _ in whole.named_children()} == {"detector", "heads"}
+    multi_task = MultiTaskModel(net, num_keypoints=3, attributes={})
+    regions = record_regions(multi_task.heads)
+    multi_task(*drawn_targets())
+    assert regions[0].shape == (2, 256, 8, 8)
+    assert {name for name, _ in multi_task.named_children()} == {"detector", "heads"}
 
 
 @pytest.mark.parametrize("min_size", [48, 96])
-def test_points_come_back_in_pixels_of_the_image_whatever_the_networks_input(min_size: int) -> None:
-    net = answering_middles(model(min_size=min_size)).eval()
+def test_points_are_in_pixels_of_the_image_for_every_input_size(min_size: int) -> None:
+    net = with_flat_heatmaps(model(min_size=min_size)).eval()
     with torch.no_grad():
-        found = net([torch.rand(3, 48, 64)])[0]
-    middles = (found["boxes"][:, :2] + found["boxes"][:, 2:]) / 2
-    torch.testing.assert_close(found["keypoints"], middles[:, None].expand(-1, 3, 2), rtol=1e-4, atol=1e-3)
+        predictions = net([torch.rand(3, 48, 64)])[0]
+    middles = (predictions["boxes"][:, :2] + predictions["boxes"][:, 2:]) / 2
+    torch.testing.assert_close(predictions["keypoints"], middles[:, None].expand(-1, 3, 2), rtol=1e-4, atol=1e-3)
 
 
-def test_points_are_learned_in_the_networks_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loss_of_points_does_not_depend_on_the_input_size(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "jitter_boxes", lambda boxes, amount: boxes)
-    images, targets = images_and_targets()
-    losses = [answering_middles(model(min_size=size))(images[:1], targets[:1])["keypoints"].item() for size in (48, 96)]
+    images, targets = drawn_targets()
+    losses = [
+        with_flat_heatmaps(model(min_size=size))(images[:1], targets[:1])["keypoints"].item() for size in (48, 96)
+    ]
     assert losses[0] == pytest.approx(losses[1], rel=1e-4)
     moved = [targets[0] | {"keypoints": targets[0]["keypoints"] * 1.1}]
-    assert answering_middles(model(min_size=48))(images[:1], moved)["keypoints"].item() != losses[0]
+    assert with_flat_heatmaps(model(min_size=48))(images[:1], moved)["keypoints"].item() != losses[0]
 
 
-def test_the_backbone_runs_once_a_batch_and_nothing_of_it_is_kept() -> None:
-    net, (images, targets), runs = model(), images_and_targets(), []
+def test_backbone_runs_once_a_batch_and_leaves_no_hook_or_attribute() -> None:
+    net = model()
+    images, targets = drawn_targets()
+    runs = []
     net.detector.backbone.register_forward_hook(lambda *_: runs.append(1))  # type: ignore[union-attr]
-    before = set(vars(net))
+    attributes = set(vars(net))
     net(images, targets)
     with torch.no_grad():
         net.eval()(images)
     assert len(runs) == 2
     assert len(net.detector.transform._forward_hooks) == 0  # type: ignore[union-attr, arg-type]
-    assert set(vars(net)) == before
+    assert set(vars(net)) == attributes
 
 
 @pytest.mark.parametrize(
@@ -141,7 +152,7 @@ def test_the_backbone_runs_once_a_batch_and_nothing_of_it_is_kept() -> None:
         (partial(detector, MaskRCNN), "expected a detector of boxes .* got a MaskRCNN"),
     ],
 )
-def test_other_models_are_refused_with_those_that_fit(net: Any, match: str) -> None:
+def test_models_other_than_box_detectors_are_refused(net: Any, match: str) -> None:
     with pytest.raises(ValueError, match=match):
         MultiTaskModel(net(), num_keypoints=3, attributes={})
 
@@ -149,11 +160,11 @@ def test_other_models_are_refused_with_those_that_fit(net: Any, match: str) -> N
 # -- heads -----------------------------------------------------------------------------------------------
 
 
-def test_scaled_boxes_keep_their_middles() -> None:
+def test_scaled_boxes_keep_their_centres() -> None:
     assert scale_boxes(BOXES, 1.5).tolist() == [[5.0, 10.0, 35.0, 70.0], [-1.0, -0.5, 5.0, 2.5]]
 
 
-def test_moved_edges_stay_within_their_share_and_no_box_turns_inside_out() -> None:
+def test_jittered_edges_move_at_most_by_the_amount_and_keep_their_order() -> None:
     torch.manual_seed(0)
     boxes = BOXES.repeat(200, 1)
     moved = jitter_boxes(boxes, 0.49)
@@ -165,35 +176,33 @@ def test_moved_edges_stay_within_their_share_and_no_box_turns_inside_out() -> No
 
 
 @pytest.mark.parametrize("side", [33, 64, 100])
-def test_a_region_shows_the_same_pixels_whatever_the_size_of_the_images(side: int) -> None:
+def test_region_has_the_same_pixels_for_every_image_size(side: int) -> None:
     """RoIAlign guesses a map's stride from the input's size, which must be the padded one."""
     padded = -(-side // 32) * 32
     model = heads(box_scale=1.0)
     columns = torch.arange(padded, dtype=torch.float32).expand(1, 32, padded, padded)
     maps = {name: columns[..., s // 2 :: s, s // 2 :: s] for name, s in (("0", 4), ("1", 8), ("pool", 16))}
-    seen = []
-    model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    regions = record_regions(model)
     model(maps, (padded, padded), [torch.tensor([[8.0, 8.0, 24.0, 24.0], [0.0, 0.0, 32.0, 32.0]])])
-    middles = seen[0].mean(dim=(1, 2, 3))
-    # half a cell more than the box's middle, 16: torchvision's regions are not aligned by default
+    middles = regions[0].mean(dim=(1, 2, 3))
+    # Half a cell more than the box's middle, 16: torchvision's regions are not aligned by default.
     assert 14 < float(middles[0]) < 22
     assert 14 < float(middles[1]) < 22
 
 
 @pytest.mark.parametrize(("side", "level"), [(8.0, 0), (40.0, 0), (70.0, 1), (600.0, 1)])
-def test_an_object_is_looked_at_on_the_map_where_it_has_eight_cells(side: float, level: int) -> None:
-    model, seen = heads(box_scale=1.0), []
+def test_region_is_pooled_from_the_map_on_which_it_has_eight_cells(side: float, level: int) -> None:
+    model = heads(box_scale=1.0)
     names = ("0", "1", "pool")  # the last one is for anchors alone
     maps = {name: torch.full((1, 32, 128 // 2**i, 128 // 2**i), float(i)) for i, name in enumerate(names)}
-    model.trunk.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+    regions = record_regions(model)
     model(maps, (512, 512), [torch.tensor([[0.0, 0.0, side, side]])])
-    assert float(seen[0].max()) == level
+    assert float(regions[0].max()) == level
 
 
-def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
+def test_batch_without_boxes_gives_no_rows_and_a_loss_of_zero() -> None:
     model = heads()
-    none = torch.zeros(0, 4)
-    outputs = model({"8": torch.rand(2, 32, 8, 8, requires_grad=True)}, (64, 64), [none, none])
+    outputs = model({"8": torch.rand(2, 32, 8, 8, requires_grad=True)}, (64, 64), [torch.zeros(0, 4)] * 2)
     target = {
         "keypoints": torch.zeros(0, 3, 2),
         "keypoint_mask": torch.zeros(0, 3, dtype=torch.bool),
@@ -205,7 +214,7 @@ def test_no_boxes_give_no_rows_and_a_loss_of_nothing() -> None:
     assert len(model.predictions(outputs)["keypoints"]) == 0
 
 
-def test_a_point_outside_of_the_region_teaches_nothing() -> None:
+def test_point_outside_of_the_region_does_not_contribute_to_the_loss() -> None:
     model = heads(box_scale=1.0)
     outputs = model({"8": torch.rand(1, 32, 8, 8)}, (64, 64), [torch.tensor([[16.0, 16.0, 32.0, 32.0]])])
     losses = []

@@ -29,7 +29,7 @@ def task_and_batch(kind: str) -> tuple[Any, Any]:
 
 
 @pytest.mark.parametrize("kind", ["classification", "landmarks"])
-def test_a_training_step_reads_no_value_of_the_device(tmp_path: Any, kind: str) -> None:
+def test_training_step_reads_no_value_from_the_device(tmp_path: Any, kind: str) -> None:
     task, batch = task_and_batch(kind)
     loader: Any = DataLoader([batch], batch_size=None, seed=0)
     trainer(tmp_path, max_epochs=1).fit(task, loader)

@@ -1,4 +1,4 @@
-"""What all tasks share: optimizers, schedulers, frozen layers, compilation, precision and averaging."""
+"""The base class of all tasks: optimizers, schedulers, frozen layers, compilation, precision and averaging."""
 
 from __future__ import annotations
 
@@ -43,14 +43,14 @@ def schedule(**arguments: Any) -> list[float]:
 # -- schedules -------------------------------------------------------------------------------------------
 
 
-def test_the_schedule_is_linear_then_half_a_cosine() -> None:
+def test_schedule_is_linear_then_half_a_cosine() -> None:
     rates = schedule(warmup_steps=3, total_steps=13)
     assert rates[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
     assert rates[8] == pytest.approx(0.5)
     assert rates[13] == pytest.approx(0.0)
 
 
-def test_the_rate_stays_at_its_peak_while_no_total_is_known() -> None:
+def test_rate_stays_at_its_peak_while_the_total_is_unknown() -> None:
     assert schedule(warmup_steps=1) == [0.5] + [1.0] * 13
 
 
@@ -61,13 +61,13 @@ def test_the_rate_stays_at_its_peak_while_no_total_is_known() -> None:
         ({"warmup_steps": 5, "total_steps": 5}, "total_steps=5 must be above warmup_steps=5"),
     ],
 )
-def test_a_schedule_without_room_is_refused(arguments: dict[str, int], match: str) -> None:
+def test_schedule_without_steps_after_the_warm_up_is_refused(arguments: dict[str, int], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         schedule(**arguments)
 
 
 @pytest.mark.parametrize("limits", [{"max_epochs": 2}, {"max_epochs": -1, "max_steps": 8}])
-def test_the_rate_ends_at_zero_with_the_trainer(tmp_path: Any, limits: dict[str, int]) -> None:
+def test_rate_is_zero_at_the_last_step_of_the_trainer(tmp_path: Any, limits: dict[str, int]) -> None:
     model = ToyTask(optimizer=sgd, scheduler=partial(WarmupCosineLR, warmup_steps=3))
     running = run(model, tmp_path, **limits)
     assert first_rates(model)[:4] == pytest.approx([0.25, 0.5, 0.75, 1.0])
@@ -75,7 +75,7 @@ def test_the_rate_ends_at_zero_with_the_trainer(tmp_path: Any, limits: dict[str,
     assert [group["lr"] for group in running.optimizers[0].param_groups] == pytest.approx([0.0, 0.0])
 
 
-def test_a_total_that_is_given_is_not_the_trainers(tmp_path: Any) -> None:
+def test_given_total_overrides_the_trainers(tmp_path: Any) -> None:
     model = ToyTask(optimizer=sgd, scheduler=partial(WarmupCosineLR, warmup_steps=0, total_steps=16))
     running = run(model, tmp_path)
     assert running.optimizers[0].param_groups[0]["lr"] == pytest.approx(0.5)
@@ -84,16 +84,16 @@ def test_a_total_that_is_given_is_not_the_trainers(tmp_path: Any) -> None:
 def test_no_loader_is_set_up_before_a_checkpoint_is_loaded(tmp_path: Any) -> None:
     class Watching(ToyTask):
         def configure_optimizers(self) -> Any:
-            found = super().configure_optimizers()
+            optimizers = super().configure_optimizers()
             self.loaders = self.trainer.fit_loop._combined_loader
-            return found
+            return optimizers
 
     model = Watching()
     run(model, tmp_path)
     assert model.loaders is None
 
 
-def test_a_resumed_fit_goes_on_along_the_same_schedule(tmp_path: Any) -> None:
+def test_resumed_fit_continues_the_same_schedule(tmp_path: Any) -> None:
     arguments: dict[str, Any] = {"optimizer": sgd, "scheduler": partial(WarmupCosineLR, warmup_steps=2)}
     whole = ToyTask(**arguments)
     run(whole, tmp_path, max_epochs=2)
@@ -112,7 +112,7 @@ def test_a_resumed_fit_goes_on_along_the_same_schedule(tmp_path: Any) -> None:
     assert len(second.rates) == 4
 
 
-def test_a_scheduler_of_torch_steps_by_epoch_and_on_request_by_step(tmp_path: Any) -> None:
+def test_torch_scheduler_steps_by_epoch_and_on_request_by_step(tmp_path: Any) -> None:
     halving = partial(LinearLR, start_factor=1.0, end_factor=0.5, total_iters=1)
     by_epoch = ToyTask(optimizer=sgd, scheduler=halving)
     run(by_epoch, tmp_path)
@@ -122,7 +122,7 @@ def test_a_scheduler_of_torch_steps_by_epoch_and_on_request_by_step(tmp_path: An
     assert first_rates(by_step) == [1.0] + [0.5] * 7
 
 
-def test_a_plateau_is_one_of_the_monitored_score(tmp_path: Any) -> None:
+def test_plateau_scheduler_watches_the_monitored_score(tmp_path: Any) -> None:
     settings = {"factor": 0.1, "patience": 0, "threshold": 2.0}  # no score gets better by that much
     model = ToyTask(optimizer=sgd, scheduler=partial(ReduceLROnPlateau, mode="max", **settings))
     running = run(model, tmp_path, max_epochs=3)
@@ -141,7 +141,7 @@ def test_a_plateau_is_one_of_the_monitored_score(tmp_path: Any) -> None:
         ),
     ],
 )
-def test_a_scheduler_against_other_settings_is_refused(tmp_path: Any, arguments: dict[str, Any], match: str) -> None:
+def test_scheduler_against_other_settings_is_refused(tmp_path: Any, arguments: dict[str, Any], match: str) -> None:
     with pytest.raises(ValueError, match=match):
         run(ToyTask(**arguments), tmp_path)
 
@@ -149,7 +149,7 @@ def test_a_scheduler_against_other_settings_is_refused(tmp_path: Any, arguments:
 # -- optimizers ------------------------------------------------------------------------------------------
 
 
-def test_the_optimizer_is_adamw_without_decay_of_biases_and_norms_or_that_which_is_given(tmp_path: Any) -> None:
+def test_default_optimizer_is_adamw_without_decay_of_biases_and_norms(tmp_path: Any) -> None:
     optimizer = run(ToyTask(scheduler=None), tmp_path).optimizers[0]
     assert type(optimizer) is AdamW
     assert [(group["lr"], group["weight_decay"]) for group in optimizer.param_groups] == [(1e-3, 1e-2), (1e-3, 0)]
@@ -157,46 +157,43 @@ def test_the_optimizer_is_adamw_without_decay_of_biases_and_norms_or_that_which_
     assert (type(optimizer), optimizer.param_groups[0]["momentum"]) == (SGD, 0.9)
 
 
-def test_rates_of_groups_are_scaled_through_the_whole_schedule(tmp_path: Any) -> None:
-    model = ToyTask(
-        optimizer=sgd, scheduler=partial(WarmupCosineLR, warmup_steps=3), lr_scales={"body.*": 0.1, "head.bias": 2.0}
-    )
-    scales = {}
-    optimizer = run(model, tmp_path).optimizers[0]
-    for group in optimizer.param_groups:
-        for parameter in group["params"]:
-            scales[id(parameter)] = group["initial_lr"]
-    found = {name: scales[id(parameter)] for name, parameter in model.model.named_parameters()}
-    assert found["body.0.weight"] == found["body.1.weight"] == pytest.approx(0.1)
-    assert (found["head.weight"], found["head.bias"]) == (1.0, 2.0)
+def test_rates_of_groups_are_scaled_during_the_whole_schedule(tmp_path: Any) -> None:
+    scheduler = partial(WarmupCosineLR, warmup_steps=3)
+    model = ToyTask(optimizer=sgd, scheduler=scheduler, lr_scales={"body.*": 0.1, "head.bias": 2.0})
+    groups = run(model, tmp_path).optimizers[0].param_groups
+    rate_by_id = {id(parameter): group["initial_lr"] for group in groups for parameter in group["params"]}
+    peak_rates = {name: rate_by_id[id(parameter)] for name, parameter in model.model.named_parameters()}
+    assert peak_rates["body.0.weight"] == peak_rates["body.1.weight"] == pytest.approx(0.1)
+    assert (peak_rates["head.weight"], peak_rates["head.bias"]) == (1.0, 2.0)
     for rates in model.rates:
         peak = max(rates) / 2
         assert sorted(rate / peak for rate in rates) == pytest.approx([0.1, 0.1, 1.0, 2.0])
 
 
-def test_what_is_frozen_stays_with_its_statistics_and_the_rest_learns(tmp_path: Any) -> None:
+def test_frozen_module_keeps_its_weights_statistics_and_evaluation_mode(tmp_path: Any) -> None:
     model = ToyTask(freeze=["body.*"], scheduler=None)
-    before = {name: each.clone() for name, each in model.model.state_dict().items()}
+    initial_state = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
     modes: list[bool] = []
-    model.model.body[1].register_forward_hook(lambda module, *_: modes.append(module.training))
-    model.model.body[2].register_forward_hook(lambda module, *_: modes.append(module.training))
+    for layer in model.model.body[1:3]:
+        layer.register_forward_hook(lambda module, *_: modes.append(module.training))
     running = run(model, tmp_path)
-    after = model.model.state_dict()
-    assert {name for name in before if not torch.equal(before[name], after[name])} == {"head.weight", "head.bias"}
+    state = model.model.state_dict()
+    changed = {name for name in state if not torch.equal(state[name], initial_state[name])}
+    assert changed == {"head.weight", "head.bias"}
     assert not any(modes)
     assert sum(len(group["params"]) for group in running.optimizers[0].param_groups) == 2
 
 
-def test_of_a_module_that_is_frozen_in_part_the_statistics_move_on(tmp_path: Any) -> None:
+def test_statistics_of_a_partly_frozen_module_are_updated(tmp_path: Any) -> None:
     model = ToyTask(freeze=["body.0.*"], scheduler=None)
     run(model, tmp_path)
     assert int(model.model.body[1].num_batches_tracked) == 8
 
 
-# -- what Lightning brings -------------------------------------------------------------------------------
+# -- features of Lightning -------------------------------------------------------------------------------
 
 
-def test_a_compiled_model_is_called_and_keeps_the_names_of_its_state(tmp_path: Any) -> None:
+def test_compiled_model_is_used_and_keeps_the_names_of_its_state(tmp_path: Any) -> None:
     graphs = []
 
     def backend(graph: Any, inputs: Any) -> Any:
@@ -211,7 +208,8 @@ def test_a_compiled_model_is_called_and_keeps_the_names_of_its_state(tmp_path: A
 
 
 def test_bfloat16_trains_and_validates(tmp_path: Any) -> None:
-    model, dtypes = ToyTask(), []
+    model = ToyTask()
+    dtypes = []
     model.model.head.register_forward_hook(lambda _, __, output: dtypes.append(output.dtype))
     run(model, tmp_path, precision="bf16-mixed")
     assert set(dtypes) == {torch.bfloat16}
@@ -227,17 +225,17 @@ class Recording(ToyTask):
 
 
 @pytest.mark.parametrize("compile", [False, {"backend": "eager"}])
-def test_lightnings_mean_of_weights_is_what_stays_at_the_end(tmp_path: Any, compile: Any) -> None:
+def test_weight_averaging_leaves_the_mean_of_the_weights(tmp_path: Any, compile: Any) -> None:
     model = Recording(optimizer=sgd, compile=compile)
     run(model, tmp_path, callbacks=[WeightAveraging()])
     torch.testing.assert_close(model.model.head.weight.detach(), torch.stack(model.weights).mean(dim=0))
 
 
-def test_lightnings_moving_average_is_what_stays_at_the_end(tmp_path: Any) -> None:
+def test_moving_average_leaves_the_average_of_the_weights(tmp_path: Any) -> None:
     model = Recording(optimizer=sgd)
     run(model, tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)])
-    average, *rest = model.weights
-    for weights in rest:
+    average = model.weights[0]
+    for weights in model.weights[1:]:
         average = 0.5 * average + 0.5 * weights
     torch.testing.assert_close(model.model.head.weight.detach(), average)
 
@@ -250,22 +248,22 @@ def test_synchronised_batch_normalisation_is_accepted(tmp_path: Any) -> None:
 
 
 def test_hyperparameters_are_plain_and_without_callables_and_weights(tmp_path: Any) -> None:
-    given: dict[str, Any] = {"weights": "file.pth", "optimizer": sgd, "compile": {"backend": "eager"}}
-    model = ToyTask(Net, class_names=("low", "high"), freeze=("body.0.*",), **given)
+    excluded: dict[str, Any] = {"weights": "file.pth", "optimizer": sgd, "compile": {"backend": "eager"}}
+    model = ToyTask(Net, class_names=("low", "high"), freeze=("body.0.*",), **excluded)
     assert dict(model.hparams) == {"class_names": ["low", "high"], "freeze": ["body.0.*"]}
     assert ToyTask("net").hparams["model"] == "net"
     run(model, tmp_path).save_checkpoint(tmp_path / "task.ckpt")
-    again = ToyTask.load_from_checkpoint(tmp_path / "task.ckpt", weights_only=True)
-    assert again.freeze_patterns == ["body.0.*"]
-    torch.testing.assert_close(again.state_dict(), model.state_dict())
+    restored = ToyTask.load_from_checkpoint(tmp_path / "task.ckpt", weights_only=True)
+    assert restored.freeze_patterns == ["body.0.*"]
+    torch.testing.assert_close(restored.state_dict(), model.state_dict())
 
 
-def test_a_report_before_a_test_is_refused() -> None:
+def test_report_before_a_test_is_refused() -> None:
     with pytest.raises(RuntimeError, match=r"trainer\.test"):
         ToyTask().test_report()
 
 
-def test_the_sum_of_losses_and_its_parts_are_logged(tmp_path: Any) -> None:
+def test_sum_of_losses_and_its_parts_are_logged(tmp_path: Any) -> None:
     logged = run(ToyTask(), tmp_path).callback_metrics
     assert logged["train/loss"] == logged["train/classification"]
     assert "val/accuracy" in logged

@@ -1,4 +1,4 @@
-"""Metrics without duplicates: equal to those of the others alone, with states that ranks can gather."""
+"""Metrics without duplicates: equal to metrics of the other samples alone, with states that ranks can gather."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ METRICS: dict[str, Any] = {
 }
 
 
-def answers(metric: str, count: int = 8, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
+def predictions(metric: str, count: int = 8, seed: int = 0) -> tuple[torch.Tensor, torch.Tensor]:
     generator = torch.Generator().manual_seed(seed)
     scores = torch.rand(count, 3, generator=generator).softmax(dim=1)
-    wanted = torch.randint(3, (count,), generator=generator)
-    return (scores.argmax(dim=1) if metric == "names" else scores), wanted
+    labels = torch.randint(3, (count,), generator=generator)
+    return (scores.argmax(dim=1) if metric == "names" else scores), labels
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -39,27 +39,29 @@ def answers(metric: str, count: int = 8, seed: int = 0) -> tuple[torch.Tensor, t
     ],
     ids=["some", "all of the last", "all of some"],
 )
-def test_only_the_others_count(metric: str, batches: list[list[int]]) -> None:
-    without, others = WithoutDuplicates(METRICS[metric]()), METRICS[metric]()
+def test_duplicates_do_not_count_also_after_a_reset(metric: str, batches: list[list[int]]) -> None:
+    wrapped = WithoutDuplicates(METRICS[metric]())
+    expected = METRICS[metric]()
     for seed, marks in enumerate(batches):
-        given, is_duplicate = answers(metric, seed=seed), torch.tensor(marks, dtype=torch.bool)
-        without.update(*given, is_duplicate=is_duplicate)
+        values = predictions(metric, seed=seed)
+        is_duplicate = torch.tensor(marks, dtype=torch.bool)
+        wrapped.update(*values, is_duplicate=is_duplicate)
         if not is_duplicate.all():
-            others.update(*(value[~is_duplicate] for value in given))
-    torch.testing.assert_close(without.compute(), others.compute(), equal_nan=True)
-    without.reset()
-    others.reset()
-    given = answers(metric, seed=9)
-    without.update(*given, is_duplicate=[False] * 8)
-    others.update(*given)
-    torch.testing.assert_close(without.compute(), others.compute(), equal_nan=True)
+            expected.update(*(value[~is_duplicate] for value in values))
+    torch.testing.assert_close(wrapped.compute(), expected.compute(), equal_nan=True)
+    wrapped.reset()
+    expected.reset()
+    values = predictions(metric, seed=9)
+    wrapped.update(*values, is_duplicate=[False] * 8)
+    expected.update(*values)
+    torch.testing.assert_close(wrapped.compute(), expected.compute(), equal_nan=True)
 
 
-def test_a_list_has_an_entry_for_each_batch_whatever_was_dropped() -> None:
-    """What torchmetrics gathers one by one must be as many, and alike, on all ranks."""
+def test_list_state_has_one_entry_per_batch_also_for_duplicates_alone() -> None:
+    # torchmetrics gathers entry by entry, so their number and dtypes have to be equal on all ranks.
     metric = WithoutDuplicates(MulticlassAUROC(3))
     for marks in ([True] * 8, [False] * 7 + [True], [True] * 8):
-        metric.update(*answers("lists"), is_duplicate=marks)
+        metric.update(*predictions("lists"), is_duplicate=marks)
     states = metric.metric.metric_state
     assert [tuple(entry.shape) for entry in states["preds"]] == [(0, 3), (7, 3), (0, 3)]
     assert [(entry.shape[0], entry.dtype) for entry in states["target"]] == [(rows, torch.int64) for rows in (0, 7, 0)]
@@ -67,25 +69,27 @@ def test_a_list_has_an_entry_for_each_batch_whatever_was_dropped() -> None:
 
 def one_image(seed: int) -> tuple[dict[str, torch.Tensor], dict[str, torch.Tensor]]:
     boxes = torch.tensor([[0.0, 0, 10, 10], [20, 20, 30, 30 + seed]])
-    found = {"boxes": boxes + seed % 3, "scores": torch.tensor([0.9, 0.5 + seed / 100]), "labels": torch.tensor([1, 2])}
-    return found, {"boxes": boxes, "labels": torch.tensor([1, 1 + seed % 2])}
+    scores = torch.tensor([0.9, 0.5 + seed / 100])
+    detection = {"boxes": boxes + seed % 3, "scores": scores, "labels": torch.tensor([1, 2])}
+    return detection, {"boxes": boxes, "labels": torch.tensor([1, 1 + seed % 2])}
 
 
-def test_a_duplicate_image_counts_as_one_in_which_there_is_nothing() -> None:
-    without, others = WithoutDuplicates(AveragePrecision(("x", "y"))), AveragePrecision(("x", "y"))
+def test_duplicate_image_counts_as_an_empty_image() -> None:
+    wrapped = WithoutDuplicates(AveragePrecision(("x", "y")))
+    expected = AveragePrecision(("x", "y"))
     for marks in ([False, False, False], [False, True, True], [True, True, True]):
-        found, wanted = map(list, zip(*(one_image(seed) for seed in range(3)), strict=True))
-        without.update(found, wanted, is_duplicate=torch.tensor(marks))
-        kept = [row for row in range(3) if not marks[row]]
-        if kept:
-            others.update([found[row] for row in kept], [wanted[row] for row in kept])
-        assert all(len(one["boxes"]) == 2 for one in (*found, *wanted))  # nothing of the caller's is changed
-    assert repr(without.metric.compute_scores()) == repr(others.compute_scores())  # NaN is not equal to NaN
-    assert 0 < others.compute_scores().map < 1
-    assert [len(entry) for entry in without.metric.detection_scores] == [2, 2, 2, 2, 0, 0, 0, 0, 0]
+        detections, targets = map(list, zip(*(one_image(seed) for seed in range(3)), strict=True))
+        wrapped.update(detections, targets, is_duplicate=torch.tensor(marks))
+        rows = [row for row in range(3) if not marks[row]]
+        if rows:
+            expected.update([detections[row] for row in rows], [targets[row] for row in rows])
+        assert all(len(fields["boxes"]) == 2 for fields in (*detections, *targets))  # the caller's lists are unchanged
+    assert repr(wrapped.metric.compute_scores()) == repr(expected.compute_scores())  # NaN is not equal to NaN
+    assert 0 < expected.compute_scores().map < 1
+    assert [len(entry) for entry in wrapped.metric.detection_scores] == [2, 2, 2, 2, 0, 0, 0, 0, 0]
 
 
-def test_a_mean_of_losses_is_of_the_others() -> None:
+def test_mean_of_losses_ignores_duplicates() -> None:
     mean = WithoutDuplicates(MeanMetric())
     mean.update(torch.tensor([1.0, 2.0, 100.0]), is_duplicate=[False, False, True])
     mean.update(torch.tensor([100.0]), is_duplicate=torch.tensor([True]))
@@ -97,18 +101,18 @@ def test_a_mean_of_losses_is_of_the_others() -> None:
     assert float(mean.compute()) == 3.0
 
 
-def test_every_argument_by_place_and_by_name_is_of_samples() -> None:
+def test_positional_and_keyword_arguments_are_filtered() -> None:
     metric = WithoutDuplicates(NormalizedMeanError())
-    wanted, mask = torch.zeros(3, 2, 2), torch.ones(3, 2, dtype=torch.bool)
+    mask = torch.ones(3, 2, dtype=torch.bool)
     boxes = torch.tensor([[0.0, 0, 4, 4]]).expand(3, 4)
     predicted = torch.tensor([4.0, 100.0, 8.0]).reshape(3, 1, 1).expand(3, 2, 2) / math.sqrt(2)
-    metric.update(predicted, wanted, boxes=boxes, mask=mask, is_duplicate=[False, True, False])
+    metric.update(predicted, torch.zeros(3, 2, 2), boxes=boxes, mask=mask, is_duplicate=[False, True, False])
     scores = metric.metric.compute_scores()
     assert (scores.num_faces, scores.nme) == (2, pytest.approx(1.5))
 
 
 class Words(Metric):
-    """Counts words, one list a state, of strings."""
+    """Counts the words of strings."""
 
     num_words: torch.Tensor
 
@@ -124,7 +128,7 @@ class Words(Metric):
         return self.num_words
 
 
-def test_strings_are_samples_and_options_are_passed_on() -> None:
+def test_strings_are_filtered_and_options_are_passed_on() -> None:
     words = WithoutDuplicates(Words())
     words.update(["a b", "c d e", "f"], real=True, is_duplicate=[False, True, False])
     assert int(words.compute()) == 3
@@ -140,15 +144,15 @@ def test_strings_are_samples_and_options_are_passed_on() -> None:
         (([{}, {}, {}], torch.zeros(3)), TypeError, "one dict per sample in every argument"),
     ],
 )
-def test_what_is_not_of_samples_is_refused(values: Any, error: Any, message: str) -> None:
+def test_values_without_one_entry_per_sample_are_refused(values: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         WithoutDuplicates(MeanMetric()).update(*values, is_duplicate=[True, False, False])
 
 
-def test_something_else_is_no_metric() -> None:
+def test_modules_other_than_metrics_are_refused() -> None:
     with pytest.raises(TypeError, match="is not a metric; give one of torchmetrics"):
         WithoutDuplicates(torch.nn.Linear(1, 1))
 
 
-def test_its_example_is_true() -> None:
+def test_docstring_example_runs() -> None:
     assert doctest.testmod(without_duplicates) == (0, 6)

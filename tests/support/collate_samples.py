@@ -1,4 +1,4 @@
-"""A batch of samples for every type that default collation and conversion judge, by name."""
+"""A batch of samples for every type that default collation and conversion distinguish, by name."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from torchvision import tv_tensors
 
 Point = namedtuple("Point", ["x", "y"])
 
-# names of SAMPLES for which torch's collation into shared memory gives something else than torch's own inline
+# Names of SAMPLES for which torch's collation into shared memory differs from torch's inline collation.
 OTHERWISE_IN_TORCHS_WORKERS = [
     "tensors of two types",
     "int and float tensors",
@@ -27,7 +27,7 @@ OTHERWISE_IN_TORCHS_WORKERS = [
     "quantized",
     *(["on no device"] if torch.__version__ < (2, 14) else []),  # seen with 2.11, no longer with 2.14
 ]
-# names of SAMPLES that torch's shared memory changes even if they are not collated
+# Names of SAMPLES that torch's shared memory changes even without collation.
 CHANGED_BY_TORCHS_WORKERS = ["conjugated", "negated", "quantized"]
 
 

@@ -1,4 +1,4 @@
-"""Batches of drawn squares whose class, corners and finish can be seen, and a trainer that leaves nothing."""
+"""Batches of drawn squares with visible class, corners and finish, and short training runs on them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from torch import Tensor
 from lit_loader.collate.classification import ClassificationBatch
 from lit_loader.collate.landmarks import LandmarkBatch
 from lit_loader.collate.multi_task import MultiTaskBatch
+from tests.support.toy_task import trainer as quiet_trainer
 
 CORNERS = ("top_left", "bottom_right", "middle", "never")
 CLASSES = ("dark", "bright")
@@ -19,7 +20,7 @@ FINISH = ("plain", "hollow")
 
 
 def draw(generator: torch.Generator, *, size: int = 64) -> tuple[Tensor, dict[str, Tensor]]:
-    """One square on grey: bright or dark, plain or hollow; its middle point is hidden, the last is absent."""
+    """Draw a square on grey, bright or dark, plain or hollow; its middle point is hidden, the last is absent."""
     label, finish = (int(torch.randint(2, (1,), generator=generator)) for _ in range(2))
     side = int(torch.randint(size // 3, size // 2, (1,), generator=generator))
     x, y = (int(torch.randint(4, size - side - 4, (1,), generator=generator)) for _ in range(2))
@@ -38,10 +39,26 @@ def draw(generator: torch.Generator, *, size: int = 64) -> tuple[Tensor, dict[st
 
 
 def drawn(count: int, *, size: int = 64, seed: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    """`count` images and the columns of their objects, one an image."""
+    """Return `count` images, and the columns of their objects, one an image."""
     generator = torch.Generator().manual_seed(seed)
     images, targets = zip(*(draw(generator, size=size) for _ in range(count)), strict=True)
     return torch.stack(images), {name: torch.stack([t[name] for t in targets]) for name in targets[0]}
+
+
+def detection_batch(
+    count: int = 8, *, masks: bool = False, **changes: Any
+) -> tuple[list[Tensor], list[dict[str, Any]]]:
+    """One object an image, with labels from 1, and with ``masks`` the mask of its whole box."""
+    images, columns = drawn(count, **changes)
+    targets = []
+    for box, label in zip(columns["boxes"], columns["labels"] + 1, strict=True):
+        target = {"boxes": box[None], "labels": label[None], "is_duplicate": False}
+        if masks:
+            x1, y1, x2, y2 = box.long().tolist()
+            target["masks"] = torch.zeros(1, *images.shape[-2:], dtype=torch.uint8)
+            target["masks"][0, y1:y2, x1:x2] = 1
+        targets.append(target)
+    return list(images), targets
 
 
 def landmark_batch(count: int = 8, **changes: Any) -> LandmarkBatch:
@@ -63,7 +80,7 @@ def landmark_batch(count: int = 8, **changes: Any) -> LandmarkBatch:
 def classification_batch(
     count: int = 8, *, multi_label: bool = False, labels: Tensor | None = None, **changes: Any
 ) -> ClassificationBatch:
-    """Labels: dark or bright; with `multi_label` bright, hollow, and a class that is never there."""
+    """Labels are dark or bright; with `multi_label` bright, hollow, and a class that never occurs."""
     images, columns = drawn(count, **changes)
     labels = columns["labels"] if labels is None else labels
     if multi_label:
@@ -73,7 +90,7 @@ def classification_batch(
 
 
 def multi_task_batch(count: int = 8, *, empty: Sequence[int] = (), **changes: Any) -> MultiTaskBatch:
-    """One real row and one of padding an image; images in `empty` have none."""
+    """One object and one row of padding an image; images in `empty` have padding alone."""
     images, columns = drawn(count, **changes)
     mask = torch.tensor([[i not in empty, False] for i in range(count)])
 
@@ -82,7 +99,8 @@ def multi_task_batch(count: int = 8, *, empty: Sequence[int] = (), **changes: An
         rows[~mask] = value
         return rows
 
-    visibility, finish = padded("visibility"), padded("finish", -1)
+    visibility = padded("visibility")
+    finish = padded("finish", -1)
     return MultiTaskBatch(
         images=images,
         sizes=torch.tensor([images.shape[-2:]] * count),
@@ -102,16 +120,7 @@ def multi_task_batch(count: int = 8, *, empty: Sequence[int] = (), **changes: An
 
 def fit(model: LightningModule, batches: list[Any], folder: Any, **changes: Any) -> Trainer:
     """Fit, validate and test on two loaders of the same batches."""
-    settings = {
-        "accelerator": "cpu",
-        "max_epochs": 1,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "default_root_dir": folder,
-    }
-    trainer = Trainer(**settings | changes)
+    trainer = quiet_trainer(folder, **{"max_epochs": 1} | changes)
     loaders = [torch.utils.data.DataLoader(batches, batch_size=None, num_workers=0) for _ in range(2)]
     trainer.fit(model, loaders[0], loaders)
     trainer.test(model, loaders, verbose=False)
@@ -119,7 +128,7 @@ def fit(model: LightningModule, batches: list[Any], folder: Any, **changes: Any)
 
 
 def overfit(model: Any, batch: Any, *, steps: int, learning_rate: float = 3e-3) -> list[float]:
-    """Train on one batch without a trainer; the losses."""
+    """Train on one batch without a trainer, and return the losses."""
     model.log_dict = model.log = lambda *_, **__: None
     optimizer = torch.optim.AdamW(model.parameters(), lr=learning_rate)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, learning_rate, total_steps=steps)

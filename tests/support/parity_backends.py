@@ -1,7 +1,7 @@
-"""The backends that parity is tested on, and how two loaders are observed and compared.
+"""Backends of the parity tests, and functions that observe and compare two loaders.
 
-A case is observed twice, through torch's loader and through lit_loader's: the batches of its epochs, every error in the
-place of its batch, every warning, the lengths, and the state of all generators afterwards.
+A case is observed twice, with torch's loader and with lit_loader's: the batches of its epochs, every error at the
+position of its batch, every warning, the lengths, and the states of all generators afterwards.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader
 
-LIMIT = 1000  # events of an epoch; a loader that goes on for ever is cut here, on both sides
+LIMIT = 1000  # events of an epoch, so that an endless loader is cut, for both classes
 
 
 @dataclass(frozen=True)
 class Backend:
-    """Arguments that choose who makes the batches; torch has no worker threads here, and uses forks."""
+    """Arguments that select workers. Torch has no worker threads, so it uses forks for the same case."""
 
     name: str
     torch: dict[str, Any] = field(default_factory=dict)
@@ -95,14 +95,14 @@ def _described_tensor(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _attributes(value: Any) -> Any:
     if isinstance(value, torch.Tensor) and value.is_nested:
-        return []  # its own workings, with a number that counts through the process
+        return []  # internals, with a number that is unique in the process
     return [(key, repr(item)) for key, item in sorted(getattr(value, "__dict__", {}).items()) if key != "data"]
 
 
-OUR_NOTE = re.compile("sample |one of the samples ")
+SAMPLE_NOTE = re.compile("sample |one of the samples ")
 
 
-def told(error: BaseException) -> tuple[str, str, str]:
+def error_event(error: BaseException) -> tuple[str, str, str]:
     """Return an error's type and message; of one with a worker's traceback, its first line and its last.
 
     The line in which lit_loader names the sample is left out: `test_deviations.py` has it.
@@ -110,13 +110,13 @@ def told(error: BaseException) -> tuple[str, str, str]:
     text = str(error.args[0]) if isinstance(error, KeyError) and error.args else str(error)
     text = text.replace("worker thread", "worker process")
     if (match := re.search(r"Caught \w+ in .*", text)) is not None:
-        lines = [line for line in text.strip().splitlines() if not OUR_NOTE.match(line)]
+        lines = [line for line in text.strip().splitlines() if not SAMPLE_NOTE.match(line)]
         text = f"{match.group()} ... {lines[-1]}"
     return ("raised", type(error).__name__, re.sub(r"0x[0-9a-f]+", "0x", text))
 
 
-def forgotten(error: Exception) -> Exception:
-    """Return the error without its frames: torch's hold its iterator in a circle, whose workers then end late."""
+def without_frames(error: Exception) -> Exception:
+    """Return the error without its frames, which refer to torch's iterator in a cycle: its workers would end late."""
     error.__context__ = None
     return error.with_traceback(None)
 
@@ -126,21 +126,21 @@ def error_of(function: Callable[..., Any], *arguments: Any) -> Exception:
     try:
         function(*arguments)
     except Exception as error:
-        return forgotten(error)
+        return without_frames(error)
     raise AssertionError("nothing was raised")
 
 
 def events(iterator: Iterator[Any], *, ends: int = 2) -> list[Any]:
-    """Return what ``next()`` gives until it has ended twice: batches, errors, ends."""
+    """Return batches, errors and ends of an iterator, until it has ended ``ends`` times."""
     actual: list[Any] = []
     while len(actual) < LIMIT and actual.count("end") < ends:
         try:
             actual.append(described(next(iterator)))
         except StopIteration as end:
-            forgotten(end)
+            without_frames(end)
             actual.append("end")
         except Exception as error:
-            actual.append(told(forgotten(error)))
+            actual.append(error_event(without_frames(error)))
     return actual
 
 
@@ -148,7 +148,7 @@ def length(thing: Any) -> Any:
     try:
         return len(thing)
     except Exception as error:
-        return told(error)
+        return error_event(error)
 
 
 def seed_everything() -> None:
@@ -162,17 +162,31 @@ def generators() -> tuple[Any, ...]:
     return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
 
 
+def same_for_both(backend: Backend, show: Callable[..., Any], **lit_loader_arguments: Any) -> Any:
+    """Assert that ``show(class, arguments)`` returns the same for torch's class and lit_loader's, and return it.
+
+    Args:
+        backend: Its arguments are passed to ``show``.
+        show: Called once for each class.
+        lit_loader_arguments: Further arguments of lit_loader's class, such as a seed.
+    """
+    (torch_class, torch_arguments), (our_class, our_arguments) = backend.both
+    expected = show(torch_class, torch_arguments)
+    assert show(our_class, our_arguments | lit_loader_arguments) == expected
+    return expected
+
+
 Make = Callable[[], tuple[Any, dict[str, Any]]]
 
 
 def observed(kind: type, workers: dict[str, Any], make: Make, *, num_epochs: int = 2) -> dict[str, Any]:
-    """Return everything that a loader shows while it is made and iterated.
+    """Return everything that can be observed of a loader: batches, lengths, warnings and states of generators.
 
     Args:
         kind: Torch's class, or lit_loader's.
         workers: Arguments that choose the backend.
         make: Returns a new dataset and further arguments; called after all generators were seeded.
-        num_epochs: How many iterators are asked for.
+        num_epochs: Number of iterators.
     """
     seed_everything()
     with warnings.catch_warnings(record=True) as caught:
@@ -195,7 +209,7 @@ def observed(kind: type, workers: dict[str, Any], make: Make, *, num_epochs: int
         }
         close(loader)
         del iterator, loader
-    actual["warnings"] = [_warned(warning) for warning in caught if not _of_the_machine(warning)]
+    actual["warnings"] = [_warned(warning) for warning in caught if not _is_unrelated(warning)]
     return actual
 
 
@@ -210,32 +224,26 @@ def _warned(warning: warnings.WarningMessage) -> tuple[str, str]:
     return warning.category.__name__, re.sub(r"0x[0-9a-f]+", "0x", str(warning.message))
 
 
-def _of_the_machine(warning: warnings.WarningMessage) -> bool:
-    """Whether it is about processes (torch's advice on their number, forks beside threads) or types of tensors."""
-    text = str(warning.message)
-    return (
-        "worker processes in total" in text
-        or "is multi-threaded" in text
-        or "quantize" in text
-        or "prototype" in text
-        or "Sparse invariant" in text
-    )
+def _is_unrelated(warning: warnings.WarningMessage) -> bool:
+    """Return True for warnings about processes (their number, forks next to threads) and types of tensors."""
+    unrelated = ("worker processes in total", "is multi-threaded", "quantize", "prototype", "Sparse invariant")
+    return any(text in str(warning.message) for text in unrelated)
 
 
 def assert_alike(make: Make, *backends: Backend, num_epochs: int = 2) -> dict[str, Any]:
-    """Assert that both loaders show the same on each backend.
+    """Assert that observations of both loaders are equal on each backend.
 
-    Torch's loader is observed once for each way in which torch is asked to work.
+    Torch's loader is observed once for all backends with the same arguments of torch's.
 
     Returns:
-        What torch's showed on the last backend, for what a test knows beyond that.
+        The observations of torch's loader on the last backend, for further assertions.
     """
-    torchs: dict[str, dict[str, Any]] = {}
+    observations: dict[str, dict[str, Any]] = {}
     expected: dict[str, Any] = {}
     for backend in backends:
-        if str(backend.torch) not in torchs:
-            torchs[str(backend.torch)] = observed(TorchDataLoader, backend.torch, make, num_epochs=num_epochs)
-        expected = torchs[str(backend.torch)]
+        if str(backend.torch) not in observations:
+            observations[str(backend.torch)] = observed(TorchDataLoader, backend.torch, make, num_epochs=num_epochs)
+        expected = observations[str(backend.torch)]
         ours = observed(DataLoader, backend.ours, make, num_epochs=num_epochs)
         for part, value in expected.items():
             assert ours[part] == value, f"{part} on {backend.name}"

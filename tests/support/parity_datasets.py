@@ -15,7 +15,7 @@ from lit_loader import get_worker_info
 
 
 class Numbers(Dataset):
-    """The indices themselves, whatever they are."""
+    """Returns indices of any type."""
 
     def __init__(self, length: int = 11) -> None:
         self.length = length
@@ -35,7 +35,7 @@ class Unsized(Dataset):
 
 
 class Samples(Dataset):
-    """The samples that it is given."""
+    """Returns the given samples."""
 
     def __init__(self, samples: Any) -> None:
         self.samples = samples
@@ -47,14 +47,8 @@ class Samples(Dataset):
         return self.samples[index]
 
 
-class Raising(Dataset):
-    """Samples of which some are exceptions, which are raised."""
-
-    def __init__(self, samples: list[Any]) -> None:
-        self.samples = samples
-
-    def __len__(self) -> int:
-        return len(self.samples)
+class Raising(Samples):
+    """Returns the given samples, and raises those that are exceptions."""
 
     def __getitem__(self, index: int) -> Any:
         sample = self.samples[index]
@@ -64,7 +58,7 @@ class Raising(Dataset):
 
 
 class Count(IterableDataset):
-    """Counts; worker w counts to ``lengths[w]``, and returns ``told`` as its length."""
+    """Counts; worker w counts to ``lengths[w]``."""
 
     def __init__(self, *lengths: int) -> None:
         self.lengths = lengths
@@ -77,18 +71,18 @@ class Count(IterableDataset):
 
 
 class SizedCount(Count):
-    """The same, with a length that it tells and may not keep."""
+    """The same, with a reported length that may be wrong."""
 
-    def __init__(self, told: int, *lengths: int) -> None:
+    def __init__(self, reported_length: int, *lengths: int) -> None:
         super().__init__(*lengths)
-        self.told = told
+        self.reported_length = reported_length
 
     def __len__(self) -> int:
-        return self.told
+        return self.reported_length
 
 
 class Sharded(IterableDataset):
-    """Numbers that the workers share out by `get_worker_info`."""
+    """Numbers that workers divide by `get_worker_info`."""
 
     def __init__(self, length: int) -> None:
         self.length = length
@@ -100,26 +94,21 @@ class Sharded(IterableDataset):
 
 
 class WorkerFacts(Dataset):
-    """What a worker knows of itself."""
+    """The worker info of a worker."""
 
     def __len__(self) -> int:
         return 4
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         info = get_worker_info()
-        facts = {"none": info is None}
-        if info is not None:
-            facts |= {
-                "id": info.id,
-                "num_workers": info.num_workers,
-                "seed": info.seed,
-                "dataset": info.dataset is self,
-            }
-        return facts
+        if info is None:
+            return {"none": True}
+        fields = {"id": info.id, "num_workers": info.num_workers, "seed": info.seed}
+        return {"none": False, **fields, "dataset": info.dataset is self}
 
 
 class ProcessFacts(WorkerFacts):
-    """What a worker process knows of itself, beyond that."""
+    """The worker info of a worker process, its threads and its random draws."""
 
     def __getitem__(self, index: int) -> dict[str, Any]:
         return super().__getitem__(index) | {
@@ -130,6 +119,22 @@ class ProcessFacts(WorkerFacts):
             "numpy": np.random.rand(),
             "python": random.random(),
         }
+
+
+class CountingSampler:
+    """Indices in order, with the number of those that were read."""
+
+    def __init__(self, length: int) -> None:
+        self.length = length
+        self.num_read = 0
+
+    def __iter__(self) -> Iterator[int]:
+        for index in range(self.length):
+            self.num_read += 1
+            yield index
+
+    def __len__(self) -> int:
+        return self.length
 
 
 def as_list(samples: list[Any]) -> list[Any]:

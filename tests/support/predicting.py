@@ -1,4 +1,4 @@
-"""Predictions that are what is true, and a run that writes them."""
+"""Predictions equal to the annotations, and a run that writes them."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from tests.support.tiny_trainer import Tiny, trainer_of
 
 
 def echo(batch):
-    """Find what is true, in the pixels that the model sees."""
-    found = []
+    """Return the annotations as predictions, in pixels of the model's input, with falling scores."""
+    predictions = []
     for target in batch_targets(batch):
-        one = {name: torch.as_tensor(value) for name, value in target.items() if name != "is_duplicate"}
-        one["scores"] = 1 / (1 + torch.arange(len(one["labels"])))
-        if "keypoints" in one:
-            one["keypoint_scores"] = torch.full(one["keypoints"].shape[:2], 0.25)
-        found.append(one)
-    return found
+        prediction = {name: torch.as_tensor(value) for name, value in target.items() if name != "is_duplicate"}
+        prediction["scores"] = 1 / (1 + torch.arange(len(prediction["labels"])))
+        if "keypoints" in prediction:
+            prediction["keypoint_scores"] = torch.full(prediction["keypoints"].shape[:2], 0.25)
+        predictions.append(prediction)
+    return predictions
 
 
 def predict(folder, datamodule, find=echo, *, module=(), writer=None, **settings):

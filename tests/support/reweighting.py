@@ -1,4 +1,4 @@
-"""Runs that `ReweightClasses` takes part in: a small data set, a module that writes down what it was given."""
+"""Runs with `ReweightClasses`: a small data set, and a module that records its batches."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from lit_loader.annotations import image_weights
 from lit_loader.datamodules import WeightedSamplerConfig
 from lit_loader.datasets import ShapesSource
 from lit_loader.samplers import WeightedRandomSampler
+from tests.support.lightning_ranks import QUIET
 
 
 def three_classes(cache_dir):
@@ -26,7 +27,7 @@ def three_classes(cache_dir):
 
 
 class Recording(LightningModule):
-    """Writes down the images of each epoch; says what was seen to whoever asks for weights."""
+    """Records the image ids and the validations of each epoch."""
 
     def __init__(self):
         super().__init__()
@@ -51,7 +52,7 @@ ANSWERS = [[1.0, 5.0, 0.0], None, torch.tensor([0.0, 1.0, 1.0])]
 
 
 class Asked:
-    """Gives `ANSWERS` in turn; keeps who asked."""
+    """Returns `ANSWERS` in turn, and records the epochs of the calls."""
 
     def __init__(self):
         self.epochs = []
@@ -69,15 +70,8 @@ def data_of(shapes, **settings):
 
 
 def trainer_of(tmp_path, *callbacks, **settings):
-    return Trainer(
-        accelerator="cpu",
-        enable_progress_bar=False,
-        enable_model_summary=False,
-        log_every_n_steps=1,
-        default_root_dir=tmp_path,
-        callbacks=list(callbacks),
-        **{"max_epochs": 4, "logger": False, "enable_checkpointing": False, **settings},
-    )
+    settings = {"max_epochs": 4, "log_every_n_steps": 1, "callbacks": list(callbacks)} | settings
+    return Trainer(default_root_dir=tmp_path, **QUIET | settings)
 
 
 def fit(tmp_path, shapes, callback, *, ckpt_path=None, data=None, callbacks=(), **settings):
@@ -87,16 +81,16 @@ def fit(tmp_path, shapes, callback, *, ckpt_path=None, data=None, callbacks=(), 
     return module
 
 
-def expected_epochs(shapes, by_epoch, *, seed_of=None):
-    """Return the images of each epoch, drawn by the class weights in force in it."""
+def expected_epochs(shapes, by_epoch):
+    """Return the images of each epoch, drawn with the class weights of that epoch."""
     data = data_of(shapes)
     data.setup("fit")
     (table,) = data.tables("train")
     loader = data.train_dataloader()
-    found = {}
+    order_by_epoch = {}
     for epoch, classes in enumerate(by_epoch):
         sampler = loader.sampler
         if classes is not None:
             sampler = WeightedRandomSampler(image_weights(table, classes))
-        found[epoch] = sampler.order(seed=loader.seed, epoch=epoch)[:].tolist()
-    return found
+        order_by_epoch[epoch] = sampler.order(seed=loader.seed, epoch=epoch)[:].tolist()
+    return order_by_epoch

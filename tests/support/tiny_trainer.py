@@ -1,4 +1,4 @@
-"""A module that learns nothing and finds what it is told to, and trainers for it."""
+"""A module of one weight with fixed predictions, and trainers for it."""
 
 from __future__ import annotations
 
@@ -6,13 +6,14 @@ import torch
 from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader.collate import batch_images
+from tests.support.lightning_ranks import QUIET
 
 
 class Tiny(LightningModule):
     """Trains one weight on the images' sum.
 
     Args:
-        find: What ``predict_step`` returns for a batch, or None for nothing found in any image.
+        find: Function from a batch to the return value of ``predict_step``; None for no detections in any image.
         attributes: Set on the module, such as ``class_names``.
     """
 
@@ -36,24 +37,15 @@ class Tiny(LightningModule):
         pass
 
     def predict_step(self, batch, batch_idx, dataloader_idx=0):
-        nothing = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "scores": torch.zeros(0)}
-        return [nothing for _ in batch_images(batch)] if self.find is None else self.find(batch)
+        if self.find is not None:
+            return self.find(batch)
+        empty = {"boxes": torch.zeros(0, 4), "labels": torch.zeros(0, dtype=torch.int64), "scores": torch.zeros(0)}
+        return [empty for _ in batch_images(batch)]
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
 def trainer_of(folder, *callbacks, **arguments):
-    settings = {
-        "accelerator": "cpu",
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "max_epochs": 1,
-        "num_sanity_val_steps": 0,
-        "log_every_n_steps": 1,
-        "default_root_dir": folder,
-        "callbacks": list(callbacks),
-    }
-    return Trainer(**{**settings, **arguments})
+    settings = {"max_epochs": 1, "num_sanity_val_steps": 0, "log_every_n_steps": 1, "callbacks": list(callbacks)}
+    return Trainer(default_root_dir=folder, **QUIET | settings | arguments)

@@ -11,6 +11,7 @@ from torch.nn import functional
 
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.task import Metric, Task
+from tests.support.lightning_ranks import QUIET
 
 NAMES = ("low", "high")
 
@@ -52,7 +53,7 @@ class ToyTask(Task):
 def batches(count: int = 4) -> list[tuple[Tensor, Tensor]]:
     generator = torch.Generator().manual_seed(0)
     rows = [torch.rand(6, 3, generator=generator) for _ in range(count)]
-    return [(each, (each.sum(dim=1) > 1.5).long()) for each in rows]
+    return [(inputs, (inputs.sum(dim=1) > 1.5).long()) for inputs in rows]
 
 
 def loader(count: int = 4) -> Any:
@@ -60,14 +61,5 @@ def loader(count: int = 4) -> Any:
 
 
 def trainer(folder: Any, **changes: Any) -> Trainer:
-    settings = {
-        "accelerator": "cpu",
-        "max_epochs": 2,
-        "logger": False,
-        "enable_checkpointing": False,
-        "enable_progress_bar": False,
-        "enable_model_summary": False,
-        "default_root_dir": folder,
-        "num_sanity_val_steps": 0,
-    }
-    return Trainer(**settings | changes)
+    """Return a trainer without a logger, checkpoints or output, for two epochs unless ``changes`` say otherwise."""
+    return Trainer(**QUIET | {"max_epochs": 2, "default_root_dir": folder, "num_sanity_val_steps": 0} | changes)

@@ -1,9 +1,9 @@
 """Training runs to be interrupted: ``python -m tests.support.training`` forks one for each line that it reads.
 
-A run is this very interpreter, with everything imported, in a session of its own: it ends as a script does, by an
-exception that nobody caught, and all its processes can be found. Lines are JSON: arguments of the loader, ``way``
-("whole" or "break": epochs are broken off) and ``stderr`` (a file). For each line two come back: the run's process, and
-how it ended.
+A run is a fork of this interpreter, with everything imported, in a separate session: it ends like a script, by an
+uncaught exception, and all its processes can be found. Lines are JSON: arguments of the loader, ``way`` ("whole" or
+"break", which leaves epochs early) and ``stderr`` (a file). Each line is answered by two: the process id of the run,
+and its exit code.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def train(arguments: dict[str, Any], way: str) -> None:
             weight += batch.mean((0, 2, 3))
             if way == "break" and number > epoch:
                 break
-    time.sleep(60)  # the end, with workers that live on if they are to
+    time.sleep(60)  # after the last epoch, with persistent workers alive
 
 
 def say(number: int) -> None:
@@ -52,21 +52,21 @@ def say(number: int) -> None:
 
 
 def become_a_run() -> dict[str, Any]:
-    """Fork for each line; return what it says in the fork, and never in the parent."""
+    """Fork for each line; return its content in the fork, and never return in the parent."""
     for line in sys.stdin:
-        told = json.loads(line)
+        arguments = json.loads(line)
         reader, writer = os.pipe()
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            file = os.open(told.pop("stderr"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            file = os.open(arguments.pop("stderr"), os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
             os.dup2(file, 2)
             os.close(file)
             os.close(0)
             os.close(reader)
             os.write(writer, b"!")
             os.close(writer)
-            return told
+            return arguments
         os.close(writer)
         os.read(reader, 1)
         os.close(reader)
@@ -76,8 +76,8 @@ def become_a_run() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # ignored by what a shell starts in the background
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # which is ignored in background processes of a shell
     torch.set_num_threads(1)
     multiprocessing.set_start_method("fork")  # unless a run's arguments say otherwise
-    told = become_a_run()
-    train(told.pop("arguments"), told.pop("way"))
+    run = become_a_run()
+    train(run["arguments"], run["way"])
