@@ -10,7 +10,6 @@ from torch.utils.data import SequentialSampler as TorchSequentialSampler
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules import (
-    ClassAwareSamplerConfig,
     ClassBalancedSamplerConfig,
     ClassificationDataModule,
     EffectiveNumberSamplerConfig,
@@ -130,12 +129,9 @@ def test_a_custom_sampler_is_not_shared_by_several_sets(shapes):
         (WeightedSamplerConfig, {"exponent": 1.5}, "exponent=1.5"),
         (WeightedSamplerConfig, {"num_samples": 0}, "num_samples=0"),
         (ClassBalancedSamplerConfig, {"exponent": -0.1}, "exponent=-0.1"),
-        (ClassBalancedSamplerConfig, {"num_samples": -3}, "num_samples=-3"),
         (ClassBalancedSamplerConfig, {"empty_share": float("nan")}, "empty_share=nan"),
-        (ClassAwareSamplerConfig, {"num_samples": 0}, "num_samples=0"),
         (RepeatFactorSamplerConfig, {"repeat_thresh": 0.0}, "repeat_thresh=0.0"),
         (EffectiveNumberSamplerConfig, {"beta": 1.0}, "beta=1.0"),
-        (EffectiveNumberSamplerConfig, {"num_samples": 0}, "num_samples=0"),
     ],
 )
 def test_a_sampling_refuses_values_before_there_is_a_table(sampling, settings, message):

@@ -161,12 +161,6 @@ def test_joined_paths_are_normalized(folder, path, joined):
     assert join_path(folder, path) == joined
 
 
-@pytest.mark.parametrize("path", ["..", "a/../../b", "/a", "", "a\0", "..\\a"])
-def test_paths_that_leave_a_folder_are_refused(path):
-    with pytest.raises(UnsafePathError):
-        join_path("x", path)
-
-
 def test_stem_with_dot_matches_images(tmp_path):
     (tmp_path / "img").mkdir()
     for name in ("a.jpg", "a.jpg.PNG", "a.jpg.jpeg", "a.jpg.txt", "b.jpg"):

@@ -12,7 +12,6 @@ import pytest
 from lit_loader.annotations.formats import (
     Inputs,
     Reader,
-    ReadPolicy,
     Rows,
     Writer,
     find_reader,
@@ -92,9 +91,6 @@ def test_every_argument_reaches_the_reader(tmp_path):
     assert len(list(cache.rglob("*.arrow"))) == 1
     with pytest.raises(ValueError, match="num_workers=-1"):
         read_annotations("keypoints_txt", tmp_path, "train.txt", num_workers=-1, **OPTIONS)
-    policy = ReadPolicy(missing_image="drop")
-    dropped = read_annotations("keypoints_txt", tmp_path, "train.txt", policy=policy, **QUIET, **OPTIONS)
-    assert dropped.num_images == 4
 
 
 def test_unknown_names_get_suggestions(tmp_path):

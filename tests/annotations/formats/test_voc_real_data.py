@@ -36,16 +36,6 @@ def test_bccd_counts_equal_its_readme_with_and_without_boxes_that_have_no_area(s
     assert table.report.counts == ({("degenerate", "drop"): degenerate} if degenerate else {})
 
 
-def test_bccd_boxes_at_the_border_are_legal_and_lacking_classes_are_seen(shared_data):
-    table = read_voc(shared_data / "bccd/BCCD")
-    assert table.class_names == ("Platelets", "RBC", "WBC")
-    assert int(((table.boxes[:, 2] == 640) | (table.boxes[:, 3] == 480)).sum()) == 545
-    assert int(table.truncated.sum()) == 1131
-    assert (table.image_class_counts() == 0).sum(axis=0).tolist() == [163, 15, 6]
-    assert set(table.widths.tolist()) == {640}
-    assert table.image_path(0).is_file()
-
-
 def test_a_voc_image_with_a_wrong_filename_is_found_by_its_id(shared_data):
     voc = shared_data / "voc_coco_mmdet/VOCdevkit"
     table = read_voc(voc / "VOC2012", "test")

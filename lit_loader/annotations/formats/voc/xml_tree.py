@@ -85,21 +85,19 @@ def child_line(path: Path | str, tag: str, index: int) -> int | None:
 
 
 class _LineFinder(ContentHandler):
+    _locator: Locator  # set by the base class before the first event
+
     def __init__(self, tag: str, index: int) -> None:
         super().__init__()
         self.line: int | None = None
         self._tag = tag
         self._num_to_skip = index
         self._depth = 0
-        self._locator: Locator | None = None
-
-    def setDocumentLocator(self, locator: Locator) -> None:
-        self._locator = locator
 
     def startElement(self, name: str, attrs: AttributesImpl) -> None:
         self._depth += 1
         if self._depth == 2 and name == self._tag:
-            if self._num_to_skip == 0 and self._locator is not None:
+            if self._num_to_skip == 0:
                 self.line = self._locator.getLineNumber()
                 raise SAXException("found")  # ends the parsing
             self._num_to_skip -= 1
