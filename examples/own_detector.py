@@ -44,6 +44,7 @@ class SmallDETR(nn.Module):
 
     def forward(self, images: list[Tensor], targets: list[dict[str, Tensor]] | None = None) -> Any:
         """Return losses in training, detections in evaluation."""
+        # The data module keeps the size of each image, and this model needs one size.
         inputs = [functional.interpolate(image[None], (self.size, self.size)) for image in images]
         features = self.backbone((torch.cat(inputs) - 0.5) / 0.25)
         cells = features.flatten(2).transpose(1, 2) + self.positions
@@ -63,6 +64,7 @@ class SmallDETR(nn.Module):
         pairs: list[tuple[Tensor, Tensor]] = []
         for i, (target, scale) in enumerate(zip(targets, scales, strict=True)):
             true_boxes = target["boxes"] / scale
+            # The matching is a choice and has no gradient; its costs have the weights of the losses below.
             with torch.no_grad():
                 cost = 5 * torch.cdist(boxes[i], true_boxes, p=1) - 2 * generalized_box_iou(boxes[i], true_boxes)
                 cost -= logits[i].softmax(dim=-1)[:, target["labels"]]

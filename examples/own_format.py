@@ -44,6 +44,7 @@ class BoxesReader(Reader):
             try:
                 x, y, width, height = map(float, numbers)
             except ValueError as error:
+                # The policy of the reader decides whether this raises or drops the line.
                 rows.malformed(f"four numbers expected: {error}", line=line)
                 continue
             image = rows.image(path, folder=self.image_dir, line=line)

@@ -41,6 +41,7 @@ class Recorded(DetectionTask):
 
     def training_step(self, batch: Any, batch_idx: int) -> Any:
         """Train on a batch."""
+        # SIGKILL leaves no time to clean up or to save anything.
         if self.global_step == self.kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
         images, targets = batch
@@ -73,6 +74,7 @@ def main(folder: Path) -> bool:
     """Run all three, print a comparison, and return True if they are equal."""
     records = [folder / f"{name}.txt" for name in ("killed", "resumed", "unbroken")]
     settings = {"kill_at": KILL_STEP, "num_workers": 2}
+    # The run that is killed needs a process of its own.
     child = multiprocessing.get_context("fork").Process(target=train, args=records[:1], kwargs=settings)
     child.start()
     child.join()

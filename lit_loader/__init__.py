@@ -2,20 +2,106 @@
 
 from __future__ import annotations
 
-import ast
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 __version__ = "0.2.0"
 
 # A module is imported when one of its names is first used, so `import lit_loader` imports no torch and starts nothing.
-# The stub lists the names, one `from MODULE import NAME as NAME` each. Python reads it as well, so that type checkers
-# cannot see other names than a program.
-_STUB = ast.parse(Path(__file__).with_suffix(".pyi").read_bytes())
-_MODULE_BY_NAME: dict[str, str] = {
-    node.names[0].name: str(node.module) for node in _STUB.body if isinstance(node, ast.ImportFrom)
+# Type checkers read `__init__.pyi`, which imports the same names; a test compares the two.
+_NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
+    "lit_loader.annotations": (
+        "AnnotationTable",
+        "KeypointSchema",
+        "class_weights",
+        "concatenate",
+        "image_weights",
+        "keypoint_schema",
+    ),
+    "lit_loader.annotations.formats": (
+        "ReadOptions",
+        "ReadPolicy",
+        "Reader",
+        "Writer",
+        "read_annotations",
+        "readers",
+        "register_format",
+        "write_annotations",
+        "writers",
+    ),
+    "lit_loader.callbacks": (
+        "BadSampleReport",
+        "ClassMixMonitor",
+        "DataWaitMonitor",
+        "ResumeLoaders",
+        "ReweightClasses",
+        "recall_weights",
+    ),
+    "lit_loader.collate": (
+        "ClassificationBatch",
+        "ClassificationCollate",
+        "DetectionCollate",
+        "LandmarkBatch",
+        "LandmarkCollate",
+        "MultiTaskBatch",
+        "MultiTaskCollate",
+        "PaddedBatch",
+        "default_collate",
+        "default_convert",
+        "detection_collate",
+    ),
+    "lit_loader.datamodules": (
+        "AspectRatioBatching",
+        "ClassAwareSamplerConfig",
+        "ClassBalancedSamplerConfig",
+        "ClassificationDataModule",
+        "DatasetsDataModule",
+        "DetectionDataModule",
+        "EffectiveNumberSamplerConfig",
+        "LandmarkDataModule",
+        "MultiTaskDataModule",
+        "PlainBatching",
+        "RandomSamplerConfig",
+        "RepeatFactorSamplerConfig",
+        "SamplerConfig",
+        "SequentialSamplerConfig",
+        "SizeBatching",
+        "TableDataModule",
+        "WeightedSamplerConfig",
+        "WorkerSettings",
+        "draw_boxes",
+        "draw_labels",
+        "draw_points",
+    ),
+    "lit_loader.datasets": (
+        "ClassificationDataset",
+        "DetectionDataset",
+        "FormatSource",
+        "LandmarkDataset",
+        "ShapesSource",
+        "TableSource",
+        "VocSource",
+    ),
+    "lit_loader.engine": ("BadSample", "append_bad_samples"),
+    "lit_loader.images": ("CacheSettings", "ImageReading"),
+    "lit_loader.loader": ("DataLoader",),
+    "lit_loader.loader.forkserver": ("start_forkserver",),
+    "lit_loader.samplers": (
+        "ClassAwareSampler",
+        "ClassBalancedSampler",
+        "GroupedSampler",
+        "MixedSourceSampler",
+        "OrderSampler",
+        "RandomSampler",
+        "RepeatFactorSampler",
+        "SequentialSampler",
+        "SubsetRandomSampler",
+        "WeightedRandomSampler",
+    ),
+    "lit_loader.seeding": ("get_worker_info", "is_duplicate", "sample_rng"),
+    "lit_loader.transforms": ("classification_transforms", "detection_transforms", "landmark_transforms"),
 }
+_MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 
 __all__ = sorted(_MODULE_BY_NAME)
 

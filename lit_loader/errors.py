@@ -41,11 +41,13 @@ def as_argument(name: str, value: Any) -> str:
         value: The value, or ``...`` if the reader has to choose it.
     """
     text = "..." if value is ... else repr(value)
+    # Readers know their policy, and not the form in which the user has set it.
     owner, _, field = name.partition(".")
     return f"ReadPolicy({field}={text})" if owner == "policy" and field else f"{name}={text}"
 
 
 def _with_remedy(message: str, settings: Mapping[str, Any], remedy: str, write: SettingText) -> str:
+    # Each of the settings solves the problem alone.
     advice = " or ".join(write(name, value) for name, value in settings.items())
     remedies = [*([remedy] if remedy else []), *([f"pass {advice}"] if advice else [])]
     return f"{message}; {', or '.join(remedies)}" if remedies else message
@@ -69,6 +71,7 @@ class LitLoaderError(Exception):
         self.problem = message
         self.remedy = remedy
         self.settings = dict(settings or {})
+        # The message is for Python. A command or an app calls `text` to write settings as its users do.
         super().__init__(self.text())
 
     def text(self, write: SettingText = as_argument) -> str:
@@ -107,6 +110,7 @@ class SettingError(ValueError):
         return _with_remedy(problem, self.settings, self.remedy, write)
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # `Exception.__reduce__` would pass the message as the argument.
         arguments = (self.argument, self.value, self.rule, self.remedy)
         return partial(type(self), settings=self.settings), arguments
 
@@ -131,6 +135,7 @@ class AnnotationError(LitLoaderError, ValueError):
         remedy: str = "",
         settings: Mapping[str, Any] | None = None,
     ) -> None:
+        # Before the base class, whose constructor calls `text`.
         self.path = path
         self.line = line
         super().__init__(message, remedy=remedy, settings=settings)
@@ -146,6 +151,7 @@ class AnnotationError(LitLoaderError, ValueError):
         return f"{place}{super().text(write)}"
 
     def __reduce__(self) -> tuple[Any, ...]:
+        # The problem without the place, which the constructor would add a second time.
         rebuild = partial(type(self), path=self.path, line=self.line, remedy=self.remedy, settings=self.settings)
         return rebuild, (self.problem,)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import subprocess
 import sys
@@ -68,3 +69,10 @@ def test_importing_the_package_imports_no_torch_and_starts_nothing():
         "assert threading.active_count() == 1"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_type_checkers_see_the_names_of_the_package():
+    stub = ast.parse(Path(lit_loader.__file__).with_suffix(".pyi").read_text())
+    names = {node.names[0].name: node.module for node in stub.body if isinstance(node, ast.ImportFrom)}
+    assert names == lit_loader._MODULE_BY_NAME
+    assert sorted(names) == lit_loader.__all__

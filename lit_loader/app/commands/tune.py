@@ -24,6 +24,7 @@ from lit_loader.app.tuning import (
     Measurement,
     TuningResult,
     diagnose,
+    explain_choice,
     median,
     search_settings,
 )
@@ -64,10 +65,12 @@ def tune(arguments: argparse.Namespace) -> None:
     # A single measurement may have been disturbed by another process.
     figures = tuned.medians()
     verdicts = diagnose(figures, median(tuned.measured[tuned.best]), host)
+    choice = explain_choice(tuned)
     auto = _auto(figures, tuned.best, host, arguments.simulate_step)
     if arguments.json:
         result = {
             "best": asdict(tuned.best),
+            "choice": choice,
             "overrides": overrides,
             "auto": auto,
             "verdicts": verdicts,
@@ -79,6 +82,7 @@ def tune(arguments: argparse.Namespace) -> None:
     rows = [_row(medians, tuned) for medians in figures]
     print_table("training batches, medians", list(rows[0]), [list(row.values()) for row in rows])
     print_lines(*(f"{candidate!s} cannot be used: {why}" for candidate, why in tuned.refused.items()))
+    print_lines(*([] if choice is None else [f"- {choice}"]))
     print_lines(*(f"- {verdict}" for verdict in verdicts), f"- {auto['text']}", "")
     print_lines(f"best: {tuned.best!s}; to use it:", "", f"  {overrides}")
 

@@ -16,7 +16,7 @@ from lit_loader.app.tuning.search import (
     pick,
     search_settings,
 )
-from lit_loader.app.tuning.verdicts import diagnose
+from lit_loader.app.tuning.verdicts import diagnose, explain_choice
 
 __all__ = [
     "Candidate",
@@ -28,6 +28,7 @@ __all__ = [
     "TuningResult",
     "coarse_grid",
     "diagnose",
+    "explain_choice",
     "median",
     "neighbours",
     "pick",

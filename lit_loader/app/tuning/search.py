@@ -18,11 +18,14 @@ from typing import Any, Final
 __all__ = [
     "Candidate",
     "INLINE",
+    "INLINE_MARGIN",
     "METHODS",
     "Measure",
     "Measurement",
+    "TIE",
     "TuningResult",
     "coarse_grid",
+    "is_measured_enough",
     "median",
     "neighbours",
     "pick",
@@ -54,10 +57,10 @@ _NEW: Final = 3
 _SURVIVORS: Final = 4
 
 # Rates that differ by less than this share count as equal, and the candidate with fewer workers wins.
-_TIE: Final = 0.02
+TIE: Final = 0.02
 
 # Inline must be faster by this share to be chosen, since workers continue during a training step.
-_INLINE_MARGIN: Final = 0.03
+INLINE_MARGIN: Final = 0.03
 
 
 @dataclass(frozen=True, order=True)
@@ -339,14 +342,18 @@ def pick(measured: Mapping[Candidate, Sequence[Measurement]]) -> Candidate:
     Args:
         measured: One or more measurements by settings.
     """
-    most_runs = max(map(len, measured.values()))
-    medians = [median(runs) for runs in measured.values() if 2 * len(runs) > most_runs]
+    medians = [median(runs) for candidate, runs in measured.items() if is_measured_enough(candidate, measured)]
     with_workers = [figures for figures in medians if figures.candidate != INLINE]
     best = max((figures.samples_per_s for figures in with_workers), default=0.0)
-    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + _INLINE_MARGIN):
+    if INLINE in measured and median(measured[INLINE]).samples_per_s > best * (1 + INLINE_MARGIN):
         return INLINE
-    fastest = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - _TIE)]
+    fastest = [figures for figures in with_workers if figures.samples_per_s >= best * (1 - TIE)]
     return min(fastest, key=lambda figures: (figures.candidate.num_workers, figures.cpu_s_per_sample)).candidate
+
+
+def is_measured_enough(candidate: Candidate, measured: Mapping[Candidate, Sequence[Measurement]]) -> bool:
+    """Return True if settings were measured more than half as often as the most often measured ones."""
+    return 2 * len(measured[candidate]) > max(map(len, measured.values()))
 
 
 def _in_a_line(error: Exception) -> str:

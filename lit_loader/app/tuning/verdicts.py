@@ -10,10 +10,18 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
 from typing import Final
 
-from lit_loader.app.tuning.search import INLINE, Measurement
+from lit_loader.app.tuning.search import (
+    INLINE,
+    INLINE_MARGIN,
+    TIE,
+    Measurement,
+    TuningResult,
+    is_measured_enough,
+    median,
+)
 from lit_loader.foundation.host import Resources
 
-__all__ = ["diagnose"]
+__all__ = ["diagnose", "explain_choice"]
 
 _Measured = Sequence[Measurement]
 
@@ -40,6 +48,26 @@ def diagnose(measured: _Measured, best: Measurement, host: Resources) -> list[st
     """
     verdicts = [rule(measured, best, host) for rule in _RULES]
     return [verdict for verdict in verdicts if verdict] or [_no_limit(measured, best, host)]
+
+
+def explain_choice(result: TuningResult) -> str | None:
+    """Return why settings with a higher median were not chosen, or None if there are none."""
+    chosen = median(result.measured[result.best])
+    fastest = max(result.medians(), key=lambda figures: figures.samples_per_s)
+    if fastest.samples_per_s <= chosen.samples_per_s:
+        return None
+    repeats = len(result.measured[fastest.candidate])
+    if not is_measured_enough(fastest.candidate, result.measured):
+        times = "once" if repeats == 1 else f"{repeats} times"
+        reason = f"it was measured {times}, {chosen.candidate!s} {len(result.measured[result.best])} times: may be luck"
+    elif fastest.candidate == INLINE:
+        reason = f"inline must win by {INLINE_MARGIN:.0%}, because workers continue during a training step"
+    else:
+        reason = f"rates within {TIE:.0%} count as equal, and then fewer workers win, then less CPU"
+    return (
+        f"{fastest.candidate!s} made {fastest.samples_per_s:.1f} samples/s, more than the "
+        f"{chosen.samples_per_s:.1f} of {chosen.candidate!s}, and was not chosen: {reason}."
+    )
 
 
 def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:
