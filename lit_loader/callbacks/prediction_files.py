@@ -102,7 +102,7 @@ def check_can_be_written(kind: PredictionFormat, folder: Path, predicted: Predic
     if kind == "voc":
         voc_image_paths(table)  # raises if an id cannot be a file name, or two are equal
         if (folder / name).exists():
-            rule = "exists, and XML files of other images would stay in it"
+            rule = "exists, and XML files of other images in it would stay"
             raise FileExistsError(f"{folder / name} {rule}; delete it, or give another folder")
     reserved_names = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
     reserved = [name for name in attributes if name in reserved_names]

@@ -72,8 +72,10 @@ class ReweightClasses(Callback):
         empty_weight: float | None = None,
     ) -> None:
         if not callable(class_weights):
-            rule = f"class_weights must be a function of (trainer, pl_module), got {type(class_weights).__name__}"
-            raise TypeError(f"{rule}; give constant weights to the sampler instead")
+            raise TypeError(
+                f"class_weights must be a function of (trainer, pl_module), got {type(class_weights).__name__}; "
+                "give constant weights to the sampler instead"
+            )
         check_choice("reduce", reduce, Reduce)
         self.class_weights = class_weights
         self.balance_by = balance_by

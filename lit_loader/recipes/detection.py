@@ -91,6 +91,7 @@ class DetectionTask(Task):
             weights=weights,
             replace_heads=replace_detection_heads,
         )
+        # Before training: torchvision would raise a KeyError in the first step.
         _check_model_targets(detector, masks=masks)
         self.set_model(detector)
         self.set_metric(self.make_metric)
@@ -148,6 +149,7 @@ class DetectionTask(Task):
         """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""
         predictions = self.forward(batch_images(batch))
         for prediction, target in zip(predictions, batch_targets(batch), strict=True):
+            # A tensor like the other fields, so that predictions of all ranks can be gathered.
             if "image_id" in target:
                 prediction["image_id"] = torch.tensor(target["image_id"])
         return predictions

@@ -192,6 +192,7 @@ class LandmarkTask(Task):
 
     def _outputs(self, images: Tensor) -> Mapping[str, Tensor]:
         outputs = self.model(self.normalize(images))
+        # A classifier or a detector returns other values; a model for another schema has another number of maps.
         maps = outputs.get("heatmaps") if isinstance(outputs, Mapping) else None
         expected = (len(images), len(self.keypoint_names))
         if maps is None or maps.ndim != 4 or maps.shape[:2] != expected:

@@ -72,6 +72,7 @@ class MultiTaskModel(nn.Module):
         try:
             outputs = self.detector(images, targets)
         finally:
+            # An error in the detector must not leave hooks behind, which would keep its last tensors.
             for hook in hooks:
                 hook.remove()
         inputs, resized_targets = intermediate["transform"]

@@ -100,7 +100,7 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     classes = list(datamodule.class_names)
     if not classes:
         name = type(datamodule).__name__
-        raise ValueError(f"there are no classes for {name}; give it a split with labels, or class_names=[...]")
+        raise ValueError(f"found no classes for {name}; give it a split with labels, or class_names=[...]")
     kwargs: dict[str, Any] = {"class_names": classes}
     if isinstance(datamodule, ClassificationDataModule):
         kwargs["multi_label"] = datamodule.multi_label
