@@ -74,7 +74,7 @@ def needs_hydra(module: str) -> bool:
 # A reused environment would still contain the extras of the previous run.
 @nox.session(python=PYTHON, reuse_venv=False)
 def wheel(session: nox.Session) -> None:
-    """Check sdist and wheel, and test the wheel outside of the tree, without extras and with those of the app."""
+    """Check sdist and wheel, and test the wheel outside of the tree, without extras and with the app's extras."""
     tools = session.cache_dir / "wheel"
     session.run("python", "-m", "venv", "--clear", str(tools))
     python = str(tools / "bin" / "python")

@@ -8,8 +8,6 @@ from lightning.pytorch import Callback, Trainer
 
 from lit_loader.datamodules import TableDataModule
 
-__all__ = ["find_callback", "table_datamodule"]
-
 CallbackT = TypeVar("CallbackT", bound=Callback)
 
 
@@ -35,6 +33,4 @@ def table_datamodule(trainer: Trainer, user: str, *, remedy: str) -> TableDataMo
     if isinstance(datamodule, TableDataModule):
         return datamodule
     kind = "no data module" if datamodule is None else f"a {type(datamodule).__name__}"
-    raise ValueError(
-        f"{user} expected the trainer to have a data module of lit_loader with annotation tables, got {kind}; {remedy}"
-    )
+    raise ValueError(f"{user} expected a data module of lit_loader with annotation tables, got {kind}; {remedy}")

@@ -87,10 +87,9 @@ class ClassMix:
             label = first_label - negated_lowest
             raise ValueError(f"got label {label}, below first_label={first_label}; give the data module's first_label")
         if highest >= len(self.class_names):
-            raise ValueError(
-                f"expected classes below {len(self.class_names)} in a batch, because there are {len(self.class_names)} "
-                f"class_names, got class {highest}; give all names, and the data module's first_label"
-            )
+            count = len(self.class_names)
+            rule = f"expected classes below {count} in a batch, for {count} class_names"
+            raise ValueError(f"{rule}, got class {highest}; give all names, and the data module's first_label")
 
     @property
     def epoch_counts(self) -> npt.NDArray[np.int64]:
@@ -151,10 +150,8 @@ class ClassMixMonitor(Callback):
     ) -> None:
         # Both describe the given names; a data module has its own first label and attributes.
         if class_names is None and (label is not None or first_label != FIRST_LABEL):
-            raise ValueError(
-                f"label={label!r} and first_label={first_label} have no effect without class_names; give class_names, "
-                "or leave all of them out to count the classes of the data module"
-            )
+            settings = f"label={label!r} and first_label={first_label}"
+            raise ValueError(f"{settings} have no effect without class_names; give class_names, or leave them out")
         if isinstance(class_names, str):
             raise TypeError(f"class_names={class_names!r} must be a list of names")
         self._uses_datamodule = class_names is None

@@ -13,11 +13,10 @@ from torchvision import tv_tensors
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.image_sizes import read_image_sizes
 
-__all__ = ["Placement", "Placements"]
-
 _Size = tuple[int, int]  # height and width
 _Pair = tuple[float, float]  # along x and y
 _TINY_SIDE = 4  # pixels
+_REMEDY = "keep, resize or letterbox the image"
 
 
 @dataclass(frozen=True)
@@ -93,10 +92,9 @@ class Placements:
         transformed, scale, offset = self._transform(decoded)
         if transformed != input_size:
             raise ValueError(
-                f"{self._table.image_path(row)}: predictions cannot be converted to the image's own pixels: expected "
-                f"an input of {transformed[1]}x{transformed[0]} pixels, as predict_transforms make of a blank "
-                f"{decoded[1]}x{decoded[0]} image, got {input_size[1]}x{input_size[0]}; give predict_transforms "
-                "without randomness that keep, resize or letterbox the image"
+                f"{self._table.image_path(row)}: predictions cannot be converted to the image's own pixels: "
+                f"predict_transforms turn a blank image of height and width {decoded} into {transformed}, the input "
+                f"has {input_size}; give predict_transforms that are not random, and {_REMEDY}"
             )
         # A cache may hold a smaller image than the file.
         scale_x = scale[0] * decoded[1] / original[1]
@@ -149,10 +147,8 @@ class Placements:
             image, target = transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
         boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
         if boxes.shape != (1, 4):
-            raise ValueError(
-                f"predict_transforms dropped a box in the middle of a blank {width}x{height} image; give "
-                "predict_transforms that keep, resize or letterbox the image"
-            )
+            rule = f"predict_transforms dropped a box in the middle of a blank {width}x{height} image"
+            raise ValueError(f"{rule}; give predict_transforms that {_REMEDY}")
         x1, y1, x2, y2 = corners[0].double().tolist()
         new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
         scale_x = (new_x2 - new_x1) / (x2 - x1)

@@ -53,10 +53,8 @@ class PictureLogger(Callback):
         self, *, every_n_epochs: int = 1, max_images: int = 16, min_score: float = 0.5, folder: Path | str | None = None
     ) -> None:
         if every_n_epochs < 1 or max_images < 1 or not 0 <= min_score <= 1:
-            raise ValueError(
-                f"every_n_epochs={every_n_epochs} and max_images={max_images} must be at least 1, and "
-                f"min_score={min_score} must be in [0, 1]"
-            )
+            numbers = f"every_n_epochs={every_n_epochs} and max_images={max_images}"
+            raise ValueError(f"{numbers} must be at least 1, and min_score={min_score} in [0, 1]")
         self.every_n_epochs = every_n_epochs
         self.max_images = max_images
         self.min_score = min_score

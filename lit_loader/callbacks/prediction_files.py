@@ -28,15 +28,6 @@ from lit_loader.datamodules.pictures import draw_objects
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file, new_folder
 
-__all__ = [
-    "PredictedSet",
-    "Prediction",
-    "PredictionFormat",
-    "check_can_be_written",
-    "draw_prediction",
-    "write_predictions",
-]
-
 PredictionFormat: TypeAlias = Literal["coco", "voc", "keypoints_txt", "csv"]
 
 _SCORE: Final = "score"
@@ -111,16 +102,12 @@ def check_can_be_written(kind: PredictionFormat, folder: Path, predicted: Predic
     if kind == "voc":
         voc_image_paths(table)  # raises if an id cannot be a file name, or two are equal
         if (folder / name).exists():
-            raise FileExistsError(
-                f"{folder / name} exists, and XML files of other images in it would stay; delete it, or give another "
-                "folder"
-            )
+            rule = "exists, and XML files of other images in it would stay"
+            raise FileExistsError(f"{folder / name} {rule}; delete it, or give another folder")
     reserved_names = {"coco": (), "csv": _CSV_COLUMNS}.get(kind, (_SCORE,))
     reserved = [name for name in attributes if name in reserved_names]
     if reserved:
-        raise ValueError(
-            f"format={kind!r} has a column {reserved[0]!r} of its own; rename the attribute of that name in the data"
-        )
+        raise ValueError(f"format={kind!r} has a column {reserved[0]!r} of its own; rename that attribute in the data")
     if kind != "keypoints_txt":
         return
     points = () if predicted.schema is None else predicted.schema.names

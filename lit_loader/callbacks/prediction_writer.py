@@ -302,8 +302,7 @@ class PredictionWriter(BasePredictionWriter):
         if not is_valid:
             raise TypeError(
                 f"PredictionWriter expected predict_step to return {expected}, got a {type(prediction).__name__}; "
-                "return the same as the tasks of lit_loader.recipes, or write predictions with your own "
-                "BasePredictionWriter"
+                "return the same as the tasks of lit_loader.recipes, or use your own BasePredictionWriter"
             )
         if isinstance(batch, ClassificationBatch | LandmarkBatch):
             image_ids = batch.image_ids.tolist()

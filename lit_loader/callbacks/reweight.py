@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from lightning.pytorch import Callback, LightningModule, Trainer
-from lightning.pytorch.utilities import rank_zero_warn
+from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 
 from lit_loader.annotations import AnnotationTable, image_weights
 from lit_loader.callbacks.attached import table_datamodule
@@ -73,7 +73,7 @@ class ReweightClasses(Callback):
     ) -> None:
         if not callable(class_weights):
             raise TypeError(
-                f"`class_weights` must be a function of (trainer, pl_module), got {type(class_weights).__name__}; "
+                f"class_weights must be a function of (trainer, pl_module), got {type(class_weights).__name__}; "
                 "give constant weights to the sampler instead"
             )
         check_choice("reduce", reduce, Reduce)
@@ -126,8 +126,8 @@ class ReweightClasses(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Warn if training uses another sampler."""
-        loaders = trainer.fit_loop._combined_loader
-        samplers = [getattr(loader, "sampler", None) for loader in loaders.flattened] if loaders else []
+        loaders = CombinedLoader(trainer.train_dataloader, "sequential").flattened
+        samplers = [getattr(loader, "sampler", None) for loader in loaders]
         if self._target is None or any(_inner(sampler) is self._target.sampler for sampler in samplers):
             return
         names = ", ".join(type(sampler).__name__ for sampler in samplers)
@@ -206,15 +206,12 @@ def _find_target(trainer: Trainer) -> _Target:
         draws_from = f"a {type(sampler).__name__}" if len(sets) == 1 else f"{len(sets)} training sets"
         raise ValueError(
             f"ReweightClasses expected {type(datamodule).__name__} to draw with one WeightedRandomSampler, got "
-            f"{draws_from}; give it train_sampler=WeightedSamplerConfig() (sampler=weighted in Hydra), or leave the "
-            "callback out"
+            f"{draws_from}; give it train_sampler=WeightedSamplerConfig(), in Hydra sampler=weighted"
         )
     table = datamodule.tables("train")[0]
     if table.num_images != sampler.num_indices:
-        raise ValueError(
-            f"expected the training sampler to have a weight for each of the {table.num_images} samples of the "
-            f"training table, got {sampler.num_indices} weights; give the sampler one weight per sample"
-        )
+        rule = f"expected a weight for each of the {table.num_images} samples of the training table"
+        raise ValueError(f"{rule}, got {sampler.num_indices} weights; give the sampler one weight per sample")
     initial_weights, revision = _initial_weights.get(sampler, (sampler.weights, sampler.revision))
     if revision != sampler.revision:
         initial_weights = sampler.weights
@@ -242,14 +239,12 @@ def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.
     """
     counts = torch.as_tensor(confusion, dtype=torch.float64).numpy(force=True)
     if counts.ndim != 2 or counts.shape[0] != counts.shape[1] or not counts.size:
-        raise ValueError(
-            f"`confusion` must have shape (num_classes, num_classes), got {counts.shape}; leave a background class out"
-        )
+        raise ValueError(f"confusion must be square, got {counts.shape}; leave a background class out")
     invalid = np.argwhere(~(np.isfinite(counts) & (counts >= 0)))
     if len(invalid):
         row, column = invalid[0].tolist()
         raise ValueError(
-            f"`confusion` must be finite and not negative, got confusion[{row}, {column}]={counts[row, column]}; "
+            f"confusion must be finite and not negative, got confusion[{row}, {column}]={counts[row, column]}; "
             "give counts, or shares of the total (a matrix normalised by row has NaN for a class without samples)"
         )
     if not 0 < floor < np.inf:

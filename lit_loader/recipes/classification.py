@@ -78,10 +78,8 @@ class ClassificationTask(Task):
         )
         # GoogLeNet and Inception return a tuple of outputs in training, and a tensor in evaluation.
         if getattr(classifier, "aux_logits", False):
-            raise ValueError(
-                f"{type(classifier).__name__} has auxiliary outputs, which the loss does not take; build it with "
-                "aux_logits=False, or give another model"
-            )
+            name = type(classifier).__name__
+            raise ValueError(f"{name} has auxiliary outputs, which the loss does not take; pass aux_logits=False")
         self.normalize = NormalizeImages(*image_mean_std(classifier, builder, weights))
         self.set_model(classifier)
         self.set_metric(lambda: ClassMetric(self.class_names, multi_label=multi_label))
@@ -103,10 +101,8 @@ class ClassificationTask(Task):
         expected = (len(images), len(self.class_names))
         if not isinstance(logits, Tensor) or logits.shape != expected:
             output = tuple(logits.shape) if isinstance(logits, Tensor) else type(logits).__name__
-            raise ValueError(
-                f"expected logits {expected} of a {type(self.model).__name__}, got {output}; give a model that returns "
-                "one logit a class"
-            )
+            name = type(self.model).__name__
+            raise ValueError(f"expected logits {expected} of a {name}, got {output}; give a model of one logit a class")
         return logits
 
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
@@ -160,10 +156,9 @@ class ClassificationTask(Task):
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
             losses = losses.mean(dim=1)
         if losses.shape != logits.shape[:1]:
-            raise ValueError(
-                f"expected one loss an image {tuple(logits.shape[:1])} of the loss, got {tuple(losses.shape)}; give "
-                "one with reduction='none'"
-            )
+            expected = tuple(logits.shape[:1])
+            got = tuple(losses.shape)
+            raise ValueError(f"expected one loss an image {expected}, got {got}; give one with reduction='none'")
         return losses
 
 

@@ -91,6 +91,7 @@ class DetectionTask(Task):
             weights=weights,
             replace_heads=replace_detection_heads,
         )
+        # Before training: torchvision would raise a KeyError in the first step.
         _check_model_targets(detector, masks=masks)
         self.set_model(detector)
         self.set_metric(self.make_metric)
@@ -131,9 +132,7 @@ class DetectionTask(Task):
         boxes = torch.cat([target["boxes"] for target in targets])
         flat = boxes[(boxes[:, 2:] <= boxes[:, :2]).any(dim=1)]
         if len(flat):
-            raise ValueError(
-                f"the box {flat[0].tolist()} has no area; drop such objects with lit_loader.transforms.SanitizeObjects"
-            )
+            raise ValueError(f"the box {flat[0].tolist()} has no area; drop such objects with SanitizeObjects")
         images = [unit_range(image) for image in batch_images(batch)]
         return self.log_sum(self.model(images, targets), batch_size=len(targets))
 
@@ -143,15 +142,14 @@ class DetectionTask(Task):
         targets = self.read_targets(batch)
         if self.masks and any("masks" not in output for output in detections):
             name = type(self.model).__name__
-            raise ValueError(
-                f"masks=True, and {name} gives no masks; give a model that does, such as maskrcnn_resnet50_fpn_v2"
-            )
+            raise ValueError(f"masks=True, and {name} gives no masks; give a model that does, such as Mask R-CNN")
         metric.update(detections, targets, is_duplicate=batch_duplicates(batch))
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""
         predictions = self.forward(batch_images(batch))
         for prediction, target in zip(predictions, batch_targets(batch), strict=True):
+            # A tensor like the other fields, so that predictions of all ranks can be gathered.
             if "image_id" in target:
                 prediction["image_id"] = torch.tensor(target["image_id"])
         return predictions
@@ -269,9 +267,7 @@ def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
         return
     name = type(model).__name__
     if model.roi_heads.has_keypoint():
-        raise ValueError(
-            f"{name} trains on keypoints, which DetectionTask does not pass on; use MultiTask with a detector of boxes"
-        )
+        raise ValueError(f"{name} trains on keypoints, which DetectionTask does not pass on; use MultiTask")
     if masks and not model.roi_heads.has_mask():
         raise SettingError("masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2")
     if model.roi_heads.has_mask() and not masks:

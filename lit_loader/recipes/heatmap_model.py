@@ -1,4 +1,4 @@
-"""Models of heatmaps: a small one from scratch, and one on any backbone of torchvision's or timm's."""
+"""Models of heatmaps: a small one from scratch, and one on any backbone of torchvision or timm."""
 
 from __future__ import annotations
 
@@ -21,15 +21,13 @@ _STRIDE: Final = 4
 
 
 class HeatmapModel(nn.Module):
-    """A backbone's map, made finer, with one heatmap a point; and classes of the averaged map.
+    """Heatmaps of points on the refined map of a backbone, and classes of its averaged map.
 
     Args:
         backbone: See `feature_map`.
-        refine: From the backbone's map to the one that the heatmaps are made of.
-        backbone_channels: Channels of the backbone's map.
-        backbone_stride: Pixels between its cells.
-        head_channels: Channels of what ``refine`` returns.
-        stride: Pixels between its cells.
+        refine: Module that computes the map of the heatmaps from the backbone's map.
+        channels: Channels of the backbone's map, and of the refined map.
+        strides: Pixels between the cells of the backbone's map, and of the refined map.
         num_keypoints: Points K.
         num_classes: Classes, 0 for none.
 
@@ -43,20 +41,18 @@ class HeatmapModel(nn.Module):
         backbone: nn.Module,
         refine: nn.Module,
         *,
-        backbone_channels: int,
-        backbone_stride: int,
-        head_channels: int,
-        stride: int,
+        channels: tuple[int, int],
+        strides: tuple[int, int],
         num_keypoints: int,
         num_classes: int,
     ) -> None:
         super().__init__()
         self.backbone = backbone
-        self.backbone_stride = backbone_stride
         self.refine = refine
-        self.stride = stride
-        self.heatmaps = nn.Conv2d(head_channels, num_keypoints, 1)
-        self.classify = nn.Linear(backbone_channels, num_classes) if num_classes else None
+        self.backbone_stride, self.stride = strides
+        self.heatmaps = nn.Conv2d(channels[1], num_keypoints, 1)
+        # On the coarse map: the class needs no more resolution, and the refined map is trained for points.
+        self.classify = nn.Linear(channels[0], num_classes) if num_classes else None
         self.pretrained_cfg: dict[str, Sequence[float]] = {}
 
     def forward(self, images: Tensor) -> dict[str, Tensor]:
@@ -96,10 +92,8 @@ def heatmaps_small(
     return HeatmapModel(
         PyramidBackbone(channels=channels, out_channels=head_channels, strides=(stride,)),
         Conv2dNormActivation(head_channels, head_channels),
-        backbone_channels=head_channels,
-        backbone_stride=stride,
-        head_channels=head_channels,
-        stride=stride,
+        channels=(head_channels, head_channels),
+        strides=(stride, stride),
         num_keypoints=num_keypoints,
         num_classes=num_classes,
     )
@@ -139,17 +133,17 @@ def heatmap_model(
     model = HeatmapModel(
         trunk,
         refine,
-        backbone_channels=channels,
-        backbone_stride=stride,
-        head_channels=head_channels,
-        stride=_STRIDE,
+        channels=(channels, head_channels),
+        strides=(stride, _STRIDE),
         num_keypoints=num_keypoints,
         num_classes=num_classes,
     )
+    # The paper's first weights: all heatmaps start almost flat.
     for part in (*model.refine.modules(), model.heatmaps):
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d):
             nn.init.normal_(part.weight, std=0.001)
     nn.init.zeros_(model.heatmaps.bias)  # type: ignore[arg-type] # it has one
+    # `image_mean_std` reads it from the finished model, for which torchvision knows no weights.
     mean, std = image_mean_std(classifier, builder, weights)
     model.pretrained_cfg = {"mean": mean, "std": std}
     return model

@@ -192,14 +192,13 @@ class LandmarkTask(Task):
 
     def _outputs(self, images: Tensor) -> Mapping[str, Tensor]:
         outputs = self.model(self.normalize(images))
+        # A classifier or a detector returns other values; a model for another schema has another number of maps.
         maps = outputs.get("heatmaps") if isinstance(outputs, Mapping) else None
         expected = (len(images), len(self.keypoint_names))
         if maps is None or maps.ndim != 4 or maps.shape[:2] != expected:
             output = type(outputs).__name__ if maps is None else f"heatmaps {tuple(maps.shape)}"
-            raise ValueError(
-                f"expected a dict with heatmaps {(*expected, 'h', 'w')} of a {type(self.model).__name__}, "
-                f"got {output}; give a model of heatmaps, such as heatmap_model"
-            )
+            shape = (*expected, "h", "w")
+            raise ValueError(f"expected a dict with heatmaps {shape}, got {output}; give a model like heatmap_model")
         return cast(Mapping[str, Tensor], outputs)
 
     def _map_size(self, heatmaps: Tensor, images: Tensor) -> Tensor:

@@ -74,10 +74,8 @@ class ClassificationLoss(nn.Module):
         else:
             factors = [float(weight) for weight in weights]
         if len(factors) != len(class_names):
-            raise ValueError(
-                f"class_weights has {len(factors)} values for {len(class_names)} classes; give one for each of "
-                f"{list(class_names)}, or a mapping of some of these names"
-            )
+            rule = f"class_weights has {len(factors)} values for {len(class_names)} classes"
+            raise ValueError(f"{rule}; give one for each of {list(class_names)}")
         if not all(0 < factor < math.inf for factor in factors):
             raise ValueError(f"class_weights={factors} must be positive numbers")
         # Assigned to the registered buffer, so that it moves with the model.
@@ -199,10 +197,9 @@ class LandmarkLoss(nn.Module):
         losses = self.point_loss(points, targets)
         # torch's losses reduce to a scalar by default, which cannot be masked.
         if losses.shape != points.shape:
-            raise ValueError(
-                f"expected one loss a coordinate {tuple(points.shape)} of point_loss, got {tuple(losses.shape)}; "
-                "give one with reduction='none'"
-            )
+            expected = tuple(points.shape)
+            got = tuple(losses.shape)
+            raise ValueError(f"expected one loss a coordinate {expected}, got {got}; give one with reduction='none'")
         return self.point_weight * masked_mean(losses.mean(dim=-1), mask)
 
     def heatmaps(self, logits: Tensor, targets: Tensor, mask: Tensor) -> Tensor:

@@ -412,10 +412,8 @@ class NormalizedMeanError(Metric):
             ValueError: If the shapes do not match.
         """
         if predicted.shape != target.shape or mask.shape != target.shape[:2] or len(boxes) != len(target):
-            raise ValueError(
-                f"expected points (N, K, 2) twice, a mask (N, K) and boxes (N, 4), got {tuple(predicted.shape)}, "
-                f"{tuple(target.shape)}, {tuple(mask.shape)} and {tuple(boxes.shape)}"
-            )
+            shapes = [tuple(values.shape) for values in (predicted, target, mask, boxes)]
+            raise ValueError(f"expected points (N, K, 2) twice, a mask (N, K) and boxes (N, 4), got {shapes}")
         mask = mask.bool()
         if self.normalization_pair is not None:
             first, second = self.normalization_pair

@@ -78,9 +78,7 @@ class MultiTask(DetectionTask):
             raise ValueError("keypoint_names and attributes are both empty; give one, or use DetectionTask")
         # A data module without points gives no pair, so a pair alone is a mistake in a config.
         if not keypoint_names and normalization_pair is not None:
-            raise ValueError(
-                f"normalization_pair={tuple(normalization_pair)} has no effect without keypoint_names; leave it out"
-            )
+            raise ValueError(f"normalization_pair={normalization_pair} has no effect without keypoint_names; omit it")
         # `keep_arguments` saves the values that the parameters have now: the checked lists of names.
         super().__init__(model, class_names=class_names, weights=weights, **training)
         self.keypoint_names = tuple(keypoint_names)
@@ -104,17 +102,13 @@ class MultiTask(DetectionTask):
     def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
         """Return the targets of a `MultiTaskBatch` as `DetectionTask` does, with points and attributes."""
         if not isinstance(batch, MultiTaskBatch):
-            raise TypeError(
-                f"expected a MultiTaskBatch, got a {type(batch).__name__}; give the batches of MultiTaskDataModule"
-            )
+            raise TypeError(f"expected a MultiTaskBatch of MultiTaskDataModule, got a {type(batch).__name__}")
         if self.keypoint_names:
             check_keypoints(batch.keypoints, self.keypoint_names)
         missing = [name for name in self.attributes if name not in batch.attributes]
         if missing:
-            raise ValueError(
-                f"the batch has no attributes {missing}, only {sorted(batch.attributes)}; ask the data module for "
-                "them, or leave them out of attributes"
-            )
+            present = sorted(batch.attributes)
+            raise ValueError(f"the batch has no attributes {missing}, only {present}; request them in the data module")
         targets = super().read_targets(batch)
         for target, fields in zip(targets, batch.target_list(), strict=True):
             target |= {name: plain(fields[name]) for name in ("keypoints", *self.attributes)}

@@ -112,6 +112,7 @@ class MultiTaskMetric(JointMetric):
             # A crowd region has no points of a single object, and its box would match any detection inside.
             is_single = target["iscrowd"] == 0
             objects = {name: values[is_single] for name, values in target.items()}
+            # Without classes, so that a wrong class costs precision, but not also the points and attributes.
             rows, columns = match_detections(detection["boxes"], detection["scores"], objects["boxes"])
             self.matched.update(float(len(rows)))
             self.missed.update(float(len(objects["boxes"]) - len(rows)))

@@ -15,8 +15,6 @@ from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 from lit_loader.recipes.losses import LandmarkLoss
 from lit_loader.recipes.network import filled_pair, masked_mean, soft_argmax
 
-__all__ = ["MultiTaskModel", "ObjectHeads", "jitter_boxes", "scale_boxes"]
-
 _ROI_SIZE: Final = 8
 """Cells of an object's region along either side; heatmaps have twice as many."""
 
@@ -53,10 +51,8 @@ class MultiTaskModel(nn.Module):
         roi_heads: Any = getattr(detector, "roi_heads", None)
         has_more = roi_heads is not None and (roi_heads.has_mask() or roi_heads.has_keypoint())
         if channels is None or not hasattr(detector, "transform") or has_more:
-            raise ValueError(
-                "expected a detector of boxes with transform, backbone and backbone.out_channels, got a "
-                f"{type(detector).__name__}; give Faster R-CNN, RetinaNet or FCOS"
-            )
+            name = type(detector).__name__
+            raise ValueError(f"expected a detector of boxes, got a {name}; give Faster R-CNN, RetinaNet or FCOS")
         self.detector = detector
         self.heads = ObjectHeads(channels, num_keypoints=num_keypoints, attributes=attributes)
 
@@ -76,6 +72,7 @@ class MultiTaskModel(nn.Module):
         try:
             outputs = self.detector(images, targets)
         finally:
+            # An error in the detector must not leave hooks behind, which would keep its last tensors.
             for hook in hooks:
                 hook.remove()
         inputs, resized_targets = intermediate["transform"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
@@ -13,25 +14,6 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.fcos import FCOS, FCOSHead
 from torchvision.models.resnet import BasicBlock
 from torchvision.ops import Conv2dNormActivation
-
-__all__ = [
-    "NormalizeImages",
-    "PyramidBackbone",
-    "PyramidClassifier",
-    "check_keypoints",
-    "check_labels",
-    "check_names",
-    "check_unit_range",
-    "classifier_small",
-    "fcos_small",
-    "feature_map",
-    "filled_pair",
-    "heatmap_loss",
-    "masked_mean",
-    "plain",
-    "soft_argmax",
-    "unit_range",
-]
 
 IMAGE_MEAN: Final = 0.5
 IMAGE_STD: Final = 0.25
@@ -158,11 +140,11 @@ class PyramidBackbone(nn.Module):
         widths = (channels // 2, channels, channels * 3 // 2, channels * 3 // 2)
         self.out_channels = out_channels
         self.strides = tuple(strides)
-        self.stem = Conv2dNormActivation(3, channels // 4 + channels // 8, stride=2)
-        inputs = (channels // 4 + channels // 8, *widths[:-1])
+        stem_width = channels // 4 + channels // 8
+        self.stem = Conv2dNormActivation(3, stem_width, stride=2)
         self.stages = nn.ModuleList(
-            nn.Sequential(Conv2dNormActivation(i, o, stride=2), BasicBlock(o, o))
-            for i, o in zip(inputs, widths, strict=True)
+            nn.Sequential(Conv2dNormActivation(inputs, outputs, stride=2), BasicBlock(outputs, outputs))
+            for inputs, outputs in itertools.pairwise((stem_width, *widths))
         )
         # Stages finer than the first map asked for still run, but have no lateral convolution: DDP would wait for the
         # gradients of parameters that no output depends on.
@@ -254,9 +236,7 @@ def fcos_small(
         ValueError: If an argument is out of range.
     """
     if head_channels <= 0 or head_channels % 32:
-        raise ValueError(
-            f"head_channels={head_channels} must be a multiple of 32, the groups of its normalisation; give 64"
-        )
+        raise ValueError(f"head_channels={head_channels} must be a multiple of 32, the groups of its norm; give 64")
     strides = tuple(int(stride) for stride in strides)
     # One square anchor per cell: FCOS regresses from the cell's centre, and torchvision only reads its stride from it.
     return FCOS(
@@ -393,16 +373,12 @@ def check_labels(labels: Tensor, names: Sequence[str], *, argument: str, first: 
     low, high = torch.stack(labels.aminmax()).tolist()
     last = first + len(names) - 1
     if low < first or high > last:
-        raise ValueError(
-            f"labels {low} to {high} must be in {first} to {last}{note or background} "
-            f"for {argument}={list(names)}; give the data set's own {argument.replace('_', ' ')}"
-        )
+        expected = f"{first} to {last}{note or background} for {argument}={list(names)}"
+        raise ValueError(f"labels {low} to {high} must be in {expected}; give the data set's own names")
 
 
 def check_keypoints(points: Tensor, names: Sequence[str]) -> None:
     """Raise ValueError if points ``(..., K, 2)`` are not as many as the names."""
     if points.shape[-2] != len(names):
-        raise ValueError(
-            f"objects have {points.shape[-2]} points, keypoint_names has {len(names)}; "
-            "give the data set's own keypoint names"
-        )
+        counts = f"objects have {points.shape[-2]} points, keypoint_names has {len(names)}"
+        raise ValueError(f"{counts}; give the data set's own keypoint names")

@@ -9,8 +9,6 @@ from typing import Any
 
 from torch import nn
 
-__all__ = ["freeze_parameters", "parameter_groups"]
-
 
 def freeze_parameters(model: nn.Module, patterns: Sequence[str]) -> None:
     """Disable the gradients of parameters whose name matches a pattern, such as ``backbone.body.layer1.*``.
@@ -48,9 +46,7 @@ def parameter_groups(model: nn.Module, lr_scales: Mapping[str, float]) -> list[d
     _check(lr_scales, [name for name, _ in model.named_parameters()], "lr_scales")
     for pattern, scale in lr_scales.items():
         if not scale > 0:
-            raise ValueError(
-                f"lr_scales={{{pattern!r}: {scale}}} must be above 0; use freeze for parameters that stay unchanged"
-            )
+            raise ValueError(f"lr_scales={{{pattern!r}: {scale}}} must be above 0; use freeze for constant parameters")
     groups: dict[tuple[float, bool], dict[str, Any]] = {}
     for name, parameter in model.named_parameters():
         if not parameter.requires_grad:

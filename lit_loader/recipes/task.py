@@ -317,9 +317,8 @@ class Task(LightningModule):
                 f"{self.monitor_mode}imum; give mode={self.monitor_mode!r}"
             )
         if own_interval is not None and self.scheduler_interval not in (None, own_interval):
-            raise ValueError(
-                f"scheduler_interval={self.scheduler_interval!r}: {name} steps by {own_interval}; leave it out"
-            )
+            interval = self.scheduler_interval
+            raise ValueError(f"scheduler_interval={interval!r}: {name} steps by {own_interval}; leave it out")
         # OneCycleLR and CyclicLR replace `initial_lr` by their own.
         bases = [group.get("initial_lr", group["lr"]) for group in optimizer.param_groups]
         if not all(math.isclose(base, bases[0] * scale / scales[0]) for base, scale in zip(bases, scales, strict=True)):

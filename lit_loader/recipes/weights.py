@@ -21,16 +21,6 @@ from torchvision.ops.misc import FrozenBatchNorm2d
 from lit_loader.errors import SettingError
 from lit_loader.foundation.extras import require
 
-__all__ = [
-    "ModelBuilder",
-    "build_model",
-    "freeze_batch_norm",
-    "image_mean_std",
-    "load_weights",
-    "model_builder",
-    "takes_argument",
-]
-
 _log = logging.getLogger(__name__)
 
 IMAGENET_MEAN: Final = (0.485, 0.456, 0.406)
@@ -217,9 +207,8 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
 
 def _read_state(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
-        raise FileNotFoundError(
-            f"weights={str(path)!r} does not exist; give the path of a file, a name of weights, or none"
-        )
+        rule = "does not exist; give the path of a file, a name of weights, or none"
+        raise FileNotFoundError(f"weights={str(path)!r} {rule}")
     state: Any
     try:
         if path.suffix == ".safetensors":
@@ -275,7 +264,9 @@ def _bound_weights(builder: ModelBuilder, weights: Any) -> Any:
 def _known_weights(builder: ModelBuilder) -> type[WeightsEnum] | None:
     """Return torchvision's enumeration of a builder's weights, or None for a builder that it does not know."""
     try:
-        known: type[WeightsEnum] = models.get_model_weights(builder.func if isinstance(builder, partial) else builder)
+        weights_enum: type[WeightsEnum] = models.get_model_weights(
+            builder.func if isinstance(builder, partial) else builder
+        )
     except ValueError:
         return None
-    return known
+    return weights_enum

@@ -99,10 +99,8 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     """
     classes = list(datamodule.class_names)
     if not classes:
-        raise ValueError(
-            f"expected a source with classes, got one without for {type(datamodule).__name__}; give it a split with "
-            "labels, or class_names=[...]"
-        )
+        name = type(datamodule).__name__
+        raise ValueError(f"found no classes for {name}; give it a split with labels, or class_names=[...]")
     kwargs: dict[str, Any] = {"class_names": classes}
     if isinstance(datamodule, ClassificationDataModule):
         kwargs["multi_label"] = datamodule.multi_label

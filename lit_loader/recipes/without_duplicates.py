@@ -42,9 +42,7 @@ class WithoutDuplicates(WrapperMetric, Generic[M]):
     def __init__(self, metric: M) -> None:
         super().__init__()
         if not (isinstance(metric, nn.Module) and hasattr(metric, "update") and hasattr(metric, "reset")):
-            raise TypeError(
-                f"metric={metric!r} is not a metric; give one of torchmetrics, as MulticlassAccuracy(num_classes=3)"
-            )
+            raise TypeError(f"metric={metric!r} is not a metric; give one of torchmetrics, such as MeanMetric()")
         self.metric: M = metric
 
     def update(self, *args: Any, is_duplicate: Tensor | Sequence[bool], **kwargs: Any) -> None:
@@ -103,14 +101,10 @@ def _check(value: Any, marks: Sequence[bool]) -> None:
         return
     if not _is_per_sample(value) or (isinstance(value, Tensor) and value.ndim == 0):
         kind = "0-d tensor" if isinstance(value, Tensor) else type(value).__name__
-        raise TypeError(
-            f"expected a tensor with one row a sample, or a list with one entry a sample, got a {kind}; give the "
-            'values of the samples, such as a loss with reduction="none"'
-        )
+        rule = "expected a tensor or a list with one entry per sample"
+        raise TypeError(f'{rule}, got a {kind}; give values of samples, such as a loss with reduction="none"')
     if len(value) != len(marks):
-        raise ValueError(
-            f"an argument has {len(value)} samples and is_duplicate {len(marks)}; give one row, or entry, for each"
-        )
+        raise ValueError(f"an argument has {len(value)} samples and is_duplicate {len(marks)}; give one entry for each")
 
 
 def _drop_rows(value: Any, marks: Sequence[bool]) -> Any:
@@ -127,10 +121,8 @@ def _empty_duplicates(value: Any, marks: Sequence[bool]) -> Any:
     if not _is_per_sample(value):
         return value
     if not _is_dict_list(value):
-        raise TypeError(
-            f"got a {type(value).__name__} without dicts next to a list of dicts; give one dict per sample in every "
-            "argument"
-        )
+        kind = type(value).__name__
+        raise TypeError(f"got a {kind} next to a list of dicts; give one dict per sample in every argument")
     return [
         {name: field[:0] if isinstance(field, Tensor) and field.ndim else field for name, field in entry.items()}
         if mark

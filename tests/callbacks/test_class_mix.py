@@ -52,7 +52,7 @@ def test_loggers_get_the_shares_of_each_epoch(source, tmp_path):
     with (tmp_path / "log" / "metrics.csv").open() as file:
         rows = [row for row in csv.DictReader(file) if row["data/mix/common"]]
     assert len(rows) == 2
-    for row in rows:  # every image once, so the shares of an epoch are those of the set
+    for row in rows:  # every image once, so an epoch has the shares of the set
         for name, share in zip(CLASSES, monitor.mixes["class"].natural, strict=True):
             assert float(row[f"data/mix/{name}"]) == pytest.approx(share)
         for name, share in zip(FINISHES, monitor.mixes["finish"].natural, strict=True):

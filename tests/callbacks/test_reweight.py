@@ -35,10 +35,9 @@ def shapes(tmp_path_factory):
 
 
 def test_weights_are_computed_after_validation_and_used_in_the_next_epoch(shapes, tmp_path):
-    asked = Asked()
-    callback = ReweightClasses(asked)
+    callback = ReweightClasses(Asked())
     module = fit(tmp_path, shapes, callback)
-    assert asked.epochs == [0, 1, 2, 3]
+    assert callback.class_weights.epochs == [0, 1, 2, 3]
     assert module.seen == expected_epochs(shapes, [None, ANSWERS[0], ANSWERS[0], ANSWERS[2]])
     assert callback.last_class_weights == ANSWERS[0]  # of epoch 3
     assert module.seen[2] != module.seen[1]  # the same weights, another epoch

@@ -101,7 +101,7 @@ def sums(samples):
     }
 
 
-# Their path in workers is the same as that of other cases.
+# Other cases cover their path in workers.
 INLINE_IS_ENOUGH = ["list", "string", "dict", "range", "tensor", "batches of one", "empty, shuffled", "a last batch"]
 INLINE_IS_ENOUGH += [
     name for name in DATASETS if name.startswith(("as large", "smaller", "zero-size", "samples of no"))

@@ -34,7 +34,7 @@ class Refusing(Leaf):
 
 
 class PinnedMapping(dict):
-    """A container with ``pin_memory``, which is called instead of that of its items."""
+    """A container with ``pin_memory``, which is called instead of the items' methods."""
 
     def pin_memory(self):
         return {"pinned by": "its method"}
@@ -59,7 +59,7 @@ BATCHES = {
 
 @pytest.fixture
 def accelerator(monkeypatch):
-    """Simulate one, whose pinned tensors can be told by their values; its type may be changed."""
+    """Simulate one, whose pinned tensors are recognised by their values; its type may be changed."""
     actual = {"type": "cuda"}
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: True)
     monkeypatch.setattr(torch.accelerator, "current_accelerator", lambda: torch.device(actual["type"]))

@@ -13,7 +13,7 @@ from torch.optim import AdamW
 from torchvision import tv_tensors
 
 from lit_loader.collate import DetectionCollate
-from lit_loader.recipes import PyramidBackbone, WarmupCosineLR
+from lit_loader.recipes import PyramidBackbone, WarmupCosineLR, fcos_small
 from tests.support.drawn_batches import CLASSES, detection_batch, fit, overfit
 from tests.support.small_tasks import small_task
 
@@ -71,33 +71,11 @@ def test_labels_of_detections_start_at_one() -> None:
     assert {label for detection in detections for label in detection["labels"].tolist()} == {1, 2}
 
 
-def test_higher_nms_thresh_keeps_more_overlapping_boxes() -> None:
-    images, _ = detection_batch(1)
-    counts = []
-    for nms_thresh in (0.1, 1.0):
-        model = task(EVERY_SCORE | {"nms_thresh": nms_thresh}).eval()
-        with torch.no_grad():
-            model.model.head.regression_head.bbox_reg.bias.fill_(2.0)  # boxes of four strides, which overlap
-            counts.append(len(model(images)[0]["boxes"]))
-    assert counts[0] < counts[1]
-
-
-def test_detections_are_limited_by_number_and_score() -> None:
-    images, _ = detection_batch(1)
-    with torch.no_grad():
-        assert len(task(EVERY_SCORE | {"detections_per_img": 3}).eval()(images)[0]["boxes"]) == 3
-        assert len(task({"score_thresh": 0.99}).eval()(images)[0]["boxes"]) == 0
-
-
-def test_boxes_of_resized_images_are_in_pixels_of_the_input() -> None:
-    input_sizes: list[tuple[int, ...]] = []
-    model = task(EVERY_SCORE | {"min_size": 32, "max_size": 64}).eval()
-    model.model.backbone.register_forward_pre_hook(lambda _, inputs: input_sizes.append(tuple(inputs[0].shape[-2:])))
-    with torch.no_grad():
-        boxes = model([torch.rand(3, 128, 256)])[0]["boxes"]
-        model([torch.rand(3, 128, 512)])
-    assert input_sizes == [(32, 64), (32, 64)]
-    assert float(boxes.max()) > 64
+def test_arguments_of_the_small_detector_reach_torchvisions() -> None:
+    arguments = {"score_thresh": 0.3, "nms_thresh": 0.4, "detections_per_img": 7}
+    detector = fcos_small(num_classes=3, min_size=32, max_size=64, **arguments)
+    assert {name: getattr(detector, name) for name in arguments} == arguments
+    assert (detector.transform.min_size, detector.transform.max_size) == ((32,), 64)
 
 
 def test_crowd_regions_change_neither_the_loss_nor_the_scores() -> None:
@@ -139,7 +117,7 @@ def test_every_mode_of_collation_gives_the_same_loss_detections_and_scores(mode:
             model.test_step(batch, 0)
         scores = model.test_metric.metric.compute_scores()
         model.test_metric.reset()
-        outputs.append((prediction, repr(scores)))  # as text: NaN, where there are no boxes of a size, is not equal
+        outputs.append((prediction, repr(scores)))  # as text, because NaN is not equal to NaN
     torch.testing.assert_close(outputs[0][0], outputs[1][0])
     assert outputs[0][1] == outputs[1][1]
 

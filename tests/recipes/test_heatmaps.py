@@ -1,4 +1,4 @@
-"""Heatmaps: the point that a map stands for, its score, and masked points, which contribute nothing."""
+"""Heatmaps: the point of a map, its score, and masked points, which do not contribute."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ def face(**changes: Any) -> dict[str, Tensor]:
 
 
 def one_point() -> dict[str, Tensor]:
-    """A face with its first point alone: an error of 1 / 12 of the box, where that of `face` is 8 / 3 / 12."""
+    """A face with its first point alone: an error of 1 / 12 of the box; `face` has 8 / 3 / 12."""
     return face(mask=torch.tensor([[True, False, False, False]]))
 
 

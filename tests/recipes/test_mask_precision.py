@@ -1,4 +1,4 @@
-"""The metric with masks: scores of masks next to those of boxes, crowds, and several ranks."""
+"""The metric with masks: scores of masks and boxes, crowds, and several ranks."""
 
 from __future__ import annotations
 
@@ -63,13 +63,6 @@ def test_detection_on_the_mask_of_a_crowd_counts_neither_for_nor_against() -> No
         scores = scores_of(detections, {**target, "iscrowd": torch.tensor(iscrowd)})
         assert scores.masks.ap_50["disc"] == pytest.approx(1.0)
     assert scores_of(detections, image(A, labels=[1])).masks.ap_50["disc"] == pytest.approx(0.5)
-
-
-@pytest.mark.parametrize(("detected", "annotated"), [((), ()), ((A,), ()), ((), (A,))])
-def test_image_without_detections_or_objects_scores_zero(detected: Any, annotated: Any) -> None:
-    detections = scored(image(*detected, labels=[1] * len(detected)))
-    scores = scores_of(detections, image(*annotated, labels=[1] * len(annotated)))
-    assert (scores.map, scores.masks.map, scores.masks.map_50) == (0.0, 0.0, 0.0)
 
 
 # -- several ranks ---------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from functools import partial
 from typing import Any
@@ -95,8 +96,8 @@ def test_no_loader_is_set_up_before_a_checkpoint_is_loaded(tmp_path: Any) -> Non
 
 def test_resumed_fit_continues_the_same_schedule(tmp_path: Any) -> None:
     arguments: dict[str, Any] = {"optimizer": sgd, "scheduler": partial(WarmupCosineLR, warmup_steps=2)}
-    whole = ToyTask(**arguments)
-    run(whole, tmp_path, max_epochs=2)
+    uninterrupted = ToyTask(**arguments)
+    run(uninterrupted, tmp_path, max_epochs=2)
 
     class Stopping(ToyTask):
         def on_train_epoch_end(self) -> None:
@@ -108,7 +109,7 @@ def test_resumed_fit_continues_the_same_schedule(tmp_path: Any) -> None:
     assert state["last_epoch"] == 4
     second = ToyTask(**arguments)
     run(second, tmp_path, max_epochs=2, ckpt_path=tmp_path / "half.ckpt")
-    assert first_rates(first) + first_rates(second) == pytest.approx(first_rates(whole))
+    assert first_rates(first) + first_rates(second) == pytest.approx(first_rates(uninterrupted))
     assert len(second.rates) == 4
 
 
@@ -224,20 +225,24 @@ class Recording(ToyTask):
         self.weights.append(self.model.head.weight.detach().clone())
 
 
-@pytest.mark.parametrize("compile", [False, {"backend": "eager"}])
-def test_weight_averaging_leaves_the_mean_of_the_weights(tmp_path: Any, compile: Any) -> None:
+def moving_average(weights: list[torch.Tensor]) -> torch.Tensor:
+    return functools.reduce(lambda average, tensor: 0.5 * average + 0.5 * tensor, weights)
+
+
+@pytest.mark.parametrize(
+    ("compile", "callback", "average"),
+    [
+        (False, WeightAveraging(), lambda weights: torch.stack(weights).mean(dim=0)),
+        ({"backend": "eager"}, WeightAveraging(), lambda weights: torch.stack(weights).mean(dim=0)),
+        (False, EMAWeightAveraging(decay=0.5), moving_average),
+    ],
+)
+def test_weight_averaging_leaves_the_average_of_the_weights(
+    tmp_path: Any, compile: Any, callback: Any, average: Any
+) -> None:
     model = Recording(optimizer=sgd, compile=compile)
-    run(model, tmp_path, callbacks=[WeightAveraging()])
-    torch.testing.assert_close(model.model.head.weight.detach(), torch.stack(model.weights).mean(dim=0))
-
-
-def test_moving_average_leaves_the_average_of_the_weights(tmp_path: Any) -> None:
-    model = Recording(optimizer=sgd)
-    run(model, tmp_path, callbacks=[EMAWeightAveraging(decay=0.5)])
-    average = model.weights[0]
-    for weights in model.weights[1:]:
-        average = 0.5 * average + 0.5 * weights
-    torch.testing.assert_close(model.model.head.weight.detach(), average)
+    run(model, tmp_path, callbacks=[callback])
+    torch.testing.assert_close(model.model.head.weight.detach(), average(model.weights))
 
 
 def test_synchronised_batch_normalisation_is_accepted(tmp_path: Any) -> None:

@@ -127,6 +127,14 @@ def fit(model: LightningModule, batches: list[Any], folder: Any, **changes: Any)
     return trainer
 
 
+def changed_by_fit(model: Any, batches: list[Any], folder: Any) -> tuple[Trainer, set[str]]:
+    """Fit as `fit` does, and return the trainer and the names of the tensors of ``model.model`` that have changed."""
+    initial_state = {name: tensor.clone() for name, tensor in model.model.state_dict().items()}
+    trainer = fit(model, batches, folder)
+    state = model.model.state_dict()
+    return trainer, {name for name in state if not torch.equal(state[name], initial_state[name])}
+
+
 def overfit(model: Any, batch: Any, *, steps: int, learning_rate: float = 3e-3) -> list[float]:
     """Train on one batch without a trainer, and return the losses."""
     model.log_dict = model.log = lambda *_, **__: None
