@@ -127,6 +127,7 @@ class FormatSource(FileSource):
         merged_tables = with_same_names(list(table_by_key.values()))
         table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
+        # After the merge, so that the new tables have the same class ids as all others.
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
             paths: dict[str, list[str]] = {}
@@ -149,6 +150,7 @@ class FormatSource(FileSource):
             return {}
         # __post_init__ requires `train`, which is one name.
         (table,) = train
+        # The remaining share is training's, so that all shares add up to 1.
         rows_by_stage, copies, is_new = hold_out(
             table,
             {"train": 1 - sum(fractions.values()), **fractions},

@@ -102,6 +102,7 @@ def labelled_samples(
         label_ids, _ = table.labels_of(label_attribute)
         selected = (label_ids >= 0) & _can_be_cropped(table)
         return _select(table, selected, sample_unit="object", requirement=f"{requirement} and an area inside its image")
+    # Distinct labels of each image: several objects of one class count once.
     num_labels = np.diff(image_labels(table, by=label_attribute)[0])
     if not multi_label and num_labels.size and num_labels.max() > 1:
         ambiguous_rows = np.flatnonzero(num_labels > 1)

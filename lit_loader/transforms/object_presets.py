@@ -81,6 +81,7 @@ def classification_transforms(
     Source:
         torchvision's references/classification: RandomResizedCrop(224) and a flip; Resize(256), CenterCrop(224).
     """
+    # RandomResizedCrop knows none of these arguments, so any of them needs the view of `CropToObjects`.
     use_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
     if area is not None and use_view:
         raise ValueError(
