@@ -258,7 +258,9 @@ class ShapesSource(FileSource):
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Draw the dataset if it does not exist, and read it as `VocSource` does."""
+        return self._voc().read(trust_cache=trust_cache)
+
+    def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
         splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
-        source = VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
-        return source.read(trust_cache=trust_cache)
+        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)

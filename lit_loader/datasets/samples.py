@@ -62,9 +62,7 @@ def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "objec
     check_sample_unit(sample_unit)
     check_keypoints(table)
     if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
-        raise ValueError(
-            f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points per object."
-        )
+        raise ValueError(f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points.")
     has_points = (table.visibility > 0).sum(axis=1) >= min_points
     requirement = f"at least min_points={min_points} points"
     if sample_unit == "object":

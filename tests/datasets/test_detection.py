@@ -9,7 +9,6 @@ import pytest
 import torch
 from PIL import Image
 from torchvision import tv_tensors
-from torchvision.transforms import v2
 
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.table import AnnotationTable
@@ -164,20 +163,6 @@ def test_a_transform_that_leaves_rows_behind_is_refused(tmp_path, field):
     dataset = DetectionDataset(make_table(tmp_path), transforms=drop, extra_fields=["difficult"])
     with pytest.raises(ValueError, match=f"'{field}' has 2 rows for 1 boxes; .*SanitizeObjects"):
         dataset[0]
-
-
-def test_torchvisions_sanitising_is_refused_with_the_remedy(tmp_path):
-    table = make_table(tmp_path)
-    fields = {"extra_fields": ["difficult", "truncated"]}
-    with pytest.raises(ValueError, match="SanitizeObjects"):
-        DetectionDataset(table, transforms=v2.SanitizeBoundingBoxes(), **fields)[2]
-
-
-def test_max_pixels_reaches_the_decoder(tmp_path):
-    table = make_table(tmp_path)
-    assert DetectionDataset(table, reading=ImageReading(max_pixels=320))[0][0].shape == (3, 16, 20)
-    with pytest.raises(ImageError, match="max_pixels=319"):
-        DetectionDataset(table, reading=ImageReading(max_pixels=319))[0]
 
 
 def test_transforms_get_image_and_target_and_decide_the_result(tmp_path):
