@@ -132,7 +132,8 @@ def bare_passes(work: Mapping[str, BareSteps], order: Sequence[int]) -> Iterator
     """Yield passes that make the samples of ``order`` in processes, which end with the context."""
     context = multiprocessing.get_context("fork")
     with ProcessPoolExecutor(NUM_PROCESSES, context, torch.set_num_threads, (1,)) as pool:
-        pool.submit(int).result()  # forks now, before peers have threads
+        # Forks now, before peers have threads.
+        pool.submit(int).result()
         yield {name: functools.partial(_in_processes, pool, steps, order) for name, steps in work.items()}
 
 

@@ -106,7 +106,8 @@ def draw_mixes(panels: dict[str, dict[str, Mix]], class_names: tuple[str, ...], 
             bar_start += shares[:, c]
         for row, mix in enumerate(mix_by_family.values()):
             axis.text(1.01, row, f"{mix.imbalance:.1f} : 1", va="center", fontsize=8)
-        axis.axhline(1.5, color="black", linewidth=0.8, linestyle=":")  # above the natural mix
+        # Above the natural mix.
+        axis.axhline(1.5, color="black", linewidth=0.8, linestyle=":")
         axis.invert_yaxis()
         axis.set_xlim(0, 1.12)
         axis.set_xticks(np.linspace(0, 1, 6))

@@ -37,7 +37,8 @@ __all__ = ["BATCH_SIZE", "REFERENCE", "SIDE", "SIZES", "Recipe", "epoch_order", 
 
 BATCH_SIZE = 64
 SIDE = 224
-SIZES = {(500, 375): (128, 1024), (1280, 960): (64, 384)}  # files, and images an epoch
+# Files, and images an epoch.
+SIZES = {(500, 375): (128, 1024), (1280, 960): (64, 384)}
 WORKERS: dict[str, Any] = {"num_workers": 2, "persistent_workers": True}
 REFERENCE = "torch, recipe, float32"
 BARS = {

@@ -26,7 +26,8 @@ from lit_loader.transforms import CropToObjects, DecodeAwareCompose, landmark_tr
 SIZES = ((375, 500), (481, 639), (960, 1280))
 SHARES = (0.5, 0.37, 0.25, 0.18, 0.125, 0.08)
 SIDES = (8, 16, 32, 64, 128, 256)
-BOXES = torch.tensor([(0.3, 0.3, 0.7, 0.7), (0, 0, 0.6, 0.5), (0.3, 0.4, 1, 1)])  # shares of width and height
+# Shares of width and height.
+BOXES = torch.tensor([(0.3, 0.3, 0.7, 0.7), (0, 0, 0.6, 0.5), (0.3, 0.4, 1, 1)])
 
 
 def photo_like(height: int, width: int, *, seed: int, num_discs: int = 14) -> Image.Image:

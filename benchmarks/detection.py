@@ -99,6 +99,7 @@ def collate(samples: Sequence[Any]) -> tuple[Any, ...]:
 @contextmanager
 def contenders(folder: Path, paths: Sequence[Path]) -> Iterator[dict[str, Pass]]:
     """Yield passes over the loaders, SPDL's pipeline, and the bare calls."""
+    # Each file several times: reading is from the page cache, as in later epochs of a set that fits in memory.
     order = random.Random(0).sample([number % NUM_FILES for number in range(NUM_IMAGES)], NUM_IMAGES)
     crops = draw_sizes(SIZE, SIDES, LONGEST)
     steps = functools.partial(BareSteps, paths=paths, crops=crops, pixels=write_pixels(paths, folder / "pixels.npy"))

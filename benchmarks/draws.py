@@ -48,6 +48,7 @@ def judge_time(rounds: int) -> None:
     """Draw an epoch, with and without building the table."""
     weights = np.random.default_rng(0).random(NUM_WEIGHTS)
     theirs = torch.utils.data.WeightedRandomSampler(weights, NUM_WEIGHTS)  # type: ignore[arg-type] # as_tensor takes it
+    # With its table built, so that this contender only draws.
     ready = WeightedRandomSampler(weights).order(seed=0, epoch=0)
 
     contenders = {

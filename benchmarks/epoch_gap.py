@@ -93,7 +93,8 @@ def draw(path: Path) -> None:
     axis = figure.subplots()
     for row, loader in enumerate(loaders.values()):
         for _ in loader:
-            pass  # the workers are there
+            # The workers are there.
+            pass
         start = ready = time.perf_counter()
         waited = []
         worked = []

@@ -24,8 +24,10 @@ _IN_WHEELS = {
 }
 _ENDINGS = (".jpg", ".jpeg", ".png")
 _SMALLEST_SIDE = 300
-_SMALLEST_SHARE = 0.6  # of the sides of the largest crop with the required aspect ratio
-_NOISE = 3.2  # levels of 255: with it a file of 500x375 has about 59 KB, as ImageNet's have
+# Of the sides of the largest crop with the required aspect ratio.
+_SMALLEST_SHARE = 0.6
+# Levels of 255: with it a file of 500x375 has about 59 KB, as ImageNet's have.
+_NOISE = 3.2
 _QUALITY = 90
 
 
@@ -77,7 +79,8 @@ def _variant(source: Image.Image, size: tuple[int, int], draws: np.random.Genera
     top = draws.uniform(0, source.height - height)
     cut = source.resize(size, Image.Resampling.LANCZOS, box=(left, top, left + width, top + height))
     pixels = np.asarray(cut)[:, :: draws.choice([-1, 1])]
-    noisy = pixels + draws.normal(0, _NOISE, pixels.shape[:2])[..., None]  # of brightness
+    # Of brightness.
+    noisy = pixels + draws.normal(0, _NOISE, pixels.shape[:2])[..., None]
     return Image.fromarray(noisy.round().clip(0, 255).astype(np.uint8))
 
 

@@ -21,7 +21,8 @@ SAMPLE_S = 0.004
 BATCH_SIZE = 4
 NUM_WORKERS = 2
 KILLS_A_ROUND = 25
-BATCHES_AFTER = 16  # more than are ever in flight, so the lost ones are among them
+# More than are ever in flight, so the lost ones are among them.
+BATCHES_AFTER = 16
 
 
 class Slow(Dataset[torch.Tensor]):
@@ -59,9 +60,11 @@ def measure(start_method: str, kills: int) -> tuple[list[float], list[float]]:
     ) as loader:
         batches = iter(loader)
         longest_wait_s(batches)
+        # The process ids of workers are not public.
         pool: Any = loader._worker_manager._backends[-1]()
         for number in range(kills):
             undisturbed.append(longest_wait_s(batches))
+            # At another moment of a sample each time.
             time.sleep(SAMPLE_S * (number % 10) / 10)
             os.kill(pool._workers[number % NUM_WORKERS].process.pid, signal.SIGKILL)
             disturbed.append(longest_wait_s(batches))

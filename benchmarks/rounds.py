@@ -32,8 +32,10 @@ from lit_loader import DataLoader
 
 __all__ = ["Figures", "Pass", "Rounds", "compare", "cpu_seconds", "in_fresh_process", "judge", "passes", "run"]
 
-Pass: TypeAlias = Callable[[], int]  # does the work once and returns the number of units
-Rounds: TypeAlias = list[float]  # one value per round
+# Does the work once and returns the number of units.
+Pass: TypeAlias = Callable[[], int]
+# One value per round.
+Rounds: TypeAlias = list[float]
 
 
 @dataclass(frozen=True)
@@ -67,7 +69,8 @@ def _passing(loader: TorchDataLoader[Any], epochs: int, size: int) -> Pass:
 
     def work() -> int:
         if isinstance(loader, DataLoader) and loader.seed is not None:
-            loader.set_epoch(next(unexpected))  # see NOTE [A fair start]
+            # See NOTE [A fair start].
+            loader.set_epoch(next(unexpected))
         return size * sum(1 for _ in range(epochs) for _ in loader)
 
     return work
@@ -86,9 +89,11 @@ def compare(
         as_rates: Whether to print units per second and their ratio instead of times.
     """
     figures = Figures({name: [] for name in contenders}, {name: [] for name in contenders})
+    # The first round warms up caches, workers and the page cache, and does not count.
     for number in range(rounds + 1):
         for name, work in contenders.items():
             _settle()
+            # CPU time is read outside of the timed part, because listing the children takes time itself.
             cpu_start = cpu_seconds()
             start = time.perf_counter()
             units = work()

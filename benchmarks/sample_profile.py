@@ -69,7 +69,8 @@ def _profile(work: Work, rounds: int) -> None:
         for number in range(rounds + 1):
             for name, (dataset, bare) in cases.items():
                 figures = _measure(dataset, bare, work.collate)
-                if number:  # the first round is a warm-up
+                # The first round is a warm-up.
+                if number:
                     results[name].append(figures)
     size = f"{work.size[0]}x{work.size[1]}"
     print(f"\n{work.name} {size}, us of CPU time a sample, one thread, median of {rounds} rounds")
@@ -86,7 +87,8 @@ def _measure(dataset: Dataset[Any], bare: BareSteps, collate: Callable[[Any], An
     decode = _microseconds(map(bare.decode, range(NUM_SAMPLES)))
     limit = _microseconds(map(bare, range(NUM_SAMPLES)))
     sample = _microseconds(map(dataset.__getitem__, order))
-    torch.manual_seed(0)  # the same draws again
+    # The same draws again.
+    torch.manual_seed(0)
     total = _microseconds(iter(ours(dataset, batch_size=4, sampler=order, collate_fn=collate)))
     return {
         "whole": total,

@@ -22,7 +22,8 @@ LOADERS: dict[str, Any] = {"torch": TorchDataLoader, "ours": DataLoader}
 
 def first_batches(whose: str, start_method: str) -> list[float]:
     """Return the seconds to the first batch of two consecutive loaders with two workers each."""
-    assert torchvision.__version__  # imported by the script, as scripts do
+    # Imported by the script, as scripts do.
+    assert torchvision.__version__
     seconds = []
     for _ in range(2):
         # A range is a dataset of its numbers.

@@ -29,9 +29,11 @@ STEP_S = 0.02
 WORKERS: dict[str, Any] = {"batch_size": BATCH, "num_workers": 4, "persistent_workers": True}
 RACE_BATCHES = 100_000
 RACE_BATCH = 4
-RACE_SIZES = (32, 200, 64, 80, 33, 128, 48)  # batches of 12 KB, by pipe, to 480 KB, in slots
+# Batches of 12 KB, by pipe, to 480 KB, in slots.
+RACE_SIZES = (32, 200, 64, 80, 33, 128, 48)
 CONTROL_BATCHES = 5_000
-SIDE_CYCLES = 4_000_000  # about two milliseconds
+# About two milliseconds.
+SIDE_CYCLES = 4_000_000
 
 
 class Images(Dataset[Tensor]):
@@ -79,6 +81,7 @@ def copying(source: Tensor, *, times: int = 20) -> Pass:
 
 def locked_slot(batch: Tensor) -> Tensor:
     """Copy a batch to shared memory that is page-locked like the slots of worker processes."""
+    # Anonymous shared memory, as slots have.
     memory = mmap.mmap(-1, batch.nbytes)
     slot_batch = torch.frombuffer(memory, dtype=torch.uint8).view(batch.dtype).view(batch.shape)
     slot_batch.copy_(batch)
@@ -136,7 +139,8 @@ def feeding() -> dict[str, Pass]:
         "ours, device": ours(Images(), seed=0, device="cuda", **pinned),
         "ours, device, not page-locked": ours(Images(), seed=0, device="cuda", **WORKERS),
     }
-    step = a_step()  # the same for all
+    # The same for all.
+    step = a_step()
     step_passes = {"cached batch": steps(step, lambda: (cached for _ in range(NUM_BATCHES)))}
     return step_passes | {name: steps(step, partial(_itself, loader)) for name, loader in loaders.items()}
 
@@ -177,7 +181,8 @@ def race(
 
     def copy_late(streams: DeviceStreams, tensor: Tensor) -> Tensor:
         if side_chance.random() < 0.05:
-            cuda._sleep(side_chance.randrange(SIDE_CYCLES))  # on the side stream, before the copy
+            # On the side stream, before the copy.
+            cuda._sleep(side_chance.randrange(SIDE_CYCLES))
         return copy_to_device(streams, tensor)
 
     settings: dict[str, Any] = {"batch_size": RACE_BATCH, "num_workers": 4, "pin_memory": pin_memory}
@@ -188,9 +193,11 @@ def race(
     with late, loader_class(Numbered(RACE_BATCH * num_batches), seed=0, **settings) as loader, context:
         for images, numbers in loader:
             if device and chance.random() < 0.1:
-                cuda._sleep(chance.randrange(2_000_000))  # about a millisecond
+                # About a millisecond.
+                cuda._sleep(chance.randrange(2_000_000))
             if chance.random() < 0.01:
-                time.sleep(0.002)  # workers have to wait for slots
+                # Workers have to wait for slots.
+                time.sleep(0.002)
             # on the user's own stream the batch is dropped here
             images = images.to(device, non_blocking=True) if device else images
             numbers = numbers.to(device, non_blocking=True) if device else numbers

@@ -86,7 +86,8 @@ class Recorder:
     def __init__(self) -> None:
         self.before: set[CodeType] = set()
         self.round: set[CodeType] = set()
-        self.current: set[CodeType] | None = None  # set to add calls to; None to record nothing
+        # Set to add calls to; None to record nothing.
+        self.current: set[CodeType] | None = None
 
     def __call__(self, frame: FrameType, event: str, argument: object) -> None:
         """Record a call; resuming a generator is the same event."""
@@ -122,7 +123,8 @@ class Batches(Dataset[tuple[torch.Tensor, int]]):
         self.third_is_asked_for = FORK.Event()
         self.reported = FORK.Event()
         self.worker = -1
-        self.begun: list[int] = []  # numbers of the batches that this worker has started
+        # Numbers of the batches that this worker has started.
+        self.begun: list[int] = []
 
     def __len__(self) -> int:
         return BATCH_SIZE * NUM_BATCHES
@@ -182,6 +184,7 @@ def walk() -> tuple[Walk, Walk]:
             recorder.current = None
             threading.setprofile(None)
             sys.setprofile(None)
+        # Before the loader is deleted, which ends worker 0.
         worker = _read(dataset.report)
         del batches, loader
     return _joined(third, worker[0]), _joined(everything, worker[1])
@@ -236,7 +239,8 @@ def _named(name: str) -> str:
     """Return the name of the function that contains a comprehension or lambda; other names unchanged."""
     while name.endswith(">"):
         outer, _, _ = name.rpartition(".<locals>.")
-        if not outer:  # at the top of a module
+        # At the top of a module.
+        if not outer:
             return name
         name = outer
     return name

@@ -87,6 +87,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
     ) -> None:
         if unlabelled not in ("drop", "keep"):
             raise ValueError(f"unlabelled={unlabelled!r} is not one of ['drop', 'keep'].")
+        # Before the table is read: `every_sample` does not see `multi_label`.
         check_sample_unit(sample_unit, multi_label=multi_label)
         if unlabelled == "keep":
             self.table, self.num_left_out = every_sample(table, sample_unit=sample_unit)
@@ -106,6 +107,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         self.multi_label = multi_label
         if transforms is not None and sample_unit == "image" and _takes_only_image(transforms):
             transforms = partial(_transform_image, transforms)
+        # First label 0: a classifier has no background class, unlike torchvision's detectors.
         self._samples = DetectionDataset(self.table, transforms=transforms, first_label=0, reading=reading, cache=cache)
         self.cache: CachedReader | None = self._samples.cache
         # With points, flips need the target to check that flip_pairs are declared.

@@ -127,6 +127,7 @@ class FormatSource(FileSource):
         merged_tables = with_same_names(list(table_by_key.values()))
         table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
+        # After the merge, so that the new tables have the same class ids as all others.
         tables |= self._held_out(tables["train"])
         if self.group_pattern is not None:
             paths: dict[str, list[str]] = {}
@@ -149,6 +150,7 @@ class FormatSource(FileSource):
             return {}
         # __post_init__ requires `train`, which is one name.
         (table,) = train
+        # The remaining share is training's, so that all shares add up to 1.
         rows_by_stage, copies, is_new = hold_out(
             table,
             {"train": 1 - sum(fractions.values()), **fractions},
@@ -256,7 +258,9 @@ class ShapesSource(FileSource):
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Draw the dataset if it does not exist, and read it as `VocSource` does."""
+        return self._voc().read(trust_cache=trust_cache)
+
+    def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
         splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
-        source = VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
-        return source.read(trust_cache=trust_cache)
+        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)

@@ -84,6 +84,7 @@ class ImageFilesSource(FileSource):
             problem = f"this file or folder does not exist{location}"
             raise AnnotationError(problem, path=path, remedy="give a folder of images, or an image")
         folder = Folder(path)
+        # Sorted, because the order of a listing differs between file systems, and predictions are written in order.
         files = sorted(folder.below("."))
         images = [name for name in files if is_image_name(name)]
         other_suffixes = Counter(PurePosixPath(name).suffix for name in files if not is_image_name(name))

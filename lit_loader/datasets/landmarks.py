@@ -50,6 +50,7 @@ class LandmarkDataset(DetectionDataset):
         reading: ImageReading = ImageReading(),
         cache: CacheSettings | bool = False,
     ) -> None:
+        # An object without points has no loss, so it would only take a place in batches.
         samples, self.num_left_out = landmark_samples(table, sample_unit="object", min_points=min_points)
         super().__init__(
             samples,

@@ -62,9 +62,7 @@ def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "objec
     check_sample_unit(sample_unit)
     check_keypoints(table)
     if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
-        raise ValueError(
-            f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points per object."
-        )
+        raise ValueError(f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points.")
     has_points = (table.visibility > 0).sum(axis=1) >= min_points
     requirement = f"at least min_points={min_points} points"
     if sample_unit == "object":
@@ -102,6 +100,7 @@ def labelled_samples(
         label_ids, _ = table.labels_of(label_attribute)
         selected = (label_ids >= 0) & _can_be_cropped(table)
         return _select(table, selected, sample_unit="object", requirement=f"{requirement} and an area inside its image")
+    # Distinct labels of each image: several objects of one class count once.
     num_labels = np.diff(image_labels(table, by=label_attribute)[0])
     if not multi_label and num_labels.size and num_labels.max() > 1:
         ambiguous_rows = np.flatnonzero(num_labels > 1)

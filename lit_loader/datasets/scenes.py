@@ -110,6 +110,7 @@ def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], 
         Points, float32 ``(num_objects, K, 2)`` in pixels, 0 for absent points, K as in `POINTS`; visibility, uint8
         ``(num_objects, K)``: 0 absent, 1 hidden by an object that is drawn later, 2 visible.
     """
+    # All points are absent at first; a disc has none, and a square no top.
     visibility = np.zeros((len(objects), len(POINTS.names)), dtype=np.uint8)
     points = np.zeros((*visibility.shape, 2), dtype=np.float32)
     for i, scene_object in enumerate(objects):

@@ -98,6 +98,7 @@ def draw_shapes(
         "seed": int(seed),
     }
     _check_settings(settings)
+    # Sorted, so that equal settings have equal names whatever the order of `num_images`.
     text = json.dumps(settings, indent=1, sort_keys=True)
     folder = cache_folder(cache_dir) / f"shapes-{key64(text):016x}"
     # The settings file is written last, so its folder is complete; no lock is needed to read it.

@@ -56,6 +56,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     """
 
     def __init__(self, transforms: Sequence[Any]) -> None:
+        # Flat, so that the first resize or crop is found even if it is in a nested composition.
         super().__init__(list(_flatten(transforms)))
 
     def forward(self, *inputs: Any) -> Any:
@@ -112,6 +113,7 @@ def _is_lazy(sample: Any) -> bool:
 def _transform_lazy(transform: Any, image: LazyImage, *targets: Any) -> Any:
     """Apply a transform to a lazy image and its flat targets."""
     kind = type(transform)
+    # `forward` instead of a call: a user's forward hooks expect decoded images.
     if kind in _ACCEPT_LAZY:
         return transform.forward(image, *targets)
     if kind in _RESIZES and _uses_default_resize(transform):

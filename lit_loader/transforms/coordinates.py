@@ -28,6 +28,7 @@ def to_image_points(points: Tensor, crop: Tensor, size: Sequence[int]) -> Tensor
         ValueError: The shapes do not match, or ``size`` is not two positive numbers.
         TypeError: The points are integers.
     """
+    # A size of zero would divide by zero below and return points that are not finite.
     if len(size) != 2 or min(size) <= 0:
         raise ValueError(f"size={list(size)} is not (height, width) in pixels.")
     if not points.is_floating_point():

@@ -145,6 +145,7 @@ class CropToObjects(v2.Transform):  # type: ignore[misc] # torchvision is untype
     def _draw_view(self, box: Sequence[float]) -> tuple[View, tuple[float, float, float, float]]:
         """Draw a view around a box; return it with the region (x1, y1, x2, y2) that it shows before rotation."""
         x1, y1, x2, y2 = box
+        # At least one pixel: a box without area would have no pixels to show.
         growth = 1 + 2 * self.margin
         width = max(1.0, (x2 - x1) * growth)
         height = max(1.0, (y2 - y1) * growth)

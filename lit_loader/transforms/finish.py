@@ -49,6 +49,7 @@ class ToFloat32(v2.ToDtype):  # type: ignore[misc] # torchvision is untyped
         if not _is_image(inpt):
             return super().transform(inpt, params)
         image = inpt.as_subclass(Tensor)
+        # The copy below converts while it writes, which saves a pass over the pixels.
         keep_order = not self.planes and image.ndim == 3 and is_channels_last(image)
         empty = _empty_channels_last if keep_order else batch_memory.empty
         return wrap(empty(image.shape, torch.float32).copy_(image).mul_(1.0 / _UINT8_MAX), like=inpt)

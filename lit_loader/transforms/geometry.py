@@ -37,6 +37,7 @@ def letterbox_geometry(
     """
     height, width = image_size
     canvas_height, canvas_width = canvas_size
+    # The side that needs more shrinking touches the canvas on both ends; the other one is padded.
     scale = min(canvas_height / height, canvas_width / width)
     # Rounding must neither exceed the canvas nor make a thin image vanish.
     new_height = min(canvas_height, max(1, round(height * scale)))

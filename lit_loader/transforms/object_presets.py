@@ -81,12 +81,11 @@ def classification_transforms(
     Source:
         torchvision's references/classification: RandomResizedCrop(224) and a flip; Resize(256), CenterCrop(224).
     """
+    # RandomResizedCrop knows none of these arguments, so any of them needs the view of `CropToObjects`.
     use_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
     if area is not None and use_view:
-        raise ValueError(
-            f"area={area} is for whole images without resize, margin, shift, scale, rotation and fill; remove area or "
-            "those arguments."
-        )
+        rule = "is for whole images without resize, margin, shift, scale, rotation and fill"
+        raise ValueError(f"area={area} {rule}; remove area or those arguments.")
     min_area, max_area = _DEFAULT_AREA if area is None else area
     if not 0 < min_area <= max_area <= 1:
         raise ValueError(f"area={area} is not (smallest, largest) with 0 < smallest <= largest <= 1.")

@@ -78,6 +78,7 @@ class UpdateVisibility(nn.Module):
         if points_and_visibility is None:
             return sample
         points, visibility = points_and_visibility
+        # Comparisons with NaN are False, so a point that is not finite is outside.
         on_canvas = points_on_canvas(points, points.canvas_size)
         visibility = torch.where(on_canvas, visibility, torch.zeros_like(visibility))
         return (image, {**target, "visibility": visibility}, *extras)

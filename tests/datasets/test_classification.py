@@ -200,9 +200,3 @@ def test_reading_settings_reach_the_images(single):
 
     ClassificationDataset(single, transforms=look)[3]
     assert seen[0]["labels"].tolist() == [int(single.labels[3])]
-
-
-def test_classification_dataset_pickles(single):
-    dataset = ClassificationDataset(single, label_attribute="finish")
-    unpickled = pickle.loads(pickle.dumps(dataset))
-    assert [plain[1:] for plain in unpickled] == [plain[1:] for plain in dataset]

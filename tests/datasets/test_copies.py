@@ -35,29 +35,35 @@ def root(tmp_path):
 
 
 def source_of(root, **options):
-    options = {"val_fraction": 0.25, "test_fraction": 0.25, "progress": False, **options}
-    policy = {"unreadable_image": "keep"}
     return FormatSource(
-        format="image_folder", root=str(root), train="set", cache_dir=str(root / "cache"), policy=policy, **options
+        format="image_folder",
+        root=str(root),
+        train="set",
+        val_fraction=0.25,
+        test_fraction=0.25,
+        policy={"unreadable_image": "keep"},
+        cache_dir=str(root / "cache"),
+        progress=False,
+        **options,
     )
 
 
 def splits_of(source):
     """Return for each content the splits that hold it."""
-    found = {}
+    splits_by_content = {}
     for stage in ("train", "val", "test"):
         for table in source.tables(stage):
             for i in range(table.num_images):
-                found.setdefault(table.image_path(i).read_bytes(), set()).add(stage)
-    return found
+                splits_by_content.setdefault(table.image_path(i).read_bytes(), set()).add(stage)
+    return splits_by_content
 
 
 def test_copies_are_in_one_split_and_a_log_line_says_so(root, caplog):
-    found = splits_of(source_of(root))
-    assert found.pop(b"") <= {"train", "val", "test"}
-    assert len(found) == 24
-    assert {len(stages) for stages in found.values()} == {1}
-    assert set().union(*found.values()) == {"train", "val", "test"}
+    splits_by_content = splits_of(source_of(root))
+    assert splits_by_content.pop(b"") <= {"train", "val", "test"}
+    assert len(splits_by_content) == 24
+    assert {len(stages) for stages in splits_by_content.values()} == {1}
+    assert set().union(*splits_by_content.values()) == {"train", "val", "test"}
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
     assert f"{12 * (1 + NUM_COPIES)} images are byte-identical copies (12 groups), such as 'set/" in record.message
@@ -72,19 +78,19 @@ def test_groups_that_copies_connect_are_one(root):
 
 def opened(root, work):
     """Call ``work`` and return the images that it opened."""
-    found = []
+    paths = []
     is_on = [True]
 
     def note(event, arguments):
         if is_on[0] and event == "open" and str(arguments[0]).startswith(f"{root}/set"):
-            found.append(arguments[0])
+            paths.append(arguments[0])
 
     sys.addaudithook(note)  # cannot be removed
     try:
         work()
     finally:
         is_on[0] = False
-    return found
+    return paths
 
 
 def test_the_images_are_compared_once_for_all_processes_and_runs(root, caplog):
@@ -117,15 +123,8 @@ def test_without_copies_the_split_is_that_of_the_images_alone(tmp_path):
     assert find_copies(table, tmp_path / "c") == ([], True)
     assert find_copies(table, tmp_path / "c") == ([], False)
     shares = {"train": 0.75, "val": 0.25}
-    source = FormatSource(
-        format="keypoints_txt",
-        root=str(tmp_path),
-        train="all.txt",
-        val_fraction=0.25,
-        options=OPTIONS,
-        cache_dir=str(tmp_path / "c"),
-    )
-    (val,) = source.tables("val")
+    settings = {"train": "all.txt", "val_fraction": 0.25, "options": OPTIONS, "cache_dir": str(tmp_path / "c")}
+    (val,) = FormatSource(format="keypoints_txt", root=str(tmp_path), **settings).tables("val")
     assert list(val.image_paths) == [table.image_paths[i] for i in stratified_split(table, shares)["val"].tolist()]
 
 
@@ -144,13 +143,10 @@ def test_a_conversion_holds_copies_out_together_and_says_so(tmp_path, monkeypatc
     words += ["--policy", "missing_image=keep"] if missing else []
     out = Command(capsys)(*words, "--hold-out", "val=0.3")
     assert f"{29 if missing else 30} images are byte-identical copies (10 groups)" in out
-    parts = {
-        split: read_annotations("voc", "new", split, use_cache=False, policy={"missing_image": "keep"})
-        for split in ("train", "val")
-    }
-    contents = [
-        {table.image_path(i).read_bytes() for i in range(len(table)) if table.image_path(i).exists()}
-        for table in parts.values()
-    ]
+    contents = []
+    for split in ("train", "val"):
+        table = read_annotations("voc", "new", split, use_cache=False, policy={"missing_image": "keep"})
+        paths = [table.image_path(row) for row in range(len(table))]
+        contents.append({path.read_bytes() for path in paths if path.exists()})
     assert all(contents)
     assert not contents[0] & contents[1]

@@ -24,9 +24,9 @@ def root(tmp_path):
 
 
 def source(root, **arguments):
-    given = {"format": "keypoints_txt", "root": str(root), "train": "train.txt", "options": OPTIONS}
-    quiet = {"cache_dir": str(root.parent / "cache"), "progress": False}
-    return FormatSource(**given | quiet | arguments)
+    settings = {"format": "keypoints_txt", "root": str(root), "train": "train.txt", "options": OPTIONS}
+    settings |= {"cache_dir": str(root.parent / "cache"), "progress": False}
+    return FormatSource(**settings | arguments)
 
 
 def paths(tables):
@@ -88,14 +88,14 @@ def test_the_order_of_the_list_changes_no_split(root):
 
 def test_a_group_is_on_one_side(root):
     pattern = r"person(\d+)_"
-    grouped = source(root, val_fraction=0.25, group_pattern=pattern)
-    train, val = ({p.split("_")[0] for p in paths(grouped.tables(stage))} for stage in ("train", "val"))
-    assert len(train) == 15
-    assert len(val) == 5
-    assert not train & val
-    apart = source(root, val_fraction=0.25)
-    train, val = ({p.split("_")[0] for p in paths(apart.tables(stage))} for stage in ("train", "val"))
-    assert train & val  # the pattern is what kept them together
+    persons = {}
+    for group_pattern in (pattern, None):
+        faces = source(root, val_fraction=0.25, group_pattern=group_pattern)
+        persons[group_pattern] = [{p.split("_")[0] for p in paths(faces.tables(s))} for s in ("train", "val")]
+    train, val = persons[pattern]
+    assert (len(train), len(val), train & val) == (15, 5, set())
+    # Without the pattern, some persons are in both.
+    assert persons[None][0] & persons[None][1]
 
 
 def test_a_fraction_that_leaves_nothing_is_refused(root):

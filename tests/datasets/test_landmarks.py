@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import pickle
-
 import numpy as np
 import pytest
-import torch
 
 from lit_loader.datasets import LandmarkDataset, every_sample, labelled_samples, landmark_samples
 from lit_loader.transforms import landmark_transforms
@@ -95,14 +92,6 @@ def test_a_set_without_any_sample_is_refused(tmp_path):
     for sample_unit in ("object", "image"):
         with pytest.raises(ValueError, match=r"no sample is left of AnnotationTable.*min_points=1"):
             landmark_samples(table, sample_unit=sample_unit)
-
-
-def test_a_pickled_dataset_has_the_same_samples(table):
-    dataset = LandmarkDataset(table, transforms=crops(), attributes=["finish"])
-    unpickled = pickle.loads(pickle.dumps(dataset))
-    for (image, target), (other, same) in zip(dataset, unpickled, strict=True):
-        assert torch.equal(image, other)
-        assert torch.equal(target["keypoints"], same["keypoints"])
 
 
 def test_an_object_beside_its_image_cannot_be_cut_and_is_left_out(tmp_path):

@@ -17,10 +17,8 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import MultiScaleRoIAlign
 
-from lit_loader import DataLoader
 from lit_loader.annotations import AnnotationTable, Attribute, Masks
 from lit_loader.annotations.masks import run_lengths
-from lit_loader.collate import DetectionCollate
 from lit_loader.datasets import DetectionDataset
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.transforms import SanitizeObjects, detection_transforms
@@ -110,14 +108,6 @@ def test_masks_go_with_their_objects_and_images(table):
     assert torch.equal(unpickled[5][1]["masks"], dataset[5][1]["masks"])
 
 
-def test_a_transform_that_loses_the_rows_of_masks_is_found(table):
-    def lose(image, target):
-        return image, {**target, "masks": target["masks"][:1]}
-
-    with pytest.raises(ValueError, match="'masks' has 1 rows for 2 boxes"):
-        DetectionDataset(table, masks=True, transforms=lose)[2]
-
-
 def overlap(masks, drawn):
     """The intersection over union of all masks and of the pixels shown."""
     mask = masks.as_subclass(torch.Tensor).bool().any(dim=0)
@@ -178,30 +168,3 @@ def mask_rcnn(num_classes=3, **settings):
         rpn_post_nms_top_n_train=100,
         **settings,
     )
-
-
-@pytest.mark.soak
-def test_mask_rcnn_learns_drawn_polygons(tmp_path):
-    table = draw_polygons(tmp_path / "set", num_images=48)
-    dataset = DetectionDataset(
-        table.select(np.flatnonzero(np.diff(table.offsets) > 0)),
-        masks=True,
-        transforms=detection_transforms(True, hflip=0.5, rotation=10),
-    )
-    torch.manual_seed(0)
-    model = mask_rcnn().train()
-    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
-    losses = []
-    with DataLoader(dataset, batch_size=2, shuffle=True, collate_fn=DetectionCollate(images="list")) as loader:
-        while len(losses) < 50:
-            for images, targets in loader:
-                parts = model(images, targets)
-                loss = sum(parts.values())
-                optimizer.zero_grad()
-                loss.backward()
-                optimizer.step()
-                losses.append((loss.item(), parts["loss_mask"].item()))
-                if len(losses) == 50:
-                    break
-    for name, column in zip(("all", "masks"), np.array(losses).T, strict=True):
-        assert column[-10:].mean() < 0.8 * column[:10].mean(), (name, column.round(2).tolist())

@@ -11,7 +11,6 @@ from torchvision import tv_tensors
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datasets import DetectionDataset
-from lit_loader.transforms import SanitizeObjects
 from tests.support.drawn_set import SIZE, draw_set
 
 
@@ -45,11 +44,6 @@ def test_attributes_come_by_their_name(table):
         assert ids.dtype == torch.int64
         assert ids.tolist() == table.attributes["finish"].ids.tolist()
         assert -1 in ids.tolist()
-
-
-def test_they_are_there_only_when_asked_for(table):
-    _, target = DetectionDataset(table)[3]
-    assert not {"keypoints", "visibility", "finish"} & set(target)
 
 
 def test_an_image_without_objects_has_points_of_no_rows(table):
@@ -96,20 +90,6 @@ def test_a_transform_that_leaves_rows_behind_is_refused(table, field):
     dataset = DetectionDataset(table, keypoints=True, attributes="all", transforms=drop)
     with pytest.raises(ValueError, match=f"'{field}' has 3 rows for 1 boxes"):
         dataset[3]
-
-
-def test_sanitising_keeps_them_row_aligned(table):
-    sanitize = SanitizeObjects(min_size=17, per_object=["finish"])
-    dataset = DetectionDataset(table, keypoints=True, attributes="all", transforms=sanitize)
-    plain = DetectionDataset(table, keypoints=True, attributes="all")
-    dropped = 0
-    for (_, expected_target), (_, target) in zip(plain, dataset, strict=True):
-        sides = expected_target["boxes"][:, 2:] - expected_target["boxes"][:, :2]
-        keep = (sides >= 17).all(dim=1)
-        dropped += int((~keep).sum())
-        for name in ("keypoints", "visibility", "finish"):
-            assert torch.equal(target[name], expected_target[name][keep])
-    assert dropped > 0
 
 
 def test_samples_own_their_memory_and_the_data_set_pickles(table):

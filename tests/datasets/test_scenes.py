@@ -87,9 +87,8 @@ def test_points_are_where_their_names_say_however_an_object_leans(rotation: floa
 def test_a_mirrored_object_has_the_points_that_the_flip_pairs_say(rotation: float, class_id: int) -> None:
     points, visibility = points_of([thing(class_id=class_id, rotation=rotation)])
     mirrored, as_visible = points_of([thing(class_id=class_id, rotation=-rotation)])
-    order = list(range(len(POINTS.names)))
-    for a, b in POINTS.flip_pairs:
-        order[a], order[b] = b, a
+    partner = dict([*POINTS.flip_pairs, *(pair[::-1] for pair in POINTS.flip_pairs)])
+    order = [partner.get(point, point) for point in range(len(POINTS.names))]
     np.testing.assert_array_equal(as_visible, visibility[:, order])
     expected = points[:, order] * (-1, 1) + (48.0, 0.0)  # the centre is at 24
     np.testing.assert_allclose(mirrored[visibility[:, order] > 0], expected[visibility[:, order] > 0], atol=1e-4)
@@ -105,17 +104,6 @@ def test_points_lie_on_the_tips_of_what_is_drawn(
         outwards = (point - centre) / scene_object.radius
         assert colour_at(pixels, point - 0.3 * outwards) == scene_object.colour
         assert colour_at(pixels, point + 0.3 * outwards) == (0, 0, 0)
-
-
-@pytest.mark.parametrize("class_id", range(len(SHAPE_NAMES)))
-@given(centre=CENTRES, rotation=ANGLES)
-def test_the_drawing_lies_around_the_centre_to_a_tenth_of_a_pixel(
-    class_id: int, centre: tuple[float, float], rotation: float
-) -> None:
-    painted = drawn(thing(class_id=class_id, centre=centre, rotation=rotation)).any(axis=2)
-    y, x = np.nonzero(painted)
-    assert (x.mean() + 0.5) / SCALE == pytest.approx(centre[0], abs=0.1)
-    assert (y.mean() + 0.5) / SCALE == pytest.approx(centre[1], abs=0.1)
 
 
 @pytest.mark.parametrize("class_id", range(len(SHAPE_NAMES)))
@@ -202,12 +190,3 @@ def test_a_scene_is_drawn_from_its_generator_alone() -> None:
         render_scene(objects, image_size=SIDE, rng=np.random.default_rng(seed)).tobytes() for seed in (1, 1, 2)
     )
     assert first == repeated != other
-
-
-@pytest.mark.parametrize("finish_id", [PLAIN, DOTTED, HOLLOW])
-def test_a_rendered_scene_shows_the_finish_over_its_noise(finish_id: int) -> None:
-    small = thing(radius=8.0, finish_id=finish_id, colour=(240, 240, 30))
-    image = render_scene([small], image_size=SIDE, rng=np.random.default_rng(0))
-    middle = np.asarray(image, dtype=float)[19:21, 23:25].mean(axis=(0, 1))
-    near = np.abs(middle - small.colour).max() < 40
-    assert near == (finish_id == PLAIN)  # dotted: a dot; hollow: the background

@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.annotations import label_counts
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets import shapes
 from lit_loader.datasets.scenes import FINISH_NAMES, POINTS, SHAPE_NAMES, box_of, points_of
@@ -99,25 +98,6 @@ def test_the_table_that_is_read_is_what_was_placed(tmp_path: Path, monkeypatch: 
     assert table.attributes["finish"].ids.tolist() == [scene_object.finish_id for scene_object in placed]
     np.testing.assert_array_equal(table.keypoints, np.concatenate([points_of(scene)[0] for scene in scenes]))
     np.testing.assert_array_equal(table.visibility, np.concatenate([points_of(scene)[1] for scene in scenes]))
-
-
-def test_objects_without_points_have_no_element_for_them(tmp_path: Path) -> None:
-    root = draw_shapes(tmp_path, **SMALL)
-    for path in (root / "Annotations").iterdir():
-        for element in ET.parse(path).iter("object"):
-            names = [point.get("name") for point in element.iterfind("keypoints/point")]
-            expected = {"disc": [], "square": POINTS.names[1:], "star": POINTS.names}[element.findtext("name")]
-            assert names == list(expected)
-            assert (element.find("keypoints") is None) == (not expected)
-
-
-def test_every_split_says_the_same_of_classes_points_and_finishes(tmp_path: Path) -> None:
-    root = draw_shapes(tmp_path, **SMALL)
-    for split in SMALL["num_images"]:
-        table = read_annotations("voc", root, split, cache_dir=tmp_path / "cache", progress=False)
-        assert (table.class_names, table.keypoint_schema) == (SHAPE_NAMES, POINTS)
-        assert table.attributes["finish"].names == FINISH_NAMES
-        assert label_counts(table, "finish").min() >= 1
 
 
 def test_boxes_lie_inside_images_of_the_asked_size_and_hold_the_asked_number_of_objects(tmp_path: Path) -> None:

@@ -11,10 +11,10 @@ from torchvision.transforms import v2
 from lit_loader import DataLoader, DetectionDataset
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.datasets import ClassificationDataset
-from lit_loader.errors import ImageError
 from lit_loader.images import EncodedImage, ImageReading, decode_image
 from lit_loader.transforms import CropToObjects, DecodeAwareCompose, classification_transforms, detection_transforms
 from tests.support.photo_like import jpeg, photo_like
+from tests.support.seeded import seeded
 
 NUM_IMAGES = 8
 
@@ -58,14 +58,11 @@ def test_fast_samples_differ_from_exact_ones_in_pixels_alone_and_those_are_of_a_
         for decode in ("exact", "fast")
     )
     for index in range(NUM_IMAGES):
-        torch.manual_seed(index)
-        expected = exact[index]
-        torch.manual_seed(index)
-        sample = fast[index]
+        expected = seeded(index, exact.__getitem__, index)
+        sample = seeded(index, fast.__getitem__, index)
         assert len(opened) == index + 1
-        torch.manual_seed(index)
         decoded = tv_tensors.Image(decode_image(table.image_path(index)))
-        assert torch.equal(transforms(decoded, expected[1])[0], expected[0])
+        assert torch.equal(seeded(index, transforms, decoded, expected[1])[0], expected[0])
         same(sample[1], expected[1])
         assert (sample[0] - expected[0]).abs().mean() < 0.02
         assert not torch.equal(sample[0], expected[0])
@@ -85,30 +82,6 @@ def test_transforms_of_others_get_every_pixel(table, opened):
     assert not opened
 
 
-def test_errors_of_transforms_name_the_undecoded_image(table):
-    def broken(image, target):
-        raise RuntimeError("no")
-
-    dataset = DetectionDataset(
-        table, transforms=DecodeAwareCompose([v2.Resize(40), broken]), reading=ImageReading(decode="fast")
-    )
-    with pytest.raises(RuntimeError, match="no") as caught:
-        dataset[1]
-    assert "sample 1" in caught.value.__notes__[0]
-
-
-def test_an_image_larger_than_max_pixels_is_refused(table):
-    transforms = detection_transforms(False, size=40)
-    with pytest.raises(ImageError, match="exceeds max_pixels=100"):
-        DetectionDataset(table, transforms=transforms, reading=ImageReading(max_pixels=100, decode="fast"))[0]
-
-
-@pytest.mark.parametrize("wrong", ["Fast", "", None, True])
-def test_another_word_is_refused(table, wrong):
-    with pytest.raises(ValueError, match="decode="):
-        DetectionDataset(table, reading=ImageReading(decode=wrong))
-
-
 @pytest.mark.parametrize("crop", [True, False])
 @pytest.mark.parametrize("decode", ["exact", "fast"])
 def test_classification_gives_what_it_gives_with_whole_targets(table, decode, crop):
@@ -120,10 +93,8 @@ def test_classification_gives_what_it_gives_with_whole_targets(table, decode, cr
         dataset.table, transforms=transforms, first_label=0, reading=ImageReading(decode=decode)
     )
     for index in range(4):
-        torch.manual_seed(index)
-        image, label, position, _ = dataset[index]
-        torch.manual_seed(index)
-        assert torch.equal(image, detection[index][0])
+        image, label, position, _ = seeded(index, dataset.__getitem__, index)
+        assert torch.equal(image, seeded(index, detection.__getitem__, index)[0])
         assert (label, position) == (int(detection[index][1]["labels"]), index)
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -18,46 +17,9 @@ from lit_loader.images import CacheSettings, decode_image
 from lit_loader.images.decoded_cache import byte_count
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import detection_transforms
-from tests.support.drawn_set import SIZE, draw_set
-
-
-@pytest.fixture
-def table(tmp_path):
-    return draw_set(tmp_path / "set")
-
-
-@pytest.fixture
-def cached(tmp_path):
-    """Return a maker of caches in a folder of the test's own."""
-
-    def make(**settings):
-        return CacheSettings(cache_dir=tmp_path / "cache", progress=False, **settings)
-
-    return make
-
-
-@pytest.fixture
-def decoded(monkeypatch):
-    """Return the list of files decoded since."""
-    paths = []
-    read = ImageReading.read
-
-    def counting(self, path):
-        paths.append(Path(path).name)
-        return read(self, path)
-
-    monkeypatch.setattr(ImageReading, "read", counting)
-    return paths
-
-
-def folder_of(cache):
-    """The files of decoded images; locks stay, and nothing else may."""
-    names = sorted(path.name for path in cache.folder.iterdir())
-    cache_files = [name for name in names if name.endswith(".pixels")]
-    assert {name for name in names if name not in cache_files} <= {
-        f".{name.split('-')[0]}.lock" for name in cache_files
-    }
-    return cache_files
+from tests.support.decoded_images import files_in
+from tests.support.drawn_set import SIZE
+from tests.support.seeded import seeded
 
 
 def assert_same(sample, other):
@@ -80,21 +42,19 @@ def test_full_sized_images_are_the_same_samples_as_without_a_cache(table, cached
         plain = DetectionDataset(table, transforms=transform, **settings)
         cached_dataset = DetectionDataset(table, transforms=transform, cache=cached(cache_size=size), **settings)
         for position in range(len(table.image_paths)):
-            torch.manual_seed(position)
-            sample = plain[position]
-            torch.manual_seed(position)
-            assert_same(cached_dataset[position], sample)
+            sample = seeded(position, plain.__getitem__, position)
+            assert_same(seeded(position, cached_dataset.__getitem__, position), sample)
 
 
-def test_every_image_is_decoded_once_for_all_data_sets_that_read_it_alike(table, cached, decoded):
+def test_every_image_is_decoded_once_for_all_data_sets_that_read_it_alike(table, cached, decoded_paths):
     first = DetectionDataset(table, cache=cached())
-    assert sorted(decoded) == sorted(table.image_paths)
+    assert sorted(decoded_paths) == sorted(f"set/{name}" for name in table.image_paths)
     second = DetectionDataset(table, cache=cached())
     for position in range(len(first)):
         first[position], second[position]
-    assert len(decoded) == table.num_images
+    assert len(decoded_paths) == table.num_images
     assert first.cache.key == second.cache.key
-    assert len(folder_of(cached())) == 1
+    assert len(files_in(cached().folder)) == 1
 
 
 @pytest.mark.parametrize(
@@ -104,14 +64,14 @@ def test_other_settings_are_another_cache(table, cached, reading, settings):
     plain = DetectionDataset(table, cache=cached())
     other = DetectionDataset(table, cache=cached(**settings), reading=ImageReading(**reading))
     assert other.cache.key != plain.cache.key
-    assert len(folder_of(cached())) == 2
+    assert len(files_in(cached().folder)) == 2
 
 
 def test_samples_of_one_image_share_it(table, cached):
     objects = LandmarkDataset(table, cache=cached())
-    named = list(dict.fromkeys(objects.table.image_paths))
-    assert len(objects) > len(named)
-    full_size = DetectionDataset(table.select([table.image_paths[:].index(name) for name in named]), cache=cached())
+    names = list(dict.fromkeys(objects.table.image_paths))
+    assert len(objects) > len(names)
+    full_size = DetectionDataset(table.select([table.image_paths[:].index(name) for name in names]), cache=cached())
     assert objects.cache.key == full_size.cache.key
     plain = LandmarkDataset(table)
     for position in range(len(objects)):
@@ -165,7 +125,7 @@ def test_a_file_that_changed_is_decoded_again_when_the_data_set_is_made(table, c
     assert new_dataset.cache.key != old_dataset.cache.key
     assert torch.equal(new_dataset[5][0], decode_image(path))
     assert torch.equal(old_dataset[5][0], old)
-    assert len(folder_of(cached())) == 1  # the stale one is gone
+    assert len(files_in(cached().folder)) == 1  # the stale one is gone
 
 
 def test_an_image_that_cannot_be_decoded_fails_when_it_is_asked_for(table, cached):
@@ -188,20 +148,21 @@ def test_an_image_that_cannot_be_decoded_fails_when_it_is_asked_for(table, cache
     ("words", "count"),
     [(None, None), (7, 7), ("7", 7), ("8 GiB", 8 << 30), ("1.5kb", 1500), (" 2 TB ", 2 * 10**12), ("3b", 3)],
 )
-def test_a_budget_is_a_number_or_words(words, count):
+def test_a_budget_is_a_number_of_bytes_or_a_string_with_a_unit(words, count):
     assert byte_count(words) == count
 
 
-@pytest.mark.parametrize("budget", [0, -1, True, 1.5, "", "8 apples", "GiB", "-3 GB", "1e9", "0 GB"])
-def test_a_budget_that_is_none_is_refused(budget):
-    with pytest.raises(ValueError, match="cache_budget="):
-        CacheSettings(cache_budget=budget)
-
-
-@pytest.mark.parametrize("size", [0, -5, 1.5, True, "64"])
-def test_a_size_that_is_none_is_refused(size):
-    with pytest.raises(ValueError, match="cache_size="):
-        CacheSettings(cache_size=size)
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [
+        ("cache_budget", [0, -1, True, 1.5, "", "8 apples", "GiB", "-3 GB", "1e9", "0 GB"]),
+        ("cache_size", [0, -5, 1.5, True, "64"]),
+    ],
+)
+def test_budgets_and_sizes_that_are_not_positive_numbers_are_refused(name, values):
+    for value in values:
+        with pytest.raises(ValueError, match=f"{name}="):
+            CacheSettings(**{name: value})
 
 
 @pytest.mark.parametrize("cache", ["ram", "disk", None, 1])

@@ -10,19 +10,22 @@ import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from PIL import Image, ImageFile
 
 from lit_loader.errors import CacheError
-from lit_loader.images import MAX_PIXELS, CacheSettings, decode_image
+from lit_loader.images import MAX_PIXELS, decode_image
 from lit_loader.images.decoded_cache import CachedReader, byte_words
 from lit_loader.images.decoded_cache.pixel_file import INDEX
 from lit_loader.images.reading import ImageReading
+from tests.support.decoded_images import assert_whole, files_in
 from tests.support.drawn_set import SIZE, draw_set
 
 FORK = multiprocessing.get_context("fork")
@@ -49,35 +52,9 @@ class SlowReader:
 
 
 @pytest.fixture
-def table(tmp_path):
-    return draw_set(tmp_path / "set")
-
-
-@pytest.fixture
 def decode_log(tmp_path):
     (tmp_path / "decode_log").write_text("")
     return tmp_path / "decode_log"
-
-
-@pytest.fixture
-def cached(tmp_path):
-    def make(*, progress=False, **settings):
-        return CacheSettings(cache_dir=tmp_path / "cache", progress=progress, **settings)
-
-    return make
-
-
-def left_in(cache):
-    """Return the names of all files in the folder of a cache except locks, which stay."""
-    if not cache.folder.is_dir():
-        return []
-    return [path.name for path in cache.folder.iterdir() if path.suffix != ".lock"]
-
-
-def assert_whole(reader, table):
-    for position in range(table.num_images):
-        path = table.image_path(position)
-        assert torch.equal(reader.open(position)[0].read(), decode_image(path))
 
 
 def wait_until(holds):
@@ -114,11 +91,11 @@ def test_a_build_that_was_killed_is_never_served_and_leaves_nothing(table, cache
         os.kill(child.pid, signal.SIGKILL)
         child.join()
     assert 3 <= len(decode_log.read_text()) < table.num_images
-    assert [name[-4:] for name in left_in(cache)] == [".tmp"]
+    assert [name[-4:] for name in files_in(cache.folder)] == [".tmp"]
     reader.most = None
     small = cached(cache_size=16)  # leftovers are deleted whatever the settings are
     assert CachedReader(table, reader, small).open(3)[0].size == (12, 16)
-    assert [Path(name).suffix for name in left_in(cache)] == [".pixels"]
+    assert [Path(name).suffix for name in files_in(cache.folder)] == [".pixels"]
     assert_whole(CachedReader(table, reader, cache), table)
 
 
@@ -127,7 +104,7 @@ def test_a_build_of_another_process_is_not_deleted(tmp_path, table, cached, deco
     with forked(CachedReader, table, reader, cached()) as child:
         wait_until(lambda: len(decode_log.read_text()) >= 3)
         CachedReader(draw_set(tmp_path / "other"), ImageReading(), cached())
-        assert sorted(Path(name).suffix for name in left_in(cached())) == [".pixels", ".tmp"]
+        assert sorted(Path(name).suffix for name in files_in(cached().folder)) == [".pixels", ".tmp"]
         assert child.is_alive()
 
 
@@ -146,36 +123,31 @@ def test_readers_keep_what_they_map_while_another_process_builds_its_successor(t
                 assert torch.equal(old.open(position)[0].read(), pixels)
         assert queue.get() != old.key
     queue.close()
-    assert len(left_in(cache)) == 1
+    assert len(files_in(cache.folder)) == 1
     for position, pixels in enumerate(expected):
         assert torch.equal(old.open(position)[0].read(), pixels)
     assert_whole(CachedReader(table, SlowReader(decode_log), cache), table)
 
 
 def test_processes_that_start_at_once_build_it_once(table, cached, decode_log):
-    cache = cached()
-    reader = SlowReader(decode_log, seconds=0.01)
-    queue = FORK.SimpleQueue()
-    release = FORK.Event()
     children = [
-        FORK.Process(target=make_and_hold, args=(table, reader, cache, queue, release), daemon=True) for _ in range(3)
+        FORK.Process(target=CachedReader, args=(table, SlowReader(decode_log, seconds=0.01), cached()), daemon=True)
+        for _ in range(3)
     ]
     for child in children:
         child.start()
-    assert len({queue.get() for _ in children}) == 1
-    release.set()
     for child in children:
         child.join()
         assert child.exitcode == 0
         child.close()
-    queue.close()
     assert len(decode_log.read_text()) == table.num_images
+    assert_whole(CachedReader(table, SlowReader(decode_log), cached()), table)
 
 
 def test_threads_that_start_at_once_build_it_once(table, cached, decode_log):
-    reader = SlowReader(decode_log, seconds=0.01)
+    make = partial(CachedReader, table, SlowReader(decode_log, seconds=0.01))
     with ThreadPoolExecutor(3) as pool:
-        readers = list(pool.map(lambda _: CachedReader(table, reader, cached()), range(3)))
+        readers = list(pool.map(make, [cached()] * 3))
     assert len({cached_reader.key for cached_reader in readers}) == 1
     assert len(decode_log.read_text()) == table.num_images
     assert_whole(readers[2], table)
@@ -192,24 +164,22 @@ def test_who_waits_says_so(table, cached, decode_log, capsys):
 
 
 def test_no_descriptor_and_no_mapping_outlives_a_reader(table, cached):
-    def held():
-        links = [
-            os.readlink(f"/proc/self/fd/{name}")
-            for name in os.listdir("/proc/self/fd")
-            if os.path.lexists(f"/proc/self/fd/{name}")
-        ]
-        return [link for link in links if str(cached().folder) in link], str(cached().folder) in Path(
-            "/proc/self/maps"
-        ).read_text()
+    folder = str(cached().folder)
+
+    def open_files_and_mapping():
+        process = psutil.Process()
+        is_mapped = folder in Path("/proc/self/maps").read_text()
+        return sum(folder in file.path for file in process.open_files()), is_mapped
 
     reader = CachedReader(table, ImageReading(), cached())
     pixels = reader.open(1)[0].read_region((0, 0, 4, 4), zoom=0.5).pixels
-    assert (len(held()[0]), held()[1]) == (1, True)
+    assert open_files_and_mapping() == (1, True)
     del reader
-    assert held()[1]  # a tensor of it is left
+    # A tensor of the mapping is left.
+    assert open_files_and_mapping()[1]
     assert pixels.sum() > 0
     del pixels
-    assert held() == ([], False)
+    assert open_files_and_mapping() == (0, False)
 
 
 @pytest.mark.parametrize("sizes_known", [True, False], ids=["sizes known", "sizes unknown"])
@@ -222,7 +192,7 @@ def test_a_cache_over_budget_is_refused_and_leaves_no_file(tmp_path, cached, dec
     with pytest.raises(CacheError, match=words):
         CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed - 1))
     assert bool(decode_log.read_text()) == (not sizes_known)
-    assert left_in(cached()) == []
+    assert files_in(cached().folder) == []
     enough = CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed))
     assert enough.num_bytes == needed
     small = CachedReader(table, SlowReader(decode_log), cached(cache_budget=needed // 2, cache_size=SIZE[0] // 2))
@@ -246,7 +216,7 @@ def test_a_full_disk_ends_in_an_error_and_leaves_nothing(table, cached):
             CachedReader(table, ImageReading(), cached())
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
-    assert left_in(cached()) == []
+    assert files_in(cached().folder) == []
     assert_whole(CachedReader(table, ImageReading(), cached()), table)
 
 
@@ -264,7 +234,7 @@ def test_images_that_change_while_they_are_decoded_are_not_kept(table, cached):
 
     with pytest.raises(CacheError, match="changed while they were decoded"):
         CachedReader(table, Touching(), cached())
-    assert left_in(cached()) == []
+    assert files_in(cached().folder) == []
 
 
 def test_an_error_that_is_no_images_fault_breaks_the_build_off(table, cached):
@@ -276,7 +246,7 @@ def test_an_error_that_is_no_images_fault_breaks_the_build_off(table, cached):
 
     with pytest.raises(MemoryError, match="no room"):
         CachedReader(table, Failing(), cached())
-    assert left_in(cached()) == []
+    assert files_in(cached().folder) == []
 
 
 def test_the_folder_is_the_users_own(table, cached):

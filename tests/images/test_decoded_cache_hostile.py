@@ -7,13 +7,12 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
-import torch
 
 from lit_loader.errors import CacheError
-from lit_loader.images import CacheSettings, decode_image
 from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, PixelFile, head, pixels_start
 from lit_loader.images.reading import ImageReading
+from tests.support.decoded_images import assert_whole
 from tests.support.drawn_set import SIZE, draw_set
 
 HUGE = 2**31 - 1
@@ -22,17 +21,6 @@ HUGE = 2**31 - 1
 @pytest.fixture
 def table(tmp_path):
     return draw_set(tmp_path / "set", num_images=4)
-
-
-@pytest.fixture
-def cached(tmp_path):
-    return lambda: CacheSettings(cache_dir=tmp_path / "cache", progress=False)
-
-
-def assert_whole(reader, table):
-    for position in range(table.num_images):
-        path = table.image_path(position)
-        assert torch.equal(reader.open(position)[0].read(), decode_image(path))
 
 
 def overwrite(start, data):

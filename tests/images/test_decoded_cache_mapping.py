@@ -7,7 +7,6 @@ import pickle
 import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -16,11 +15,12 @@ from lit_loader import DataLoader
 from lit_loader.collate import detection_collate
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import CacheError
-from lit_loader.images import CacheSettings, decode_image
+from lit_loader.images import decode_image
 from lit_loader.images.decoded_cache import CachedReader
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import DecodeAwareCompose, classification_transforms, detection_transforms
-from tests.support.drawn_set import SIZE, draw_set
+from tests.support.decoded_images import assert_whole
+from tests.support.drawn_set import SIZE
 
 WORKERS = [
     {"num_workers": 0},
@@ -28,16 +28,6 @@ WORKERS = [
     {"num_workers": 2, "multiprocessing_context": "fork"},
     {"num_workers": 1, "multiprocessing_context": "forkserver"},  # unpickles as spawn does, and starts sooner
 ]
-
-
-@pytest.fixture
-def table(tmp_path):
-    return draw_set(tmp_path / "set")
-
-
-@pytest.fixture
-def cached(tmp_path):
-    return lambda: CacheSettings(cache_dir=tmp_path / "cache", progress=False)
 
 
 def blacken(image, target):
@@ -99,18 +89,11 @@ def test_a_reader_pickles_small_and_reopens_its_file_or_names_the_remedy(table, 
     packed = pickle.dumps(reader)
     assert len(packed) < len(pickle.dumps(table)) + 1000
     unpickled = pickle.loads(packed)
-    for position in range(table.num_images):
-        assert torch.equal(unpickled.open(position)[0].read(), decode_image(table.image_path(position)))
+    assert_whole(unpickled, table)
     shutil.rmtree(cached().folder)  # as another run does, whose images differ
     assert torch.equal(unpickled.open(3)[0].read(), decode_image(table.image_path(3)))
     with pytest.raises(CacheError, match=r"or was deleted\); create the dataset again"):
         pickle.loads(packed)
-
-
-def test_the_index_is_mapped_and_no_object_an_image(table, cached):
-    reader = CachedReader(table, ImageReading(), cached())
-    assert np.shares_memory(reader._file._index, reader._file._pixels.numpy())
-    assert reader._slots is None  # a row is its image
 
 
 def own_kib(path):

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
-from lightning.pytorch import LightningModule, Trainer
 
 from lit_loader.datamodules import (
     ClassificationDataModule,
@@ -17,9 +15,10 @@ from lit_loader.datamodules import (
 )
 from lit_loader.errors import CacheError
 from lit_loader.images.decoded_cache.pixel_file import pixels_start
-from lit_loader.images.reading import ImageReading
+from tests.support.decoded_images import files_in
 from tests.support.drawn_set import SIZE, DrawnSource, drawn_source
 from tests.support.extras import needs
+from tests.support.tiny_trainer import Tiny, trainer_of
 from tests.support.toys import plain
 
 pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
@@ -41,26 +40,8 @@ def source(tmp_path):
     return shapes_source
 
 
-@pytest.fixture
-def decoded(monkeypatch):
-    paths = []
-    read = ImageReading.read
-
-    def counting(self, path):
-        paths.append("/".join(Path(path).parts[-2:]))
-        return read(self, path)
-
-    monkeypatch.setattr(ImageReading, "read", counting)
-    return paths
-
-
-def kept_in(source):
-    folder = os.path.join(source.cache_dir, "decoded")
-    return [name for name in os.listdir(folder) if name.endswith(".pixels")] if os.path.isdir(folder) else []
-
-
 @pytest.mark.parametrize("task", TASKS)
-def test_every_task_gets_the_same_batches_from_a_cache(source, decoded, task):
+def test_every_task_gets_the_same_batches_from_a_cache(source, decoded_paths, task):
     def batches(**settings):
         module, task_settings = TASKS[task]
         datamodule = module(source, batch_size=4, seed=3, **task_settings, **settings)
@@ -69,55 +50,34 @@ def test_every_task_gets_the_same_batches_from_a_cache(source, decoded, task):
         return [plain(batch) for _ in range(2) for batch in datamodule.train_dataloader()]
 
     expected = batches()
-    decoded.clear()
+    decoded_paths.clear()
     cached_batches = batches(cache=True)
     assert cached_batches == expected
-    assert len(decoded) == len(set(decoded))
+    assert len(decoded_paths) == len(set(decoded_paths))
 
 
-class Nothing(LightningModule):
-    """Uses batches up."""
-
-    def __init__(self):
-        super().__init__()
-        self.weight = torch.nn.Parameter(torch.zeros(()))
-
-    def training_step(self, batch):
-        return self.weight * 1.0
-
-    def validation_step(self, batch):
-        pass
-
-    def test_step(self, batch):
-        pass
-
-    def configure_optimizers(self):
-        return torch.optim.SGD(self.parameters(), lr=0.1)
-
-
-def test_a_run_decodes_the_images_of_its_stages_once(source, decoded):
+def test_a_run_decodes_the_images_of_its_stages_once(tmp_path, source, decoded_paths):
     datamodule = DetectionDataModule(source, batch_size=4, cache=True)
-    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
-    trainer = Trainer(accelerator="cpu", devices=1, max_epochs=2, enable_model_summary=False, **quiet)
-    trainer.fit(Nothing(), datamodule=datamodule)
-    assert sorted(set(decoded)) == sorted(decoded)
-    assert {path.split("/")[0] for path in decoded} == {"train", "val"}
-    trainer.test(Nothing(), datamodule=datamodule)
-    assert len(decoded) == len(set(decoded)) == 24 + 8 + 8
-    assert len(kept_in(source)) == 3
+    trainer = trainer_of(tmp_path, max_epochs=2)
+    trainer.fit(Tiny(), datamodule=datamodule)
+    assert sorted(set(decoded_paths)) == sorted(decoded_paths)
+    assert {path.split("/")[0] for path in decoded_paths} == {"train", "val"}
+    trainer.test(Tiny(), datamodule=datamodule)
+    assert len(decoded_paths) == len(set(decoded_paths)) == 24 + 8 + 8
+    assert len(files_in(Path(source.cache_dir, "decoded"))) == 3
     DetectionDataModule(source, batch_size=4, cache=True).setup()
-    assert len(decoded) == 40  # a later run finds them
+    assert len(decoded_paths) == 40  # a later run finds them
 
 
-def test_without_a_trainer_the_images_of_all_stages_are_prepared(source, decoded):
+def test_without_a_trainer_the_images_of_all_stages_are_prepared(source, decoded_paths):
     DetectionDataModule(source, cache=True).prepare_data()
-    assert len(decoded) == 24 + 8 + 8  # the images to predict on are those to test on
+    assert len(decoded_paths) == 24 + 8 + 8  # the images to predict on are those to test on
 
 
 def test_a_folder_of_its_own_wins_over_the_sources(source, tmp_path):
     own_folder = tmp_path / "own"
     DetectionDataModule(source, cache=True, cache_dir=own_folder).setup("validate")
-    assert kept_in(source) == []
+    assert files_in(Path(source.cache_dir, "decoded")) == []
     assert len(list((own_folder / "decoded").glob("*.pixels"))) == 1
     DetectionDataModule(source, cache_dir=own_folder).setup()  # without `cache` it has no effect
     assert len(list((own_folder / "decoded").glob("*.pixels"))) == 1
@@ -128,7 +88,7 @@ def test_the_sets_of_a_data_module_share_one_budget(source):
     short = DetectionDataModule(source, cache=True, cache_budget=total - 1)
     with pytest.raises(CacheError, match=r"8 decoded images need 72\.2 KiB"):
         short.setup()
-    assert len(kept_in(source)) == 2  # those that fitted
+    assert len(files_in(Path(source.cache_dir, "decoded"))) == 2  # those that fitted
     for path in (Path(source.cache_dir) / "decoded").glob("*.pixels"):
         path.unlink()
     enough = DetectionDataModule(source, cache=True, cache_budget=total)

@@ -17,7 +17,7 @@ SIZE = (64, 48)  # width, height
 
 
 class DrawnSource(TableSource):
-    """Tables by stage, as they are given."""
+    """One table, or a list of tables, for each stage."""
 
     def __init__(self, **tables: AnnotationTable | list[AnnotationTable]) -> None:
         self.given = tables
@@ -26,8 +26,8 @@ class DrawnSource(TableSource):
         pass
 
     def tables(self, stage):
-        found = self.given.get(stage, [])
-        return found if isinstance(found, list) else [found]
+        tables = self.given.get(stage, [])
+        return tables if isinstance(tables, list) else [tables]
 
 
 def draw_set(root: Path, *, num_images: int = 12, seed: int = 0, objects: int | None = None, **columns):
@@ -39,28 +39,33 @@ def draw_set(root: Path, *, num_images: int = 12, seed: int = 0, objects: int | 
     rng = np.random.default_rng(seed)
     root.mkdir(parents=True, exist_ok=True)
     counts = [i % 4 if objects is None else objects for i in range(num_images)]
-    boxes, labels, points, visibility, finishes = [], [], [], [], []
+    boxes = []
+    labels = []
+    points = []
+    visibility = []
+    finishes = []
     for i, count in enumerate(counts):
         pixels = np.full((SIZE[1], SIZE[0], 3), 150, dtype=np.uint8)
         marked = []
         for _ in range(count):
             row = len(labels)
             width, height = rng.integers(14, 22, 2)
-            left, top = rng.integers(1, SIZE[0] - width - 1), rng.integers(1, SIZE[1] - height - 1)
+            left = rng.integers(1, SIZE[0] - width - 1)
+            top = rng.integers(1, SIZE[1] - height - 1)
             label = [0, 0, 1, 0, 2][row % 5]
             marks = [(left + 3, top + 4), (left + width - 4, top + 4), (left + width // 2, top + height - 5)]
-            seen = [0, 0, 0] if label == 2 else [2, 1, 0 if row % 4 == 3 else 2]
+            states = [0, 0, 0] if label == 2 else [2, 1, 0 if row % 4 == 3 else 2]
             pixels[top : top + height, left : left + width] = (20 + 40 * label, 30, 10)
-            marked += [mark for mark, state in zip(marks, seen, strict=True) if state]
+            marked += [mark for mark, state in zip(marks, states, strict=True) if state]
             boxes.append([left, top, left + width, top + height])
             labels.append(label)
-            points.append([(x + 0.5, y + 0.5) if s else (0, 0) for (x, y), s in zip(marks, seen, strict=True)])
-            visibility.append(seen)
+            points.append([(x + 0.5, y + 0.5) if s else (0, 0) for (x, y), s in zip(marks, states, strict=True)])
+            visibility.append(states)
             finishes.append(-1 if row % 5 == 4 else [0, 0, 0, 1, 0, 0, 2][row % 7])
         for x, y in marked:  # after all boxes, so that no object hides another one's
             pixels[y - 1 : y + 2, x - 1 : x + 2] = 255
         Image.fromarray(pixels).save(root / f"{i}.png")
-    given = {
+    default_columns = {
         "root": root,
         "image_paths": [f"{i}.png" for i in range(num_images)],
         "class_names": CLASSES,
@@ -75,7 +80,7 @@ def draw_set(root: Path, *, num_images: int = 12, seed: int = 0, objects: int | 
         "flip_pairs": [(0, 1)],
         "attributes": {"finish": Attribute(ids=np.array(finishes, dtype=np.int64), names=FINISHES)},
     }
-    return AnnotationTable(**(given | columns))
+    return AnnotationTable(**(default_columns | columns))
 
 
 def drawn_source(root: Path) -> DrawnSource:

@@ -13,13 +13,13 @@ from tests.support.photo_like import jpeg
 
 __all__ = ["DECODERS", "UNNAMED", "only", "with_sampling"]
 
-FOUND = {
+AVAILABLE = {
     "turbojpeg": jpeg_decoders.turbo_decoder() is not None,
     "simplejpeg": jpeg_decoders.decode_jpeg is not None,
     "pillow": True,
 }
 DECODERS = [
-    pytest.param(name, marks=pytest.mark.skipif(not found, reason=f"no {name} here")) for name, found in FOUND.items()
+    pytest.param(name, marks=pytest.mark.skipif(not AVAILABLE[name], reason=f"no {name} here")) for name in AVAILABLE
 ]
 # Pillow writes three samplings. The others have as many blocks to a unit as one of them, in another arrangement.
 PILLOWS = {"11": 0, "21": 1, "22": 2}

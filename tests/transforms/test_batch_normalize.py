@@ -79,8 +79,8 @@ def test_images_are_found_in_every_form_of_batch_and_the_rest_is_passed_on(make,
 
 def test_images_alone_are_a_batch_too():
     pixels = [images(3, 2, 2), images(3, 3, 3)]
-    for after, before in zip(NormalizeBatch(MEAN, STD)(pixels), pixels, strict=True):
-        close(after, before)
+    for normalized, original in zip(NormalizeBatch(MEAN, STD)(pixels), pixels, strict=True):
+        close(normalized, original)
 
 
 def test_without_arguments_images_are_in_zero_to_one():

@@ -1,4 +1,4 @@
-"""The letterbox and the object crop: sizes, padding, and what they leave unchanged; `test_landing` has the pixels."""
+"""Sizes and padding of the letterbox, and images that the object crop cannot crop; `test_landing` checks pixels."""
 
 from __future__ import annotations
 

@@ -25,8 +25,16 @@ JITTER = {"shift": 0.1, "scale": (0.8, 1.3), "rotation": 20, "photometric": 0.5}
 LANDMARKS = {"size": 48, "flip_pairs": PAIRS, **JITTER}
 OBJECTS = {"size": (40, 48), "crop": True, "flip_pairs": PAIRS, "vflip": 0.5, **JITTER}
 BOTH = [(landmark_transforms, LANDMARKS), (classification_transforms, OBJECTS)]
-DETECTION = {"size": (48, 64), "letterbox": True, "flip_pairs": PAIRS, "vflip": 0.5, "photometric": 0.5}
-DETECTION |= {"zoom_out": 0.5, "iou_crop": 0.5, "rotation": 20}
+DETECTION = {
+    "size": (48, 64),
+    "letterbox": True,
+    "flip_pairs": PAIRS,
+    "vflip": 0.5,
+    "photometric": 0.5,
+    "zoom_out": 0.5,
+    "iou_crop": 0.5,
+    "rotation": 20,
+}
 
 
 def sample():

@@ -145,9 +145,9 @@ def open_or_build(
     except CacheError:
         raise
     except OSError as error:
+        problem = f"decoded images cannot be written to {path.parent} ({error.strerror or error})"
         raise CacheError(
-            f"decoded images cannot be written to {path.parent} ({error.strerror or error}), and the incomplete file "
-            "was deleted",
+            f"{problem}, and the incomplete file was deleted",
             remedy="free disk space, lower cache_size, choose another cache_dir",
             settings={"cache": False},
         ) from error
