@@ -43,7 +43,6 @@ def test_batch_has_one_kind_of_label_and_no_targets():
 @pytest.mark.parametrize(
     ("samples", "multi_label", "error", "message"),
     [
-        ([], False, ValueError, "empty batch"),
         ([sample(1), sample(1, size=(4, 6))], False, ValueError, r"\(4, 6\).*classification_transforms\(size="),
         ([sample(0.5)], False, TypeError, r"float32 of shape \(\)"),
         ([sample(torch.zeros(3))], False, TypeError, r"expected a label to be one integer .* shape \(3,\)"),

@@ -98,7 +98,6 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
 @pytest.mark.parametrize(
     ("samples", "error", "message"),
     [
-        ([], ValueError, "empty batch"),
         ([sample(0), sample(1, size=(8, 9))], ValueError, r"\(8, 9\).*landmark_transforms\(size="),
         ([without("crop")], ValueError, "'crop'.*CropToObjects"),
         ([without("is_duplicate")], ValueError, r"'is_duplicate'.*lit_loader\.is_duplicate\(\)"),

@@ -101,7 +101,6 @@ def test_without_points_a_batch_has_points_of_no_columns():
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([], "empty batch"),
         ([sample(2, labels=torch.ones(1))], r"'labels' has \[1\] rows for \[2\] boxes.*SanitizeObjects"),
         ([sample(1), sample(1, keypoints=torch.zeros(1, 5, 2))], "rows of field 'keypoints' to have one shape"),
         ([(sample(1)[0], {"boxes": torch.zeros(1, 4)})], "with field"),

@@ -11,14 +11,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lit_loader.samplers import (
-    ClassAwareSampler,
-    MixedSourceSampler,
-    RepeatFactorSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    effective_number_image_weights,
-)
+from lit_loader.samplers import ClassAwareSampler, MixedSourceSampler, RepeatFactorSampler, SubsetRandomSampler
 from tests.support.chi_square import assert_fits, assert_permutations_fit
 
 
@@ -100,12 +93,3 @@ def test_cycles_of_sources_are_uniform_and_sources_unrelated():
     for source in (0, 1):
         assert_permutations_fit(mix[:, source].reshape(-1, 4))
     _assert_unrelated(mix[:, 0], mix[:, 1])
-
-
-def test_draws_by_effective_numbers_are_the_formulas():
-    labels = np.repeat(range(3), [200, 20, 2])
-    sampler = WeightedRandomSampler(effective_number_image_weights(labels, beta=0.99), 200_000)
-    numbers = np.array([200, 20, 2])
-    shares = numbers * 0.01 / (1 - 0.99**numbers)
-    drawn = labels[sampler.order(seed=0, epoch=0)[:]]
-    assert_fits(np.bincount(drawn), shares / shares.sum())

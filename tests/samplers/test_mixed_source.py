@@ -8,31 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset
 
-from lit_loader.samplers import MixedSourceSampler, num_batches, rank_batch
+from lit_loader.samplers import MixedSourceSampler
 
 sources = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=4)
 
 
-def _source_of(indices, lengths):
-    return np.searchsorted(np.cumsum(lengths), indices, side="right")
-
-
-@given(
-    pairs=sources,
-    repetitions=st.integers(1, 3),
-    world_size=st.integers(1, 8),
-    seed=st.integers(),
-    epoch=st.integers(0, 2**40),
-)
-def test_every_full_batch_of_every_rank_holds_each_sources_count(pairs, repetitions, world_size, seed, epoch):
+@given(pairs=sources, seed=st.integers(), epoch=st.integers(0, 2**40))
+def test_pattern_of_sources_repeats_through_the_epoch(pairs, seed, epoch):
     lengths, counts = zip(*pairs, strict=True)
-    sampler = MixedSourceSampler(lengths, counts)
-    order = sampler.order(seed=seed, epoch=epoch)
-    shape = {"batch_size": repetitions * sum(counts), "world_size": world_size, "drop_last": True}
-    for batch in range(num_batches(len(order), **shape)):
-        for rank in range(world_size):
-            indices = rank_batch(order, batch, rank=rank, **shape).indices
-            assert (_source_of(indices, lengths) == np.tile(np.repeat(range(len(counts)), counts), repetitions)).all()
+    indices = MixedSourceSampler(lengths, counts).order(seed=seed, epoch=epoch)[:].reshape(-1, sum(counts))
+    pattern = np.repeat(range(len(counts)), counts)
+    assert (np.searchsorted(np.cumsum(lengths), indices, side="right") == pattern).all()
 
 
 @given(pairs=sources, num_repetitions=st.integers(1, 20), seed=st.integers())

@@ -11,7 +11,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler, rank_batch
+from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
 from tests.support.chi_square import assert_fits, assert_permutations_fit
@@ -67,18 +67,6 @@ def test_draws_with_replacement_match_the_weights_and_are_independent(power):
     assert_fits(np.bincount(draws), probabilities)
     for lag in (1, 2, 256):
         assert_fits(_table(*_pairs(draws, lag), 20), np.outer(probabilities, probabilities))
-
-
-def test_draws_match_the_weights_on_one_rank_and_over_all_together():
-    weights = np.array([0.5, 3.0, 1.0, 10.0, 0.25])
-    order = WeightedRandomSampler(weights, 120_000).order(seed=4, epoch=1)
-    parts = [
-        [rank_batch(order, b, batch_size=100, rank=r, world_size=3, drop_last=True).indices for b in range(400)]
-        for r in range(3)
-    ]
-    counts = [np.bincount(np.concatenate(rank)) for rank in parts]
-    for count in (*counts, sum(counts)):
-        assert_fits(count, weights / weights.sum())
 
 
 def test_draws_without_replacement_are_draws_one_after_the_other():
