@@ -17,13 +17,13 @@ from lit_loader.samplers import effective_number_image_weights, effective_number
     counts=st.lists(st.integers(0, 400), min_size=1, max_size=10),
     beta=st.floats(0, 1, exclude_max=True) | st.sampled_from([0.9, 0.999, 0.9999, 1 - 2.0**-53]),
 )
-def test_weights_are_the_formula_to_the_last_bit(counts, beta):
+def test_weights_equal_exact_arithmetic(counts, beta):
     base = Fraction(beta)
     exact = [float((1 - base) / (1 - base**n)) if n else 0.0 for n in counts]
     np.testing.assert_allclose(effective_number_weights(counts, beta=beta), exact, rtol=2.0**-52, atol=0)
 
 
-def test_beta_leads_from_equal_weights_to_inverse_counts():
+def test_beta_interpolates_between_equal_and_inverse_count_weights():
     counts = np.array([1, 10, 1000, 0])
     assert effective_number_weights(counts, beta=0.0).tolist() == [1.0, 1.0, 1.0, 0.0]
     near = effective_number_weights(torch.tensor(counts), beta=1 - 1e-12)
@@ -54,7 +54,7 @@ def test_beta_outside_of_its_range_is_refused(beta):
         effective_number_weights([1], beta=beta)
 
 
-def test_other_bad_arguments_are_refused_and_the_first_is_named():
+def test_other_invalid_arguments_are_refused():
     with pytest.raises(ValueError, match=r"counts\[1\]=-2"):
         effective_number_weights([1, -2, -3], beta=0.9)
     with pytest.raises(TypeError, match="`counts` must be integers, got float64"):

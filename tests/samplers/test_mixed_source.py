@@ -35,7 +35,7 @@ def test_samples_of_a_source_come_in_cycles_across_epochs(pairs, num_repetitions
 
 
 @given(pairs=sources, seed=st.integers())
-def test_an_epoch_ends_when_every_source_was_seen(pairs, seed):
+def test_default_epoch_is_the_shortest_that_visits_every_sample(pairs, seed):
     lengths, counts = zip(*pairs, strict=True)
     sampler = MixedSourceSampler(lengths, counts)
     assert set(sampler.order(seed=seed, epoch=0)[:].tolist()) == set(range(sum(lengths)))
@@ -53,7 +53,7 @@ def test_indices_are_those_of_torchs_concat_dataset():
     assert sampler.expected_visits().tolist() == [4 / 3] * 3 + [2.0] + [1.0] * 2
 
 
-def test_a_source_too_large_to_shuffle_whole_is_read_at_once():
+def test_huge_source_needs_no_stored_shuffle():
     sampler = MixedSourceSampler([10**12, 1000], [3, 1], num_samples=4 * 10**9)
     part = sampler.order(seed=0, epoch=1)[4 * 10**8 : 4 * 10**8 + 4000].reshape(-1, 4)
     assert len(np.unique(part[:, :3])) == 3000
@@ -73,6 +73,6 @@ def test_a_source_too_large_to_shuffle_whole_is_read_at_once():
         ({"num_samples": 0}, ValueError, "num_samples=0"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(arguments, error, message):
+def test_invalid_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         MixedSourceSampler(**{"lengths": [9, 5], "counts": [3, 1], **arguments})
