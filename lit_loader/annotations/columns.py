@@ -206,6 +206,7 @@ class ColumnSpec:
         """Return a column as vectors of numbers to store in a file."""
         if column is None:
             return {}
+        # One vector per part, so that a column of any structure is stored and mapped without encoding.
         if isinstance(column, RaggedColumn):
             return {f"{name}.{part}": array for part, array in column.arrays().items()}
         flat = column.reshape(-1)

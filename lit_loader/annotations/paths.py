@@ -31,5 +31,6 @@ def check_relative(relative: str, *, source: Path | str | None = None, line: int
         fault = "contains '..'"
     else:
         return relative
+    # Shortened, because a file that is not a list of paths may consist of one long line.
     message = f"path {relative[:200]!r} {fault}; only paths below the data set's root are read"
     raise UnsafePathError(message, path=source, line=line)

@@ -200,6 +200,7 @@ def stratified_split(
         raise ValueError(f"shares={dict(shares)} must be positive with sum 1, e.g. train 0.9 and val 0.1")
     if groups is not None and len(groups) != table.num_images:
         raise ValueError(f"groups has {len(groups)} names, but the table has {table.num_images} images")
+    # Without groups, images with the same path are one unit, so an image listed twice stays in one part.
     names, unit_of_image = _units(table.image_paths if groups is None else groups, seed=seed)
     part_of_unit = _assign_units(table, unit_of_image, len(names), list(shares.values()))
     part_of_image = part_of_unit[unit_of_image]

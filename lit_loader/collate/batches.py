@@ -68,6 +68,7 @@ def batch_targets(batch: Any) -> Sequence[Mapping[str, Any]]:
             f"a {type(batch).__name__} has no target per image; read its fields by name, such as batch.labels."
         )
     targets: Any = batch[1]
+    # Default collation merges dicts with the same keys into one dict of columns.
     if isinstance(targets, Mapping):
         raise TypeError(
             f"expected a list of targets, got a dict of columns {sorted(targets)}; collate them to one dict per image."

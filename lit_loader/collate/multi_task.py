@@ -66,6 +66,7 @@ class MultiTaskBatch(NamedTuple):
         is_duplicate = self.is_duplicate.tolist()
         targets = []
         for i, count in enumerate(num_objects):
+            # The objects of an image are its first rows; the others are padding.
             target: dict[str, Any] = {name: rows[i, :count] for name, rows in columns.items()}
             targets.append(target | {"image_id": image_ids[i], "is_duplicate": is_duplicate[i]})
         return targets

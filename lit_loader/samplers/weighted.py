@@ -259,6 +259,10 @@ class AliasTable:
     Args:
         weights: As `weight_units` takes them.
 
+    Attributes:
+        columns: int64 ``(n,)``, read-only: ``alias << bits | own_units`` of each column.
+        bits: Number of low bits; a column has ``2**bits`` units.
+
     Source:
         Walker 1977, "An efficient method for generating discrete random variables with general
         distributions"; Vose 1991, "A linear algorithm for generating random numbers with a given
@@ -266,10 +270,10 @@ class AliasTable:
     """
 
     def __init__(self, weights: npt.NDArray[np.float64]) -> None:
-        # Before _fill() the units of each column; after it the alias in the high bits and own_units in the low bits.
-        self._columns, self.bits = weight_units(weights)
-        _fill(self._columns, self.bits)
-        self._columns.flags.writeable = False
+        # _fill() replaces the units of each column in place, so that the table needs no second array.
+        self.columns, self.bits = weight_units(weights)
+        _fill(self.columns, self.bits)
+        self.columns.flags.writeable = False
 
     def draw(self, key: int, start: int, stop: int) -> IndexArray:
         """Return draws number ``start`` to ``stop - 1``, independent of each other, int64.
@@ -278,7 +282,7 @@ class AliasTable:
         the high 64 bits are the column (with a bias below n / 2**64), the low 64 bits are the place.
         """
         result = np.arange(start, stop, dtype=np.int64)
-        length = np.uint64(len(self._columns))
+        length = np.uint64(len(self.columns))
         for chunk in _chunks(result):
             hashes = hash_u64(key, chunk)
             # The high 64 bits of the product, from products of 32-bit halves that do not overflow.
@@ -287,7 +291,7 @@ class AliasTable:
             # The product wraps to its low 64 bits.
             place = hashes * length >> np.uint64(64 - self.bits)
             columns = column.view(np.int64)
-            values = self._columns[columns]
+            values = self.columns[columns]
             np.right_shift(values, self.bits, out=chunk)  # the alias
             values &= (1 << self.bits) - 1  # own_units
             np.copyto(chunk, columns, where=place.view(np.int64) < values)

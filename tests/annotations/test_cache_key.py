@@ -12,7 +12,7 @@ from lit_loader.annotations.formats import read_annotations, rules
 from lit_loader.annotations.formats.image_sizes import read_image_sizes
 
 
-def test_a_key_depends_on_every_part_and_only_on_them(tmp_path):
+def test_key_depends_on_every_part(tmp_path):
     base = {"reader": "r", "version": 1, "root": tmp_path, "settings": {"x": 1, "y": 2}}
     base |= {"files": ["a", "b"], "stamps": [1, 2, 1, 2]}
     changes = [
@@ -59,7 +59,7 @@ def fractions(tmp_path):
     return root
 
 
-def test_an_image_of_another_size_gives_other_boxes(fractions, tmp_path):
+def test_changed_image_size_invalidates_cached_boxes(fractions, tmp_path):
     assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [10, 5, 30, 15]
     Image.new("RGB", (80, 40)).save(fractions / "a.png")
     assert read_list(fractions, tmp_path / "cache").boxes[0].tolist() == [20, 10, 60, 30]

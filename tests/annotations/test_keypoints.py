@@ -18,7 +18,7 @@ DLIB_FACES = "dlib_faces/training_with_face_landmarks.xml"
 
 
 def real_faces(folder, name):
-    """Return the points of real faces, ``(K, 2)`` each: those of a schema, or dlib's, which are numbered as face_68."""
+    """Return the points of real faces, ``(K, 2)`` each; dlib's are numbered as in face_68."""
     if name == "dlib":
         boxes = ElementTree.parse(folder / DLIB_FACES).getroot().iter("box")
         parts = [sorted(box.iter("part"), key=lambda part: part.get("name")) for box in boxes]
@@ -54,7 +54,7 @@ def test_schema_mirrors_real_faces(name, shared_data):
 
 
 @pytest.mark.parametrize("name", REAL_FACES)
-def test_wrong_pairs_mirror_real_faces_worse(name, shared_data):
+def test_changed_flip_pairs_mirror_real_faces_worse(name, shared_data):
     faces = real_faces(shared_data, name)
     pairs = KEYPOINT_SCHEMAS[name].flip_pairs
     right = mean_difference(faces, pairs)

@@ -102,7 +102,7 @@ def test_run_lengths_of_another_size_are_clipped_padded_and_scaled():
     np.testing.assert_array_equal(rasterize(runs, 3, 7, scale=(1, 1 / 3)), bitmap[1::3])
 
 
-def test_a_hostile_size_costs_no_more_than_the_canvas(monkeypatch):
+def test_memory_is_bounded_by_the_canvas(monkeypatch):
     monkeypatch.setattr(np, "repeat", None)  # what would make all its pixels
     assert rasterize(RunLengths([0, MAX_MASK_PIXELS - 1, 1], 1, MAX_MASK_PIXELS), 3, 4).tolist() == [
         [1] * 4,
@@ -131,7 +131,7 @@ def test_invalid_mask_is_refused(row, words):
         Masks.from_rows([[RECTANGLE], row])
 
 
-def test_an_object_has_polygons_or_run_lengths():
+def test_object_with_polygons_and_run_lengths_is_refused():
     both = Masks.from_rows([[RECTANGLE]]).arrays() | {
         name: array
         for name, array in Masks.from_rows([RunLengths([4], 2, 2)]).arrays().items()

@@ -37,7 +37,7 @@ def test_classes_and_attribute_values_get_common_numbers():
     assert first.image_paths[0] == "a.jpg"
 
 
-def test_a_table_that_has_all_the_names_keeps_their_order():
+def test_names_of_the_most_complete_table_are_used():
     a = table_of(["zebra", "ant"], [0, 1], pose=(("up", "down"), [0, 1]))
     b = table_of(["ant"], [0], pose=(("down",), [0]))
     first, second = with_same_names([a, b])

@@ -116,7 +116,7 @@ def test_groups_keep_the_shares_when_they_are_small():
     assert [len(rows) for rows in parts.values()] == [320, 40, 40]
 
 
-def test_an_image_that_is_listed_twice_stays_on_one_side():
+def test_image_listed_twice_stays_in_one_part():
     table = table_of([[0]] * 40, paths=[f"{i % 20}.jpg" for i in range(40)])
     parts = stratified_split(table, {"train": 0.5, "val": 0.5})
     assert list(shared_names({k: [table.image_paths[int(i)] for i in v] for k, v in parts.items()})) == []

@@ -33,7 +33,7 @@ def test_columns_have_their_types_and_are_read_only():
         assert not any(array.flags.writeable for array in column.arrays().values())
 
 
-def test_no_operation_loses_a_column(tmp_path):
+def test_every_operation_preserves_all_columns(tmp_path):
     table = full_table()
     assert all(getattr(table, name) is not None for name in COLUMNS)
     table.save(tmp_path / "t.arrow", key="k")

@@ -18,7 +18,7 @@ VALID = {
 KEYPOINTS = {"keypoints": np.zeros((2, 3, 2)), "visibility": np.zeros((2, 3), int), "keypoint_names": ("a", "b", "c")}
 
 
-def test_the_valid_tables_that_the_cases_below_break_are_accepted():
+def test_base_tables_of_the_invalid_cases_are_accepted():
     assert AnnotationTable(**VALID).num_objects == 2
     assert AnnotationTable(**VALID, **KEYPOINTS).keypoints is not None
 

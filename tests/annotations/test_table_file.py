@@ -50,7 +50,7 @@ def test_columns_are_read_only_views_of_the_mapping(file):
         assert any(begin <= read[name].ctypes.data < end for begin, end in maps)
 
 
-def test_a_mapping_stays_valid_when_its_file_is_replaced_or_removed(file):
+def test_mapping_survives_replacement_of_its_file(file):
     read, _ = read_arrays(file, key="k")
     write_arrays(file, {"a": np.zeros(1, dtype=np.int64)}, HEADER)
     file.unlink()
@@ -198,14 +198,14 @@ def changed(array, place, value):
         ("masks.widths", lambda a: a.astype(np.int64)),
     ],
 )
-def test_a_table_file_whose_columns_contradict_each_other_is_a_cache_error(tmp_path, table_parts, name, change):
+def test_table_file_with_contradicting_columns_is_cache_error(tmp_path, table_parts, name, change):
     arrays, header = table_parts
     write_arrays(tmp_path / "t.arrow", arrays | {name: change(arrays[name])}, header)
     with pytest.raises(CacheError, match="not hold a valid table"):
         AnnotationTable.load(tmp_path / "t.arrow", key="k")
 
 
-def test_a_table_file_that_lacks_an_array_that_it_needs_is_a_cache_error(tmp_path, table_parts):
+def test_table_file_without_a_required_array_is_cache_error(tmp_path, table_parts):
     arrays, header = table_parts
     optional = {"source_ids", "image_stamps", "category_ids", "object_ids", "areas"}
     for name in arrays.keys() - optional:
@@ -215,7 +215,7 @@ def test_a_table_file_that_lacks_an_array_that_it_needs_is_a_cache_error(tmp_pat
 
 
 @pytest.mark.parametrize("name", ["root", "class_names", "keypoint_names", "attributes", "report", "split"])
-def test_a_table_file_whose_header_is_of_other_types_is_a_cache_error(tmp_path, table_parts, name):
+def test_table_file_with_invalid_header_is_cache_error(tmp_path, table_parts, name):
     arrays, header = table_parts
     for value in (7, [7], {"a": 7}):
         write_arrays(tmp_path / "t.arrow", arrays, header | {name: value})

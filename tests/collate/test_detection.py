@@ -31,7 +31,7 @@ def make_unequal(**kwargs):
     return [make_sample(i, height=h, width=w, num_boxes=i, **kwargs) for i, (h, w) in enumerate(UNEQUAL)]
 
 
-def test_the_default_is_the_classic_function():
+def test_default_stacks_images_and_converts_rows():
     samples = [
         (torch.rand(3, 4, 5), [[0, 0, 2, 2, 1], [1, 1, 3, 3, 0]]),
         (torch.rand(3, 4, 5), np.array([[0, 1, 2, 3, 4]], dtype=np.float64)),
@@ -87,7 +87,7 @@ def test_unequal_sizes_are_refused_with_sizes_and_remedy():
         detection_collate(make_unequal())
 
 
-def test_list_keeps_every_image_as_it_is():
+def test_list_mode_does_not_change_images():
     samples = make_unequal()
     images, targets = detection_collate(samples, images="list")
     assert [type(image) for image in images] == [torch.Tensor] * 3
@@ -131,7 +131,7 @@ def test_further_elements_are_collated():
 @pytest.mark.parametrize(
     "arguments", [{"images": "stack"}, {"images": "list"}, {"images": "pad", "size_divisor": 4, "pad_value": 1}]
 )
-def test_the_class_pickles_and_equals_the_function(arguments):
+def test_class_pickles_and_equals_function(arguments):
     samples = [make_sample(i, num_boxes=i) for i in range(3)]
     function = pickle.loads(pickle.dumps(DetectionCollate(**arguments)))
     assert function == DetectionCollate(**arguments)

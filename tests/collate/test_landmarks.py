@@ -40,7 +40,7 @@ def without(name):
     return image, {key: value for key, value in target.items() if key != name}
 
 
-def test_a_batch_holds_one_row_a_sample_in_plain_tensors():
+def test_batch_has_one_row_per_sample_in_plain_tensors():
     batch = LandmarkCollate(attributes=["finish"])([sample(0), sample(3)])
     assert isinstance(batch, LandmarkBatch)
     shapes = {name: tuple(value.shape) for name, value in batch._asdict().items() if name != "attributes"}
@@ -68,7 +68,7 @@ def test_a_batch_holds_one_row_a_sample_in_plain_tensors():
     assert all(type(value) is torch.Tensor for value in batch if not isinstance(value, dict))
 
 
-def test_attributes_come_only_when_named():
+def test_attributes_are_collated_only_on_request():
     assert LandmarkCollate()([sample(0)]).attributes == {}
 
 
@@ -84,7 +84,7 @@ def test_collate_functions_pickle_and_compare(collate):
     assert pickle.loads(pickle.dumps(collate)) == collate == copy.deepcopy(collate)
 
 
-def test_its_images_and_labels_are_found_and_it_has_no_targets():
+def test_accessors_read_landmark_batches():
     batch = LandmarkCollate(attributes=["finish"])([sample(0), sample(1)])
     assert [image.shape for image in batch_images(batch)] == [(3, 8, 8)] * 2
     assert batch_labels(batch, first_label=7).tolist() == [0, 1]
@@ -98,7 +98,6 @@ def test_its_images_and_labels_are_found_and_it_has_no_targets():
 @pytest.mark.parametrize(
     ("samples", "error", "message"),
     [
-        ([], ValueError, "empty batch"),
         ([sample(0), sample(1, size=(8, 9))], ValueError, r"\(8, 9\).*landmark_transforms\(size="),
         ([without("crop")], ValueError, "'crop'.*CropToObjects"),
         ([without("is_duplicate")], ValueError, r"'is_duplicate'.*lit_loader\.is_duplicate\(\)"),
@@ -128,7 +127,7 @@ def test_names_of_attributes_are_checked():
         LandmarkCollate(attributes="finish")
 
 
-def test_points_may_be_declared_absent():
+def test_batch_without_keypoints_has_zero_columns():
     batch = LandmarkCollate(keypoints=False)([without("keypoints"), without("visibility")])
     shapes = [tuple(field.shape) for field in (batch.keypoints, batch.visibility, batch.mask, batch.boxes)]
     assert shapes == [(2, 0, 2), (2, 0), (2, 0), (2, 4)]

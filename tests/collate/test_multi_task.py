@@ -29,7 +29,7 @@ def make(*counts, **settings):
     return MultiTaskCollate(attributes=["finish"], **settings)([sample(n, i) for i, n in enumerate(counts)])
 
 
-def test_every_mask_says_exactly_what_is_there():
+def test_masks_separate_objects_from_padding():
     batch = make(2, 0, 3)
     assert isinstance(batch, MultiTaskBatch)
     assert batch.object_mask.tolist() == [[True, True, False], [False] * 3, [True] * 3]
@@ -49,7 +49,7 @@ def test_every_mask_says_exactly_what_is_there():
     assert dtypes == [torch.float32, torch.int64, torch.uint8, torch.int64]
 
 
-def test_a_batch_without_any_object_has_rows_of_none():
+def test_batch_without_objects_has_empty_fields():
     batch = make(0, 0)
     assert (batch.boxes.shape, batch.keypoints.shape) == ((2, 0, 4), (2, 0, 2, 2))
     assert (batch.object_mask.shape, batch.keypoint_mask.shape) == ((2, 0), (2, 0, 2))
@@ -90,7 +90,7 @@ def test_labels_are_counted_from_the_first_and_padding_is_left_out():
         batch_labels(batch, label="colour")
 
 
-def test_without_points_a_batch_has_points_of_no_columns():
+def test_batch_without_keypoints_has_zero_columns():
     image, target = sample(2)
     bare = {name: value for name, value in target.items() if name not in ("keypoints", "visibility")}
     batch = MultiTaskCollate(keypoints=False)([(image, bare)])
@@ -101,7 +101,6 @@ def test_without_points_a_batch_has_points_of_no_columns():
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        ([], "empty batch"),
         ([sample(2, labels=torch.ones(1))], r"'labels' has \[1\] rows for \[2\] boxes.*SanitizeObjects"),
         ([sample(1), sample(1, keypoints=torch.zeros(1, 5, 2))], "rows of field 'keypoints' to have one shape"),
         ([(sample(1)[0], {"boxes": torch.zeros(1, 4)})], "with field"),
@@ -112,7 +111,7 @@ def test_invalid_samples_are_refused(samples, message):
         MultiTaskCollate(attributes=["finish"])(samples)
 
 
-def test_wrong_settings_are_refused():
+def test_invalid_settings_are_refused():
     with pytest.raises(ValueError, match="size_divisor=0"):
         MultiTaskCollate(size_divisor=0)
     with pytest.raises(ValueError, match=r"pad_value=0\.5"):

@@ -104,7 +104,7 @@ def test_sample_written_to_its_row_is_not_copied():
     assert torch.equal(images, torch.stack([image(n) for n in range(3)]))
 
 
-def test_images_that_are_channels_last_are_written_to_rows_and_not_copied():
+def test_channels_last_images_are_written_to_rows_without_a_copy():
     rows = ((80, 80, 3), torch.uint8)
     images = torch.randint(256, (3, 3, 80, 80), dtype=torch.uint8)
     stack = SampleStack(3, pool_of(*rows))

@@ -63,7 +63,7 @@ def test_visits_over_many_epochs_equal_the_expected_visits():
     assert (np.abs(counts - epochs * sampler.expected_visits()) < memberships).all()
 
 
-def test_exponent_zero_is_natural_and_one_is_equal():
+def test_quotas_of_exponents_zero_and_one():
     labels = [0] * 80 + [1] * 15 + [3] * 5
     natural = ClassBalancedSampler(labels, exponent=0.0)
     assert natural.quotas.tolist() == [80, 15, 0, 5]
@@ -71,7 +71,7 @@ def test_exponent_zero_is_natural_and_one_is_equal():
     assert natural.absent_classes == (2,)
 
 
-def test_images_without_a_class_keep_their_share_unless_told_otherwise():
+def test_empty_share_defaults_to_natural_share():
     labels = [0] * 50 + [1] * 10 + [-1] * 40
     assert ClassBalancedSampler(labels).empty_quota == 40
     assert ClassBalancedSampler(labels, empty_share=0.1).empty_quota == 10
@@ -100,7 +100,7 @@ def test_invalid_arguments_are_refused(arguments, error, message):
         ClassBalancedSampler(**{"labels": [0, 1, 1], **arguments})
 
 
-def test_with_fewer_images_than_classes_an_epoch_visits_each_class():
+def test_epoch_visits_each_class_with_fewer_images_than_classes():
     with pytest.raises(ValueError, match=r"num_samples=1 is less than the 3 classes .* pass num_samples=3"):
         ClassBalancedSampler([[0, 1, 2]], num_samples=1)
     sampler = ClassBalancedSampler([[0, 1, 2], []])

@@ -53,7 +53,7 @@ def test_single_labels_may_be_a_list_an_array_a_tensor_or_a_tuple():
         ((np.array([], np.int64), np.array([], np.int64)), ValueError, r"got \[\]"),
     ],
 )
-def test_bad_labels_are_refused_by_name(labels, error, message):
+def test_invalid_labels_are_refused(labels, error, message):
     with pytest.raises(error, match=message):
         class_members(labels)
 

@@ -20,7 +20,7 @@ def test_every_cycle_holds_every_index_once(key, count, first):
 
 
 @given(key=keys, count=st.integers(1, 60), start=st.integers(0, 2**45), data=st.data())
-def test_a_visit_does_not_depend_on_what_is_asked_with_it(key, count, start, data):
+def test_visit_does_not_depend_on_the_requested_range(key, count, start, data):
     visits = shuffled_cycles(key, count, start, start + 200)
     a = data.draw(st.integers(0, 199))
     b = data.draw(st.integers(a + 1, 200))
@@ -32,7 +32,7 @@ def test_a_visit_does_not_depend_on_what_is_asked_with_it(key, count, start, dat
     count=st.sampled_from([1, 3, 100, 16_384, 20_000]),
     slices=st.lists(st.tuples(st.integers(0, 90_000), st.integers(1, 20_000)), min_size=1, max_size=5),
 )
-def test_kept_blocks_give_the_same_visits_in_any_order_of_asking(key, count, slices):
+def test_cached_blocks_give_same_visits_in_any_access_order(key, count, slices):
     order = cycles_order(key, count)
     for start, size in slices:
         visits = order[start : start + size]
@@ -52,7 +52,7 @@ def test_very_large_cycles_are_permutations_that_are_not_stored(monkeypatch):
 
 
 @pytest.mark.parametrize("count", [2**20 + 1, 10**12])
-def test_a_slice_of_very_large_cycles_costs_its_own_length(count):
+def test_slice_of_very_large_cycles_equals_single_positions(count):
     visits = cycles_order(7, count)[5 * count - 10 : 5 * count + 10]
     assert visits.dtype == np.int64
     assert 0 <= visits.min() <= visits.max() < count

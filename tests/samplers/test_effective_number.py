@@ -17,13 +17,13 @@ from lit_loader.samplers import effective_number_image_weights, effective_number
     counts=st.lists(st.integers(0, 400), min_size=1, max_size=10),
     beta=st.floats(0, 1, exclude_max=True) | st.sampled_from([0.9, 0.999, 0.9999, 1 - 2.0**-53]),
 )
-def test_weights_are_the_formula_to_the_last_bit(counts, beta):
+def test_weights_equal_exact_arithmetic(counts, beta):
     base = Fraction(beta)
     exact = [float((1 - base) / (1 - base**n)) if n else 0.0 for n in counts]
     np.testing.assert_allclose(effective_number_weights(counts, beta=beta), exact, rtol=2.0**-52, atol=0)
 
 
-def test_beta_leads_from_equal_weights_to_inverse_counts():
+def test_beta_interpolates_between_equal_and_inverse_count_weights():
     counts = np.array([1, 10, 1000, 0])
     assert effective_number_weights(counts, beta=0.0).tolist() == [1.0, 1.0, 1.0, 0.0]
     near = effective_number_weights(torch.tensor(counts), beta=1 - 1e-12)
@@ -48,20 +48,21 @@ def test_an_image_without_a_class_gets_the_smallest_weight_of_an_image():
     assert effective_number_image_weights([-1, -1], beta=0.9).tolist() == [1.0, 1.0]
 
 
-@pytest.mark.parametrize("beta", [1.0, -0.1, 2, float("nan"), float("inf")])
-def test_beta_outside_of_its_range_is_refused(beta):
-    with pytest.raises(ValueError, match=rf"in \[0, 1\), got beta={beta}"):
-        effective_number_weights([1], beta=beta)
+@pytest.mark.parametrize(
+    ("counts", "beta", "error", "message"),
+    [([1], beta, ValueError, rf"in \[0, 1\), got beta={beta}") for beta in (1.0, -0.1, 2, float("nan"), float("inf"))]
+    + [([1], beta, TypeError, "`beta` must be a number") for beta in (True, "0.9", None)]
+    + [
+        ([1, -2, -3], 0.9, ValueError, r"counts\[1\]=-2"),
+        ([1.0], 0.9, TypeError, "`counts` must be integers, got float64"),
+    ],
+)
+def test_invalid_arguments_are_refused(counts, beta, error, message):
+    with pytest.raises(error, match=message):
+        effective_number_weights(counts, beta=beta)
 
 
-def test_other_bad_arguments_are_refused_and_the_first_is_named():
-    with pytest.raises(ValueError, match=r"counts\[1\]=-2"):
-        effective_number_weights([1, -2, -3], beta=0.9)
-    with pytest.raises(TypeError, match="`counts` must be integers, got float64"):
-        effective_number_weights([1.0], beta=0.9)
-    for beta in (True, "0.9", None):
-        with pytest.raises(TypeError, match="`beta` must be a number"):
-            effective_number_weights([1], beta=beta)
+def test_invalid_labels_and_empty_weights_are_refused():
     with pytest.raises(ValueError, match="not be negative, got empty_weight=-1"):
         effective_number_image_weights([0], beta=0.9, empty_weight=-1)
     with pytest.raises(ValueError, match=r"labels\[1\]=-2"):

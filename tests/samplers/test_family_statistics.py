@@ -11,14 +11,7 @@ from itertools import combinations
 import numpy as np
 import pytest
 
-from lit_loader.samplers import (
-    ClassAwareSampler,
-    MixedSourceSampler,
-    RepeatFactorSampler,
-    SubsetRandomSampler,
-    WeightedRandomSampler,
-    effective_number_image_weights,
-)
+from lit_loader.samplers import ClassAwareSampler, MixedSourceSampler, RepeatFactorSampler, SubsetRandomSampler
 from tests.support.chi_square import assert_fits, assert_permutations_fit
 
 
@@ -34,7 +27,7 @@ def _assert_unrelated(first, second):
     assert_fits(table, np.full(16, 1 / 16), lost=7, scale=0.75)
 
 
-def test_an_image_is_repeated_by_its_fraction():
+def test_extra_visit_has_the_probability_of_the_fraction():
     sampler = RepeatFactorSampler([1.0, 1.1, 2.25, 0.5, 1.7, 1.85, 1.9])  # 10.3: the fractions are moved a little
     epochs = 10_000
     visits = np.array([np.bincount(sampler.order(seed=0, epoch=e)[:], minlength=7) for e in range(epochs)])
@@ -44,7 +37,7 @@ def test_an_image_is_repeated_by_its_fraction():
         assert_fits([epochs - extra, extra], [1 - chances[image], chances[image]])
 
 
-def test_any_images_of_equal_fractions_are_repeated_together():
+def test_all_sets_of_repeated_images_are_equally_likely():
     """Along a list that is not shuffled anew, two of these twenty sets would come and no other."""
     sampler = RepeatFactorSampler([1.5] * 6)
     numbers = {chosen: k for k, chosen in enumerate(combinations(range(6), 3))}
@@ -56,21 +49,21 @@ def test_any_images_of_equal_fractions_are_repeated_together():
 
 
 @pytest.mark.parametrize("place", [0, 4])
-def test_a_place_among_repeated_images_matches_the_expected_visits(place):
+def test_repeat_factor_position_matches_expected_visits(place):
     sampler = RepeatFactorSampler([1.0, 2.5, 0.25, 1.25, 3.0])
     counts = _first_places(sampler, place, seeds=5000, epoch=2)
     assert_fits(counts, sampler.expected_visits() / len(sampler))
 
 
 @pytest.mark.parametrize(("place", "epoch"), [(0, 0), (4, 0), (1, 3)])
-def test_a_place_of_the_turns_matches_the_expected_visits(place, epoch):
+def test_class_aware_position_matches_expected_visits(place, epoch):
     labels = [[0], [0], [0, 1], [1], [2], [2], [2], []]
     sampler = ClassAwareSampler(labels, num_samples=7, empty_as_class=True)
     counts = _first_places(sampler, place, seeds=2500, epoch=epoch)
     assert_fits(counts, sampler.expected_visits() / 7)
 
 
-def test_turns_of_classes_and_images_are_uniform_and_unrelated():
+def test_turns_of_classes_and_images_are_uniform_and_independent():
     order = ClassAwareSampler(np.repeat(range(4), 4), num_samples=64_000).order(seed=5, epoch=1)[:]
     turns = order.reshape(-1, 4)
     assert_permutations_fit(turns // 4)
@@ -87,7 +80,7 @@ def test_subsets_are_shuffled_uniformly():
 
 
 @pytest.mark.parametrize("place", [0, 3, 5])
-def test_a_place_of_a_mix_is_uniform_over_its_source(place):
+def test_mixed_source_position_is_uniform_over_its_source(place):
     counts = _first_places(MixedSourceSampler([7, 5], [2, 1]), place, seeds=2000, epoch=2)
     source = slice(0, 7) if place % 3 < 2 else slice(7, 12)
     assert counts[source].sum() == 2000
@@ -100,12 +93,3 @@ def test_cycles_of_sources_are_uniform_and_sources_unrelated():
     for source in (0, 1):
         assert_permutations_fit(mix[:, source].reshape(-1, 4))
     _assert_unrelated(mix[:, 0], mix[:, 1])
-
-
-def test_draws_by_effective_numbers_are_the_formulas():
-    labels = np.repeat(range(3), [200, 20, 2])
-    sampler = WeightedRandomSampler(effective_number_image_weights(labels, beta=0.99), 200_000)
-    numbers = np.array([200, 20, 2])
-    shares = numbers * 0.01 / (1 - 0.99**numbers)
-    drawn = labels[sampler.order(seed=0, epoch=0)[:]]
-    assert_fits(np.bincount(drawn), shares / shares.sum())

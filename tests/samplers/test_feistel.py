@@ -30,7 +30,7 @@ def test_every_index_comes_once(key, length):
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4, 5, 4095, 4096, 4097, 40_000, 1 << 17])
-def test_lengths_at_the_edges(length):
+def test_lengths_around_block_size_give_permutations(length):
     values = feistel_order(key64(3), length)[:]
     assert values.dtype == np.int64
     assert np.array_equal(np.sort(values), np.arange(length))
@@ -49,7 +49,7 @@ def test_a_slice_equals_the_slice_of_the_whole(key, length, cuts):
 
 
 @pytest.mark.parametrize("length", [2**20 + 1, 10**9, 10**15, 2**63 - 1])
-def test_far_positions_need_no_others(length):
+def test_far_positions_are_computed_alone(length):
     order = feistel_order(key64("far"), length)
     for start in (0, length // 3, length - 40):
         values = order[start : start + 40]
@@ -91,7 +91,7 @@ def test_every_index_is_equally_likely_at_every_position(length):
 
 @pytest.mark.parametrize("length", [100_000, 2**21, 3_000_017])
 @pytest.mark.parametrize("lag", [1, 2, 255, 256, 1024])
-def test_indices_apart_are_unrelated(length, lag):
+def test_indices_at_a_lag_are_independent(length, lag):
     size = 24
     values = feistel_order(key64("lags", length), length)[: min(length, 1 << 19)] * size // length
     blocks = values[: len(values) // (2 * lag) * 2 * lag].reshape(-1, 2, lag)
@@ -110,7 +110,7 @@ def test_differences_of_neighbours_have_the_triangular_distribution(length):
     assert_fits(counts, np.diff(below))
 
 
-def test_low_bits_are_unrelated_to_positions():
+def test_low_bits_are_independent_of_positions():
     values = feistel_order(key64("bits"), 1 << 21)[: 1 << 19]
     positions = np.arange(len(values))
     for bits in (1, 3, 5):
@@ -119,7 +119,7 @@ def test_low_bits_are_unrelated_to_positions():
         assert_fits(np.bincount(table, minlength=(mask + 1) ** 2), same((mask + 1) ** 2))
 
 
-def test_epochs_are_unrelated():
+def test_epochs_are_independent():
     sampler = RandomSampler(1 << 21)
     size = 32
     first, second = (sampler.order(seed=4, epoch=epoch)[: 1 << 19] * size >> 21 for epoch in (0, 1))
@@ -127,7 +127,7 @@ def test_epochs_are_unrelated():
     assert (first == second).mean() < 0.05
 
 
-def test_the_random_sampler_sorts_up_to_a_million_and_evaluates_above():
+def test_random_sampler_stores_only_small_shuffles():
     assert isinstance(RandomSampler(1 << 20).order(seed=0, epoch=0), np.ndarray)
     order = RandomSampler((1 << 20) + 1).order(seed=0, epoch=0)
     assert not isinstance(order, np.ndarray)

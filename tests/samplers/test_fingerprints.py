@@ -84,12 +84,12 @@ def test_families_cover_all_exported_samplers():
 
 
 @EVERY_FAMILY
-def test_these_fingerprints_are_pinned(family):
+def test_fingerprints_are_pinned(family):
     assert made(family).fingerprint() == GOLDEN[family.__name__]
 
 
 @EVERY_FAMILY
-def test_samplers_made_alike_have_the_same_whatever_the_seed_and_epoch(family):
+def test_fingerprint_ignores_seed_and_epoch(family):
     first = made(family)
     second = made(family, seed=8)
     second.set_epoch(5)
@@ -105,7 +105,7 @@ def test_an_argument_that_changes_the_orders_changes_the_fingerprint(family, cha
 
 
 @EVERY_FAMILY
-def test_pickling_and_copying_keep_it(family):
+def test_fingerprint_survives_pickle_and_deepcopy(family):
     fresh = made(family)
     used = made(family)
     expected = used.fingerprint()
@@ -143,7 +143,7 @@ def test_fingerprint_follows_a_growing_dataset(family):
     assert sampler.fingerprint() == family(4).fingerprint() != first
 
 
-def test_weights_count_by_value_and_not_by_what_they_come_in():
+def test_fingerprint_depends_on_values_of_weights_only():
     single = WeightedRandomSampler(np.array(_WEIGHTS, dtype=np.float32))
     assert single.fingerprint() == WeightedRandomSampler(_WEIGHTS).fingerprint()
 
@@ -175,14 +175,14 @@ class Told(Every):
         return len(self), self.num_indices, self.step, {"a": "set"}
 
 
-def test_a_users_own_sampler_is_known_by_its_lengths_until_it_says_more():
+def test_user_sampler_is_identified_by_lengths_by_default():
     assert Every(10).fingerprint() == Every(10).fingerprint() != Every(12).fingerprint()
     assert Every(10, 3).fingerprint() != Every(10, 2).fingerprint()
     with pytest.raises(TypeError, match="got dict; return such values from `_identity`"):
         Told(10).fingerprint()
 
 
-def test_parts_that_could_be_taken_for_each_other_are_not():
+def test_fingerprints_distinguish_similar_parts():
     parts = [
         (1, 2),
         (2, 1),

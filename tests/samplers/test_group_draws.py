@@ -21,7 +21,7 @@ def weighted_batches(*, seed, num_batches, size=4):
     return sampler.batch_order(seed=seed, epoch=3, global_batch=size)[:].reshape(-1, size)
 
 
-def test_weighted_batches_are_of_one_group_the_last_one_too():
+def test_every_weighted_batch_has_one_group():
     sampler = GroupedSampler(WeightedRandomSampler(WEIGHTS, 402), GROUPS)
     order = sampler.batch_order(seed=0, epoch=0, global_batch=4)
     groups = GROUPS[order[:]]
@@ -31,7 +31,7 @@ def test_weighted_batches_are_of_one_group_the_last_one_too():
 
 
 @pytest.mark.parametrize("place", [0, 3])
-def test_a_place_of_a_weighted_batch_matches_the_weights(place):
+def test_position_of_a_weighted_batch_matches_the_weights(place):
     """Chi-square at a false-alarm rate of 1e-6; the places of different batches are independent."""
     drawn = weighted_batches(seed=place, num_batches=15_000)[:, place]
     positive = WEIGHTS > 0
@@ -47,7 +47,7 @@ def test_draws_within_a_batch_are_independent_given_its_group():
     assert_fits(np.bincount(pairs[:, 0] * 4 + pairs[:, 1], minlength=16), np.outer(share, share))
 
 
-def test_groups_of_batches_are_drawn_by_their_total_weights_and_independently():
+def test_groups_of_batches_are_independent_draws_by_total_weight():
     groups = GROUPS[weighted_batches(seed=5, num_batches=15_000)[:, 0]]
     names = {0: 0, 3: 1, 5: 2}
     number = np.array([names[group] for group in groups.tolist()])
@@ -55,7 +55,7 @@ def test_groups_of_batches_are_drawn_by_their_total_weights_and_independently():
     assert_fits(np.bincount(number[::2] * 3 + number[1::2], minlength=9), np.outer(share, share))
 
 
-def test_huge_and_tiny_weights():
+def test_huge_and_tiny_weights_do_not_overflow():
     weights = np.array([1e308, 1e308, 1e308, 1e-320, 5e307])
     sampler = GroupedSampler(WeightedRandomSampler(weights, 1000), [0, 0, 1, 2, 1])
     assert set(sampler.batch_order(seed=0, epoch=0, global_batch=2)[:].tolist()) == {0, 1, 2, 4}

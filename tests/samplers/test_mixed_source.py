@@ -8,31 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.utils.data import ConcatDataset
 
-from lit_loader.samplers import MixedSourceSampler, num_batches, rank_batch
+from lit_loader.samplers import MixedSourceSampler
 
 sources = st.lists(st.tuples(st.integers(1, 30), st.integers(1, 5)), min_size=1, max_size=4)
 
 
-def _source_of(indices, lengths):
-    return np.searchsorted(np.cumsum(lengths), indices, side="right")
-
-
-@given(
-    pairs=sources,
-    repetitions=st.integers(1, 3),
-    world_size=st.integers(1, 8),
-    seed=st.integers(),
-    epoch=st.integers(0, 2**40),
-)
-def test_every_full_batch_of_every_rank_holds_each_sources_count(pairs, repetitions, world_size, seed, epoch):
+@given(pairs=sources, seed=st.integers(), epoch=st.integers(0, 2**40))
+def test_pattern_of_sources_repeats_through_the_epoch(pairs, seed, epoch):
     lengths, counts = zip(*pairs, strict=True)
-    sampler = MixedSourceSampler(lengths, counts)
-    order = sampler.order(seed=seed, epoch=epoch)
-    shape = {"batch_size": repetitions * sum(counts), "world_size": world_size, "drop_last": True}
-    for batch in range(num_batches(len(order), **shape)):
-        for rank in range(world_size):
-            indices = rank_batch(order, batch, rank=rank, **shape).indices
-            assert (_source_of(indices, lengths) == np.tile(np.repeat(range(len(counts)), counts), repetitions)).all()
+    indices = MixedSourceSampler(lengths, counts).order(seed=seed, epoch=epoch)[:].reshape(-1, sum(counts))
+    pattern = np.repeat(range(len(counts)), counts)
+    assert (np.searchsorted(np.cumsum(lengths), indices, side="right") == pattern).all()
 
 
 @given(pairs=sources, num_repetitions=st.integers(1, 20), seed=st.integers())
@@ -49,7 +35,7 @@ def test_samples_of_a_source_come_in_cycles_across_epochs(pairs, num_repetitions
 
 
 @given(pairs=sources, seed=st.integers())
-def test_an_epoch_ends_when_every_source_was_seen(pairs, seed):
+def test_default_epoch_is_the_shortest_that_visits_every_sample(pairs, seed):
     lengths, counts = zip(*pairs, strict=True)
     sampler = MixedSourceSampler(lengths, counts)
     assert set(sampler.order(seed=seed, epoch=0)[:].tolist()) == set(range(sum(lengths)))
@@ -67,7 +53,7 @@ def test_indices_are_those_of_torchs_concat_dataset():
     assert sampler.expected_visits().tolist() == [4 / 3] * 3 + [2.0] + [1.0] * 2
 
 
-def test_a_source_too_large_to_shuffle_whole_is_read_at_once():
+def test_huge_source_needs_no_stored_shuffle():
     sampler = MixedSourceSampler([10**12, 1000], [3, 1], num_samples=4 * 10**9)
     part = sampler.order(seed=0, epoch=1)[4 * 10**8 : 4 * 10**8 + 4000].reshape(-1, 4)
     assert len(np.unique(part[:, :3])) == 3000
@@ -87,6 +73,6 @@ def test_a_source_too_large_to_shuffle_whole_is_read_at_once():
         ({"num_samples": 0}, ValueError, "num_samples=0"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(arguments, error, message):
+def test_invalid_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         MixedSourceSampler(**{"lengths": [9, 5], "counts": [3, 1], **arguments})

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from lit_loader.samplers.class_balanced import class_quotas, class_shares
 
 
-def test_exponent_leads_from_natural_to_equal_shares():
+def test_exponent_interpolates_between_natural_and_equal_shares():
     counts = [90, 9, 0, 1]
     assert class_shares(counts, exponent=0.0) == [Fraction(n, 100) for n in counts]
     assert class_shares(counts, exponent=1.0) == [Fraction(1, 3), Fraction(1, 3), 0, Fraction(1, 3)]
@@ -19,7 +19,7 @@ def test_exponent_leads_from_natural_to_equal_shares():
     assert half == pytest.approx([4 / 7, 2 / 7, 0, 1 / 7])
 
 
-def test_largest_remainders_get_what_is_left_and_the_lower_class_first():
+def test_remaining_positions_go_to_largest_remainders():
     assert class_quotas([Fraction(1, 3)] * 3, 10).tolist() == [4, 3, 3]
     assert class_quotas([Fraction(47, 100), Fraction(16, 100), Fraction(37, 100)], 10).tolist() == [5, 1, 4]
 
@@ -29,7 +29,7 @@ def test_largest_remainders_get_what_is_left_and_the_lower_class_first():
     exponent=st.floats(0, 1),
     num_samples=st.integers(20, 10**6),
 )
-def test_quotas_sum_exactly_and_are_within_one_of_the_share_or_one_at_least(counts, exponent, num_samples):
+def test_quotas_are_within_one_of_shares_and_sum_exactly(counts, exponent, num_samples):
     shares = class_shares(counts, exponent=exponent)
     quotas = class_quotas(shares, num_samples)
     assert sum(shares) == 1

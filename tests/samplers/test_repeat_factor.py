@@ -17,14 +17,14 @@ factors = st.lists(
 
 
 @given(rows=st.lists(st.lists(st.integers(0, 4), max_size=4), min_size=1, max_size=40), thresh=st.floats(0.01, 1))
-def test_factors_are_lviss_formula(rows, thresh):
+def test_factors_follow_lvis(rows, thresh):
     shares = {c: sum(c in row for row in rows) / len(rows) for row in rows for c in row}
     expected = [max([1.0] + [math.sqrt(thresh / shares[c]) for c in row]) for row in rows]
     assert repeat_factors(rows, repeat_thresh=thresh).tolist() == expected
 
 
 @given(values=factors, seed=st.integers(), epoch=st.integers(0, 2**40))
-def test_every_epoch_has_the_same_length_and_every_factor_is_met_to_less_than_one(values, seed, epoch):
+def test_every_epoch_meets_factors_within_one_visit(values, seed, epoch):
     sampler = RepeatFactorSampler(values)
     counts = np.bincount(sampler.order(seed=seed, epoch=epoch)[:], minlength=len(values))
     assert counts.sum() == len(sampler)
@@ -34,7 +34,7 @@ def test_every_epoch_has_the_same_length_and_every_factor_is_met_to_less_than_on
 
 
 @given(values=factors)
-def test_expected_visits_are_the_factors_but_for_the_rounding_of_their_sum(values):
+def test_expected_visits_are_factors_up_to_rounding_of_their_sum(values):
     sampler = RepeatFactorSampler(values)
     visits = sampler.expected_visits()
     assert visits.sum() == pytest.approx(len(sampler), rel=1e-12)
@@ -55,12 +55,12 @@ def test_expected_visits_are_the_factors_but_for_the_rounding_of_their_sum(value
         ([1.0, 3e9], r"must sum to .* got 3e\+09, with repeat_factors\[1\]=3e\+09 the largest; scale"),
     ],
 )
-def test_bad_factors_are_refused_by_name(values, message):
+def test_invalid_factors_are_refused(values, message):
     with pytest.raises(ValueError, match=message):
         RepeatFactorSampler(values)
 
 
-def test_bad_thresholds_are_refused():
+def test_invalid_thresholds_are_refused():
     for thresh in (0, -1.0, 1.5, float("nan")):
         with pytest.raises(ValueError, match=rf"in \(0, 1\], got repeat_thresh={thresh}"):
             repeat_factors([0], repeat_thresh=thresh)

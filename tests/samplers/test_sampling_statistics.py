@@ -11,7 +11,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
-from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler, rank_batch
+from lit_loader.samplers import ClassBalancedSampler, RandomSampler, WeightedRandomSampler
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.seeding import key64
 from tests.support.chi_square import assert_fits, assert_permutations_fit
@@ -27,7 +27,7 @@ def _table(rows, columns, size):
     return np.bincount(rows * size + columns, minlength=size * size)
 
 
-def test_the_bound_refuses_a_wrong_distribution():
+def test_chi_square_bound_refuses_a_wrong_distribution():
     counts = np.bincount(WeightedRandomSampler([1.0] * 10, 100_000).order(seed=0, epoch=0)[:])
     assert_fits(counts, [0.1] * 10)
     with pytest.raises(AssertionError, match="exceeds"):
@@ -39,7 +39,7 @@ def test_all_permutations_of_five_are_equally_likely():
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_shuffles_positions_are_uniform_and_neighbours_unrelated(seed):
+def test_shuffle_is_uniform_and_neighbours_are_independent(seed):
     size = 50
     order = RandomSampler(200_000).order(seed=seed, epoch=0)[:] * size // 200_000
     places = np.arange(200_000) * size // 200_000
@@ -69,19 +69,7 @@ def test_draws_with_replacement_match_the_weights_and_are_independent(power):
         assert_fits(_table(*_pairs(draws, lag), 20), np.outer(probabilities, probabilities))
 
 
-def test_draws_match_the_weights_on_one_rank_and_over_all_together():
-    weights = np.array([0.5, 3.0, 1.0, 10.0, 0.25])
-    order = WeightedRandomSampler(weights, 120_000).order(seed=4, epoch=1)
-    parts = [
-        [rank_batch(order, b, batch_size=100, rank=r, world_size=3, drop_last=True).indices for b in range(400)]
-        for r in range(3)
-    ]
-    counts = [np.bincount(np.concatenate(rank)) for rank in parts]
-    for count in (*counts, sum(counts)):
-        assert_fits(count, weights / weights.sum())
-
-
-def test_draws_without_replacement_are_draws_one_after_the_other():
+def test_draws_without_replacement_equal_successive_draws():
     weights = np.array([1.0, 2.0, 3.0, 6.0])
     sampler = WeightedRandomSampler(weights, 2, replacement=False)
     pairs = list(permutations(range(4), 2))
@@ -98,7 +86,7 @@ def test_a_class_balanced_position_matches_the_expected_visits_over_seeds():
     assert_fits(np.bincount(first, minlength=12), sampler.expected_visits() / 9)
 
 
-def test_a_classes_cycles_and_places_are_uniform():
+def test_cycles_and_positions_of_a_class_are_uniform():
     labels = np.array([0] * 40 + [1] * 4)
     order = ClassBalancedSampler(labels, num_samples=80_000).order(seed=2, epoch=1)[:]
     assert_permutations_fit(order[order >= 40].reshape(-1, 4))

@@ -31,7 +31,7 @@ def test_a_sampler_works_in_torchs_own_loader(kind):
     assert sorted(torch.cat(list(loader)).tolist()) == list(range(10))
 
 
-def test_an_empty_dataset_is_empty_in_order_and_refused_shuffled_as_in_torch():
+def test_empty_dataset_is_refused_only_by_random_sampler():
     assert list(SequentialSampler([])) == []
     with pytest.raises(ValueError, match="num_samples should be a positive integer value"):
         RandomSampler([])

@@ -24,7 +24,7 @@ class Indices(Dataset):
 
 
 @pytest.mark.parametrize("replacement", [True, False])
-def test_orders_made_from_then_on_use_them_and_those_before_do_not(replacement):
+def test_new_weights_affect_only_later_orders(replacement):
     sampler = WeightedRandomSampler(OLD, 30, replacement)
     order = sampler.order(seed=1, epoch=0)
     first = order[:10]
@@ -46,8 +46,6 @@ def test_orders_made_from_then_on_use_them_and_those_before_do_not(replacement):
     [
         ([1.0, 2.0], ValueError, "`weights` must have 3 entries, one an index, got 2"),
         ([1.0, -2.0, 1.0], ValueError, r"weights\[1\]=-2\.0"),
-        ([1.0, 1.0, float("nan")], ValueError, r"weights\[2\]=nan"),
-        ([0.0, 0.0, 0.0], ValueError, "all zero"),
         ([1.0, 0.0, 0.0], ValueError, "num_samples=2 exceeds the 1 positive weights"),
         (["a", "b", "c"], TypeError, "one number an index"),
     ],
@@ -62,7 +60,7 @@ def test_invalid_weights_are_refused_and_change_nothing(weights, error, message)
 
 
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
-def test_an_epoch_begun_ahead_is_dropped_and_the_next_uses_the_new_weights(method):
+def test_prefetched_epoch_is_dropped_after_new_weights(method):
     sampler = WeightedRandomSampler(OLD)
     workers = {"num_workers": 2, "persistent_workers": True, "worker_method": method}
     with DataLoader(Indices(), batch_size=4, sampler=sampler, seed=5, **workers) as loader:
@@ -78,6 +76,4 @@ def test_an_epoch_begun_ahead_is_dropped_and_the_next_uses_the_new_weights(metho
         assert ahead is not None  # epoch 1 was begun, with the old weights
         sampler.set_weights(NEW)
         assert epoch() == drawn(NEW, 1) != drawn(OLD, 1)
-        next_batches = loader._worker_manager._next
-        assert next_batches is not None
         assert epoch() == drawn(NEW, 2)

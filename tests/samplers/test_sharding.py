@@ -51,7 +51,7 @@ def test_another_world_size_cuts_the_same_global_batches(n, world_size, batch_si
         np.testing.assert_array_equal(np.concatenate([part.indices for part in ranks]), global_batch.indices)
 
 
-def test_more_ranks_than_positions_go_round_several_times():
+def test_order_is_repeated_for_more_ranks_than_positions():
     order = array_order(np.array([5, 6, 7]))
     (ranks,) = _all_batches(order, batch_size=4, world_size=8, drop_last=False)
     assert [part.indices.tolist() for part in ranks] == [[5], [6], [7], [5], [6], [7], [5], [6]]

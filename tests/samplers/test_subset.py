@@ -1,4 +1,4 @@
-"""`SubsetRandomSampler`: each index comes as often as it is listed."""
+"""`SubsetRandomSampler`: one visit for each listed index."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ some_indices = st.lists(st.integers(0, 50), max_size=60)
 
 
 @given(indices=some_indices, seed=st.integers(), epoch=st.integers(0, 2**40))
-def test_every_index_comes_as_often_as_it_was_given(indices, seed, epoch):
+def test_every_listed_index_is_visited_once_per_listing(indices, seed, epoch):
     sampler = SubsetRandomSampler(indices, num_indices=51)
     assert sorted(sampler.order(seed=seed, epoch=epoch)[:].tolist()) == sorted(indices)
     assert sampler.expected_visits().tolist() == [indices.count(i) for i in range(51)]
@@ -42,7 +42,7 @@ def test_subset_sampler_subclasses_torchs_and_copies_its_indices():
             sampler.indices[0] = 0
 
 
-def test_no_indices_are_an_empty_epoch_as_in_torch():
+def test_empty_subset_gives_an_empty_epoch():
     assert list(SubsetRandomSampler([])) == list(torch.utils.data.SubsetRandomSampler([])) == []
 
 
@@ -60,6 +60,6 @@ def test_no_indices_are_an_empty_epoch_as_in_torch():
         ({"shuffle": 1}, TypeError, "`shuffle` must be True or False"),
     ],
 )
-def test_bad_arguments_are_refused_by_name(arguments, error, message):
+def test_invalid_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         SubsetRandomSampler(**{"indices": [0, 2, 1], **arguments})
