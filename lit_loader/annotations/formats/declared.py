@@ -42,12 +42,13 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
             schemas.append(declared.keypoints)
         for name, values in declared.attributes:
             values_by_attribute.setdefault(name, {}).update(dict.fromkeys(values))
-        differences = [
-            # At most 120 names are joined, because a file may list millions.
-            f"{kind} {shorten(', '.join(names[:120]), 120)} instead of {shorten(', '.join(first[:120]), 120)}"
-            for kind, names in lists.items()
-            if (first := first_lists.setdefault(kind, names)) != names
-        ]
+        differences = []
+        for kind, names in lists.items():
+            first = first_lists.setdefault(kind, names)
+            if first != names:
+                # At most 120 names are joined, because a file may list millions.
+                listed, first_listed = (shorten(", ".join(values[:120]), 120) for values in (names, first))
+                differences.append(f"{kind} {listed} instead of {first_listed}")
         if "points" in lists and schemas[0].names == schemas[-1].names and schemas[0] != schemas[-1]:
             differences.append("different flip pairs or normalization pair")
         # Files with equal names share one entry, so each is compared once and reported for every file.
@@ -67,8 +68,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
     for name, value in sorted(rows.attribute_values):
         values_by_attribute.setdefault(name, {}).setdefault(value)
     # Checked here, before any column of the table is allocated.
-    num_values = len(rows.objects.attribute_rows)
-    rows.check_cells("attributes", num_names=len(values_by_attribute), num_values=num_values)
+    rows.check_cells("attributes", num_names=len(values_by_attribute), num_values=len(rows.objects.attribute_rows))
     if schema is not None:
         rows.check_cells("keypoints", num_names=len(schema.names), num_values=len(rows.objects.visibility))
     return DeclaredNames(

@@ -181,11 +181,10 @@ class _Images:
                 self.first_rows[number] = first
                 self.keep[number] = False
                 message = f"{shorten(path)!r} is the file of an earlier image; both become one image"
-                self._problem(number, "same_file", "unite", message)
+                self._problem(number, "same_file", message, "unite")
 
     def _choose(self, number: int, file_name: str, files: list[str]) -> str:
         """Return the path of an image that has no file, several files, or a file of another name."""
-        policy = self._rows.policy
         path = self._rows.images.paths[number]
         extension = f".{file_name.rpartition('.')[2]}"
         if not files:
@@ -199,10 +198,10 @@ class _Images:
             # The annotation's own extension decides between a.jpg and a.png.
             same_extension = [name for name in files if name.lower().endswith(extension.lower())]
             chosen = (same_extension or files)[0]
-            self._problem(number, "several_images", "choose", f"{files} match; {chosen!r} is used")
+            self._problem(number, "several_images", f"{files} match; {chosen!r} is used", "choose")
         if file_name and not _is_name_of(file_name, chosen):
             message = f"the annotation names the image file {shorten(file_name)!r}, but its id leads to {chosen!r}"
-            self._problem(number, "wrong_filename", policy.wrong_filename, message)
+            self._problem(number, "wrong_filename", message)
         return chosen
 
     def _report_missing(self) -> None:
@@ -218,11 +217,9 @@ class _Images:
         message = f"there is no image {shorten(first_path)!r}"
         if len(missing) > 1:
             message += f", and {len(missing)} of {len(self.paths)} images are missing in all"
-        if similar:
-            message += f", but {shorten(similar[0])!r} exists, with another extension"
-        else:
-            message += "; set `image_dir` to the folder that the paths are relative to"
-        self._problem(missing[0], "missing_image", action, message)
+        remedy = "; set `image_dir` to the folder that the paths are relative to"
+        message += f", but {shorten(similar[0])!r} exists, with another extension" if similar else remedy
+        self._problem(missing[0], "missing_image", message)
         if len(missing) > 1:
             self._rows.report.add_count("missing_image", action, len(missing) - 1)
         if action == "drop":
@@ -238,7 +235,6 @@ class _Images:
 
         NOTE [When a cached table is stale] explains what happens if an image changes later.
         """
-        action = self._rows.policy.turned_image
         root = self._folder.root
         read = partial(read_shown_sizes, root, num_workers=num_workers, progress=progress)
 
@@ -257,16 +253,15 @@ class _Images:
         for number in turned.tolist():
             width, height = self.sizes[number].tolist()
             message = f"EXIF turns {shorten(repr(self.paths[number]))} from {width}x{height} to {height}x{width}, and "
-            message += f"the annotations say {width}x{height}: the boxes were drawn on the pixels as stored"
-            if action == "raise":
+            message += f"the annotations say {width}x{height}"
+            if self._rows.policy.turned_image == "raise":
                 count = f" ({len(turned)} such images)" if len(turned) > 1 else ""
                 message += f"{count}. Remove the orientation from its EXIF, or correct the size if the boxes fit the "
                 message += "turned image; 'keep' is for data sets with exif_orientation=False"
-            self._problem(number, "turned_image", action, message)
+            self._problem(number, "turned_image", message)
 
     def _read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the size of each image from its header if the annotations do not give it."""
-        policy = self._rows.policy
         root = self._folder.root
         unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
         paths = [self.paths[number] for number in unsized.tolist()]
@@ -276,7 +271,7 @@ class _Images:
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
-            self._problem(number, "unreadable_image", policy.unreadable_image, message)
+            self._problem(number, "unreadable_image", message)
         # Missing and unreadable images that the policy keeps.
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
@@ -286,8 +281,10 @@ class _Images:
             remedy = "choose 'drop' or 'raise' for missing_image and unreadable_image"
             raise AnnotationError(problem, path=root, remedy=remedy)
 
-    def _problem(self, number: int, kind: str, action: str, message: str) -> None:
+    def _problem(self, number: int, kind: str, message: str, action: str | None = None) -> None:
+        """Report a problem of an image, and drop the image if ``action``, by default the policy's, says so."""
         rows = self._rows
+        action = action or getattr(rows.policy, kind)
         # Problems are reported for the current file.
         rows.file = self._files[rows.images.files[number]]
         rows.problem(kind, action, message, line=rows.images.lines[number] or None)

@@ -63,7 +63,7 @@ def test_a_split_is_the_images_of_its_partition(aligned, split, images):
     assert ("partition of an image", "not read") not in table.report.counts
 
 
-def test_lists_of_the_other_images_are_refused_with_the_option_to_set(tmp_path):
+def test_lists_of_the_other_images_are_refused(tmp_path):
     make_celeba(tmp_path)
     with pytest.raises(AnnotationError, match=r"has 178 x 218 pixels.*original images; pass aligned=True, or"):
         read(tmp_path, aligned=False)

@@ -66,7 +66,7 @@ def test_ids_may_be_text_and_categories_may_share_a_name(coco):
     assert (list(table.image_ids), table.class_names, table.labels.tolist()) == (["1", "img-2"], ("x",), [0])
 
 
-def test_points_have_their_visibility_and_flip_pairs_by_their_names(coco):
+def test_points_keep_visibility_and_get_flip_pairs_by_name(coco):
     coco.category(2, "face", keypoints=POINTS)
     coco.add(category_id=2, keypoints=[5, 6, 2, 7.5, 8, 1, 3, 3, 0])
     coco.add()
@@ -143,7 +143,7 @@ def test_listed_values_keep_their_order_and_others_follow(coco):
     assert table.attributes["z"].ids.tolist() == [2, 1]
 
 
-def test_files_in_folders_are_found_and_rows_with_the_same_file_are_one_image(coco):
+def test_entries_of_the_same_file_are_one_image(coco):
     (coco.root / "img/day").mkdir()
     coco.image(2, "day/b.jpg")
     coco.image(3, "day/b.jpg")
@@ -154,7 +154,7 @@ def test_files_in_folders_are_found_and_rows_with_the_same_file_are_one_image(co
     assert table.report.counts == {("same_file", "unite"): 1}
 
 
-def test_duplicate_annotation_ids_are_reported_and_both_are_kept(coco):
+def test_duplicate_annotation_ids_are_reported_and_kept(coco):
     coco.add(id=5)
     coco.add(id=5.0)
     table = coco.read()

@@ -107,7 +107,7 @@ def test_invalid_masks_are_malformed(tmp_path, segmentation, message):
     assert (table.object_ids.tolist(), table.report.count("malformed", "drop")) == ([2], 1)
 
 
-def test_a_polygon_of_two_points_is_left_out_and_counted(tmp_path):
+def test_polygon_of_two_points_is_dropped_and_counted(tmp_path):
     write(tmp_path, annotation(1, [[1, 1, 2, 2], SQUARE]))
     table = read(tmp_path)
     assert pixels(table, 0).sum() == 6
@@ -120,7 +120,7 @@ def test_formats_without_masks_refuse_them_by_name(tmp_path):
         write_annotations("voc", read(tmp_path), tmp_path / "voc", ".")
 
 
-def test_real_masks_have_the_areas_that_their_file_gives(shared_data):
+def test_real_masks_have_the_areas_in_their_file(shared_data):
     table = read(shared_data / "coco_small", "annotations.json", image_dir="images")
     image_of = table.image_of_object()
     for row in range(table.num_objects):
@@ -136,7 +136,7 @@ def test_run_lengths_without_box_are_malformed(tmp_path):
     assert read(tmp_path, masks=False).boxes.tolist() == [[0, 0, 10, 10]]
 
 
-def test_a_polygon_that_reaches_beyond_the_image_is_reported_as_its_box_is(tmp_path):
+def test_polygon_beyond_the_image_is_reported_by_its_box(tmp_path):
     write(tmp_path, annotation(3, [[-2, 1, 12, 1, 12, 3]], bbox=None))
     policy = {"missing_image": "keep", "out_of_image": "clip"}
     table = read(tmp_path, policy=policy)

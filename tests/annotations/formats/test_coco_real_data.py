@@ -50,7 +50,7 @@ def test_coco_small_counts_equal_its_readme(shared_data):
     assert people.keypoint_schema.flip_pairs[0] == (1, 2)
 
 
-def test_broken_samples_are_errors_that_name_line_and_entry_or_are_reported(shared_data):
+def test_broken_samples_are_refused_with_line_or_reported(shared_data):
     folder = shared_data / "voc_coco_mmdet"
     with pytest.raises(AnnotationError, match=r"coco_sample_color\.json:118: object 5: category_id 3"):
         read(folder, "coco_sample_color.json")

@@ -57,7 +57,7 @@ def average_precision(truth, results, kind):
     return float(evaluation.stats[0])
 
 
-def test_perfect_predictions_of_a_data_module_have_an_ap_of_1_in_cocos_own_evaluation(tmp_path, table):
+def test_perfect_predictions_have_ap_1_in_cocos_evaluation(tmp_path, table):
     write_annotations("coco", table, tmp_path, "a.json")
     source = FormatSource("coco", str(tmp_path), predict="a.json", cache_dir=str(tmp_path / "c"))
     predictions = list(perfect(DetectionDataModule(source, batch_size=2, masks=True, num_workers=0)))
@@ -71,7 +71,7 @@ def test_perfect_predictions_of_a_data_module_have_an_ap_of_1_in_cocos_own_evalu
     assert average_precision(truth, wrong, "bbox") < 0.5
 
 
-def test_keypoints_and_masks_of_a_model_are_written_as_coco_has_them(tmp_path):
+def test_keypoints_and_masks_have_cocos_layout(tmp_path):
     table = table_of(tmp_path, points=True)
     masks = torch.zeros((1, 1, HEIGHT, WIDTH))
     masks[0, 0, 2:4, 1:3] = 0.7
@@ -96,7 +96,7 @@ def test_keypoints_and_masks_of_a_model_are_written_as_coco_has_them(tmp_path):
     assert scored == result | {"keypoints": [2, 3, 0.5], "attributes": {"finish": "plain"}}
 
 
-def test_tables_without_numbers_get_those_that_the_writer_gives_beside_the_names(tmp_path, table):
+def test_tables_without_ids_get_names_and_the_ids_of_the_writer(tmp_path, table):
     bare = dataclasses.replace(table, source_ids=None, category_ids=None)
     prediction = {"image_id": 5, "boxes": np.ones((1, 4)), "labels": np.array([2]), "scores": np.ones(1)}
     (result,) = coco_results(bare, [prediction])
@@ -117,7 +117,7 @@ def test_images_and_labels_of_other_tables_are_refused(table, wrong):
         coco_results(table, [prediction])
 
 
-def test_image_ids_are_positions_where_numbers_are_missing_or_come_twice(table):
+def test_missing_or_duplicate_image_ids_become_positions(table):
     assert table.image_numbers.tolist() == IMAGE_IDS
     assert table.select([3, 1]).image_numbers.tolist() == [IMAGE_IDS[3], IMAGE_IDS[1]]
     for other in (

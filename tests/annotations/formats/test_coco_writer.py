@@ -24,7 +24,7 @@ def write_coco(table, path, **options):
 
 @settings(suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables(exact=True))
-def test_any_table_written_and_read_is_the_same_table(tmp_path_factory, table):
+def test_tables_come_back_exactly(tmp_path_factory, table):
     root = tmp_path_factory.mktemp("set")
     assert write_coco(table, root / "a.json") == []
     restored = read(root)

@@ -55,7 +55,7 @@ def test_paths_may_have_blanks_between_other_separators(read, separator):
     assert (list(table.image_paths), table.class_names) == (["b c.jpg"], ("big cat",))
 
 
-def test_a_path_with_blanks_between_blanks_is_named_with_the_remedy(read):
+def test_path_with_blanks_is_refused_with_the_remedy(read):
     words = r"list\.txt:2: 6 fields; columns 'path box' ask for 5; see `separator` for p"
     with pytest.raises(AnnotationError, match=words):
         read("a.jpg 1 2 3 4\nb c.jpg 1 2 3 4", columns="path box")
@@ -138,7 +138,7 @@ def test_malformed_lines_are_dropped_and_listed(read):
         read("\n" + text[12:], columns="path box")
 
 
-def test_paths_out_of_the_root_are_refused_even_when_lines_may_be_dropped(read):
+def test_unsafe_paths_are_refused_under_every_policy(read):
     with pytest.raises(UnsafePathError, match=r"list\.txt:2"):
         read("a.jpg\n../a.jpg", columns="path", policy={"malformed": "drop", "missing_image": "drop"})
 

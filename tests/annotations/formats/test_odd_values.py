@@ -87,7 +87,7 @@ def test_many_attributes_of_an_object_are_read_in_time(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_many_keys_that_are_not_read_are_counted_in_time(tmp_path):
+def test_many_unread_keys_are_counted_in_time(tmp_path):
     records = [{f"k{i}": 1 for i in range(MANY)}] + [{"q": 1}] * MANY
     report = coco(tmp_path, images=records).report
     assert report.count("q of an image", "not read") == MANY
@@ -105,7 +105,7 @@ def test_many_points_of_a_schema_are_read_in_time(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_lists_of_values_that_differ_are_united_in_time(rows):
+def test_many_different_lists_of_values_are_united_in_time(rows):
     for number in range(MANY):
         rows.file = f"{number}.xml"
         rows.declare(class_names=("x",), attributes={f"a{number}": ("v",)})

@@ -32,7 +32,7 @@ def test_faces_belong_to_the_image_above_them(read):
     assert table.report.counts[("score of a face", "not read")] == 2
 
 
-def test_images_without_faces_are_kept_and_options_honoured(read, tmp_path):
+def test_images_without_faces_are_kept(read, tmp_path):
     write_image(tmp_path / "deep/c.jpg")
     table = read("# c.jpg\n", image_dir="deep", split="val", class_name="head", schema=3, class_names=["head"])
     assert (list(table.image_paths), table.num_objects, table.split) == (["deep/c.jpg"], 0, "val")

@@ -140,7 +140,7 @@ def test_a_problem_is_raised_with_file_and_line_or_reported(root, policy, fields
         ([[10, 20], [50, 24.5]], [10, 20, 50, 24.5]),
     ],
 )
-def test_point_objects_get_a_box_that_is_not_narrow(root, points, box):
+def test_boxes_around_points_are_never_narrow(root, points, box):
     names = [f"p{place}" for place in range(len(points))]
     rows = make(root, schema=KeypointSchema(names=names), degenerate="raise")
     add(rows, box=None, points=points)
@@ -150,7 +150,7 @@ def test_point_objects_get_a_box_that_is_not_narrow(root, points, box):
     assert table.report.counts == ({("narrow_points", "widen"): 1} if is_widened else {})
 
 
-def test_a_point_in_an_image_of_unknown_size_gets_a_box_of_one_pixel(root):
+def test_point_in_image_of_unknown_size_gets_one_pixel(root):
     rows = make(root, schema=KeypointSchema(names=["p"]), missing_image="keep")
     add(rows, "none.jpg", box=None, points=[[30, 40]])
     assert build(rows).boxes.tolist() == [[29.5, 39.5, 30.5, 40.5]]
@@ -241,7 +241,7 @@ def test_every_problem_is_counted_and_few_are_described(root):
 
 
 @pytest.mark.parametrize("path", ["../a.jpg", "/a.jpg", "a\0.jpg", "", "deep/../../a.jpg"])
-def test_paths_out_of_the_root_are_refused_whatever_the_policy(root, path):
+def test_unsafe_paths_are_refused_under_every_policy(root, path):
     with pytest.raises(UnsafePathError, match=r"list\.txt:4"):
         make(root, missing_image="drop").image(path, line=4)
 

@@ -126,13 +126,13 @@ def test_a_set_has_the_images_and_objects_of_its_readme(shared_data, folder):
 
 
 @pytest.mark.parametrize("file", REFUSED)
-def test_a_set_that_is_not_read_is_refused_by_its_name(shared_data, file):
+def test_sets_of_other_formats_are_refused_by_name(shared_data, file):
     format, words = REFUSED[file]
     with pytest.raises(AnnotationError, match=words):
         read_annotations(format, shared_data, file, use_cache=False)
 
 
-def test_no_set_is_left_out(shared_data):
+def test_every_shared_set_is_read_or_refused(shared_data):
     folders = [path for path in shared_data.iterdir() if path.is_dir() and path.name != DATUMARO]
     folders += [path for path in (shared_data / DATUMARO).iterdir() if path.is_dir()]
     listed = [f"{name}/" for name in (*READ, *REFUSED, *ELSEWHERE)]

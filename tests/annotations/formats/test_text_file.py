@@ -48,7 +48,7 @@ def test_hostile_lines_are_refused_with_their_number(write, data, line, words):
         list(read_lines(write(data), "f.txt"))
 
 
-def test_a_file_that_is_too_large_is_refused(write):
+def test_too_large_file_is_refused(write):
     root = write(b"ab\n" * 10)
     assert read_bytes(root, "f.txt", max_bytes=30)
     with pytest.raises(AnnotationError, match="larger than 29 bytes"):
@@ -84,7 +84,7 @@ def test_rows_come_with_the_line_on_which_they_begin(write):
         list(read_rows(write(b'a,b\n"a" b,c\n'), "f.txt"))
 
 
-def test_lines_are_not_all_held_in_memory(write):
+def test_reading_lines_takes_constant_memory(write):
     root = write(b"line\n" * 200_000)
     tracemalloc.start()
     try:

@@ -80,7 +80,7 @@ def test_paths_do_not_leave_the_root(read):
             read(f"{path}\n1\n{FACE}\n")
 
 
-def test_options_are_honoured(read, tmp_path):
+def test_options_set_class_split_and_folder(read, tmp_path):
     write_image(tmp_path / "other/d.jpg")
     table = read(f"d.jpg\n1\n{FACE}\n", image_dir="other", class_name="head", split="val")
     assert (table.class_names, table.split, list(table.image_paths)) == (("head",), "val", ["other/d.jpg"])

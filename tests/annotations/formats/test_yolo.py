@@ -60,7 +60,7 @@ def test_negative_points_without_flags_are_absent(tmp_path):
     assert table.keypoints.tolist() == [[[0, 0], [15, 25]], [[0, 0], [0, 0]]]
 
 
-def test_the_data_file_names_points_their_mirror_images_and_the_scale(tmp_path):
+def test_data_file_sets_names_and_pairs_of_points(tmp_path):
     more = "flip_idx: [2, 1, 0]\nkpt_names:\n  0: [l, m, r]\n  1: [l, m, r]\nnormalization_pair: [0, 2]\n"
     rows = "0 0.5 0.5 0.2 0.4" + " 0.5 0.5" * 3
     table = read(make_set(tmp_path, rows, data=NAMES + "kpt_shape: [3, 2]\n" + more))
@@ -74,7 +74,7 @@ def test_the_data_file_names_points_their_mirror_images_and_the_scale(tmp_path):
     ("row", "count", "size"),
     [("0 0.5 0.5 0.2 0.4" + " 0.5 0.5" * 6, 6, 2), ("0 0.5 0.5 0.2 0.4" + " 0.5 0.5 2" * 4, 4, 3)],
 )
-def test_a_row_that_could_be_a_polygon_or_points_is_what_the_set_says_or_refused(tmp_path, row, count, size):
+def test_ambiguous_row_follows_the_task_or_data_file(tmp_path, row, count, size):
     root = make_set(tmp_path, row, data="cat\ndog\n", file="classes.txt")
     with pytest.raises(AnnotationError, match=r"a\.txt:1: 17 numbers are a polygon or points: choose the task"):
         read(root)
@@ -105,7 +105,7 @@ def test_a_row_that_could_be_a_polygon_or_points_is_what_the_set_says_or_refused
         ("0 0.5 0.5 0.2 0.4 0.5 0.1 3 0.25 0.5 1", {"schema": 2}, r"visibility \[3.0, 1.0\] must be 0, 1 or 2"),
     ],
 )
-def test_a_malformed_row_is_an_error_with_its_line_or_dropped_and_counted(tmp_path, row, options, words):
+def test_malformed_rows_are_refused_with_line_or_dropped(tmp_path, row, options, words):
     good = "0 0.5 0.5 0.2 0.4" + (" 0.5 0.5 2" * options.get("schema", 0))
     root = make_set(tmp_path, f"{good}\n{row}\n")
     with pytest.raises(AnnotationError, match=rf"labels/train/a\.txt:2: {words}"):
@@ -114,7 +114,7 @@ def test_a_malformed_row_is_an_error_with_its_line_or_dropped_and_counted(tmp_pa
     assert (table.num_objects, table.report.count("malformed", "drop")) == (1, 1)
 
 
-def test_a_label_file_that_is_no_text_drops_its_image_not_half_of_its_rows(tmp_path):
+def test_binary_label_file_drops_its_whole_image(tmp_path):
     root = make_set(tmp_path, "0 0.5 0.5 0.2 0.4\n\0\0\0\n")
     write_image(root / "images/train/b.jpg")
     (root / "labels/train/b.txt").write_text("1 0.5 0.5 0.2 0.4\n")
@@ -161,7 +161,7 @@ def test_cached_table_follows_images_labels_and_names(tmp_path):
     assert counts() == (2, 2, "owl")
 
 
-def test_options_that_exclude_each_other_are_refused(tmp_path):
+def test_contradicting_options_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"schema=2 names points, task='detect' has none"):
         read(tmp_path, task="detect", schema=2)
     with pytest.raises(AnnotationError, match=r"task='pose' needs kpt_shape in the data file, or `schema`"):

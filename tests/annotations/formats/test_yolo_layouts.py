@@ -68,7 +68,7 @@ def test_usual_layouts_are_found(tmp_path, files, data, name, paths, split):
     assert (table.class_names, table.num_objects) == (("cat", "dog"), len(paths))
 
 
-def test_darknets_paths_name_the_folder_that_they_are_in(tmp_path):
+def test_darknets_paths_may_start_with_their_own_folder(tmp_path):
     files = pair("obj_train", "obj_train") | {
         "obj.data": "classes = 2\ntrain = data/train.txt\nvalid = data/train.txt\nnames = data/obj.names # x\nbackup=b",
         "obj.names": "cat\ndog",
@@ -119,7 +119,7 @@ def test_files_without_image_are_counted_by_extension(tmp_path):
     assert {problem.file for problem in table.report} >= {"labels/train/c.txt", "images/train/v.mp4"}
 
 
-def test_an_image_that_is_listed_again_is_read_once(tmp_path):
+def test_image_listed_twice_is_read_once(tmp_path):
     root = make(tmp_path, **BESIDE, **{"obj.names": "cat\ndog\n", "train.txt": "img/a.jpg\n./img/a.jpg\n"})
     table = read(root)
     assert (table.num_images, table.num_objects, table.report.count("duplicate_id", "drop")) == (1, 1, 1)
@@ -155,7 +155,7 @@ def test_an_image_that_is_listed_again_is_read_once(tmp_path):
         ("x" * 2**20 + "x", "larger than 1048576 bytes"),
     ],
 )  # fmt: skip
-def test_a_data_file_that_contradicts_itself_is_refused_by_name(tmp_path, text, words):
+def test_contradicting_data_files_are_refused_by_name(tmp_path, text, words):
     with pytest.raises(AnnotationError, match=words):
         read(make(tmp_path, **pair("images/train", "labels/train"), **{"data.yaml": text}))
 
@@ -168,13 +168,13 @@ def test_a_data_file_that_contradicts_itself_is_refused_by_name(tmp_path, text, 
         ("names", "found no split 'names'"),
     ],
 )
-def test_a_name_that_means_no_images_is_refused_with_what_there_is(tmp_path, name, words):
+def test_name_without_images_is_refused_with_the_existing_splits(tmp_path, name, words):
     make(tmp_path, **ULTRALYTICS, **{"images/empty/x.bin": "", "data.yaml": f"train: images\nval: images/val\n{NAMES}"})
     with pytest.raises(AnnotationError, match=words):
         read(tmp_path, name)
 
 
-def test_without_names_a_class_is_refused_with_the_options_that_name_it(tmp_path):
+def test_class_without_name_is_refused_with_the_option_to_set(tmp_path):
     with pytest.raises(AnnotationError, match=r"a\.txt:1: class 1 has no name: class_names has 0.*pass class_names"):
         read(make(tmp_path, **ULTRALYTICS))
 

@@ -40,7 +40,7 @@ def make_images(table, root):
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.too_slow])
 @given(table=tables(exact=True), folder=st.sampled_from(["images", "images/train", "pictures"]))
-def test_any_table_of_boxes_or_points_written_and_read_is_the_same_table(tmp_path_factory, table, folder):
+def test_boxes_and_points_come_back_exactly(tmp_path_factory, table, folder):
     root = tmp_path_factory.mktemp("set")
     paths = [f"{folder}/{i}.png" for i in range(table.num_images)]
     table = without_losses(table, image_paths=paths)
@@ -146,7 +146,7 @@ WITHOUT_POLYGON = "1 objects without a polygon, which get their box"
         ({"masks": Masks.from_rows([RunLengths([0, 3000], 50, 60)])}, [WITHOUT_POLYGON, "1 masks of run lengths"]),
     ],
 )
-def test_each_loss_is_named_with_its_count_and_refused_unless_allowed(tmp_path, columns, losses):
+def test_losses_are_counted_and_refused_unless_allowed(tmp_path, columns, losses):
     table = table_of(**columns)
     assert find_writer("yolo")().losses(table) == losses
     if losses:
@@ -157,7 +157,7 @@ def test_each_loss_is_named_with_its_count_and_refused_unless_allowed(tmp_path, 
 
 
 @pytest.mark.parametrize("count", [2, 3, 4])
-def test_several_polygons_become_one_that_covers_the_same_pixels(tmp_path, count):
+def test_joined_polygons_cover_the_same_pixels(tmp_path, count):
     parts = [np.array(SQUARE) / 2 + [7 * (i % 2), 9 * i] for i in range(count)]
     table = table_of(masks=Masks.from_rows([[part.astype(np.float32) for part in parts]]))
     make_images(table, tmp_path)
@@ -206,7 +206,7 @@ def test_a_data_file_of_another_is_not_touched(tmp_path, text):
 NAMES = ("no", "~", "null", "0x1", "1_0", "a: b", "#x", "x #y", "{", "é語", "'", '"', "- a", "*a", "yes", "1.0")
 
 
-def test_names_that_mean_something_in_yaml_come_back_as_they_are(tmp_path):
+def test_names_with_a_meaning_in_yaml_come_back_exactly(tmp_path):
     table = table_of(class_names=NAMES)
     make_images(table, tmp_path)
     write(table, tmp_path)
