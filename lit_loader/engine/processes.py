@@ -90,8 +90,8 @@ class ProcessBackend(Backend):
         # Open epochs whose consumer has called `poll`.
         self._polled: set[int] = set()
         self._queue: TaskQueue | None = None
-        # At most one warning of a worker; an empty text after it was issued.
-        self._notices: list[str] = []
+        # The first warning that a worker has sent; empty after it was issued, because one is enough.
+        self._notice: str | None = None
         # Windows has neither.
         if not (hasattr(os, "readv") and hasattr(select, "poll")):
             raise NotImplementedError(
@@ -231,11 +231,10 @@ class ProcessBackend(Backend):
             # Warn here, at the end of the call: the user may have turned warnings into errors.
             if recovery is not None and recovery.warnings and timeout_s != 0.0:
                 recovery.warn()
-            if self._notices and timeout_s != 0.0:
-                text = self._notices[0]
-                self._notices[0] = ""
-                if text:
-                    warn_of_dataset(text)
+            if self._notice and timeout_s != 0.0:
+                text = self._notice
+                self._notice = ""
+                warn_of_dataset(text)
         return results
 
     def _wait(self, timeout_s: float | None) -> None:
@@ -317,8 +316,8 @@ class ProcessBackend(Backend):
         kind = message.kind
         task_id = (message.epoch, message.number)
         if kind is Kind.NOTICE:
-            # Warn only once, even if several workers have made such samples.
-            self._notices = self._notices or [bytes(frame[0]).decode()]
+            if self._notice is None:
+                self._notice = bytes(frame[0]).decode()
             return
         if kind is Kind.REPORTED:
             if self._recovery is not None:

@@ -28,13 +28,12 @@ import errno
 import multiprocessing.popen_fork
 import multiprocessing.process
 import os
-import select
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from typing import Any
 
@@ -53,12 +52,6 @@ _POLL_S = 0.002
 _UNKNOWN_EXIT_CODE = 255  # the same as in CPython's asyncio
 _WORKER_FDS = 6
 _BACKEND_FDS = 24
-
-
-def _is_readable(fd: int) -> bool:
-    poller = select.poll()
-    poller.register(fd, select.POLLIN)
-    return bool(poller.poll(0))
 
 
 @dataclass(slots=True)
@@ -98,7 +91,7 @@ class WorkerProcess:
             return False
         popen: Any = self.process._popen  # type: ignore[attr-defined] # no public access
         # The exit code of a fork server's child comes later, by pipe.
-        if popen is None or popen.method == "forkserver" or not any(map(_is_readable, self.watch)):
+        if popen is None or popen.method == "forkserver" or not wait(self.watch, timeout=0):
             return True
         if self.process.exitcode is None:
             # The program ignores SIGCHLD, or one of its threads waits for all children and took the exit code.

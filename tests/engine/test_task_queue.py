@@ -43,13 +43,13 @@ def test_messages_beyond_the_sockets_capacity_wait_in_order(queue):
     assert not queue.waiting
 
 
-def test_each_message_goes_to_exactly_one_taker(queue):
-    taken = deque()
+def test_message_goes_to_exactly_one_worker(queue):
+    task_numbers = deque()
 
     def work(_):
         while (message := take(queue.theirs)) != b"end":
             if message is not None:
-                taken.append(int(message))
+                task_numbers.append(int(message))
 
     with running(work, work, work):
         for number in range(3000):
@@ -58,7 +58,7 @@ def test_each_message_goes_to_exactly_one_taker(queue):
             queue.flush()
         for _ in range(3):
             queue.put(b"end")
-    assert sorted(taken) == list(range(3000))
+    assert sorted(task_numbers) == list(range(3000))
 
 
 def test_put_without_workers_raises_nothing(queue):

@@ -1,4 +1,4 @@
-"""A fork does not change the batches that a process holds, and the fork sees them as they were."""
+"""A fork and its parent both have the batches of the time of the fork, and edits of one do not reach the other."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def edited(arrays):
 
 
 def make_many(link, *, avoid):
-    """Make batches, the last few of which stay alive; fail if one is made in the slot with this number."""
+    """Make many batches, some of them alive at the same time, and check that none is in this slot."""
     recent = []
     for number in range(100):
         ticket = link.slots.ticket()

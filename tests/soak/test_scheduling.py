@@ -19,6 +19,8 @@ def test_long_random_lives(method, seed):
     assert live(seed, method, steps=400, lives=12) > 4000
 
 
+# While one thread's loader checks for shared draws, another thread makes its reference without workers and does draw.
+@pytest.mark.filterwarnings("ignore::lit_loader.errors.SharedGeneratorWarning")
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 def test_random_lives_side_by_side(method):
