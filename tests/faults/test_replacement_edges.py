@@ -62,7 +62,7 @@ def test_a_replacement_that_cannot_be_started_ends_all_workers(tmp_path, error):
     loader = make_loader(Dying(SIZE, tmp_path), batch_size=BATCH)
     batches = iter(loader)
     next(batches)
-    backend = loader._worker_manager._kept
+    backend = loader._worker_manager.backend
     pids = [worker.process.pid for worker in backend._workers]
 
     def fail(number):
@@ -86,7 +86,7 @@ def test_an_epoch_that_ends_while_a_worker_is_replaced_writes_to_nobody_elses_fi
     batches = iter(loader)
     other = iter(loader)
     next(batches), next(other)
-    backend = loader._worker_manager._kept
+    backend = loader._worker_manager.backend
     old = backend._workers[0]
     start = backend._start
     received = []
@@ -115,7 +115,7 @@ def test_each_restart_warns_even_if_warnings_are_errors(tmp_path):
     with make_loader(Dying(SIZE, tmp_path), batch_size=BATCH) as loader:
         batches = iter(loader)
         delivered = [next(batches)]
-        kill(loader._worker_manager._kept, 0, 1)
+        kill(loader._worker_manager.backend, 0, 1)
         num_warnings = 0
         while len(delivered) < SIZE // BATCH:
             try:
@@ -163,7 +163,7 @@ def test_a_thread_that_waits_outlives_the_workers_that_it_waits_for(tmp_path, mo
         batches = iter(loader)
         other = iter(loader)
         received = [next(batches)]
-        backend = loader._worker_manager._kept
+        backend = loader._worker_manager.backend
         old = backend._workers[0]
         thread = threading.Thread(target=lambda: other_received.extend(other))
         monkeypatch.setattr(select, "poll", poller_of_thread)
@@ -190,12 +190,12 @@ def test_tasks_lost_with_workers_and_dropped_epochs_leave_nothing(tmp_path):
         for most in (1, 5, 2, None):
             for number, _ in enumerate(loader):
                 if number % 5 == 0:
-                    kill(loader._worker_manager._kept, *range(1 + number % 2))
+                    kill(loader._worker_manager.backend, *range(1 + number % 2))
                 if number == most:
                     break
         gc.collect()
-        backend = loader._worker_manager._kept
-        ahead = loader._worker_manager._next
+        backend = loader._worker_manager.backend
+        ahead = loader._worker_manager.next_epoch
         if ahead is not None:
             ahead[-1].close()
         deadline = time.monotonic() + 60
@@ -268,7 +268,7 @@ def test_a_worker_that_does_not_report_when_another_has_died_hangs(tmp_path, mon
     with loader:
         batches = iter(loader)
         received = [next(batches)]
-        backend = loader._worker_manager._kept
+        backend = loader._worker_manager.backend
         heartbeats = backend._hangs.table
         rests = 0
         while rests < 60:  # the other one has made all that it may, and is not just between two batches

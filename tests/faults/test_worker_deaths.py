@@ -128,7 +128,7 @@ def test_workers_killed_when_idle_are_replaced(tmp_path, expected, method):
             for number, batch in enumerate(loader):
                 received.append(flat(batch))
                 if number in (2, 6):  # with all workers gone, what comes next must be made by new ones
-                    for worker in loader._worker_manager._kept._workers:
+                    for worker in loader._worker_manager.backend._workers:
                         os.kill(worker.process.pid, signal.SIGKILL)
             assert_same(received, epoch)
     assert len(caught) >= 4
@@ -190,7 +190,7 @@ def test_a_pass_that_is_made_ahead_gives_this_epoch_no_more_restarts(tmp_path, m
             next(batches)
         assert len(caught) == most
         # the next epoch is begun, and this one is not over
-        assert len(loader._worker_manager._next[-1]._in_flight) >= 1
+        assert len(loader._worker_manager.next_epoch[-1]._in_flight) >= 1
         (tmp_path / "go").touch()
         with pytest.raises(WorkerDiedError, match=f"has used up max_worker_restarts={most}"):
             list(batches)
@@ -215,10 +215,10 @@ def test_an_epoch_that_was_made_ahead_has_all_its_restarts_when_it_is_claimed(tm
     )
     with loader:
         for number, epoch in enumerate(expected):
-            assert (loader._worker_manager._next is not None) is (number > 0)
+            assert (loader._worker_manager.next_epoch is not None) is (number > 0)
             batches = iter(loader)
             received = [flat(next(batches))]
-            process = loader._worker_manager._kept._workers[0].process
+            process = loader._worker_manager.backend._workers[0].process
             process.kill()
             process.join()
             with pytest.warns(WorkerRestartWarning, match="restart 1 of max_worker_restarts=1"):

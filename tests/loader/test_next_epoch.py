@@ -134,11 +134,11 @@ class TestTheNextEpochIsDropped:
         dataset = Counted(tmp_path / "made")
         with loader(dataset, worker_method=method) as it:
             list(it)
-            ahead = it._worker_manager._next[-1]
+            ahead = it._worker_manager.next_epoch[-1]
             setattr(it, name, value)
             assert sorted(i for batch in it for i in batch.tolist()) == list(range(16))
             assert ahead._num_ahead == 0
-            assert it._worker_manager._next[-1] is not ahead
+            assert it._worker_manager.next_epoch[-1] is not ahead
 
     def test_when_the_loop_is_broken_off_the_next_gets_its_own_epoch(self, method):
         with loader(Draws(), worker_method=method, shuffle=True) as it:
@@ -160,7 +160,7 @@ class TestTheNextEpochIsDropped:
 
 
 def begun(it):
-    return it._worker_manager._next is not None
+    return it._worker_manager.next_epoch is not None
 
 
 class TestTheNextEpochIsNotBegun:
@@ -268,7 +268,7 @@ def test_an_epoch_that_is_dropped_before_an_iterator_has_it_leaves_nothing_with_
     """As when Ctrl-C comes in the first ``next()``."""
     with loader(Draws(), worker_method=method) as it:
         list(it)
-        workers = it._worker_manager._kept
+        workers = it._worker_manager.backend
         epochs = workers._results if method == "multiprocessing" else workers._state.results
         it._start_epoch()
         gc.collect()
@@ -284,7 +284,7 @@ def test_an_iterator_that_is_kept_does_not_keep_the_epochs_after_it():
         list(first)
         epochs = []
         for _ in range(5):
-            epochs.append(weakref.ref(it._worker_manager._next[-1]))
+            epochs.append(weakref.ref(it._worker_manager.next_epoch[-1]))
             list(it)
         gc.collect()
         assert [scheduler() for scheduler in epochs] == [None] * 5

@@ -40,7 +40,7 @@ def test_loops_that_are_broken_off_give_back_what_was_not_delivered(arguments):
         for batch in loader:
             assert is_right(batch)
         del batch
-        backend = loader._worker_manager._kept
+        backend = loader._worker_manager.backend
         assert len(backend._in_flight) <= 12  # of the epoch that is made ahead
         assert counts[-1][0] < 120  # of more than 400 that were dealt
         assert len({fds for _, fds in counts[3:]}) == 1
@@ -117,7 +117,7 @@ def test_an_index_that_cannot_be_sent_gives_its_slot_back():
                 bad += 1
         assert (good, bad) == (20, 20)
         assert slots_of(loader)._num_slots <= 10
-        assert loader._worker_manager._kept._in_flight == {}
+        assert loader._worker_manager.backend._in_flight == {}
 
 
 class Deadly(Large):

@@ -147,7 +147,7 @@ def test_one_descriptor_a_pool_and_a_worker_whatever_is_held():
         iterator = iter(loader)
         next(iterator)
         before = memfds_of("self"), len(os.listdir("/proc/self/fd"))
-        workers = [worker.process.pid for worker in loader._worker_manager._kept._workers]
+        workers = [worker.process.pid for worker in loader._worker_manager.backend._workers]
         held = list(iterator)
         assert (memfds_of("self"), len(os.listdir("/proc/self/fd"))) == before
         assert before[0] == 1
@@ -219,14 +219,14 @@ def test_memory_of_main_process_and_workers_stays_at_what_is_in_use():
 
 
 def is_ours(process, loader):
-    return process.pid in [os.getpid(), *(worker.process.pid for worker in loader._worker_manager._kept._workers)]
+    return process.pid in [os.getpid(), *(worker.process.pid for worker in loader._worker_manager.backend._workers)]
 
 
 def test_a_loader_without_slots_is_used_in_the_same_way(monkeypatch):
     monkeypatch.delattr(os, "memfd_create")
     with loader_of(Large()) as loader:
         kept = list(loader)
-        assert loader._worker_manager._kept._slots is None
+        assert loader._worker_manager.backend._slots is None
         assert all(is_right(batch) for batch in kept)
         assert all(is_right(batch) for batch in loader)
         assert isinstance(loader, DataLoader)

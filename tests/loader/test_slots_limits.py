@@ -63,7 +63,7 @@ for limit in (
         for seed in (None, 1):
             with loader_of(Large(80), seed=seed) as loader:
                 kept = [batch for _ in range(2) for batch in loader]
-                has_slots = loader._worker_manager._kept._slots is not None
+                has_slots = loader._worker_manager.backend._slots is not None
                 print(len(kept), all(map(is_right, kept)), has_slots, flush=True)
                 del kept
         os._exit(0)

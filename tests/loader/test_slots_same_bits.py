@@ -39,7 +39,7 @@ def test_every_way_gives_the_inline_bits(method, num_workers, pipe, inline, monk
     ) as loader:
         assert_same_bits(epochs(loader), inline)
         if pipe:
-            assert loader._worker_manager._kept._slots is None
+            assert loader._worker_manager.backend._slots is None
         else:
             assert slots_of(loader)._num_slots > 0
 

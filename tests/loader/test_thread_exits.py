@@ -65,7 +65,7 @@ def test_a_fork_with_a_pools_lock_held_does_not_hang():
     loader = threads(range(24), persistent_workers=True)
     iterator = iter(loader)
     next(iterator)
-    lock = loader._worker_manager._kept._lock
+    lock = loader._worker_manager.backend._lock
     held = threading.Event()
     release = threading.Event()
 

@@ -84,7 +84,7 @@ def check_loader(num_examples, *, told, **arguments):
         check()
         for one, other in held:
             assert_same(one, other)
-        num_slots = loader._worker_manager._kept._slots._num_slots
+        num_slots = loader._worker_manager.backend._slots._num_slots
     for one, other in held:
         assert_same(one, other)
     assert seen["large"] > seen["batches"] / 5

@@ -86,10 +86,10 @@ def test_an_epoch_begun_ahead_is_dropped_and_the_next_uses_the_new_weights(metho
             return WeightedRandomSampler(weights).order(seed=5, epoch=number)[:].tolist()
 
         assert epoch() == drawn(OLD, 0)
-        ahead = loader._worker_manager._next
+        ahead = loader._worker_manager.next_epoch
         assert ahead is not None  # epoch 1 was begun, with the old weights
         sampler.set_weights(NEW)
         assert epoch() == drawn(NEW, 1) != drawn(OLD, 1)
-        next_batches = loader._worker_manager._next
+        next_batches = loader._worker_manager.next_epoch
         assert next_batches is not None
         assert epoch() == drawn(NEW, 2)

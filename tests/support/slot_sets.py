@@ -50,7 +50,7 @@ def loader_of(dataset: Any, batch_size: int | None = 4, num_workers: int = 2, **
 
 def slots_of(loader: DataLoader) -> Slots:
     """Return the slots of a loader whose workers have been started and stay."""
-    actual = loader._worker_manager._kept._slots
+    actual = loader._worker_manager.backend._slots
     assert isinstance(actual, Slots)
     return actual
 

@@ -18,13 +18,11 @@ from lit_loader.loader.resume.progress import Progress, ResumePoint
 from lit_loader.loader.resume.state import (
     RESTART_HINT,
     NoStateError,
-    check_sampler_state,
     custom_global_batch,
     find_stateful,
     length_of,
     saved_sampler_state,
     state_or_none,
-    stream_dataset_state,
 )
 from lit_loader.loader.resume.state_format import is_well_formed
 from lit_loader.samplers import OrderSampler
@@ -132,30 +130,23 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         tasks = plan_order(spec, spec.slicing, epoch)
         return EpochPlan(tasks, spec.fetch, keyed=True, base_seed=_base_seed(spec))
 
+    def _count_batches(self, spec: KeyedSpec) -> int | None:
+        return length_of(spec.counted_sampler)
+
     def _begin_progress(self, spec: KeyedSpec, point: ResumePoint) -> Progress:
-        start = point.position
-        if spec.slicing is not None:
-            sampler = spec.slicing.sampler
-            return Progress(
-                point.epoch,
-                point.last_set,
-                start=start,
-                stride=(spec.slicing.batch_size or 1) * spec.world_size,
-                num_batches=spec.count_sliced(spec.slicing, len(sampler) - start),
-                first=sampler.revision,
-            )
-        first = point.detail
-        if first is None and not spec.is_iterable:
-            first = SamplerPosition(sampler_state=state_or_none(find_stateful(spec)))
-        total = length_of(spec.counted_sampler)
+        slicing = spec.slicing
+        if slicing is None:
+            progress = super()._begin_progress(spec, point)
+            if progress.first is None and not spec.is_iterable:
+                progress.first = SamplerPosition(sampler_state=state_or_none(find_stateful(spec)))
+            return progress
         return Progress(
             point.epoch,
             point.last_set,
-            start=start,
-            # A user's length may be an estimate, and less than the number of batches received already.
-            num_batches=None if total is None or total <= start else total - start,
-            first=first,
-            dataset_before=stream_dataset_state(spec),
+            start=point.position,
+            stride=(slicing.batch_size or 1) * spec.world_size,
+            num_batches=spec.count_sliced(slicing, len(slicing.sampler) - point.position),
+            first=slicing.sampler.revision,
         )
 
     # -- state ----------------------------------------------------------------------------------------------
@@ -177,9 +168,6 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             return None
         name = type(slicing.sampler).__name__
         return f"{name} was changed in the middle of the epoch; save before, or change it between epochs"
-
-    def _seed(self, spec: KeyedSpec) -> int:
-        return spec.seed
 
     def _sampler_identity(self, spec: KeyedSpec) -> dict[str, Any]:
         if spec.slicing is not None:
@@ -228,7 +216,6 @@ class KeyedEpochs(EpochState[KeyedSpec]):
     def _sampler_detail(self, spec: KeyedSpec, state: dict[str, Any]) -> SamplerPosition | None:
         position = state["position"]
         if spec.slicing is None:
-            check_sampler_state(state)
             return SamplerPosition(
                 state["samples"], state.get("sampler_state"), state.get("digest"), state.get("start")
             )

@@ -98,15 +98,6 @@ def saved_sampler_state(stateful: Any, sampler_state: Any, position: int) -> Any
     return present_state
 
 
-def check_sampler_state(state: dict[str, Any]) -> None:
-    """Refuse a position in the middle of an epoch without the state of the sampler that gives its indices."""
-    if state["kind"] == "sampler" and state["position"] and state["sampler_state"] is None:
-        raise ValueError(
-            f"sampler_state=None in the state, which {state['sampler']} needs to resume at "
-            f"position={state['position']}. {RESTART_HINT}"
-        )
-
-
 # -- saving and loading ------------------------------------------------------------------------------------
 
 
@@ -177,6 +168,11 @@ class StateRules(abc.ABC, Generic[SpecT]):
             detail = stream_position(state, with_state=spec.fetch.stream_state)
             notice = _stream_notice(spec, state, detail)
         else:
+            if state["kind"] == "sampler" and state["position"] and state["sampler_state"] is None:
+                raise ValueError(
+                    f"sampler_state=None in the state, which {state['sampler']} needs to resume at "
+                    f"position={state['position']}. {RESTART_HINT}"
+                )
             detail = self._sampler_detail(spec, state)
             notice = self._sampler_notice(state) if state["position"] else None
         if state["dataset_state"] is not None:
@@ -202,12 +198,12 @@ class StateRules(abc.ABC, Generic[SpecT]):
 
     def _fixed_fields(self, spec: SpecT) -> dict[str, Any]:
         """Return the fields that must be the same in a state and in the loader that it is loaded into."""
+        seed = getattr(spec, "seed", None)
         if not spec.is_iterable:
-            length = length_of(spec.fetch.dataset)
-            return {"seed": self._seed(spec), "dataset_length": length, **self._sampler_identity(spec)}
+            return {"seed": seed, "dataset_length": length_of(spec.fetch.dataset), **self._sampler_identity(spec)}
         return {
             "kind": "stream",
-            "seed": self._seed(spec),
+            "seed": seed,
             "dataset_length": None,
             "global_batch": custom_global_batch(spec),
             "world_size": spec.world_size,
@@ -239,10 +235,6 @@ class StateRules(abc.ABC, Generic[SpecT]):
     @abc.abstractmethod
     def _may_ignore(self, spec: SpecT, state: Any) -> bool:
         """Return True if a state that does not fit is ignored with a warning, and False if it raises."""
-
-    @abc.abstractmethod
-    def _seed(self, spec: SpecT) -> int | None:
-        """Return the loader's seed."""
 
     @abc.abstractmethod
     def _sampler_identity(self, spec: SpecT) -> dict[str, Any]:

@@ -38,13 +38,11 @@ from lit_loader.loader.lightning import unwrapped
 from lit_loader.loader.resume.epochs import EpochPlan, EpochState
 from lit_loader.loader.resume.progress import Progress, ResumePoint
 from lit_loader.loader.resume.state import (
-    check_sampler_state,
     custom_global_batch,
     find_stateful,
     length_of,
     saved_sampler_state,
     state_or_none,
-    stream_dataset_state,
 )
 from lit_loader.samplers import OrderSampler
 from lit_loader.seeding import call_uncollected, preserved_generators
@@ -130,17 +128,9 @@ class TorchEpochs(EpochState[LoaderSpec]):
             on_workers_started=indices.restart if new_iterator else None,
         )
 
-    def _begin_progress(self, spec: LoaderSpec, point: ResumePoint) -> Progress:
+    def _count_batches(self, spec: LoaderSpec) -> int | None:
         # Torch's loader does not call ``len``, so it is asked only where bad samples are counted.
-        total = None if spec.fetch.on_bad_sample == "raise" else length_of(spec.index_sampler)
-        return Progress(
-            point.epoch,
-            point.last_set,
-            start=point.position,
-            num_batches=None if total is None or total <= point.position else total - point.position,
-            first=point.detail,
-            dataset_before=stream_dataset_state(spec),
-        )
+        return None if spec.fetch.on_bad_sample == "raise" else length_of(spec.index_sampler)
 
     def _is_complete(self, spec: LoaderSpec, position: int) -> bool:
         # Only when a state is saved, because torch's loader does not call ``len`` while it is iterated.
@@ -159,9 +149,6 @@ class TorchEpochs(EpochState[LoaderSpec]):
         if type(_inner(spec.index_sampler)) in _SAMPLERS_WITHOUT_DRAWS:
             return None
         return "without seed= each rank draws for itself, and a state holds the draws of one; give a seed"
-
-    def _seed(self, spec: LoaderSpec) -> None:
-        return None
 
     def _sampler_identity(self, spec: LoaderSpec) -> dict[str, Any]:
         if find_stateful(spec) is not None:
@@ -192,7 +179,6 @@ class TorchEpochs(EpochState[LoaderSpec]):
         return {"generator": _state_text(generator), "base_seed_drawn": is_drawn}
 
     def _sampler_detail(self, spec: LoaderSpec, state: dict[str, Any]) -> TorchPosition:
-        check_sampler_state(state)
         text = state.get("generator")
         generator = _find_generator(spec)
         if text is not None:
