@@ -101,7 +101,8 @@ def decide_num_workers(resources: Resources, *, worker_bytes: int = PROCESS_BYTE
     else:
         share -= 1
         why += ", of which the training step keeps one"
-    number = max(0, int(share + 1e-9))  # 3 * (1 / 3) cores are a whole one, also after rounding
+    # 3 * (1 / 3) cores are a whole one, also after rounding.
+    number = max(0, int(share + 1e-9))
     max_workers = resources.max_workers(worker_bytes)
     if max_workers is not None and max_workers < number:
         number = max_workers
@@ -126,10 +127,11 @@ def read_resources(
         ranks_on_host: Number of training processes on this host, or None for the launcher's number; if they differ,
             the larger one counts.
         has_accelerator: Whether the training step runs on an accelerator.
-        environ: Environment variables, or None for those of this process.
+        environ: Environment variables; None reads this process's own.
         root: Folder that contains ``proc`` and ``sys``, for tests.
     """
     environ = os.environ if environ is None else environ
+    # The host's free memory and the group's limit are independent: either may be the tighter one.
     quota_cores, group_bytes = read_cgroup_limits(root)
     host_kib = read_counters(root / "proc/meminfo").get("MemAvailable:")
     host_bytes = None if host_kib is None else host_kib << 10
@@ -182,7 +184,8 @@ def read_cgroup_limits(root: Path = Path("/")) -> tuple[float | None, int | None
 
 def read_throttled_s(root: Path = Path("/")) -> float | None:
     """Return for how many seconds a quota has throttled this process's groups, or None if it is not reported."""
-    units = {"throttled_usec": 1e6, "throttled_time": 1e9}  # version 2 and version 1
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    units = {"throttled_usec": 1e6, "throttled_time": 1e9}
     stats = [read_counters(folder / "cpu.stat") for folder in _group_folders(root, "cpu")]
     return max((stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None)
 
@@ -213,6 +216,7 @@ def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
 
 
 def _quota(folder: Path) -> float | None:
+    # Without a quota the file says "max" or -1, which is no positive number.
     # Version 2 has a single file "QUOTA PERIOD", version 1 one file for each number.
     names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
     words = "".join(read_text(folder / name) for name in names).split()
@@ -239,7 +243,8 @@ def _group_folders(root: Path, controller: str) -> Iterator[Path]:
 
     See NOTE [Control groups].
     """
-    groups: dict[str, PurePosixPath] = {}  # path of the process's group per controller; "" is version 2
+    # Path of the process's group per controller; the controller of version 2 is "".
+    groups: dict[str, PurePosixPath] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         groups |= {name: PurePosixPath(group or "/") for name in controllers.split(",")}

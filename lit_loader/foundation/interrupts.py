@@ -46,9 +46,10 @@ def defer_interrupts(*, in_callback: bool = False) -> Iterator[None]:
         signal.signal(signal.SIGINT, count)
         yield
     finally:
-        # Another handler may have set a new one for SIGINT meanwhile, which then stays.
-        if signal.getsignal(signal.SIGINT) is count:
-            signal.signal(signal.SIGINT, handler)
+        # Code in the block may have set another handler for SIGINT, which then stays.
+        current = signal.signal(signal.SIGINT, handler)
+        if current is not count:
+            signal.signal(signal.SIGINT, current)
         if num_interrupts and in_callback:
             interrupt_again()
         elif num_interrupts:

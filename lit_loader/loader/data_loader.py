@@ -241,9 +241,11 @@ class DataLoader(TorchDataLoader[T_co]):
         is_keyed = self.seed is not None
         if is_keyed:
             register_rebuild_hook(self, sampler, batch_sampler)
+        # Torch's constructor creates a batch sampler if there is a batch size.
         is_batched = self.batch_sampler is not None
         is_sliced = self._slicing is not None
         check_bad_samples(self.on_bad_sample, self.max_bad_samples, self.dataset, batched=is_batched, sliced=is_sliced)
+        # Only samples with keys can be made again by another worker with the same bits.
         is_remakable = is_keyed and not isinstance(self.dataset, IterableDataset)
         check_replacement(
             self.max_worker_restarts, self.hang_timeout_s, processes=self._has_processes, keyed=is_remakable
@@ -253,6 +255,7 @@ class DataLoader(TorchDataLoader[T_co]):
 
     def _spec(self) -> LoaderSpec:
         """Return the loader's present settings; no other module gets the loader itself."""
+        # Asked for each epoch: users initialise the process group after they have made the loader.
         group = (0, 1)
         if dist.is_available() and dist.is_initialized():
             group = (dist.get_rank(), dist.get_world_size())
@@ -336,6 +339,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def __iter__(self) -> LoaderIterator[T_co]:
         """Return an iterator over one epoch."""
         if not self._epochs.begins_at_iter:
+            # With a seed ``iter()`` alone changes nothing: the first ``next()`` claims the epoch.
             return self._get_iterator()
         keeps_iterator = self.persistent_workers and self.num_workers > 0
         iterator = cast("LoaderIterator[T_co] | None", self._iterator if keeps_iterator else None)
@@ -376,6 +380,7 @@ class DataLoader(TorchDataLoader[T_co]):
         try:
             batches = self._worker_manager.start(spec, progress, point, epochs, restarted=restarted)
         except BaseException:
+            # After Ctrl-C, too: the next iterator must not begin an epoch later than this one.
             epochs.unclaim(progress, point)
             raise
         self._bad_sample_log = None
@@ -488,6 +493,8 @@ class DataLoader(TorchDataLoader[T_co]):
 def _seeded_samplers(dataset: Any, shuffle: bool | None, sampler: Any, batch_sampler: Any) -> tuple[Any, Any, Any]:
     """Return the ``shuffle``, ``sampler`` and ``batch_sampler`` that a loader with a seed passes to torch's."""
     check_batch_sampler(batch_sampler)
+    # Instead of the samplers of torch's constructor, which take neither seed nor rank. A dataset without a length is
+    # refused by them; torch refuses ``shuffle`` next to a sampler, so it is None from here on.
     if sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
         return None, (RandomSampler if shuffle else SequentialSampler)(dataset), None
     return shuffle, *replace_torch_samplers(sampler, batch_sampler)

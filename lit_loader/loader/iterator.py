@@ -143,6 +143,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._drop_batches()
 
     def _drop_batches(self) -> None:
+        # Taken out before they are closed, because another thread or a signal handler may also close the iterator.
         batches, self._batches = self._batches, None
         closer, self._closer = self._closer, None
         if batches is not None and closer is not None and closer.detach() is not None:
@@ -222,6 +223,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             progress.num_failed += 1
             raise
         progress.received()
+        # Once more for each further sample, as in torch.
         if self._reported_length is not None and progress.num_returned > self._reported_length:
             self._warn_of_length(progress.num_returned)
         return cast("T_co", batch)

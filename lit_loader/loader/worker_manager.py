@@ -56,7 +56,7 @@ class WorkerManager:
         self._settings: tuple[Any, ...] = ()
         # Weak references without callbacks: Python loses a Ctrl-C that arrives in a callback.
         self._backends: list[weakref.ref[Backend]] = []
-        # Guards the list of backends. Reentrant: a signal handler may begin an epoch while its thread holds it.
+        # Guards the list of backends. Reentrant, because a signal handler may begin an epoch meanwhile.
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[WorkerManager], tuple[()]]:
@@ -65,6 +65,7 @@ class WorkerManager:
 
     def close(self) -> None:
         """End all workers."""
+        # Workers of epochs that are still iterated too, not the persistent ones alone.
         for reference in self._backends:
             if (backend := reference()) is not None:
                 backend.close()
@@ -128,6 +129,7 @@ class WorkerManager:
                 raise
         if not spec.is_iterable:
             return batches
+        # Only the worker knows the position in its stream, and sends it with every batch.
         return StreamBatches(batches, progress, plan.position or StreamPosition.start(num_workers))
 
     def _begin_next(self, spec: LoaderSpec, epoch: int, epochs: EpochState[Any]) -> Scheduler | None:
@@ -136,7 +138,8 @@ class WorkerManager:
         if backend is None or self.next_epoch is not None or epochs.next != epoch:
             return None
         try:
-            scheduler = self._schedule(spec, epochs.plan_ahead(spec, epoch), backend)
+            plan = epochs.plan(spec, Progress(epoch, None), None, new_iterator=False)
+            scheduler = self._schedule(spec, plan, backend)
             self.next_epoch = (epoch, epochs.epoch_settings(spec), scheduler)
         except Exception:
             # Raised again when that epoch is claimed; a batch of this epoch must not raise it.

@@ -85,7 +85,8 @@ class EpochState(StateRules[SpecT]):
 
         Args:
             spec: The loader's settings.
-            progress: Receives a detail for each batch of a custom sampler, from which the epoch can be resumed.
+            progress: Of the epoch. It receives a detail for each batch of a custom sampler, from which the epoch can be
+                resumed.
             point: Where the epoch is resumed, or None at its beginning.
             new_iterator: False if an iterator over persistent workers begins another epoch.
         """
@@ -119,10 +120,6 @@ class EpochState(StateRules[SpecT]):
     def epoch_settings(self, spec: SpecT) -> tuple[Any, ...] | None:
         """Return the settings that an epoch begun ahead depends on, or None if the next epoch is not begun ahead."""
         return None
-
-    def plan_ahead(self, spec: SpecT, epoch: int) -> EpochPlan:
-        """Return the plan of an epoch that no iterator has claimed yet."""
-        raise NotImplementedError
 
     def _is_complete(self, spec: SpecT, position: int) -> bool:
         """Return True if an epoch without a known length is over at a position."""
@@ -207,8 +204,8 @@ class EpochState(StateRules[SpecT]):
             progress = self._begin_progress(spec, next_point)
             is_finished = self._progress is not None and self._progress.reached()[2]
             self._previous = self._progress if is_finished else None
-            # A signal handler in this thread may save a state, and Python runs handlers at calls and in loops alone: so
-            # there is no call between these assignments.
+            # A signal handler may save a state in this thread. Python runs handlers at calls and at jumps back, and these
+            # assignments have neither, so the handler sees all of them or none.
             self._progress = progress
             self._point = None
             self._was_set = False

@@ -24,7 +24,7 @@ from lit_loader.loader.resume.state import (
     saved_sampler_state,
     state_or_none,
 )
-from lit_loader.loader.resume.state_format import is_well_formed
+from lit_loader.loader.resume.state_format import find_problem
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.custom_ranks import plain_index, shards_itself
 from lit_loader.seeding import key64
@@ -81,10 +81,13 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             tasks = plan_order(spec, spec.slicing, epoch, start=start, seen=seen)
         else:
             seen = begin_seen_indices(spec.batch_sampler)
+            # Once for a loader: a collective in every epoch would let ranks wait that end an epoch early.
             gather = None if self.ranks_compared else spec.gather
             tasks = custom_tasks(spec, progress, point, seen, gather=gather)
             self.ranks_compared = self.ranks_compared or gather is not None
-        return EpochPlan(tasks, fetch, keyed=True, base_seed=_base_seed(spec), position=position)
+        # Two bits less, so that the worker's number can be added and the sum is still a seed that torch accepts.
+        base_seed = key64(spec.seed, "workers") >> 2
+        return EpochPlan(tasks, fetch, keyed=True, base_seed=base_seed, position=position)
 
     def _checked_fetch(self, spec: KeyedSpec, epoch: int) -> FetchSpec:
         """Return settings by which an epoch's first samples are made twice, if the dataset's were not before."""
@@ -124,12 +127,6 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             *(spec.in_order, spec.timeout_s, spec.prefetch_factor),
         )
 
-    def plan_ahead(self, spec: KeyedSpec, epoch: int) -> EpochPlan:
-        """Return the plan of an epoch of an `OrderSampler` that no iterator has claimed yet."""
-        assert spec.slicing is not None
-        tasks = plan_order(spec, spec.slicing, epoch)
-        return EpochPlan(tasks, spec.fetch, keyed=True, base_seed=_base_seed(spec))
-
     def _count_batches(self, spec: KeyedSpec) -> int | None:
         return length_of(spec.counted_sampler)
 
@@ -154,7 +151,7 @@ class KeyedEpochs(EpochState[KeyedSpec]):
     def _may_ignore(self, spec: KeyedSpec, state: Any) -> bool:
         # A damaged state raises, also with resume="restart". A state that was saved with a warning as not resumable
         # does not, because Lightning loads states without arguments and a run must not fail there.
-        return is_well_formed(state) and (spec.resume == "restart" or not state["resumable"])
+        return find_problem(state) is None and (spec.resume == "restart" or not state["resumable"])
 
     def _may_differ(self, spec: KeyedSpec, name: str) -> bool:
         # A sampler that composes batches itself has another order for each global batch size.
@@ -231,7 +228,3 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             f"{state['sampler']} has no state_dict: it is iterated anew and its first {state['position']} batches of "
             f"epoch {state['epoch']} are dropped, on the assumption that it gives the same indices again"
         )
-
-
-def _base_seed(spec: KeyedSpec) -> int:
-    return key64(spec.seed, "workers") >> 2

@@ -131,6 +131,7 @@ class StateRules(abc.ABC, Generic[SpecT]):
                     if is_stateful(spec.fetch.dataset):
                         state["dataset_state"] = copy_state(spec.fetch.dataset)
                     state |= self._sampler_fields(spec, point, has_begun=has_begun)
+                # A checkpoint with anything else would not load under ``weights_only=True``.
                 if is_plain([state["dataset_state"], state.get("sampler_state")]):
                     return state
                 reason = (
@@ -275,9 +276,10 @@ def _stream_notice(spec: LoaderSpec, state: dict[str, Any], position: StreamPosi
 def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:
     dataset = spec.fetch.dataset
     try:
+        # A copy, because the dataset may keep and change it, and the state belongs to the caller.
         dataset.load_state_dict(copy.deepcopy(state))
     except Exception as error:
-        # Any error of the user's method, also if there is no such method.
+        # Any error of the user's method, or AttributeError if there is no such method.
         raise ValueError(
             f"{type(dataset).__name__}.load_state_dict() raised {type(error).__name__}: {error}; give the dataset "
             f"that the state was saved with. {RESTART_HINT}"

@@ -129,26 +129,21 @@ def _is_place(value: Any) -> bool:
     return _fits(value, (_LIST,)) and len(value) == len(_PLACE) and all(map(_fits, value, _PLACE))
 
 
-def is_well_formed(state: Any) -> bool:
-    """Return True if a state from an untrusted source has the right format."""
-    return _find_problem(state) is None
-
-
 def check_state(state: Any) -> dict[str, Any]:
     """Return a state from an untrusted source if it has the right format.
 
     Raises:
         ValueError: If it has not; the message names the field, its value and the rule.
     """
-    problem = _find_problem(state)
+    problem = find_problem(state)
     if problem is not None:
         raise ValueError(f"{problem}; to start afresh on purpose, load no state")
     checked: dict[str, Any] = state
     return checked
 
 
-def _find_problem(state: Any) -> str | None:
-    """Return what is wrong with the format of a state, or None."""
+def find_problem(state: Any) -> str | None:
+    """Return the first mistake in the format of a state from an untrusted source, or None."""
     if not isinstance(state, dict):
         return f"expected a loader's state as a dict, got {type(state).__name__}"
     for name, value in state.items():

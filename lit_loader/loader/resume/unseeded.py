@@ -197,8 +197,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
                 f"{state['position']} batches are dropped, on the assumption that it gives the same indices again"
             )
         return (
-            f"{text}torchdata's does: the same indices follow, what the dataset draws is not repeated; give seed= for "
-            "the same bits"
+            f"{text}torchdata's does: the same indices follow, but the dataset draws anew; give seed= for the same bits"
         )
 
 
@@ -295,11 +294,13 @@ def _find_generator(spec: LoaderSpec) -> Generator | None:
 
 
 def _state_text(generator: Generator) -> str:
+    # A garbage collection meanwhile may run a finalizer that draws.
     state = call_uncollected(generator.get_state)
     return base64.b64encode(state.numpy().tobytes()).decode("ascii")
 
 
 def _set_state(generator: Generator, text: str) -> None:
+    # An array over bytes is read-only, and torch warns of tensors that share such memory: `torch.tensor` copies it.
     state = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     generator.set_state(torch.tensor(state))
 
