@@ -204,7 +204,7 @@ class EpochState(StateRules[SpecT]):
             progress = self._begin_progress(spec, next_point)
             is_finished = self._progress is not None and self._progress.reached()[2]
             self._previous = self._progress if is_finished else None
-            # A signal handler may save a state in this thread. Python runs handlers at calls and at jumps back, and these
+            # A signal handler may save a state in this thread. Python runs it at calls and at jumps back, and these
             # assignments have neither, so the handler sees all of them or none.
             self._progress = progress
             self._point = None
