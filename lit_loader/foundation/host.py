@@ -12,10 +12,10 @@ This module imports no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeVar
 
 __all__ = [
     "MAX_WORKERS",
@@ -31,6 +31,8 @@ __all__ = [
     "read_text",
     "read_throttled_s",
 ]
+
+NumberT = TypeVar("NumberT", int, float)
 
 PROCESS_BYTES: Final = 512 << 20
 """Estimated memory of a worker process: interpreter, torch, and its batches in progress."""
@@ -142,7 +144,7 @@ def read_resources(
         num_cores=count_cores(),
         quota_cores=quota_cores,
         cores_per_rank=_positive(environ.get("SLURM_CPUS_PER_TASK", "")) if is_rank_per_task else None,
-        available_bytes=min((size for size in (host_bytes, group_bytes) if size is not None), default=None),
+        available_bytes=_smallest((host_bytes, group_bytes)),
         ranks_on_host=ranks,
         has_accelerator=has_accelerator,
     )
@@ -174,12 +176,12 @@ def read_cgroup_limits(root: Path = Path("/")) -> tuple[float | None, int | None
         memory that the kernel can reclaim from the group's file cache); each None without a limit. Unreadable files
         (another operating system, a hidden ``/sys``) count as no limit.
     """
-    quotas = [_quota(folder) for folder in _group_folders(root, "cpu")]
-    sizes = [_available_bytes(folder) for folder in _group_folders(root, "memory")]
-    return (
-        min((quota for quota in quotas if quota is not None), default=None),
-        min((size for size in sizes if size is not None), default=None),
-    )
+    quota = _smallest(map(_quota, _group_folders(root, "cpu")))
+    return quota, _smallest(map(_available_bytes, _group_folders(root, "memory")))
+
+
+def _smallest(limits: Iterable[NumberT | None]) -> NumberT | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def read_throttled_s(root: Path = Path("/")) -> float | None:

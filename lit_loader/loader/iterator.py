@@ -14,7 +14,7 @@ from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
-from lit_loader.foundation.interrupts import defer_interrupts
+from lit_loader.foundation.interrupts import interrupt_again
 from lit_loader.loader.resume import Progress
 
 T_co = TypeVar("T_co", covariant=True)
@@ -64,9 +64,12 @@ class TimedBatches(WrappedBatches):
 
 def _close_when_collected(batches: Batches) -> None:
     """Close an epoch in a finalizer."""
-    # Python would print and drop an exception in a finalizer, and with it the user's Ctrl-C.
-    with defer_interrupts(in_callback=True):
+    try:
         batches.close()
+    except KeyboardInterrupt:
+        # Python would print and drop an exception in a finalizer, and with it the user's Ctrl-C. It is not held back
+        # until the end (`defer_interrupts`), because it has to end the wait for workers that are in a long sample.
+        interrupt_again()
 
 
 class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):

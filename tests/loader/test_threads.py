@@ -98,16 +98,16 @@ def test_with_a_seed_the_infos_generators_draw_what_worker_processes_would():
 
 @needs_rng
 def test_a_dataset_that_keeps_the_infos_torch_generator_keeps_its_bits():
-    kept = threading.local()
+    local = threading.local()
 
     def draws(index):
         info = get_worker_info()
-        if not hasattr(kept, "generator"):
-            kept.generator = info and info.rng.torch_generator
-        return torch.rand(1, generator=kept.generator).item()
+        if not hasattr(local, "generator"):
+            local.generator = info and info.rng.torch_generator
+        return torch.rand(1, generator=local.generator).item()
 
     expected = list(threads(Calls(draws), num_workers=0, seed=2))
-    del kept.generator
+    del local.generator
     assert list(threads(Calls(draws), num_workers=2, seed=2)) == expected
 
 

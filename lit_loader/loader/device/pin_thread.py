@@ -101,10 +101,10 @@ class PinnedBatches(WrappedBatches):
 
         A finalizer may call this at any time, so it takes no lock.
         """
+        jobs, self._jobs = self._jobs, None
         self._ahead = deque()
-        if self._jobs is not None and os.getpid() == self._pid:
-            self._jobs.put(None)
-        self._jobs = None
+        if jobs is not None and os.getpid() == self._pid:
+            jobs.put(None)
         self._batches.close()
 
     def _look_ahead(self) -> None:
@@ -115,9 +115,13 @@ class PinnedBatches(WrappedBatches):
             return
         # First to the batches that are returned, because Ctrl-C may arrive between these calls.
         self._ahead.append(job)
-        if self._jobs is None:
-            self._jobs = _start_thread()
-        self._jobs.put(job)
+        jobs = self._jobs
+        if jobs is None:
+            jobs = self._jobs = _start_thread()
+        # If the thread is behind, the consumer page-locks this batch, so that the queue keeps no batches that were
+        # returned already.
+        if jobs.empty():
+            jobs.put(job)
 
 
 def _start_thread() -> JobQueue:

@@ -18,7 +18,6 @@ from lit_loader.loader.resume.progress import Progress, ResumePoint
 from lit_loader.loader.resume.state import (
     RESTART_HINT,
     NoStateError,
-    custom_global_batch,
     find_stateful,
     length_of,
     saved_sampler_state,
@@ -176,19 +175,15 @@ class KeyedEpochs(EpochState[KeyedSpec]):
                 "fingerprint": sampler.fingerprint(),
                 "global_batch": (spec.slicing.batch_size or 1) * spec.world_size,
             }
-        is_stateful = find_stateful(spec) is not None
-        is_elastic = (
-            not is_stateful
-            # single indices are cut into the same global batches on any number of ranks
-            and spec.batch_size is not None
-            and not shards_itself(spec.sampler, spec.batch_sampler)
-        )
-        return {
-            "kind": "sampler" if is_stateful else "replay",
-            "sampler": type(spec.custom_sampler).__name__,
-            "global_batch": custom_global_batch(spec),
-            "world_size": None if is_elastic else spec.world_size,
-        }
+        identity = super()._sampler_identity(spec)
+        is_replayed = identity["kind"] == "replay"
+        # Single indices are cut into the same global batches on any number of ranks.
+        if is_replayed and spec.batch_size is not None and not shards_itself(spec.sampler, spec.batch_sampler):
+            identity["world_size"] = None
+        return identity
+
+    def _kind_without_state(self, spec: KeyedSpec) -> str:
+        return "replay"
 
     def _sampler_fields(self, spec: KeyedSpec, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:
         if spec.slicing is not None:

@@ -237,9 +237,18 @@ class StateRules(abc.ABC, Generic[SpecT]):
     def _may_ignore(self, spec: SpecT, state: Any) -> bool:
         """Return True if a state that does not fit is ignored with a warning, and False if it raises."""
 
-    @abc.abstractmethod
     def _sampler_identity(self, spec: SpecT) -> dict[str, Any]:
         """Return the kind of a state, and the fields of the sampler that must fit."""
+        return {
+            "kind": self._kind_without_state(spec) if find_stateful(spec) is None else "sampler",
+            "sampler": type(spec.custom_sampler).__name__,
+            "global_batch": custom_global_batch(spec),
+            "world_size": spec.world_size,
+        }
+
+    @abc.abstractmethod
+    def _kind_without_state(self, spec: SpecT) -> str:
+        """Return the kind of a state of a custom sampler that has no state of its own."""
 
     @abc.abstractmethod
     def _sampler_fields(self, spec: SpecT, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:

@@ -37,13 +37,7 @@ from lit_loader.errors import ResumeWarning
 from lit_loader.loader.lightning import unwrapped
 from lit_loader.loader.resume.epochs import EpochPlan, EpochState
 from lit_loader.loader.resume.progress import Progress, ResumePoint
-from lit_loader.loader.resume.state import (
-    custom_global_batch,
-    find_stateful,
-    length_of,
-    saved_sampler_state,
-    state_or_none,
-)
+from lit_loader.loader.resume.state import find_stateful, length_of, saved_sampler_state, state_or_none
 from lit_loader.samplers import OrderSampler
 from lit_loader.seeding import call_uncollected, preserved_generators
 
@@ -150,17 +144,11 @@ class TorchEpochs(EpochState[LoaderSpec]):
             return None
         return "without seed= each rank draws for itself, and a state holds the draws of one; give a seed"
 
-    def _sampler_identity(self, spec: LoaderSpec) -> dict[str, Any]:
-        if find_stateful(spec) is not None:
-            kind = "sampler"
-        else:
-            kind = "generator" if _is_from_torch(_inner(spec.index_sampler)) else "count"
-        return {
-            "kind": kind,
-            "sampler": type(spec.custom_sampler).__name__,
-            "global_batch": custom_global_batch(spec),
-            "world_size": spec.world_size,
-        }
+    def _kind_without_state(self, spec: LoaderSpec) -> str:
+        # These draw at their first index alone, and from one generator of torch's that is known.
+        sampler = _inner(spec.index_sampler)
+        is_known = type(sampler) in (*_SAMPLERS_WITHOUT_DRAWS, *_SAMPLERS_WITH_DRAWS)
+        return "generator" if is_known or isinstance(sampler, OrderSampler) else "count"
 
     def _sampler_fields(self, spec: LoaderSpec, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:
         detail = point.detail or TorchPosition()
@@ -168,7 +156,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
         if stateful is not None:
             sampler_state = saved_sampler_state(stateful, detail.sampler_state, point.position)
             return {"samples": 0, "sampler_state": sampler_state, "start": None}
-        if not _is_from_torch(_inner(spec.index_sampler)):
+        if self._kind_without_state(spec) == "count":
             return {}
         generator = _find_generator(spec)
         if detail.generator is not None or generator is None or generator is torch.default_generator:
@@ -276,12 +264,6 @@ def _inner(index_sampler: Any) -> Any:
     """Return the sampler that a plain batch sampler takes its indices from, or the argument."""
     batches = unwrapped(index_sampler)
     return batches.sampler if type(batches) is BatchSampler else batches
-
-
-def _is_from_torch(sampler: Any) -> bool:
-    """Return True if a sampler draws at its first index alone, and from one generator of torch's that is known."""
-    classes = (*_SAMPLERS_WITHOUT_DRAWS, *_SAMPLERS_WITH_DRAWS)
-    return type(sampler) in classes or isinstance(sampler, OrderSampler)
 
 
 def _find_generator(spec: LoaderSpec) -> Generator | None:
