@@ -52,7 +52,7 @@ def our_state(size: int, part: float) -> dict[str, Any]:
     iterator = iter(loader)
     next(iterator)
     progress: Any = loader._epochs._progress
-    progress._num_received = int(len(loader) * part)
+    progress.num_received = int(len(loader) * part)
     return loader.state_dict()
 
 
