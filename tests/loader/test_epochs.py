@@ -6,7 +6,7 @@ import copy
 import pickle
 
 import pytest
-from torch.utils.data import BatchSampler, DistributedSampler
+from torch.utils.data import DistributedSampler
 
 from lit_loader import DataLoader, RandomSampler
 from tests.support.toys import Drawing, plain
@@ -87,12 +87,6 @@ def test_set_epoch_reaches_a_custom_sampler():
     loader = make_loader(sampler=custom, shuffle=None)
     loader.set_epoch(3)
     assert custom.epoch == 3
-
-
-def test_a_plain_batch_sampler_over_a_sampler_of_ours_is_cut_like_batch_size():
-    over = make_loader(batch_size=1, shuffle=None, batch_sampler=BatchSampler(RandomSampler(9), 2, False))
-    assert len(over) == 5
-    assert [batches(over) for _ in range(2)] == [epoch(0), epoch(1)]
 
 
 def test_a_seed_of_the_samplers_own_decides_the_order_and_not_the_augmentation():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import signal
 
 import pytest
-import torch
 
 from lit_loader import DataLoader
 from lit_loader.errors import LitLoaderError, WorkerDiedError
@@ -56,13 +55,3 @@ def test_first_of_several_errors_in_a_batch_is_raised_and_iteration_continues(wo
     assert next(iterator).tolist() == list(range(6, 12))
     with pytest.raises(StopIteration):
         next(iterator)
-
-
-@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}], ids=str)
-def test_an_error_of_a_collate_function_of_ours_has_its_own_type(workers):
-    ragged = [torch.zeros(2), torch.zeros(3), torch.zeros(2), torch.zeros(2)]
-    iterator = iter(DataLoader(ragged, batch_size=2, seed=0, **workers))
-    with pytest.raises(RuntimeError, match="size"):
-        next(iterator)
-    assert next(iterator).shape == (2, 2)
-    del iterator

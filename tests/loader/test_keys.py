@@ -121,18 +121,3 @@ def test_a_batch_sampler_that_would_iterate_ours_by_itself_is_refused():
     with pytest.raises(ValueError, match="batch_sampler=Own iterates RandomSampler"):
         DataLoader(Drawing(), batch_sampler=Own(RandomSampler(23), 2, False), seed=1)
     assert len(list(DataLoader(Drawing(), batch_sampler=Own(RandomSampler(23), 2, True)))) == 11
-
-
-def test_lightnings_wrapper_for_predictions_keeps_order_keys_and_ranks():
-    from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
-
-    def plainly(rank):
-        return DataLoader(DRAWS, batch_size=4, shuffle=True, seed=7, rank=rank, world_size=2)
-
-    for rank in range(2):
-        wrapper = _IndexBatchSamplerWrapper(BatchSampler(RandomSampler(16), 4, False))
-        wrapped = DataLoader(DRAWS, batch_sampler=wrapper, seed=7, rank=rank, world_size=2)
-        assert len(wrapped) == 2
-        assert [b.tolist() for b in wrapped] == [b.tolist() for b in plainly(rank)]
-        order = RandomSampler(16).order(seed=7, epoch=0)[0:16].tolist()
-        assert wrapper.seen_batch_indices == [order[4 * rank :][:4], order[8 + 4 * rank :][:4]]

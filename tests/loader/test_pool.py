@@ -31,16 +31,6 @@ def test_a_loop_broken_off_with_much_queued_ends_at_once():
     assert time.monotonic() - start < 4.5  # before force would be used
 
 
-def test_batches_larger_than_any_pipe_come_in_order():
-    loader = DataLoader(
-        range(200_000),
-        batch_sampler=[range(n, n + 50_000) for n in range(0, 200_000, 50_000)],
-        num_workers=2,
-        collate_fn=len,
-    )
-    assert list(loader) == [50_000] * 4
-
-
 def test_a_broken_off_pass_leaves_no_work_to_kept_workers():
     with DataLoader(Slow(0.4, 40), num_workers=1, prefetch_factor=8, persistent_workers=True, seed=1) as loader:
         for _ in loader:

@@ -13,7 +13,7 @@ from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, Weighted
 from lit_loader.collate import default_collate
 from tests.support.in_threads import Calls
 from tests.support.scheduled_set import Draws as DrawsInThreads
-from tests.support.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
+from tests.support.toys import Drawing, DrawingBatches, Stream, plain
 
 
 class DrawnTogether(DrawsInThreads):
@@ -99,13 +99,6 @@ def test_a_custom_batch_sampler_keeps_the_promise():
     assert epochs(num_workers=2, **arguments) == inline
     draws = [tuple(draw) for batch in inline[0] for draw in batch["torch"][2]]
     assert len(set(draws)) == 6  # the same index three times is three different samples
-
-
-def test_collate_functions_are_keyed_by_batch():
-    arguments = {"collate_fn": collate_with_draw}
-    inline = epochs(**arguments)
-    assert epochs(num_workers=2, **arguments) == inline
-    assert len({tuple(batch[2][2]) for batch in inline[0]}) == len(inline[0])
 
 
 def test_a_dataset_with_getitems_has_a_key_for_the_batch():

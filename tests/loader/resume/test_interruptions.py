@@ -35,26 +35,17 @@ def test_held_batches_of_a_resumed_epoch_do_not_count(name):
         assert_same(resumed(make(name), loader.state_dict(num_held=num_held), 1), [full[2 + received - num_held :]])
 
 
+@pytest.mark.parametrize("start", [0, 2])
 @pytest.mark.parametrize("name", ALL)
-def test_a_resumed_pass_whose_first_batch_fails_stands_where_it_began(name):
-    full = epochs(make(name), 1)[0]
-    state = stopped(make(name), 0, 2)
-    loader = make(name, collate_fn=Flaky())
-    load(loader, state)
-    Flaky.fails_at = float(full[2][0, 0])
-    with pytest.raises(OSError, match="no such disk"):
-        next(iter(loader))
-    assert_same(resumed(make(name), loader.state_dict(), 1), [full[2:]])
-
-
-@pytest.mark.parametrize("name", ["custom with state", "stream with state"])
-def test_a_pass_whose_first_batch_fails_begins_again(name):
+def test_epoch_whose_first_batch_fails_is_resumed_where_it_began(name, start):
     full = epochs(make(name), 1)[0]
     loader = make(name, collate_fn=Flaky())
-    Flaky.fails_at = float(full[0][0, 0])
+    if start:
+        load(loader, stopped(make(name), 0, start))
+    Flaky.fails_at = float(full[start][0, 0])
     with pytest.raises(OSError, match="no such disk"):
         next(iter(loader))
-    assert_same(resumed(make(name), loader.state_dict(), 1), [full])
+    assert_same(resumed(make(name), loader.state_dict(), 1), [full[start:]])
 
 
 @pytest.mark.parametrize("name", ALL)

@@ -189,6 +189,18 @@ def loader_of(dataset, seed, **arguments):
     return DataLoader(dataset(), batch_size=4, seed=seed, **arguments)
 
 
+def unbroken(make, count):
+    """Return the batches of the first epochs of a new loader."""
+    with make() as loader:
+        return epochs(loader, count)
+
+
+def state_after(make, epoch, batches):
+    """Return the state of a new loader after some epochs and then some batches."""
+    with make() as loader:
+        return stopped(loader, epoch, batches)
+
+
 # Every other one in the soak: each backend, and each seed, is there either way.
 MATRIX = [
     ("inline", None),
@@ -210,11 +222,9 @@ def test_stateful_stream_resumes_in_the_middle_at_the_beginning_and_between_epoc
     def loader():
         return loader_of(dataset, seed, **BACKENDS[backend])
 
-    with loader() as unbroken:
-        full = epochs(unbroken, 3)
+    full = unbroken(loader, 3)
     for epoch, batches in ((0, 3), (1, 0), (1, len(full[1])), (2, 2)):
-        with loader() as saving:
-            state = json.loads(json.dumps(stopped(saving, epoch, batches)))
+        state = json.loads(json.dumps(state_after(loader, epoch, batches)))
         remaining = full[epoch][batches:]
         with loader() as going_on:
             expected = (([remaining] if remaining else []) + full[epoch + 1 :])[:2]
@@ -228,10 +238,8 @@ def test_dataset_that_resets_itself_is_resumed_by_count_with_a_warning(dataset, 
     def loader():
         return loader_of(dataset, seed, **BACKENDS[backend])
 
-    with loader() as unbroken:
-        full = epochs(unbroken, 1)[0]
-    with loader() as saving:
-        state = stopped(saving, 0, 3)
+    full = unbroken(loader, 1)[0]
+    state = state_after(loader, 0, 3)
     with loader() as resuming:
         resuming.load_state_dict(state)
         with pytest.warns(ResumeWarning, match="__iter__ resets what its load_state_dict loaded"):
@@ -283,10 +291,8 @@ def test_without_a_seed_a_worker_whose_dataset_refuses_its_state_counts_off(back
     def loader():
         return loader_of(Refusing, None, **BACKENDS[backend])
 
-    with loader() as unbroken:
-        full = epochs(unbroken, 1)[0]
-    with loader() as saving:
-        state = stopped(saving, 0, 3)
+    full = unbroken(loader, 1)[0]
+    state = state_after(loader, 0, 3)
     state["dataset_state"] = None
     with loader() as going_on:
         going_on.load_state_dict(state)
@@ -339,8 +345,7 @@ def test_without_seed_or_state_samples_are_counted_off_at_the_same_worker_count(
         return loader_of(Plain, None, **BACKENDS[backend])
 
     full = epochs(loader(), 1)[0]
-    with loader() as saving:
-        state = stopped(saving, 0, 3)
+    state = state_after(loader, 0, 3)
     with loader() as going_on:
         with pytest.warns(ResumeWarning, match="made again and dropped"):
             going_on.load_state_dict(state)
