@@ -77,10 +77,6 @@ class TestTheNextEpochIsBegun:
             for number in range(5):
                 assert batches(loader) == epoch(number, Draws(2))
 
-    def test_epoch_without_batches_is_followed_by_the_next(self, method):
-        with make_loader(Draws(1), worker_method=method, drop_last=True) as loader:
-            assert [len(list(loader)) for _ in range(3)] == [0, 0, 0]
-
     def test_for_samples_that_are_not_batched(self, method, tmp_path):
         dataset = Counted(tmp_path / "made", 8)
         with make_loader(dataset, worker_method=method, batch_size=None) as loader:

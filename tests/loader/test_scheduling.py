@@ -151,31 +151,6 @@ def test_a_thousand_batches_ahead_pass_a_queue_that_holds_fewer(method):
     assert [int(batch) for batch in loader] == list(range(8000))
 
 
-def test_tasks_too_large_for_the_shared_queue_go_to_the_workers_pipes():
-    loader = DataLoader(range(120_000), batch_size=30_000, num_workers=2, seed=0, persistent_workers=True)
-    with loader:
-        for _ in range(2):
-            assert [int(batch[-1]) for batch in loader] == [29_999, 59_999, 89_999, 119_999]
-
-
-@METHODS
-@pytest.mark.parametrize("seed", [None, 0])
-def test_an_index_that_cannot_be_pickled_fails_its_batch_alone(method, seed):
-    dataset = Calls(lambda index: index() if callable(index) else index, 4)
-    settings = {"num_workers": 2, "seed": seed, "worker_method": method}
-    loader = DataLoader(dataset, batch_sampler=[[0, 1], [2, lambda: 3], [3, 0]], **settings)
-    iterator = iter(loader)
-    assert next(iterator).tolist() == [0, 1]
-    if method == "thread":
-        assert next(iterator).tolist() == [2, 3]
-    else:
-        with pytest.raises(Exception, match="pickle"):
-            next(iterator)
-    assert next(iterator).tolist() == [3, 0]
-    with pytest.raises(StopIteration):
-        next(iterator)
-
-
 @METHODS
 def test_a_batch_is_not_kept_alive_after_its_delivery(method):
     with DataLoader(
@@ -223,18 +198,3 @@ def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_mean
         # the one that it was waiting in, and three more of the first epoch
         assert dataset.settled(104) == 104
         iterators.clear()
-
-
-@METHODS
-def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_wait(method):
-    gate = event(method)
-    with DataLoader(Gated({0: gate}), num_workers=1, seed=0, worker_method=method, persistent_workers=True) as loader:
-        iterator = iter(loader)
-        seen = []
-        waiting = threading.Thread(target=lambda: seen.append(next(iterator, "the end")))
-        waiting.start()
-        time.sleep(0.2)
-        iterator.close()
-        waiting.join(10)
-        gate.set()
-        assert seen == ["the end"]

@@ -13,7 +13,6 @@ import pytest
 import torch
 from torch.utils.data import IterableDataset
 
-from lit_loader import DataLoader
 from lit_loader.errors import WorkerDiedError
 from tests.support.slot_sets import Large, is_right, loader_of, num_mappings, num_slots, slots_of, used_bytes
 from tests.support.toys import outcomes
@@ -87,22 +86,6 @@ def test_errors_give_their_slots_back(arguments):
         assert used_bytes(slots_of(loader)) < 40 << 20
 
 
-def test_an_index_that_cannot_be_sent_gives_its_slot_back():
-    class Sampler:
-        def __iter__(self):
-            for number in range(40):
-                yield [number, number] if number % 2 else [lambda: None]
-
-    class Any(Large):
-        def __getitem__(self, index):
-            return super().__getitem__(0 if callable(index) else index)
-
-    with DataLoader(Any(), batch_sampler=Sampler(), num_workers=2, persistent_workers=True) as loader:
-        are_right = [not isinstance(outcome, Exception) and is_right(outcome) for outcome in outcomes(iter(loader))]
-        assert (len(are_right), sum(are_right)) == (40, 20)
-        assert num_slots(loader) <= 10
-
-
 class Deadly(Large):
     def __getitem__(self, index):
         if index == 60:
@@ -152,18 +135,6 @@ def test_streams_come_through_slots_and_may_be_left(batch_size, seed):
                 assert is_right(unbroken)
             del batches, batch, unbroken
         assert num_slots(loader) < 70  # of more than 120
-
-
-class Ending(IterableDataset):
-    def __iter__(self):
-        return iter([Large()[number] for number in range(5)])
-
-
-def test_streams_that_end_early_give_back_the_slots_of_what_they_did_not_make():
-    with loader_of(Ending(), 2, prefetch_factor=8) as loader:
-        for _ in range(20):
-            assert all(is_right(batch) for batch in loader)
-        assert num_slots(loader) < 100  # of 320
 
 
 def test_threads_that_share_a_loader_get_right_batches_each():

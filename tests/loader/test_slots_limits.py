@@ -9,22 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from lit_loader.memory import slot_writer, slots
+from lit_loader.memory import slot_writer
 from tests.support.scripts import run_code
-from tests.support.slot_sets import Large, is_right, loader_of, num_slots, slots_of, used_bytes
+from tests.support.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
-
-
-@EACH_SEED
-def test_with_few_slots_the_rest_goes_by_pipe(seed, monkeypatch):
-    monkeypatch.setattr(slots, "MAX_SLOTS", 3)
-    with loader_of(Large(120), seed=seed) as loader:
-        batches = list(loader)
-        assert num_slots(loader) == 3
-        assert all(is_right(batch) for batch in batches)
-        batches.clear()
-        assert all(is_right(batch) for batch in loader)
 
 
 @EACH_SEED

@@ -6,7 +6,6 @@ import gc
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 
@@ -14,7 +13,6 @@ import pytest
 
 from lit_loader import DataLoader
 from tests.support.in_threads import batched_threads as threads
-from tests.support.scheduled_set import Gated
 from tests.support.scripts import run_code, start_script
 from tests.support.toys import Drawing, Slow
 
@@ -55,29 +53,6 @@ def test_a_fork_while_threads_are_at_work_does_not_hang(seed):
         assert in_a_fork(child) == 0
         next(iterator)  # and nothing has happened to this one
         loader.close()
-
-
-def test_fork_while_another_thread_waits_for_a_batch_does_not_hang():
-    """The fork's copy of the scheduler's lock is held by a thread that only its parent has."""
-    gate = threading.Event()
-    loader = threads(Gated({2: gate}), persistent_workers=True)
-    iterator = iter(loader)
-    next(iterator)
-    remaining = []
-    waiting = threading.Thread(target=remaining.extend, args=(iterator,))
-    waiting.start()
-    time.sleep(0.2)  # until it waits for the second batch
-
-    def child():
-        with pytest.raises(RuntimeError, match="belong to process"):
-            next(iterator)
-        return True
-
-    assert in_a_fork(child) == 0
-    gate.set()
-    waiting.join(20)
-    assert len(remaining) == 11
-    loader.close()
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])

@@ -11,8 +11,7 @@ from functools import partial
 import pytest
 import torch
 from lightning.fabric.utilities.data import _update_dataloader as fabrics_update
-from lightning.pytorch.utilities.data import _update_dataloader
-from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SequentialSampler, SubsetRandomSampler
+from torch.utils.data import BatchSampler, DistributedSampler, RandomSampler, SubsetRandomSampler
 from torch.utils.data import DataLoader as TorchDataLoader
 
 from lit_loader import DataLoader, samplers
@@ -134,15 +133,6 @@ def test_without_a_seed_overfitting_leaves_a_users_batch_sampler_as_it_leaves_to
     for kind in (TorchDataLoader, DataLoader):
         rebuilt = kind(DATA, batch_sampler=make_sampler())
         assert as_lightning(lambda rebuilt=rebuilt: rebuilt, world_size=1, overfit_batches=2) is rebuilt
-
-
-def test_without_a_seed_a_users_batch_sampler_is_rebuilt_as_lightning_rebuilds_it():
-    """Lightning rebuilds all loaders if one shuffles; its own test_custom_torch_batch_sampler does it directly."""
-    batch_sampler = Buckets(OwnRandom(DATA), 4, False)
-    expected = _update_dataloader(TorchDataLoader(DATA, batch_sampler=batch_sampler), SequentialSampler(DATA))
-    rebuilt = _update_dataloader(loader(batch_sampler=batch_sampler), SequentialSampler(DATA))
-    assert type(rebuilt.batch_sampler) is Buckets
-    assert batches(rebuilt) == batches(expected)
 
 
 # -- the mechanism ----------------------------------------------------------------------------------------
