@@ -33,6 +33,7 @@ def defer_interrupts(*, in_callback: bool = False) -> Iterator[None]:
         in_callback: Raise it shortly after the block instead, by `interrupt_again`. For finalizers and fork hooks.
     """
     handler = signal.getsignal(signal.SIGINT)
+    # SIG_IGN and SIG_DFL raise nothing here, and a handler that was not set from Python could not be restored.
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
