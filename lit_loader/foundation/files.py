@@ -27,12 +27,16 @@ def new_file(path: Path, *, mode: int = 0o600) -> Iterator[BinaryIO]:
         OSError: If the folder or the file cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # In the same folder: a file cannot be renamed atomically to another file system.
     temporary = path.with_name(f".{path.stem}.{token_hex(8)}.tmp")
     try:
+        # O_EXCL also refuses a link that someone else has put there.
         with os.fdopen(os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
             yield file
-        temporary.replace(path)  # atomic
+        # Atomic, and after the file is closed, so that all of it has been handed to the system.
+        temporary.replace(path)
     except BaseException:
+        # Also after Ctrl-C.
         temporary.unlink(missing_ok=True)
         raise
 

@@ -12,10 +12,10 @@ This module imports no torch.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
-from typing import Final
+from typing import Final, TypeVar
 
 __all__ = [
     "MAX_WORKERS",
@@ -31,6 +31,8 @@ __all__ = [
     "read_text",
     "read_throttled_s",
 ]
+
+NumberT = TypeVar("NumberT", int, float)
 
 PROCESS_BYTES: Final = 512 << 20
 """Estimated memory of a worker process: interpreter, torch, and its batches in progress."""
@@ -101,7 +103,8 @@ def decide_num_workers(resources: Resources, *, worker_bytes: int = PROCESS_BYTE
     else:
         share -= 1
         why += ", of which the training step keeps one"
-    number = max(0, int(share + 1e-9))  # 3 * (1 / 3) cores are a whole one, also after rounding
+    # 3 * (1 / 3) cores are a whole one, also after rounding.
+    number = max(0, int(share + 1e-9))
     max_workers = resources.max_workers(worker_bytes)
     if max_workers is not None and max_workers < number:
         number = max_workers
@@ -126,10 +129,11 @@ def read_resources(
         ranks_on_host: Number of training processes on this host, or None for the launcher's number; if they differ,
             the larger one counts.
         has_accelerator: Whether the training step runs on an accelerator.
-        environ: Environment variables, or None for those of this process.
+        environ: Environment variables; None reads this process's own.
         root: Folder that contains ``proc`` and ``sys``, for tests.
     """
     environ = os.environ if environ is None else environ
+    # The host's free memory and the group's limit are independent: either may be the tighter one.
     quota_cores, group_bytes = read_cgroup_limits(root)
     host_kib = read_counters(root / "proc/meminfo").get("MemAvailable:")
     host_bytes = None if host_kib is None else host_kib << 10
@@ -140,7 +144,7 @@ def read_resources(
         num_cores=count_cores(),
         quota_cores=quota_cores,
         cores_per_rank=_positive(environ.get("SLURM_CPUS_PER_TASK", "")) if is_rank_per_task else None,
-        available_bytes=min((size for size in (host_bytes, group_bytes) if size is not None), default=None),
+        available_bytes=_smallest((host_bytes, group_bytes)),
         ranks_on_host=ranks,
         has_accelerator=has_accelerator,
     )
@@ -172,17 +176,18 @@ def read_cgroup_limits(root: Path = Path("/")) -> tuple[float | None, int | None
         memory that the kernel can reclaim from the group's file cache); each None without a limit. Unreadable files
         (another operating system, a hidden ``/sys``) count as no limit.
     """
-    quotas = [_quota(folder) for folder in _group_folders(root, "cpu")]
-    sizes = [_available_bytes(folder) for folder in _group_folders(root, "memory")]
-    return (
-        min((quota for quota in quotas if quota is not None), default=None),
-        min((size for size in sizes if size is not None), default=None),
-    )
+    quota = _smallest(map(_quota, _group_folders(root, "cpu")))
+    return quota, _smallest(map(_available_bytes, _group_folders(root, "memory")))
+
+
+def _smallest(limits: Iterable[NumberT | None]) -> NumberT | None:
+    return min((limit for limit in limits if limit is not None), default=None)
 
 
 def read_throttled_s(root: Path = Path("/")) -> float | None:
     """Return for how many seconds a quota has throttled this process's groups, or None if it is not reported."""
-    units = {"throttled_usec": 1e6, "throttled_time": 1e9}  # version 2 and version 1
+    # Version 2 counts microseconds, version 1 nanoseconds.
+    units = {"throttled_usec": 1e6, "throttled_time": 1e9}
     stats = [read_counters(folder / "cpu.stat") for folder in _group_folders(root, "cpu")]
     return max((stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None)
 
@@ -213,6 +218,7 @@ def _slurm_tasks(environ: Mapping[str, str]) -> int | None:
 
 
 def _quota(folder: Path) -> float | None:
+    # Without a quota the file says "max" or -1, which is no positive number.
     # Version 2 has a single file "QUOTA PERIOD", version 1 one file for each number.
     names = ("cpu.max", "cpu.cfs_quota_us", "cpu.cfs_period_us")
     words = "".join(read_text(folder / name) for name in names).split()
@@ -239,7 +245,8 @@ def _group_folders(root: Path, controller: str) -> Iterator[Path]:
 
     See NOTE [Control groups].
     """
-    groups: dict[str, PurePosixPath] = {}  # path of the process's group per controller; "" is version 2
+    # Path of the process's group per controller; the controller of version 2 is "".
+    groups: dict[str, PurePosixPath] = {}
     for line in read_text(root / "proc/self/cgroup").splitlines():
         _, controllers, group = [*line.split(":", 2), "", ""][:3]
         groups |= {name: PurePosixPath(group or "/") for name in controllers.split(",")}

@@ -33,6 +33,7 @@ def defer_interrupts(*, in_callback: bool = False) -> Iterator[None]:
         in_callback: Raise it shortly after the block instead, by `interrupt_again`. For finalizers and fork hooks.
     """
     handler = signal.getsignal(signal.SIGINT)
+    # SIG_IGN and SIG_DFL raise nothing here, and a handler that was not set from Python could not be restored.
     if threading.current_thread() is not threading.main_thread() or not callable(handler):
         yield
         return
@@ -46,9 +47,10 @@ def defer_interrupts(*, in_callback: bool = False) -> Iterator[None]:
         signal.signal(signal.SIGINT, count)
         yield
     finally:
-        # Another handler may have set a new one for SIGINT meanwhile, which then stays.
-        if signal.getsignal(signal.SIGINT) is count:
-            signal.signal(signal.SIGINT, handler)
+        # Code in the block may have set another handler for SIGINT, which then stays.
+        current = signal.signal(signal.SIGINT, handler)
+        if current is not count:
+            signal.signal(signal.SIGINT, current)
         if num_interrupts and in_callback:
             interrupt_again()
         elif num_interrupts:

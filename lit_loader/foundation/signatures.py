@@ -69,7 +69,8 @@ def _evaluated(function: Callable[..., Any]) -> inspect.Signature:
     """Return a signature with annotations as types instead of strings."""
     signature = inspect.signature(function)
     try:
-        hints = get_type_hints(function)  # `inspect.signature(eval_str=True)` does not look through decorators
+        # `inspect.signature(eval_str=True)` does not look through decorators.
+        hints = get_type_hints(function)
     except Exception:
         # An annotation may be any text, or a name that is imported only for type checkers.
         return signature
@@ -138,4 +139,5 @@ def type_text(hint: Any) -> str:
     if hint in (None, type(None)):
         return "null"
     text = str(hint) if get_args(hint) else getattr(hint, "__name__", str(hint))
-    return re.sub(r"\b(\w+\.)+", "", text)  # without module names
+    # Without module names.
+    return re.sub(r"\b(\w+\.)+", "", text)

@@ -12,7 +12,8 @@ NOTE [Two regimes]
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sized
+from collections.abc import Callable, Iterable
+from dataclasses import fields
 from functools import partial
 from typing import Any, Final, Self, TypeVar, cast
 
@@ -56,25 +57,6 @@ T_co = TypeVar("T_co", covariant=True)
 
 MAX_BAD_SAMPLES: Final = 100
 """How many bad samples an epoch may have on each rank, unless the loader is given another number."""
-
-
-# Attributes of a loader that the `LoaderSpec` has under the same name.
-_SETTINGS: Final = (
-    "sampler",
-    "batch_sampler",
-    "batch_size",
-    "generator",
-    "in_order",
-    "resume",
-    "prefetch_factor",
-    "num_workers",
-    "worker_method",
-    "multiprocessing_context",
-    "worker_init_fn",
-    "persistent_workers",
-    "max_worker_restarts",
-    "hang_timeout_s",
-)
 
 
 class DataLoader(TorchDataLoader[T_co]):
@@ -200,29 +182,11 @@ class DataLoader(TorchDataLoader[T_co]):
         in_order: bool = True,
     ) -> None:
         check_arguments(dataset, seed, rank, world_size, generator, num_workers, worker_method, multiprocessing_context)
-        check_choice("resume", resume, Resume)
-        self.seed = seed
-        self.rank = rank
-        self.world_size = world_size
-        self.worker_method = worker_method
-        self.max_worker_restarts = max_worker_restarts
-        self.hang_timeout_s = hang_timeout_s
-        self.on_bad_sample = on_bad_sample
-        self.max_bad_samples = max_bad_samples
-        self._bad_sample_log: BadSampleLog | None = None
+        self._set_up_order(seed, rank, world_size, resume, check_repeatability)
+        self._set_up_workers(worker_method, max_worker_restarts, hang_timeout_s, on_bad_sample, max_bad_samples)
         self.device = checked_device(device)
-        self.resume = resume
-        self.check_repeatability = check_repeatability
-        self._worker_manager = WorkerManager()
-        self._epochs: EpochState[Any] = TorchEpochs() if seed is None else KeyedEpochs()
-        self._hooks = IterationHooks()
         if seed is not None:
-            check_batch_sampler(batch_sampler)
-            if sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-                sized = cast("Sized", dataset)  # the samplers refuse one without a length
-                sampler = RandomSampler(sized) if shuffle else SequentialSampler(sized)
-                shuffle = None
-            sampler, batch_sampler = replace_torch_samplers(sampler, batch_sampler)
+            shuffle, sampler, batch_sampler = _seeded_samplers(dataset, shuffle, sampler, batch_sampler)
         super().__init__(
             dataset,
             batch_size,
@@ -242,49 +206,77 @@ class DataLoader(TorchDataLoader[T_co]):
             pin_memory_device=pin_memory_device,
             in_order=in_order,
         )
-        if seed is not None:
+        self._complete(sampler, batch_sampler)
+
+    def _set_up_order(
+        self, seed: int | None, rank: int | None, world_size: int | None, resume: Resume, check_repeatability: bool
+    ) -> None:
+        check_choice("resume", resume, Resume)
+        self.seed = seed
+        self.rank = rank
+        self.world_size = world_size
+        self.resume = resume
+        self.check_repeatability = check_repeatability
+        self._epochs: EpochState[Any] = TorchEpochs() if seed is None else KeyedEpochs()
+
+    def _set_up_workers(
+        self,
+        worker_method: WorkerMethod,
+        max_worker_restarts: int | None,
+        hang_timeout_s: float | None,
+        on_bad_sample: OnBadSample,
+        max_bad_samples: int | None,
+    ) -> None:
+        self.worker_method = worker_method
+        self.max_worker_restarts = max_worker_restarts
+        self.hang_timeout_s = hang_timeout_s
+        self.on_bad_sample = on_bad_sample
+        self.max_bad_samples = max_bad_samples
+        self._bad_sample_log: BadSampleLog | None = None
+        self._worker_manager = WorkerManager()
+        self._hooks = IterationHooks()
+
+    def _complete(self, sampler: Any, batch_sampler: Any) -> None:
+        """Complete the constructor with the steps that need the attributes that torch's constructor sets."""
+        is_keyed = self.seed is not None
+        if is_keyed:
             register_rebuild_hook(self, sampler, batch_sampler)
-        check_bad_samples(
-            on_bad_sample,
-            max_bad_samples,
-            dataset,
-            batched=self.batch_sampler is not None,
-            sliced=self._slicing is not None,
-        )
+        # Torch's constructor creates a batch sampler if there is a batch size.
+        is_batched = self.batch_sampler is not None
+        is_sliced = self._slicing is not None
+        check_bad_samples(self.on_bad_sample, self.max_bad_samples, self.dataset, batched=is_batched, sliced=is_sliced)
+        # Only samples with keys can be made again by another worker with the same bits.
+        is_remakable = is_keyed and not isinstance(self.dataset, IterableDataset)
         check_replacement(
-            max_worker_restarts,
-            hang_timeout_s,
-            processes=self._has_processes,
-            keyed=seed is not None and not isinstance(dataset, IterableDataset),
+            self.max_worker_restarts, self.hang_timeout_s, processes=self._has_processes, keyed=is_remakable
         )
 
     # -- the specification ----------------------------------------------------------------------------------
 
     def _spec(self) -> LoaderSpec:
         """Return the loader's present settings; no other module gets the loader itself."""
-        has_group = dist.is_available() and dist.is_initialized()
-        group_rank = dist.get_rank() if has_group else 0
-        group_size = dist.get_world_size() if has_group else 1
-        rank = group_rank
-        world_size = group_size
+        # Asked for each epoch: users initialise the process group after they have made the loader.
+        group = (0, 1)
+        if dist.is_available() and dist.is_initialized():
+            group = (dist.get_rank(), dist.get_world_size())
+        rank, world_size = group
         if self.rank is not None and self.world_size is not None:
             rank = self.rank
             world_size = self.world_size
-        is_iterable = isinstance(self.dataset, IterableDataset)
-        settings: dict[str, Any] = {name: getattr(self, name) for name in _SETTINGS}
-        settings |= {
-            "fetch": FetchSpec(
-                dataset=self.dataset,
-                batched=self.batch_sampler is not None,
-                collate_fn=replace_torch_collate(self.collate_fn),
-                builtin_collate=is_builtin_collate(self.collate_fn),
-                drop_last=self.drop_last,
-                on_bad_sample=self.on_bad_sample,
-                # A state cannot be split where worker threads share the dataset, and on several ranks only one rank's
-                # state is saved. In both cases samples are counted instead.
-                stream_state=(self.worker_method != "thread" or self.num_workers <= 1) and world_size == 1,
-            ),
-            "is_iterable": is_iterable,
+        fetch = FetchSpec(
+            dataset=self.dataset,
+            batched=self.batch_sampler is not None,
+            collate_fn=replace_torch_collate(self.collate_fn),
+            builtin_collate=is_builtin_collate(self.collate_fn),
+            drop_last=self.drop_last,
+            on_bad_sample=self.on_bad_sample,
+            # A state cannot be split where worker threads share the dataset, and on several ranks only one rank's state
+            # is saved. In both cases samples are counted instead.
+            stream_state=(self.worker_method != "thread" or self.num_workers <= 1) and world_size == 1,
+        )
+        settings = {
+            "fetch": fetch,
+            "is_iterable": isinstance(self.dataset, IterableDataset),
             "index_sampler": self._index_sampler,
             "rank": rank,
             "world_size": world_size,
@@ -292,6 +284,9 @@ class DataLoader(TorchDataLoader[T_co]):
             "default_dtype": torch.get_default_dtype(),
             "page_lock": find_page_lock(self.pin_memory and self._has_processes, self.device),
         }
+        # All others have the name of the loader's attribute.
+        names = {field.name for field in fields(LoaderSpec)} - set(settings)
+        settings |= {name: getattr(self, name) for name in names}
         if (self.seed is None) is not self._epochs.begins_at_iter:
             raise ValueError(
                 f"seed was changed to {self.seed!r}, and a loader keeps or lacks a seed for life; make a new loader"
@@ -300,10 +295,10 @@ class DataLoader(TorchDataLoader[T_co]):
             return LoaderSpec(**settings)
         slicing = self._slicing
         global_batches = None
-        if slicing is None and not is_iterable:
+        if slicing is None and not settings["is_iterable"]:
             global_batches = find_global_batches(self.sampler, unwrapped(self.batch_sampler), world_size)
         # The ranks can compare a custom sampler's indices only if the process group has the same rank and world size.
-        can_compare = has_group and world_size > 1 and (rank, world_size) == (group_rank, group_size)
+        can_compare = world_size > 1 and (rank, world_size) == group
         return KeyedSpec(
             **settings,
             seed=self.seed,
@@ -316,8 +311,7 @@ class DataLoader(TorchDataLoader[T_co]):
     @property
     def _slicing(self) -> BatchSlicing | None:
         """How batches are sliced from the order of an `OrderSampler`, or None if a sampler is iterated, as in torch."""
-        slicing: BatchSlicing | None = self._epochs.slicing(self.sampler, self.batch_sampler)
-        return slicing
+        return self._epochs.slicing(self.sampler, self.batch_sampler)
 
     @property
     def _has_processes(self) -> bool:
@@ -345,6 +339,7 @@ class DataLoader(TorchDataLoader[T_co]):
     def __iter__(self) -> LoaderIterator[T_co]:
         """Return an iterator over one epoch."""
         if not self._epochs.begins_at_iter:
+            # With a seed ``iter()`` alone changes nothing: the first ``next()`` claims the epoch.
             return self._get_iterator()
         keeps_iterator = self.persistent_workers and self.num_workers > 0
         iterator = cast("LoaderIterator[T_co] | None", self._iterator if keeps_iterator else None)
@@ -385,6 +380,7 @@ class DataLoader(TorchDataLoader[T_co]):
         try:
             batches = self._worker_manager.start(spec, progress, point, epochs, restarted=restarted)
         except BaseException:
+            # After Ctrl-C, too: the next iterator must not begin an epoch later than this one.
             epochs.unclaim(progress, point)
             raise
         self._bad_sample_log = None
@@ -444,7 +440,8 @@ class DataLoader(TorchDataLoader[T_co]):
                 An ignored state causes a `lit_loader.errors.ResumeWarning`, and the epoch starts over.
         """
         if self._epochs.load_state_dict(self._spec(), state_dict, strict=strict):
-            self._worker_manager.forget_workers()
+            # The present workers have copies of the dataset before its state was loaded.
+            self._worker_manager.backend = None
 
     @property
     def bad_samples(self) -> tuple[BadSample, ...]:
@@ -491,6 +488,16 @@ class DataLoader(TorchDataLoader[T_co]):
     def __getstate__(self) -> dict[str, Any]:
         # Iterators and workers belong to this process; a copy makes its own.
         return {**self.__dict__, "_iterator": None, "_bad_sample_log": None, "_hooks": IterationHooks()}
+
+
+def _seeded_samplers(dataset: Any, shuffle: bool | None, sampler: Any, batch_sampler: Any) -> tuple[Any, Any, Any]:
+    """Return the ``shuffle``, ``sampler`` and ``batch_sampler`` that a loader with a seed passes to torch's."""
+    check_batch_sampler(batch_sampler)
+    # Instead of the samplers of torch's constructor, which take neither seed nor rank. A dataset without a length is
+    # refused by them; torch refuses ``shuffle`` next to a sampler, so it is None from here on.
+    if sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
+        return None, (RandomSampler if shuffle else SequentialSampler)(dataset), None
+    return shuffle, *replace_torch_samplers(sampler, batch_sampler)
 
 
 def _gather(value: Any) -> list[Any]:

@@ -51,19 +51,15 @@ class TimedBatches(WrappedBatches):
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
-        return _next_timed(self._batches, self._hooks)
-
-
-def _next_timed(batches: Batches, hooks: IterationHooks) -> Any:
-    """Return the engine's next batch, checked; the time that it takes is added to ``hooks.wait_s``."""
-    start = time.perf_counter()
-    try:
-        batch = batches.next_batch()
-    finally:
-        hooks.wait_s += time.perf_counter() - start
-    if hooks.check_batch is not None:
-        hooks.check_batch(batch)
-    return batch
+        hooks = self._hooks
+        start = time.perf_counter()
+        try:
+            batch = self._batches.next_batch()
+        finally:
+            hooks.wait_s += time.perf_counter() - start
+        if hooks.check_batch is not None:
+            hooks.check_batch(batch)
+        return batch
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -71,7 +67,8 @@ def _close_when_collected(batches: Batches) -> None:
     try:
         batches.close()
     except KeyboardInterrupt:
-        # Python would print and drop an exception in a finalizer, and the user's Ctrl-C with it.
+        # Python would print and drop an exception in a finalizer, and with it the user's Ctrl-C. It is not held back
+        # until the end (`defer_interrupts`), because it has to end the wait for workers that are in a long sample.
         interrupt_again()
 
 
@@ -132,10 +129,11 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         batches, progress = self._start()
         self._progress = progress
         self._shown_workers = batches.workers
-        if not progress.resumed:
+        if progress.start == 0:
             # It refers to the loader, which may refer to this iterator: a reference cycle.
             self._start = None
-        self._batches = batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
+        timed = TimedBatches(batches, self._hooks)
+        self._batches = timed if self._transfer is None else self._transfer(timed)
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         # At exit the backend ends its workers.
         self._closer.atexit = False
@@ -148,6 +146,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         self._drop_batches()
 
     def _drop_batches(self) -> None:
+        # Taken out before they are closed, because another thread or a signal handler may also close the iterator.
         batches, self._batches = self._batches, None
         closer, self._closer = self._closer, None
         if batches is not None and closer is not None and closer.detach() is not None:
@@ -206,12 +205,11 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         progress = self._progress
         assert progress is not None
         try:
-            # Behind a transfer the engine is timed by `TimedBatches`.
-            batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
+            batch = batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
             # A state saved at the end of an epoch without a length: only now is it known that no batch is left.
-            is_empty = progress.resumed and not (progress.num_returned or progress.num_failed)
+            is_empty = progress.start > 0 and not (progress.num_returned or progress.num_failed)
             if is_empty and not self.ends_without_batches:
                 with self._begin_lock:
                     # Another thread may already have begun the next epoch, which must stay.
@@ -228,6 +226,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             progress.num_failed += 1
             raise
         progress.received()
+        # Once more for each further sample, as in torch.
         if self._reported_length is not None and progress.num_returned > self._reported_length:
             self._warn_of_length(progress.num_returned)
         return cast("T_co", batch)

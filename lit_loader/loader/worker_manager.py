@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -40,18 +41,22 @@ class WorkerManager:
 
     Workers belong to their process, so a copy, in another process or another loader, has none.
 
+    Attributes:
+        backend: The persistent workers, or None if there are none. Set to None, the next epoch gets new ones.
+        next_epoch: The epoch that was begun before an iterator claims it, the settings that it depends on, and its
+            batches, or None: see NOTE [The next epoch].
+
     Owns: persistent workers, until `close` or until it is collected.
     """
 
     def __init__(self) -> None:
-        # Persistent workers, and the settings that they were started with.
-        self._kept: Any = None
-        self._kept_settings: tuple[Any, ...] = ()
+        self.backend: Backend | None = None
+        self.next_epoch: tuple[int, Any, Scheduler] | None = None
+        # The settings that the persistent workers were started with.
+        self._settings: tuple[Any, ...] = ()
         # Weak references without callbacks: Python loses a Ctrl-C that arrives in a callback.
-        self._backends: list[weakref.ref[Any]] = []
-        # The epoch that was begun before an iterator claims it, the settings that it depends on, and its batches.
-        self._next: tuple[int, Any, Scheduler] | None = None
-        # Guards the list of backends. Reentrant, because a signal handler may begin an epoch too.
+        self._backends: list[weakref.ref[Backend]] = []
+        # Guards the list of backends. Reentrant, because a signal handler may begin an epoch meanwhile.
         self._lock = threading.RLock()
 
     def __reduce__(self) -> tuple[type[WorkerManager], tuple[()]]:
@@ -60,14 +65,12 @@ class WorkerManager:
 
     def close(self) -> None:
         """End all workers."""
+        # Workers of epochs that are still iterated too, not the persistent ones alone.
         for reference in self._backends:
             if (backend := reference()) is not None:
                 backend.close()
-        self._kept = self._next = None
-
-    def forget_workers(self) -> None:
-        """Give the next epoch new workers, because the present ones have copies of the dataset before its change."""
-        self._kept = None
+        self.backend = None
+        self.next_epoch = None
 
     # -- epochs ---------------------------------------------------------------------------------------------
 
@@ -91,13 +94,13 @@ class WorkerManager:
         """
         epoch = progress.epoch
         settings = epochs.epoch_settings(spec)
-        # The scheduler calls it when it has sent this epoch's last task. It holds a weak reference, because workers
-        # must not keep the loader alive.
         begin_next = None
         if settings is not None:
-            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, epochs)
+            # The scheduler calls it when it has sent this epoch's last task. It holds a weak reference, because workers
+            # must not keep the loader alive.
+            begin_next = partial(_call_if_alive, weakref.WeakMethod(self._begin_next), spec, epoch + 1, epochs)
         # Taken first, so that an error below does not leave it for a later epoch.
-        prepared, self._next = self._next, None
+        prepared, self.next_epoch = self.next_epoch, None
         if prepared is not None:
             prepared_epoch, prepared_settings, scheduler = prepared
             fits = point is None and (prepared_epoch, prepared_settings) == (epoch, settings)
@@ -126,7 +129,22 @@ class WorkerManager:
                 raise
         if not spec.is_iterable:
             return batches
+        # Only the worker knows the position in its stream, and sends it with every batch.
         return StreamBatches(batches, progress, plan.position or StreamPosition.start(num_workers))
+
+    def _begin_next(self, spec: LoaderSpec, epoch: int, epochs: EpochState[Any]) -> Scheduler | None:
+        """Begin an epoch before an iterator claims it: see NOTE [The next epoch]."""
+        backend = self._usable(spec, epochs)
+        if backend is None or self.next_epoch is not None or epochs.next != epoch:
+            return None
+        try:
+            plan = epochs.plan(spec, Progress(epoch, None), None, new_iterator=False)
+            scheduler = self._schedule(spec, plan, backend)
+            self.next_epoch = (epoch, epochs.epoch_settings(spec), scheduler)
+        except Exception:
+            # Raised again when that epoch is claimed; a batch of this epoch must not raise it.
+            return None
+        return scheduler
 
     def _schedule(self, spec: LoaderSpec, plan: EpochPlan, backend: Backend) -> Scheduler:
         assert spec.prefetch_factor is not None
@@ -142,18 +160,19 @@ class WorkerManager:
             dealing="any" if by_any_worker else "turns" if spec.in_order else "least_busy",
             in_order=spec.in_order,
             timeout_s=spec.timeout_s,
-            owns_backend=backend is not self._kept,
+            owns_backend=backend is not self.backend,
             turn=0 if plan.position is None else plan.position.turn,
             iterate=plan.iterate,
         )
 
     # -- workers --------------------------------------------------------------------------------------------
 
-    def _usable(self, spec: LoaderSpec, epochs: EpochState[Any]) -> Any:
+    def _usable(self, spec: LoaderSpec, epochs: EpochState[Any]) -> Backend | None:
         """Return the workers kept from an earlier epoch, or None if there are none that can be used."""
-        if self._kept is None or not self._kept.usable:
+        backend = self.backend
+        if backend is None or not backend.usable:
             return None
-        return self._kept if self._kept_settings == epochs.worker_settings(spec) else None
+        return backend if self._settings == epochs.worker_settings(spec) else None
 
     def _new_backend(self, spec: LoaderSpec, plan: EpochPlan, epochs: EpochState[Any]) -> Backend:
         workers = WorkerSpec(
@@ -164,7 +183,7 @@ class WorkerManager:
             keyed=plan.keyed,
             default_dtype=spec.default_dtype,
         )
-        backend: ThreadBackend | ProcessBackend
+        backend: Backend
         if spec.worker_method == "thread":
             backend = ThreadBackend(workers)
         else:
@@ -175,9 +194,8 @@ class WorkerManager:
             # Samples without a key cannot be made again with the same bits.
             max_restarts = 0
             if workers.shared_tasks:
-                max_restarts = MAX_WORKER_RESTARTS
-                if spec.max_worker_restarts is not None:
-                    max_restarts = spec.max_worker_restarts
+                limit = spec.max_worker_restarts
+                max_restarts = MAX_WORKER_RESTARTS if limit is None else limit
             backend = ProcessBackend(
                 workers,
                 context,
@@ -189,23 +207,11 @@ class WorkerManager:
             alive = [reference for reference in self._backends if reference() is not None]
             self._backends = [*alive, weakref.ref(backend)]
         if spec.persistent_workers:
-            self._kept = backend
-            self._kept_settings = epochs.worker_settings(spec)
+            self.backend = backend
+            self._settings = epochs.worker_settings(spec)
         return backend
 
 
-def _begin_next(
-    reference: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, epochs: EpochState[Any]
-) -> Scheduler | None:
-    """Begin an epoch before an iterator claims it, unless its loader is gone: see NOTE [The next epoch]."""
-    manager = reference()
-    backend = None if manager is None else manager._usable(spec, epochs)
-    if manager is None or backend is None or manager._next is not None or epochs.next != epoch:
-        return None
-    try:
-        scheduler = manager._schedule(spec, epochs.plan_ahead(spec, epoch), backend)
-        manager._next = (epoch, epochs.epoch_settings(spec), scheduler)
-    except Exception:
-        # Raised again when that epoch is claimed; a batch of this epoch must not raise it.
-        return None
-    return scheduler
+def _call_if_alive(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> Any:
+    bound = method()
+    return None if bound is None else bound(*arguments)

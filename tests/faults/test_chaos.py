@@ -33,7 +33,7 @@ class Killer(threading.Thread):
 
     def run(self):
         while not self.stopping.wait(self.draw.uniform(0, 2 * self.pause_s)):
-            backend = self.loader._worker_manager._kept
+            backend = self.loader._worker_manager.backend
             workers = [] if backend is None else list(backend._workers)
             for worker in self.draw.sample(workers, min(len(workers), self.draw.choice([1, 1, 1, 2]))):
                 try:

@@ -197,7 +197,7 @@ def test_lost_tasks_and_dropped_epochs_leave_no_slot_in_use(tmp_path):
                     break
         gc.collect()
         backend = backend_of(loader)
-        ahead = loader._worker_manager._next
+        ahead = loader._worker_manager.next_epoch
         if ahead is not None:
             ahead[-1].close()
         deadline = time.monotonic() + 60

@@ -133,7 +133,7 @@ def test_prefetched_epoch_does_not_reset_the_restart_count(tmp_path, most):
             next(batches)
         assert len(caught) == most
         # the next epoch is begun, and this one is not over
-        assert len(loader._worker_manager._next[-1]._in_flight) >= 1
+        assert len(loader._worker_manager.next_epoch[-1]._in_flight) >= 1
         (tmp_path / "go").touch()
         with pytest.raises(WorkerDiedError, match=f"has used up max_worker_restarts={most}"):
             list(batches)
@@ -157,7 +157,7 @@ def test_claimed_prefetched_epoch_has_all_its_restarts(tmp_path, expected, metho
     )
     with loader:
         for number, epoch in enumerate(expected):
-            assert (loader._worker_manager._next is not None) is (number > 0)
+            assert (loader._worker_manager.next_epoch is not None) is (number > 0)
             batches = iter(loader)
             received = [flat(next(batches))]
             process = backend_of(loader).workers[0]

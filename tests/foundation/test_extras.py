@@ -106,5 +106,5 @@ for extra, feature in (
 
 def test_the_base_install_reads_loads_and_indexes_and_other_features_name_their_extra(tmp_path):
     code = f"{WITHOUT_EXTRAS}\nFOLDER = {str(tmp_path)!r}\n"
-    done = subprocess.run([sys.executable, "-c", code + BASE_INSTALL], capture_output=True, text=True)
-    assert done.returncode == 0, done.stderr
+    result = subprocess.run([sys.executable, "-c", code + BASE_INSTALL], capture_output=True, text=True)
+    assert result.returncode == 0, result.stderr

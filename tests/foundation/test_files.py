@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 
 import pytest
 
@@ -14,17 +14,18 @@ from lit_loader.foundation.files import file_lock, new_folder
 FORK = multiprocessing.get_context("fork")
 
 
-def hold(path, held):
+def hold(path, is_held):
     with file_lock(path):
-        held.set()
+        is_held.set()
         signal.pause()
 
 
 def test_another_process_holds_it_until_it_is_killed(tmp_path):
-    path, held = tmp_path / "lock", FORK.Event()
-    child = FORK.Process(target=hold, args=(path, held))
+    path = tmp_path / "lock"
+    is_held = FORK.Event()
+    child = FORK.Process(target=hold, args=(path, is_held))
     child.start()
-    assert held.wait(60)
+    assert is_held.wait(60)
     with file_lock(path, wait=False) as is_free:
         assert not is_free
     os.kill(child.pid, signal.SIGKILL)
@@ -35,21 +36,19 @@ def test_another_process_holds_it_until_it_is_killed(tmp_path):
 
 
 def test_threads_are_never_two_in_it(tmp_path):
-    path, inside, most = tmp_path / "lock", [], []
+    inside = []
+    num_inside = []
 
     def enter():
         for _ in range(5):
-            with file_lock(path):
+            with file_lock(tmp_path / "lock"):
                 inside.append(1)
-                most.append(len(inside))
+                num_inside.append(len(inside))
                 inside.pop()
 
-    threads = [threading.Thread(target=enter) for _ in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert (max(most), len(most)) == (1, 20)
+    with ThreadPoolExecutor(4) as pool:
+        wait(pool.submit(enter) for _ in range(4))
+    assert num_inside == [1] * 20
 
 
 def test_a_new_folder_is_there_when_it_is_complete_and_replaces_none(tmp_path):
@@ -63,4 +62,4 @@ def test_a_new_folder_is_there_when_it_is_complete_and_replaces_none(tmp_path):
         assert not path.exists()
     with pytest.raises(OSError, match="not empty"), new_folder(path) as folder:
         (folder / "file").write_text("3")
-    assert [each.read_text() for each in path.parent.rglob("*") if each.is_file()] == ["2"]
+    assert [file.read_text() for file in path.parent.rglob("*") if file.is_file()] == ["2"]

@@ -24,7 +24,7 @@ GIB = 1 << 30
 
 
 @pytest.mark.parametrize(
-    ("resources", "number", "told"),
+    ("resources", "number", "reason"),
     [
         ({"num_cores": 8}, 7, "8 cores, of which the training step keeps one"),
         ({"num_cores": 8, "has_accelerator": True}, 8, "runs on an accelerator"),
@@ -48,11 +48,11 @@ GIB = 1 << 30
     ],
     ids=str,
 )
-def test_the_decision_and_its_reason(resources, number, told):
-    found, why = decide_num_workers(Resources(**resources))
-    assert found == number
+def test_the_decision_and_its_reason(resources, number, reason):
+    decision, why = decide_num_workers(Resources(**resources))
+    assert decision == number
     assert why.startswith(f"num_workers='auto' is {number}: ")
-    assert told in why
+    assert reason in why
     assert "\n" not in why
 
 
@@ -72,10 +72,12 @@ def test_workers_that_take_less_memory_fit_more_often():
 
 def tree(root, *, groups, mounts, **files):
     """Write the files of a made-up system; names of files have ``__`` for ``/``."""
-    own = root / "proc" / "self"
-    own.mkdir(parents=True)
-    (own / "cgroup").write_text(groups)
-    (own / "mountinfo").write_text("".join(f"{number} 1 0:2{number} {m}\n" for number, m in enumerate(mounts)))
+    process_folder = root / "proc" / "self"
+    process_folder.mkdir(parents=True)
+    (process_folder / "cgroup").write_text(groups)
+    (process_folder / "mountinfo").write_text(
+        "".join(f"{number} 1 0:2{number} {m}\n" for number, m in enumerate(mounts))
+    )
     for name, text in files.items():
         path = root / "sys/fs/cgroup" / name.replace("__", "/").replace("_dot_", ".")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -135,11 +137,11 @@ def test_version_1_with_controllers_in_places_of_their_own(tmp_path):
 def test_in_a_container_the_mount_shows_the_own_group_as_its_root(tmp_path):
     mounts = ["/docker/abc /sys/fs/cgroup/cpu ro - cgroup cgroup rw,cpu"]
     files = {"cpu__cpu_dot_cfs_quota_us": "50000", "cpu__cpu_dot_cfs_period_us": "100000"}
-    own = tree(tmp_path / "a", groups="3:cpu:/docker/abc\n", mounts=mounts, **files)
-    assert read_cgroup_limits(own)[0] == 0.5
+    root = tree(tmp_path / "a", groups="3:cpu:/docker/abc\n", mounts=mounts, **files)
+    assert read_cgroup_limits(root)[0] == 0.5
     # another group of the host's, which is not to be seen from here
-    own = tree(tmp_path / "b", groups="3:cpu:/../other\n", mounts=mounts, **files)
-    assert read_cgroup_limits(own)[0] == 0.5
+    root = tree(tmp_path / "b", groups="3:cpu:/../other\n", mounts=mounts, **files)
+    assert read_cgroup_limits(root)[0] == 0.5
     deeper = tree(tmp_path / "c", groups="3:cpu:/docker/abc/x/y\n", mounts=mounts, **files)
     assert read_cgroup_limits(deeper)[0] == 0.5
 
@@ -152,7 +154,7 @@ def test_both_versions_at_once(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["", "nonsense", "0 100000", "100000 0", "max"])
-def test_what_cannot_be_read_limits_nothing(tmp_path, text):
+def test_unreadable_files_limit_nothing(tmp_path, text):
     root = tree(tmp_path, groups="0::/\nbad\n", mounts=[*V2, "short"], cpu_dot_max=text, memory_dot_max=text)
     assert read_cgroup_limits(root) == (None, None)
     assert read_throttled_s(root) is None
@@ -190,8 +192,8 @@ def test_the_host_is_read_in_one_go(tmp_path, monkeypatch):
     monkeypatch.setattr("lit_loader.foundation.host.count_cores", lambda: 16)
     root = tree(tmp_path, groups="0::/\n", mounts=V2, cpu_dot_max="800000 100000", memory_dot_max=2 * GIB)
     (root / "proc/meminfo").write_text("MemTotal: 99999999 kB\nMemAvailable: 4194304 kB\n")
-    found = read_resources(ranks_on_host=2, has_accelerator=True, environ={}, root=root)
-    assert found == Resources(
+    resources = read_resources(ranks_on_host=2, has_accelerator=True, environ={}, root=root)
+    assert resources == Resources(
         num_cores=16, quota_cores=8.0, available_bytes=2 * GIB, ranks_on_host=2, has_accelerator=True
     )
     (root / "sys/fs/cgroup/memory.max").write_text("max\n")
@@ -222,10 +224,10 @@ def test_affinity_counts_and_not_the_machine():
 
 
 def test_this_host_can_be_read():
-    found = read_resources()
-    assert found.num_cores >= 1
-    assert found.available_bytes > 0
-    assert decide_num_workers(found)[0] >= 0
+    resources = read_resources()
+    assert resources.num_cores >= 1
+    assert resources.available_bytes > 0
+    assert decide_num_workers(resources)[0] >= 0
 
 
 def test_no_torch_is_needed():

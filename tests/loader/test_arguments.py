@@ -18,20 +18,19 @@ from lit_loader.collate.default import is_builtin_collate
 from tests.support.toys import Drawing, plain
 
 
-def test_an_unknown_worker_method_is_refused():
-    with pytest.raises(ValueError, match=r"worker_method='threads' is unknown; it is one of"):
-        DataLoader(range(3), worker_method="threads")
-
-
-def test_a_number_of_workers_that_is_none_is_refused_with_who_takes_it():
-    with pytest.raises(TypeError, match=r"num_workers='auto' should be an int, got str; data modules also take 'auto'"):
-        DataLoader(range(3), num_workers="auto")
-
-
-@pytest.mark.parametrize("context", ["fork", multiprocessing.get_context("spawn")], ids=["name", "context"])
-def test_a_start_method_for_threads_is_refused(context):
-    with pytest.raises(ValueError, match="no effect on worker threads"):
-        DataLoader(range(3), num_workers=1, worker_method="thread", multiprocessing_context=context)
+@pytest.mark.parametrize(
+    ("arguments", "error", "message"),
+    [
+        ({"worker_method": "threads"}, ValueError, r"worker_method='threads' is unknown; it is one of"),
+        ({"num_workers": "auto"}, TypeError, r"num_workers='auto' should be an int, got str; data modules also take"),
+        ({"multiprocessing_context": "fork"}, ValueError, "no effect on worker threads"),
+        ({"multiprocessing_context": multiprocessing.get_context("spawn")}, ValueError, "no effect on worker threads"),
+    ],
+    ids=["worker_method", "num_workers", "start method", "context"],
+)
+def test_wrong_arguments_of_workers_are_refused(arguments, error, message):
+    with pytest.raises(error, match=message):
+        DataLoader(range(3), **{"num_workers": 1, "worker_method": "thread", **arguments})
 
 
 class MoreDetection(DetectionCollate):

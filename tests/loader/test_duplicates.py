@@ -90,8 +90,8 @@ def test_unmarked_samples_are_each_index_once(backend, world_size, length):
 @pytest.mark.parametrize("workers", [{}, PROCESSES, THREADS], ids=["inline", "processes", "threads"])
 def test_workers_that_are_kept_follow_an_order_that_grows(workers):
     dataset = Marked(5)
-    kept = {"persistent_workers": bool(workers), "sampler": SequentialSampler(dataset)}
-    with DataLoader(dataset, batch_size=2, seed=0, rank=1, world_size=2, **kept, **workers) as loader:
+    settings = {"persistent_workers": bool(workers), "sampler": SequentialSampler(dataset)}
+    with DataLoader(dataset, batch_size=2, seed=0, rank=1, world_size=2, **settings, **workers) as loader:
         for length, last in ((5, ([0], [True])), (6, ([5], [False])), (5, ([0], [True]))):
             dataset.length = length
             loader.set_epoch(0)
@@ -121,10 +121,10 @@ def test_the_mark_is_of_the_position_in_training_too(backend):
 def test_every_way_to_ask_a_data_set(workers, kind):
     if kind == "subset":
         dataset = Subset(Marked(20), range(4, 13))
-        wanted = list(range(4, 13))
+        expected = list(range(4, 13))
     else:
         dataset = (Together if kind == "together" else Marked)(9)
-        wanted = list(range(9))
+        expected = list(range(9))
     if kind == "single samples":
         ranks = [
             [
@@ -135,7 +135,7 @@ def test_every_way_to_ask_a_data_set(workers, kind):
         ]
     else:
         ranks = marked(dataset, 2, batch_size=4, **workers)
-    assert real(ranks) == wanted
+    assert real(ranks) == expected
     assert sum(map(len, ranks)) == 10
 
 
@@ -181,6 +181,6 @@ def test_elsewhere_nothing_is_a_duplicate():
         DataLoader(Stream(), **ours),
     ):
         assert not any(bool(mark) for _, marks in loader for mark in marks)
-    asked = list(DataLoader(Marked(5), collate_fn=collate_and_ask, **ours))
-    assert [(marks.any().item(), answer) for _, marks, answer in asked] == [(False, False), (True, False)]
+    answers = list(DataLoader(Marked(5), collate_fn=collate_and_ask, **ours))
+    assert [(marks.any().item(), answer) for _, marks, answer in answers] == [(False, False), (True, False)]
     assert not is_duplicate()

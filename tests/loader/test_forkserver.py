@@ -26,7 +26,7 @@ PRELUDE = """
 
 
 def run(tmp_path, script, *, timeout=120):
-    """Run a script in an interpreter of its own and return what it printed."""
+    """Run a script in an interpreter of its own and return the lines that it printed."""
     path = tmp_path / "script.py"
     guarded = textwrap.indent(textwrap.dedent(script), "    ")  # Python 3.14's fork server imports the script
     path.write_text(f'{textwrap.dedent(PRELUDE)}\nif __name__ == "__main__":\n{guarded}')
@@ -44,7 +44,7 @@ def run(tmp_path, script, *, timeout=120):
 
 
 def test_importing_starts_nothing_and_asking_starts_it_once_without_waiting_for_its_imports(tmp_path):
-    nothing, first, running, again, same, quick = run(
+    nothing, first, running, restarted, same, quick = run(
         tmp_path,
         """
         import lit_loader, lit_loader.loader
@@ -66,43 +66,47 @@ def test_importing_starts_nothing_and_asking_starts_it_once_without_waiting_for_
         """,
     )
     assert nothing == "None ['__main__']"
-    assert (first, running, again, same, quick) == ("True", "True", "False", "True", "True")
+    assert (first, running, restarted, same, quick) == ("True", "True", "False", "True", "True")
 
 
-def test_the_users_preload_list_is_kept_and_a_worker_finds_in_the_server_what_was_to_be_imported(tmp_path):
-    names, found = run(
+USERS_DATASET = """
+import sys
+
+BEFORE = set(sys.modules)
+
+
+class Loaded:
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        return {"users_module", "decimal", "torch"} <= BEFORE
+"""
+
+
+def test_preload_list_of_the_user_is_kept_and_imported_before_workers_start(tmp_path):
+    (tmp_path / "users_dataset.py").write_text(USERS_DATASET)
+    names, loaded = run(
         tmp_path,
         """
-        if __name__ == "__main__":
-            import lit_loader
-            from users_dataset import Loaded
-            multiprocessing.set_forkserver_preload(["users_module", "json"])
-            lit_loader.start_forkserver("decimal", "json", "no_such_module")
-            print(*preloaded())
-            loader = lit_loader.DataLoader(Loaded(), num_workers=1, multiprocessing_context="forkserver", seed=1)
-            print(*[bool(batch) for batch in loader], pid() is not None)
-        """.replace(
-            "import lit_loader\n",
-            "import lit_loader, pathlib\n"
-            "            pathlib.Path(__file__).with_name('users_dataset.py').write_text(\n"
-            "                'import sys\\nBEFORE = set(sys.modules)\\n'\n"
-            "                'class Loaded:\\n'\n"
-            "                '    def __len__(self): return 2\\n'\n"
-            "                '    def __getitem__(self, i):\\n'\n"
-            '                \'        return {"users_module", "decimal", "torch"} <= BEFORE\\n\'\n'
-            "            )\n",
-            1,
-        ),
+        import lit_loader
+        from users_dataset import Loaded
+        multiprocessing.set_forkserver_preload(["users_module", "json"])
+        lit_loader.start_forkserver("decimal", "json", "no_such_module")
+        print(*preloaded())
+        loader = lit_loader.DataLoader(Loaded(), num_workers=1, multiprocessing_context="forkserver", seed=1)
+        print(*[bool(batch) for batch in loader], pid() is not None)
+        """,
     )
     added = ["torch", "lit_loader.loader", "decimal", "no_such_module"]
     assert sorted(names.split()) == sorted([*added, "json", "users_module"])
-    assert found == "True True True"
+    assert loaded == "True True True"
 
 
 @pytest.mark.parametrize("seed", [pytest.param(None, marks=pytest.mark.soak), 1])
 @pytest.mark.soak
 def test_a_loader_that_needs_it_starts_it_with_torch_imported(tmp_path, seed):
-    found = run(
+    lines = run(
         tmp_path,
         f"""
         if __name__ == "__main__":
@@ -117,8 +121,8 @@ def test_a_loader_that_needs_it_starts_it_with_torch_imported(tmp_path, seed):
             print(pid() == first != None, start_forkserver())
         """,
     )
-    before, batches, names, same = found
-    assert before == "None"
+    pid_before, batches, names, same = lines
+    assert pid_before == "None"
     assert batches == "[0, 1, 2, 3]"
     assert {"torch", "lit_loader.loader", "torchvision", "__main__"} == set(names.split())
     assert same == "True False"

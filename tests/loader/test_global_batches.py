@@ -25,13 +25,13 @@ seeds = st.integers(0, 1000)
 def parts(units, rank, world_size, **arguments):
     """Return a rank's parts, each with the position of its first sample and the number of positions, or None."""
     batches = GlobalBatches(units, world_size=world_size, **arguments)
-    before = 0
+    position = 0
     actual = []
     for group in batches:
         part = rank_part(batches, group, rank=rank)
-        told = None if part.num_samples is None else before + part.num_samples
-        actual.append((part.index, before + part.samples_before, told))
-        before += batches.num_samples(group)
+        length_or_none = None if part.num_samples is None else position + part.num_samples
+        actual.append((part.index, position + part.samples_before, length_or_none))
+        position += batches.num_samples(group)
     assert len(actual) == len(batches)
     return actual
 
@@ -46,11 +46,11 @@ def test_a_sequence_of_indices_is_cut_as_an_order_is(length, batch_size, drop_la
                 order.tolist(), rank, world_size, size=batch_size * world_size, drop_last=drop_last, of_batches=False
             )
             assert len(actual) == num_batches(length, world_size=world_size, **cut)
-            for number, (index, first, told) in enumerate(actual):
+            for number, (index, first, length_or_none) in enumerate(actual):
                 expected = rank_batch(order, number, rank=rank, world_size=world_size, **cut)
                 assert index == expected.indices.tolist()
                 assert first == expected.positions.start
-                assert told in (None, length)
+                assert length_or_none in (None, length)
     alone = parts(order.tolist(), 0, 1, size=batch_size, drop_last=drop_last, of_batches=False)
     assert [index for index, _, _ in alone] == list(BatchSampler(order.tolist(), batch_size, drop_last))
 
@@ -67,7 +67,7 @@ def test_so_are_single_samples(length, seed):
         assert [index for index, _, _ in flat[:length]] == order
         assert [first for _, first, _ in flat] == list(range(len(flat)))
         assert [index for index, _, _ in flat[length:]] == [order[n % length] for n in range(len(flat) - length)]
-        assert all(told == length for _, _, told in flat[length:])
+        assert all(length_or_none == length for _, _, length_or_none in flat[length:])
 
 
 @given(batch_sizes=st.lists(st.integers(0, 4), max_size=12))
@@ -84,13 +84,13 @@ def test_batches_of_any_sizes_are_dealt_to_the_ranks_in_turns(batch_sizes):
         flat = [part for together in zip(*ranks, strict=True) for part in together]
         assert [index for index, _, _ in flat[: len(units)]] == units
         position = 0
-        for number, (index, first, told) in enumerate(flat):
+        for number, (index, first, length_or_none) in enumerate(flat):
             assert first == position  # no position is another's
             position += len(index)
             if number >= len(units):
-                assert told == total
+                assert length_or_none == total
                 assert index == units[(number - len(units)) % len(units)]
-            assert told in (None, total)
+            assert length_or_none in (None, total)
 
 
 def test_a_batch_that_can_be_read_once_is_read_once():
@@ -188,13 +188,14 @@ def test_ranks_have_the_bits_of_one_rank_and_duplicates_are_marked(form):
     assert not torch.equal(*alone)
     for world_size in WORLDS[1:]:
         for epoch, actual in enumerate(rows(form, world_size)):
-            own = actual[actual[:, -1] == 0]
-            unbroken = len(own) if form == "sampler, drop_last" else len(alone[epoch])
-            assert torch.equal(own, alone[epoch][:unbroken])
-            again = actual[actual[:, -1] == 1]
-            assert torch.equal(again, actual[len(actual) - len(again) :])
-            assert torch.equal(again[:, 0], own[: len(again), 0])
-            assert not len(again) or not torch.equal(again[:, 1], own[: len(again), 1])  # draws of its own
+            originals = actual[actual[:, -1] == 0]
+            unbroken = len(originals) if form == "sampler, drop_last" else len(alone[epoch])
+            assert torch.equal(originals, alone[epoch][:unbroken])
+            duplicates = actual[actual[:, -1] == 1]
+            assert torch.equal(duplicates, actual[len(actual) - len(duplicates) :])
+            assert torch.equal(duplicates[:, 0], originals[: len(duplicates), 0])
+            # A duplicate has draws of its own.
+            assert not len(duplicates) or not torch.equal(duplicates[:, 1], originals[: len(duplicates), 1])
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -209,7 +210,7 @@ def test_workers_make_the_same(form, backend):
 
 
 def test_a_length_that_is_not_told_is_not_made_up():
-    made = DataLoader(Told(), seed=3, rank=0, world_size=2, batch_size=2, sampler=Marked())
+    loader = DataLoader(Told(), seed=3, rank=0, world_size=2, batch_size=2, sampler=Marked())
     with pytest.raises(TypeError, match="Marked"):
-        len(made)
-    assert [batch[:, 0].tolist() for batch in made] == [[0, 1]]
+        len(loader)
+    assert [batch[:, 0].tolist() for batch in loader] == [[0, 1]]

@@ -27,7 +27,7 @@ def test_ctrl_c_in_the_middle_of_a_message_never_gives_a_shifted_one(monkeypatch
         if frame is not None and len(frames) < 6:
             frames.append(frame)
             if len(frames) == 6:
-                raise KeyboardInterrupt  # what was read is lost
+                raise KeyboardInterrupt  # the frame is lost
         return frame
 
     receive = FrameReader.receive
@@ -63,14 +63,33 @@ def test_ctrl_c_while_a_batch_is_waited_for_keeps_the_workers_and_loses_nothing(
         assert int(next(iter(loader))) == 0
 
 
+def test_ctrl_c_ends_the_wait_for_workers_of_a_collected_iterator():
+    """Workers may finish their present sample within five seconds, but not after a Ctrl-C."""
+    iterator = iter(DataLoader(Slow(30.0), num_workers=1, seed=0, timeout=0.2))
+    with pytest.raises(RuntimeError, match="timed out"):
+        next(iterator)
+    handler = signal.signal(signal.SIGINT, signal.default_int_handler)
+    timer = threading.Timer(0.2, signal.pthread_kill, (threading.main_thread().ident, signal.SIGINT))
+    start = time.monotonic()
+    try:
+        timer.start()
+        with pytest.raises(KeyboardInterrupt):
+            del iterator
+            time.sleep(60)
+        timer.join()
+    finally:
+        signal.signal(signal.SIGINT, handler)
+    assert time.monotonic() - start < 4
+
+
 def test_ctrl_c_while_a_batch_gives_its_slot_back_comes_again(monkeypatch):
     """Python would print it and lose it: a slot is given back by a finalizer."""
     free = Slots.free
-    left = [KeyboardInterrupt()]
+    interrupts = [KeyboardInterrupt()]
 
     def interrupted(slots, number):
-        if left:
-            raise left.pop()
+        if interrupts:
+            raise interrupts.pop()
         free(slots, number)
 
     with loader_of(Large(40), num_workers=1) as loader:
@@ -92,11 +111,11 @@ def test_a_signal_handler_takes_the_batch_that_is_waited_for_and_the_wait_goes_o
     with DataLoader(Slow(0.2, 6), num_workers=1, seed=0, worker_method=worker_method) as loader:
         iterator = iter(loader)
         actual = [int(next(iterator))]  # a signal while processes are forked would fork within the hooks of a fork
-        before = signal.signal(signal.SIGALRM, lambda *_: actual.append(int(next(iterator))))
+        handler = signal.signal(signal.SIGALRM, lambda *_: actual.append(int(next(iterator))))
         try:
             signal.setitimer(signal.ITIMER_REAL, 0.1)
             actual += map(int, iterator)
         finally:
             signal.setitimer(signal.ITIMER_REAL, 0)
-            signal.signal(signal.SIGALRM, before)
+            signal.signal(signal.SIGALRM, handler)
     assert actual == list(range(6))

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 import pickle
-import time
 
 import pytest
 from lightning.pytorch.utilities import CombinedLoader
 from torch.utils.data import DataLoader as TorchDataLoader
-from torch.utils.data import Dataset
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
 from lit_loader import DataLoader
+from tests.support.toys import Slow
 
 BACKENDS = {
     "inline": {},
@@ -20,15 +19,6 @@ BACKENDS = {
     "persistent": {"num_workers": 2, "persistent_workers": True},
     "threads": {"num_workers": 2, "worker_method": "thread"},
 }
-
-
-class Slow(Dataset):
-    def __len__(self):
-        return 2000
-
-    def __getitem__(self, index):
-        time.sleep(0.005)
-        return index
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -62,7 +52,7 @@ def test_worker_processes_are_shown(seed):
         assert len({worker.pid for worker in workers}) == 2
         assert all(worker.is_alive() and worker.exitcode is None for worker in workers)
         list(iterator)
-    for worker in workers:  # as torch's own tests do with what they took from the iterator
+    for worker in workers:  # as torch's own tests do
         worker.join(10)
         assert not worker.is_alive()
         assert worker.exitcode == 0
@@ -70,16 +60,16 @@ def test_worker_processes_are_shown(seed):
 
 
 def test_shown_workers_keep_no_descriptor():
-    shown = []
+    workers = []
     counts = []
     for _ in range(4):
         with DataLoader(list(range(8)), seed=1, num_workers=2) as loader:
             iterator = iter(loader)
             next(iterator)
-            shown += iterator._workers
+            workers += iterator._workers
         counts.append(len(os.listdir("/proc/self/fd")))
     assert counts[1] == counts[-1]
-    assert all(worker.exitcode == 0 for worker in shown)
+    assert all(worker.exitcode == 0 for worker in workers)
 
 
 @pytest.mark.parametrize("seed", [None, 1])
@@ -92,16 +82,16 @@ def test_workers_that_live_on_are_shown_after_the_end_of_a_pass(seed):
 
 
 def test_a_worker_that_was_replaced_is_shown_as_the_new_one():
-    with DataLoader(Slow(), seed=1, num_workers=2, persistent_workers=True) as loader:
+    with DataLoader(Slow(0.005, 2000), seed=1, num_workers=2, persistent_workers=True) as loader:
         iterator = iter(loader)
         next(iterator)
-        before = [worker.pid for worker in iterator._workers]
+        old_pids = [worker.pid for worker in iterator._workers]
         iterator._workers[0].kill()
         with pytest.warns(RuntimeWarning, match="ended"):
-            all(iterator._workers[0].pid == before[0] for _ in iterator)  # until it is another
-        after = [worker.pid for worker in iterator._workers]
-        assert after[0] != before[0]
-        assert after[1] == before[1]
+            all(iterator._workers[0].pid == old_pids[0] for _ in iterator)  # until it is another
+        new_pids = [worker.pid for worker in iterator._workers]
+        assert new_pids[0] != old_pids[0]
+        assert new_pids[1] == old_pids[1]
 
 
 def test_threads_are_shown_and_without_workers_there_is_no_such_attribute():

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch.utils.data import BatchSampler, Dataset, DistributedSampler, IterableDataset, Subset
+from torch.utils.data import BatchSampler, DistributedSampler, IterableDataset, Subset
 
 from lit_loader import DataLoader, RandomSampler
 from lit_loader.seeding import EpochKeys, RngPurpose, preserved_generators, seed_generators
+from tests.support.in_threads import Calls
 from tests.support.toys import Drawing, collate_with_draw
 
 
@@ -17,17 +18,7 @@ def drawn(key):
         return torch.rand(2).tolist()
 
 
-class Index(Dataset):
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        return index
-
-
-class Draws(Index):
-    def __getitem__(self, index):
-        return torch.rand(2)
+DRAWS = Calls(lambda index: torch.rand(2), 16)
 
 
 @pytest.mark.parametrize("num_workers", [0, 2])
@@ -35,7 +26,7 @@ class Draws(Index):
 @pytest.mark.parametrize("rank", [0, 1])
 def test_collate_functions_draw_from_their_batchs_key(num_workers, batch_size, rank):
     loader = DataLoader(
-        Index(),
+        range(16),
         batch_size=batch_size,
         seed=7,
         num_workers=num_workers,
@@ -49,7 +40,7 @@ def test_collate_functions_draw_from_their_batchs_key(num_workers, batch_size, r
 
 
 def test_a_kept_worker_uses_the_keys_of_each_epoch():
-    with DataLoader(Draws(), batch_size=None, seed=7, num_workers=1, persistent_workers=True) as loader:
+    with DataLoader(DRAWS, batch_size=None, seed=7, num_workers=1, persistent_workers=True) as loader:
         for epoch in range(2):
             assert [x.tolist() for x in loader] == [
                 drawn(EpochKeys(7, epoch).key(RngPurpose.SAMPLE, p)) for p in range(16)
@@ -59,22 +50,22 @@ def test_a_kept_worker_uses_the_keys_of_each_epoch():
 @pytest.mark.parametrize(
     "sampler",
     [lambda rank: [0, 1, 2, 3] * 2, lambda rank: DistributedSampler(range(8), 2, rank, shuffle=False)],
-    ids=["cut by the loader", "shards by itself"],
+    ids=["cut by the loader", "already sharded"],
 )
 def test_custom_samplers_of_ranks_share_no_keys(sampler):
     def draws(rank):
         loader = DataLoader(
-            Draws(), batch_size=2, sampler=sampler(rank), seed=1, rank=rank, world_size=2, collate_fn=collate_with_draw
+            DRAWS, batch_size=2, sampler=sampler(rank), seed=1, rank=rank, world_size=2, collate_fn=collate_with_draw
         )
-        return {tuple(draw.tolist()) for samples, own in loader for draw in (*samples, own)}
+        return {tuple(draw.tolist()) for samples, batch_draw in loader for draw in (*samples, batch_draw)}
 
     assert len(draws(0)) == len(draws(1)) == 6
     assert not draws(0) & draws(1)
 
 
 def test_an_epoch_named_to_a_custom_sampler_reaches_the_keys():
-    sampler = DistributedSampler(Draws(), num_replicas=1, rank=0, shuffle=False)
-    loader = DataLoader(Draws(), batch_size=None, sampler=sampler, seed=7)
+    sampler = DistributedSampler(DRAWS, num_replicas=1, rank=0, shuffle=False)
+    loader = DataLoader(DRAWS, batch_size=None, sampler=sampler, seed=7)
     sampler.set_epoch(3)
     assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 3).key(RngPurpose.SAMPLE, 0))
     assert next(iter(loader)).tolist() == drawn(EpochKeys(7, 4).key(RngPurpose.SAMPLE, 0))
@@ -114,17 +105,12 @@ def test_a_subclass_of_subset_is_not_unwrapped():
         def __getitem__(self, index):
             return super().__getitem__(index) * 2
 
-    assert next(iter(DataLoader(Doubled(Index(), [3, 4]), batch_size=2, seed=0))).tolist() == [6, 8]
+    assert next(iter(DataLoader(Doubled(range(16), [3, 4]), batch_size=2, seed=0))).tolist() == [6, 8]
 
 
 def test_a_subset_takes_lists_of_indices_as_torchs_does():
-    class Lists(Index):
-        def __getitem__(self, index):
-            return torch.tensor(index)
-
-    loader = DataLoader(
-        Subset(Lists(), range(10, 16)), sampler=BatchSampler(range(6), 3, False), batch_size=None, seed=1
-    )
+    dataset = Subset(Calls(torch.tensor, 16), range(10, 16))
+    loader = DataLoader(dataset, sampler=BatchSampler(range(6), 3, False), batch_size=None, seed=1)
     assert [batch.tolist() for batch in loader] == [[10, 11, 12], [13, 14, 15]]
 
 
@@ -135,18 +121,3 @@ def test_a_batch_sampler_that_would_iterate_ours_by_itself_is_refused():
     with pytest.raises(ValueError, match="batch_sampler=Own iterates RandomSampler"):
         DataLoader(Drawing(), batch_sampler=Own(RandomSampler(23), 2, False), seed=1)
     assert len(list(DataLoader(Drawing(), batch_sampler=Own(RandomSampler(23), 2, True)))) == 11
-
-
-def test_lightnings_wrapper_for_predictions_keeps_order_keys_and_ranks():
-    from lightning.pytorch.overrides.distributed import _IndexBatchSamplerWrapper
-
-    def plainly(rank):
-        return DataLoader(Draws(), batch_size=4, shuffle=True, seed=7, rank=rank, world_size=2)
-
-    for rank in range(2):
-        wrapper = _IndexBatchSamplerWrapper(BatchSampler(RandomSampler(16), 4, False))
-        wrapped = DataLoader(Draws(), batch_sampler=wrapper, seed=7, rank=rank, world_size=2)
-        assert len(wrapped) == 2
-        assert [b.tolist() for b in wrapped] == [b.tolist() for b in plainly(rank)]
-        order = RandomSampler(16).order(seed=7, epoch=0)[0:16].tolist()
-        assert wrapper.seen_batch_indices == [order[4 * rank :][:4], order[8 + 4 * rank :][:4]]

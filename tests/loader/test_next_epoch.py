@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import weakref
 from functools import partial
 
 import psutil
@@ -18,7 +19,7 @@ from tests.support.toys import plain
 METHODS = pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 
 
-def loader(dataset, **arguments):
+def make_loader(dataset, **arguments):
     defaults = {"batch_size": 2, "num_workers": 2, "seed": 1, "persistent_workers": True}
     return DataLoader(dataset, **{**defaults, **arguments})
 
@@ -41,50 +42,46 @@ def batches(iterable):
 class TestTheNextEpochIsBegun:
     def test_before_the_consumer_has_let_go_of_the_last_batch(self, method, tmp_path):
         dataset = Counted(tmp_path / "made")
-        with loader(dataset, worker_method=method) as it:
-            iterator = iter(it)
+        with make_loader(dataset, worker_method=method) as loader:
+            iterator = iter(loader)
             taken(iterator, 8)  # all of it; the end is not asked for yet
             assert dataset.settled(28) == 28  # 16 of this epoch, six batches of the next
 
     def test_and_no_more_is_held_than_prefetch_allows_at_any_time(self, method, tmp_path):
         dataset = Counted(tmp_path / "made", 10)
         delivered = 0
-        with loader(dataset, worker_method=method, batch_size=1) as it:
+        with make_loader(dataset, worker_method=method, batch_size=1) as loader:
             for _ in range(4):
-                for _ in it:
+                for _ in loader:
                     delivered += 1
                     assert dataset.made - delivered <= 6
             assert dataset.settled(delivered + 6) == delivered + 6
 
     def test_and_used_bit_for_bit_without_being_made_again(self, method, tmp_path):
-        with loader(Draws(), worker_method=method, shuffle=True) as it:
+        with make_loader(Draws(), worker_method=method, shuffle=True) as loader:
             for number in range(4):
-                assert batches(it) == epoch(number)
+                assert batches(loader) == epoch(number)
         dataset = Counted(tmp_path / "made")
-        with loader(dataset, worker_method=method) as it:
+        with make_loader(dataset, worker_method=method) as loader:
             for _ in range(3):
-                list(it)
+                list(loader)
             assert dataset.settled(3 * 16 + 12) == 3 * 16 + 12
 
     def test_out_of_order_too(self, method):
-        with loader(Draws(), worker_method=method, shuffle=True, in_order=False) as it:
+        with make_loader(Draws(), worker_method=method, shuffle=True, in_order=False) as loader:
             for number in range(4):
-                assert sorted(map(str, batches(it))) == sorted(map(str, epoch(number)))
+                assert sorted(map(str, batches(loader))) == sorted(map(str, epoch(number)))
 
     def test_epoch_shorter_than_the_prefetch_bound_is_complete(self, method):
-        with loader(Draws(2), worker_method=method, shuffle=True) as it:
+        with make_loader(Draws(2), worker_method=method, shuffle=True) as loader:
             for number in range(5):
-                assert batches(it) == epoch(number, Draws(2))
-
-    def test_epoch_without_batches_is_followed_by_the_next(self, method):
-        with loader(Draws(1), worker_method=method, drop_last=True) as it:
-            assert [len(list(it)) for _ in range(3)] == [0, 0, 0]
+                assert batches(loader) == epoch(number, Draws(2))
 
     def test_for_samples_that_are_not_batched(self, method, tmp_path):
         dataset = Counted(tmp_path / "made", 8)
-        with loader(dataset, worker_method=method, batch_size=None) as it:
+        with make_loader(dataset, worker_method=method, batch_size=None) as loader:
             for count in range(1, 4):
-                assert list(it) == list(range(8))
+                assert list(loader) == list(range(8))
                 assert dataset.settled(8 * count + 6) == 8 * count + 6
 
 
@@ -92,97 +89,83 @@ class TestTheNextEpochIsBegun:
 class TestTheNextEpochIsDropped:
     def jump(self, method, name_epoch, **arguments):
         """Return the batches after the first epoch, if another epoch than the next was set."""
-        with loader(Draws(), worker_method=method, shuffle=True, **arguments) as it:
-            list(it)
-            name_epoch(it)
-            return batches(it), batches(it)
+        with make_loader(Draws(), worker_method=method, shuffle=True, **arguments) as loader:
+            list(loader)
+            name_epoch(loader)
+            return batches(loader), batches(loader)
 
     def test_when_set_epoch_names_another(self, method):
-        assert self.jump(method, lambda it: it.set_epoch(7)) == (epoch(7), epoch(8))
-        assert self.jump(method, lambda it: it.set_epoch(0)) == (epoch(0), epoch(1))
+        assert self.jump(method, lambda loader: loader.set_epoch(7)) == (epoch(7), epoch(8))
+        assert self.jump(method, lambda loader: loader.set_epoch(0)) == (epoch(0), epoch(1))
 
     def test_but_not_when_set_epoch_names_just_it(self, method, tmp_path):
         dataset = Counted(tmp_path / "made")
-        with loader(dataset, worker_method=method) as it:
-            list(it)
-            it.set_epoch(1)
-            list(it)
+        with make_loader(dataset, worker_method=method) as loader:
+            list(loader)
+            loader.set_epoch(1)
+            list(loader)
             assert dataset.settled(2 * 16 + 12) == 2 * 16 + 12
 
     def test_when_the_sampler_is_told_another_as_lightning_does(self, method):
-        assert self.jump(method, lambda it: it.sampler.set_epoch(5)) == (epoch(5), epoch(6))
+        assert self.jump(method, lambda loader: loader.sampler.set_epoch(5)) == (epoch(5), epoch(6))
 
     def test_when_the_collate_function_changed(self, method):
         ours = partial(default_collate)
-        with loader(list(range(8)), worker_method=method, collate_fn=ours) as it:
-            assert batches(it) == [["torch.int64", [2], [n, n + 1]] for n in range(0, 8, 2)]
-            it.collate_fn = partial(default_convert)
-            assert list(it) == [[n, n + 1] for n in range(0, 8, 2)]
+        with make_loader(list(range(8)), worker_method=method, collate_fn=ours) as loader:
+            assert batches(loader) == [["torch.int64", [2], [n, n + 1]] for n in range(0, 8, 2)]
+            loader.collate_fn = partial(default_convert)
+            assert list(loader) == [[n, n + 1] for n in range(0, 8, 2)]
 
     def test_when_the_dataset_grew(self, method):
         dataset = list(range(6))
-        with loader(dataset, worker_method=method) as it:
-            assert len(list(it)) == 3
+        with make_loader(dataset, worker_method=method) as loader:
+            assert len(list(loader)) == 3
             dataset.extend([6, 7])
             if method == "thread":  # worker processes have their own copy
-                assert [batch.tolist() for batch in it] == [[0, 1], [2, 3], [4, 5], [6, 7]]
+                assert [batch.tolist() for batch in loader] == [[0, 1], [2, 3], [4, 5], [6, 7]]
             else:
-                assert len(it) == 4
+                assert len(loader) == 4
 
     @pytest.mark.parametrize(("name", "value"), [("in_order", False), ("prefetch_factor", 1), ("timeout", 50.0)])
     def test_when_an_argument_changed(self, method, name, value, tmp_path):
         dataset = Counted(tmp_path / "made")
-        with loader(dataset, worker_method=method) as it:
-            list(it)
-            ahead = it._worker_manager._next[-1]
-            setattr(it, name, value)
-            assert sorted(i for batch in it for i in batch.tolist()) == list(range(16))
-            assert ahead._num_ahead == 0
-            assert it._worker_manager._next[-1] is not ahead
+        with make_loader(dataset, worker_method=method) as loader:
+            list(loader)
+            assert dataset.settled(28) == 28
+            setattr(loader, name, value)
+            assert sorted(i for batch in loader for i in batch.tolist()) == list(range(16))
+            # two epochs of 16, twelve samples that were dropped, and at least eight of the third epoch
+            assert dataset.settled(52) >= 52
 
     def test_when_the_loop_is_broken_off_the_next_gets_its_own_epoch(self, method):
-        with loader(Draws(), worker_method=method, shuffle=True) as it:
+        with make_loader(Draws(), worker_method=method, shuffle=True) as loader:
             for number in range(6):
-                iterator = iter(it)
+                iterator = iter(loader)
                 actual = batches(taken(iterator, (12, 1, 8, 11, 7, 12)[number]))
                 assert actual == epoch(number)[: len(actual)]
                 del iterator
-            assert batches(it) == epoch(6)
+            assert batches(loader) == epoch(6)
 
     def test_when_the_loader_is_closed_or_collected(self, method):
         for _ in range(3):
-            it = loader(Draws(), worker_method=method)
-            taken(iter(it), 12)
-            it.close()
-            taken(iter(it), 12)
-            del it
+            loader = make_loader(Draws(), worker_method=method)
+            taken(iter(loader), 12)
+            loader.close()
+            taken(iter(loader), 12)
+            del loader
         gc.collect()
 
 
-def begun(it):
-    return it._worker_manager._next is not None
-
-
 class TestTheNextEpochIsNotBegun:
-    def test_without_persistent_workers(self, tmp_path):
+    @pytest.mark.parametrize(
+        "arguments",
+        [{"persistent_workers": False}, {"seed": None}, {"sampler": list(range(16))}],
+        ids=["without persistent workers", "without a seed", "with a custom sampler"],
+    )
+    def test_for_loaders_that_do_not_prefetch(self, arguments, tmp_path):
         dataset = Counted(tmp_path / "made")
-        iterator = iter(loader(dataset, persistent_workers=False))
-        taken(iterator, 8)
-        assert dataset.settled(16) == 16
-        del iterator
-
-    def test_without_a_seed(self, tmp_path):
-        dataset = Counted(tmp_path / "made")
-        with loader(dataset, seed=None) as it:
-            iterator = iter(it)
-            taken(iterator, 8)
-            assert dataset.settled(16) == 16
-            del iterator
-
-    def test_with_a_custom_sampler(self, tmp_path):
-        dataset = Counted(tmp_path / "made")
-        with loader(dataset, sampler=list(range(len(dataset)))) as it:
-            iterator = iter(it)
+        with make_loader(dataset, **arguments) as loader:
+            iterator = iter(loader)
             taken(iterator, 8)
             assert dataset.settled(16) == 16
             del iterator
@@ -205,32 +188,30 @@ class TestTheNextEpochIsNotBegun:
                 return len(self._batch_sampler)
 
         dataset = Counted(tmp_path / "made")
-        plain_sampler = loader(dataset, num_workers=0, persistent_workers=False).batch_sampler
-        with loader(dataset, batch_size=1, batch_sampler=Watching(plain_sampler)) as it:
-            iterator = iter(it)
+        plain_sampler = make_loader(dataset, num_workers=0, persistent_workers=False).batch_sampler
+        with make_loader(dataset, batch_size=1, batch_sampler=Watching(plain_sampler)) as loader:
+            iterator = iter(loader)
             taken(iterator, 8)
             assert dataset.settled(16) == 16
-            assert it.batch_sampler.seen_batch_indices == [[n, n + 1] for n in range(0, 16, 2)]
+            assert loader.batch_sampler.seen_batch_indices == [[n, n + 1] for n in range(0, 16, 2)]
             del iterator
 
     def test_for_a_loader_that_is_gone(self):
-        it = loader(Draws())
-        iterator = iter(it)
+        loader = make_loader(Draws())
+        iterator = iter(loader)
         next(iterator)
-        del it
+        del loader
         assert len(batches(iterator)) == 11
 
-    def test_twice_by_two_iterators(self, tmp_path):
-        with loader(Draws(), shuffle=True) as it:
-            first = iter(it)
-            second = iter(it)
+    def test_twice_by_two_iterators(self):
+        with make_loader(Draws(), shuffle=True) as loader:
+            first = iter(loader)
+            second = iter(loader)
             actual = [batches([next(first)]), batches([next(second)])]
             actual[0] += batches(first)
-            assert not begun(it)  # epoch 1 is the second one's
             actual[1] += batches(second)
-            assert begun(it)
             assert actual == [epoch(0), epoch(1)]
-            assert batches(it) == epoch(2)
+            assert batches(loader) == epoch(2)
             del first, second
 
 
@@ -244,48 +225,33 @@ class FailingOrders(RandomSampler):
 
 
 def test_an_error_of_the_next_epochs_order_is_raised_when_it_is_claimed():
-    with loader(Draws(), sampler=FailingOrders(24)) as it:
-        assert batches(it) == epoch(0)
+    with make_loader(Draws(), sampler=FailingOrders(24)) as loader:
+        assert batches(loader) == epoch(0)
         for _ in range(2):  # an epoch that could not be begun is not left out
             with pytest.raises(ArithmeticError, match="no order"):
-                next(iter(it))
-        it.set_epoch(2)
-        assert batches(it) == epoch(2)
+                next(iter(loader))
+        loader.set_epoch(2)
+        assert batches(loader) == epoch(2)
 
 
 def test_a_sample_that_fails_ahead_is_raised_in_its_turn():
-    with loader(Draws(8, bad=[2])) as it:
+    with make_loader(Draws(8, bad=[2])) as loader:
         for _ in range(3):
-            iterator = iter(it)
+            iterator = iter(loader)
             assert next(iterator)["index"].tolist() == [0, 1]
             with pytest.raises(LookupError, match="sample 2"):
                 next(iterator)
             assert [batch["index"].tolist() for batch in iterator] == [[4, 5], [6, 7]]
 
 
-@METHODS
-def test_an_epoch_that_is_dropped_before_an_iterator_has_it_leaves_nothing_with_kept_workers(method):
-    """As when Ctrl-C comes in the first ``next()``."""
-    with loader(Draws(), worker_method=method) as it:
-        list(it)
-        workers = it._worker_manager._kept
-        epochs = workers._results if method == "multiprocessing" else workers._state.results
-        it._start_epoch()
-        gc.collect()
-        assert len(epochs) == 0
-        assert len(list(it)) == 12
-
-
 def test_an_iterator_that_is_kept_does_not_keep_the_epochs_after_it():
-    import weakref
-
-    with loader(Draws()) as it:
-        first = iter(it)
+    with make_loader(Draws()) as loader:
+        first = iter(loader)
         list(first)
         epochs = []
         for _ in range(5):
-            epochs.append(weakref.ref(it._worker_manager._next[-1]))
-            list(it)
+            epochs.append(weakref.ref(loader._worker_manager.next_epoch[-1]))
+            list(loader)
         gc.collect()
         assert [scheduler() for scheduler in epochs] == [None] * 5
         del first
@@ -293,7 +259,7 @@ def test_an_iterator_that_is_kept_does_not_keep_the_epochs_after_it():
 
 @METHODS
 def test_two_hundred_epochs_leave_descriptors_threads_and_memory_flat(method):
-    with loader(Draws(8), worker_method=method, sampler=SequentialSampler(8)) as it:
+    with make_loader(Draws(8), worker_method=method, sampler=SequentialSampler(8)) as loader:
 
         def belongings():
             gc.collect()
@@ -301,10 +267,10 @@ def test_two_hundred_epochs_leave_descriptors_threads_and_memory_flat(method):
             return len(os.listdir("/proc/self/fd")), threading.active_count(), process.memory_full_info().uss
 
         for _ in range(40):
-            list(it)
-        before = belongings()
+            list(loader)
+        initial = belongings()
         for _ in range(200):
-            assert len(list(it)) == 4
-        after = belongings()
-        assert after[:2] == before[:2]
-        assert after[2] < before[2] + 2**21
+            assert len(list(loader)) == 4
+        final = belongings()
+        assert final[:2] == initial[:2]
+        assert final[2] < initial[2] + 2**21

@@ -45,9 +45,10 @@ def test_a_sampler_shared_by_ranks_gives_each_its_part():
         ({"rank": 0}, "must both be set"),
         ({"world_size": 2}, "must both be set"),
         ({"rank": 0, "world_size": 2, "seed": None}, "need seed="),
+        ({"generator": torch.Generator()}, "generator= would have no effect with seed=1"),
     ],
 )
-def test_ranks_that_make_no_sense_are_refused(arguments, error):
+def test_arguments_that_contradict_each_other_are_refused(arguments, error):
     with pytest.raises(ValueError, match=error):
         DataLoader(Drawing(), **{"seed": 1, **arguments})
 
@@ -58,22 +59,18 @@ def test_a_seed_that_is_no_int_is_refused(seed):
         DataLoader(Drawing(), seed=seed)
 
 
-def test_a_generator_beside_a_seed_is_refused():
-    with pytest.raises(ValueError, match="generator= would have no effect with seed=1"):
-        DataLoader(Drawing(), seed=1, generator=torch.Generator())
-
-
-def test_the_process_group_is_the_default(monkeypatch):
-    expected = indices(rank=1, world_size=2)
+@pytest.fixture
+def second_rank(monkeypatch):
+    """Be rank 1 of 2."""
     monkeypatch.setattr(dist, "is_initialized", lambda: True)
     monkeypatch.setattr(dist, "get_rank", lambda: 1)
     monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-    assert indices() == expected
 
 
-def test_a_sampler_of_ours_without_a_loader_seed_is_refused_on_several_ranks(monkeypatch):
-    monkeypatch.setattr(dist, "is_initialized", lambda: True)
-    monkeypatch.setattr(dist, "get_rank", lambda: 1)
-    monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+def test_the_process_group_is_the_default(second_rank):
+    assert indices() == indices(rank=1, world_size=2)
+
+
+def test_a_sampler_of_ours_without_a_loader_seed_is_refused_on_several_ranks(second_rank):
     with pytest.raises(RuntimeError, match="seed="):
         list(DataLoader(Drawing(), sampler=RandomSampler(23)))

@@ -11,9 +11,9 @@ from torch.utils.data import Subset, random_split
 
 from lit_loader import ClassBalancedSampler, DataLoader, RandomSampler, WeightedRandomSampler
 from lit_loader.collate import default_collate
-from lit_loader.seeding import generators
+from tests.support.in_threads import Calls
 from tests.support.scheduled_set import Draws as DrawsInThreads
-from tests.support.toys import Drawing, DrawingBatches, Stream, collate_with_draw, plain
+from tests.support.toys import Drawing, DrawingBatches, Stream, plain
 
 
 class DrawnTogether(DrawsInThreads):
@@ -25,35 +25,12 @@ def collate_with_torch_draw(samples):
     return default_collate(samples), torch.rand(2)
 
 
-class Ones:
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.ones(2)
-
-
 def epochs(dataset=None, *, count=2, **arguments):
     arguments = {"batch_size": 4, "shuffle": True, "seed": 7, **arguments}
     loader = DataLoader(dataset or Drawing(), **arguments)
     actual = [[plain(batch) for batch in loader] for _ in range(count)]
     loader.close()
     return actual
-
-
-@pytest.mark.parametrize("num_workers", [1, 2, 4])
-@pytest.mark.parametrize("persistent", [False, True])
-def test_any_number_of_forked_workers_gives_the_inline_batches(num_workers, persistent):
-    assert epochs(num_workers=num_workers, persistent_workers=persistent) == epochs()
-
-
-@pytest.mark.parametrize(
-    ("method", "num_workers"),
-    [pytest.param("spawn", 1, marks=pytest.mark.soak), ("spawn", 2), ("forkserver", 1), ("forkserver", 2)],
-)
-def test_any_start_method_gives_the_inline_batches(method, num_workers):
-    workers = {"num_workers": num_workers, "persistent_workers": True, "multiprocessing_context": method}
-    assert epochs(**workers) == epochs()
 
 
 @pytest.fixture
@@ -74,16 +51,10 @@ def test_workers_that_are_kept_follow_a_change_of_the_default_dtype(double_by_de
     def dtype_of_batches(loader):
         return {batch.dtype for batch in loader}
 
-    with DataLoader(Ones(), num_workers=1, seed=1, persistent_workers=True) as loader:
+    with DataLoader(Calls(lambda index: torch.ones(2)), num_workers=1, seed=1, persistent_workers=True) as loader:
         assert dtype_of_batches(loader) == {torch.float64}
         torch.set_default_dtype(torch.float32)
         assert dtype_of_batches(loader) == {torch.float32}
-
-
-def test_the_batches_differ_when_nothing_is_keyed(monkeypatch):
-    """The mechanism disabled: a worker draws on from its own seed, and inline from the process's state."""
-    monkeypatch.setattr(generators, "seed_generators", lambda key: None)
-    assert epochs(num_workers=1) != epochs()
 
 
 def test_epochs_seeds_and_samples_all_differ():
@@ -130,13 +101,6 @@ def test_a_custom_batch_sampler_keeps_the_promise():
     assert len(set(draws)) == 6  # the same index three times is three different samples
 
 
-def test_collate_functions_are_keyed_by_batch():
-    arguments = {"collate_fn": collate_with_draw}
-    inline = epochs(**arguments)
-    assert epochs(num_workers=2, **arguments) == inline
-    assert len({tuple(batch[2][2]) for batch in inline[0]}) == len(inline[0])
-
-
 def test_a_dataset_with_getitems_has_a_key_for_the_batch():
     inline = epochs(DrawingBatches())
     assert epochs(DrawingBatches(), num_workers=2) == inline
@@ -172,8 +136,8 @@ def test_a_collate_function_of_ours_may_be_exchanged_for_one_that_draws(method):
             loader.collate_fn = collate_with_torch_draw
             return [plain(batch) for batch in loader]
 
-    kept = {"num_workers": 2, "persistent_workers": True, "worker_method": method}
-    assert exchanged(**kept) == exchanged()
+    workers = {"num_workers": 2, "persistent_workers": True, "worker_method": method}
+    assert exchanged(**workers) == exchanged()
 
 
 def test_subset_is_unwrapped_so_that_a_split_keeps_keys_for_each_sample():

@@ -1,20 +1,19 @@
-"""Who makes what and when: idle workers take the next batch, order of delivery, bounds, faults."""
+"""Scheduling: idle workers take the next batch, order of delivery, bounds, faults."""
 
 from __future__ import annotations
 
 import os
-import signal
 import threading
 import time
+import weakref
 
 import pytest
 import torch
 from torch.utils.data import Dataset
 
 from lit_loader import DataLoader, get_worker_info
-from lit_loader.engine import processes, worker_process
+from tests.support.in_threads import Calls
 from tests.support.scheduled_set import Counted, Draws, Gated
-from tests.support.toys import Slow
 
 METHODS = pytest.mark.parametrize("method", ["multiprocessing", "thread"])
 
@@ -63,8 +62,8 @@ class TestOneWorkerIsStuckInASample:
 class Barrier(Dataset):
     """Every worker must have its first sample before any has its second."""
 
-    def __init__(self, here):
-        self.here = here
+    def __init__(self, arrivals):
+        self.here = arrivals
         self.first = threading.local()
 
     def __len__(self):
@@ -81,17 +80,17 @@ class Barrier(Dataset):
     def __getstate__(self):
         return self.here
 
-    def __setstate__(self, here):
-        self.__init__(here)
+    def __setstate__(self, arrivals):
+        self.__init__(arrivals)
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver", "thread"])
 @pytest.mark.parametrize("seed", [None, 0])
 def test_workers_that_wait_for_each_other_at_their_first_sample_all_get_one(method, seed):
     context = torch.multiprocessing.get_context(None if method == "thread" else method)
-    here = [threading.Event() if method == "thread" else context.Event() for _ in range(3)]
+    arrivals = [threading.Event() if method == "thread" else context.Event() for _ in range(3)]
     loader = DataLoader(
-        Barrier(here),
+        Barrier(arrivals),
         batch_size=2,
         num_workers=3,
         seed=seed,
@@ -101,20 +100,13 @@ def test_workers_that_wait_for_each_other_at_their_first_sample_all_get_one(meth
     assert [batch.tolist() for batch in loader] == [[n, n + 1] for n in range(0, 12, 2)]
 
 
-class Makers(Dataset):
-    """Who made each sample: process and thread."""
-
-    def __len__(self):
-        return 64
-
-    def __getitem__(self, index):
+@METHODS
+def test_a_batch_is_made_by_one_worker(method):
+    def maker(index):
         time.sleep(0.005)
         return os.getpid() % 100_000 * 100_000 + threading.get_ident() % 99_991
 
-
-@METHODS
-def test_a_batch_is_made_by_one_worker(method):
-    with DataLoader(Makers(), batch_size=16, num_workers=2, seed=0, worker_method=method) as loader:
+    with DataLoader(Calls(maker, 64), batch_size=16, num_workers=2, seed=0, worker_method=method) as loader:
         makers = [set(batch.tolist()) for batch in loader]
     assert {len(actual) for actual in makers} == {1}
 
@@ -159,42 +151,8 @@ def test_a_thousand_batches_ahead_pass_a_queue_that_holds_fewer(method):
     assert [int(batch) for batch in loader] == list(range(8000))
 
 
-def test_tasks_too_large_for_the_shared_queue_go_to_the_workers_pipes():
-    loader = DataLoader(range(120_000), batch_size=30_000, num_workers=2, seed=0, persistent_workers=True)
-    with loader:
-        for _ in range(2):
-            assert [int(batch[-1]) for batch in loader] == [29_999, 59_999, 89_999, 119_999]
-
-
-@METHODS
-@pytest.mark.parametrize("seed", [None, 0])
-def test_an_index_that_cannot_be_pickled_fails_its_batch_alone(method, seed):
-    class Named(Dataset):
-        def __len__(self):
-            return 4
-
-        def __getitem__(self, index):
-            return index() if callable(index) else index
-
-    loader = DataLoader(
-        Named(), batch_sampler=[[0, 1], [2, lambda: 3], [3, 0]], num_workers=2, seed=seed, worker_method=method
-    )
-    iterator = iter(loader)
-    assert next(iterator).tolist() == [0, 1]
-    if method == "thread":
-        assert next(iterator).tolist() == [2, 3]
-    else:
-        with pytest.raises(Exception, match="pickle"):
-            next(iterator)
-    assert next(iterator).tolist() == [3, 0]
-    with pytest.raises(StopIteration):
-        next(iterator)
-
-
 @METHODS
 def test_a_batch_is_not_kept_alive_after_its_delivery(method):
-    import weakref
-
     with DataLoader(
         Draws(), batch_size=2, num_workers=2, seed=0, worker_method=method, persistent_workers=True
     ) as loader:
@@ -226,71 +184,17 @@ def test_tasks_of_many_ended_passes_are_not_done_by_a_worker_that_was_stuck_mean
         dataset, num_workers=1, seed=0, worker_method=method, persistent_workers=True, sampler=None
     ) as loader:
         iterators = [iter(loader)]
-        taken = [int(next(iterators[0])) for _ in range(100)]
-        assert taken == list(range(100))
+        samples = [int(next(iterators[0])) for _ in range(100)]
+        assert samples == list(range(100))
         assert dataset.settled(100) == 100  # it waits in sample 100
         for _ in range(100):  # each has three tasks in the queue
             abandoned = iter(loader)
             abandoned.close()
-            run, _ = loader._start_epoch()
-            run.close()
+            next_iterator = iter(loader)
+            next_iterator.begin()
+            next_iterator.close()
         gate.set()
         assert int(next(iterators[0])) == 100
         # the one that it was waiting in, and three more of the first epoch
         assert dataset.settled(104) == 104
         iterators.clear()
-
-
-@METHODS
-def test_closing_an_iterator_while_another_thread_waits_for_its_batch_ends_the_wait(method):
-    gate = event(method)
-    with DataLoader(Gated({0: gate}), num_workers=1, seed=0, worker_method=method, persistent_workers=True) as loader:
-        iterator = iter(loader)
-        seen = []
-        waiting = threading.Thread(target=lambda: seen.append(next(iterator, "the end")))
-        waiting.start()
-        time.sleep(0.2)
-        iterator.close()
-        waiting.join(10)
-        gate.set()
-        assert seen == ["the end"]
-
-
-def test_a_consumer_looks_up_now_and_then(monkeypatch):
-    """Another thread may have closed its epoch or its workers just before it began to wait."""
-    monkeypatch.setattr(processes, "_CLOSED_POLL_S", 0.05)
-    monkeypatch.setattr(worker_process, "_GRACE_S", 0.3)
-    loader = DataLoader(Slow(20.0), num_workers=1, seed=0, timeout=0.3)
-    iterator = iter(loader)
-    start = time.monotonic()
-    with pytest.raises(RuntimeError, match="timed out after"):
-        next(iterator)
-    assert time.monotonic() - start >= 0.3
-    loader.close()
-
-
-def test_a_fork_that_uses_an_iterator_over_threads_is_refused_and_does_not_hang():
-    loader = DataLoader(Draws(4000), num_workers=2, seed=0, worker_method="thread", persistent_workers=True)
-    iterator = iter(loader)
-    next(iterator)
-    with iterator._batches._lock:  # as another thread may hold it at the fork
-        pid = os.fork()
-    if pid == 0:
-        lock = iterator._batches._lock
-        threading.Thread(target=lock.acquire, daemon=True).start()
-        time.sleep(0.05)
-        try:
-            next(iterator)
-        except RuntimeError as error:
-            os._exit(0 if "belong to process" in str(error) else 1)
-        os._exit(2)
-    deadline = time.monotonic() + 20
-    while (ended := os.waitpid(pid, os.WNOHANG)) == (0, 0) and time.monotonic() < deadline:
-        time.sleep(0.02)
-    if ended == (0, 0):
-        os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0)
-        pytest.fail("the fork hangs")
-    assert ended[1] == 0
-    del iterator
-    loader.close()

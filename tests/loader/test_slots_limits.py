@@ -5,27 +5,15 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from lit_loader.memory import slot_writer, slots
+from lit_loader.memory import slot_writer
+from tests.support.scripts import run_code
 from tests.support.slot_sets import Large, is_right, loader_of, slots_of, used_bytes
 
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
-
-
-@EACH_SEED
-def test_with_few_slots_the_rest_goes_by_pipe(seed, monkeypatch):
-    monkeypatch.setattr(slots, "MAX_SLOTS", 3)
-    with loader_of(Large(120), seed=seed) as loader:
-        kept = list(loader)
-        assert slots_of(loader).num_slots == 3
-        assert all(is_right(batch) for batch in kept)
-        kept.clear()
-        assert all(is_right(batch) for batch in loader)
 
 
 @EACH_SEED
@@ -34,24 +22,15 @@ def test_batch_larger_than_a_slot_is_sent_by_pipe(seed, num_pages, monkeypatch):
     """A batch's two stacks take 25 pages and 50: none of them fits, one of them, both."""
     monkeypatch.setattr(slot_writer, "WINDOW_BYTES", num_pages * mmap.PAGESIZE)
     with loader_of(Large(60), seed=seed) as loader:
-        kept = [batch for _ in range(2) for batch in loader]
-        assert len(kept) == 30
-        assert all(is_right(batch) for batch in kept)
+        batches = [batch for _ in range(2) for batch in loader]
+        assert len(batches) == 30
+        assert all(is_right(batch) for batch in batches)
         assert (used_bytes(slots_of(loader)) > 0) is (num_pages >= 25)
-
-
-def in_a_process(text, *, timeout_s=120):
-    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
-    done = subprocess.run(
-        [sys.executable, "-c", text], env=env, capture_output=True, text=True, timeout=timeout_s, check=False
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    return done.stdout.split()
 
 
 LIMITED = """
 import os, resource
-from tests.support.slot_sets import is_right, Large, loader_of
+from tests.support.slot_sets import has_slots, is_right, Large, loader_of
 
 used = 1024 * int(next(line for line in open("/proc/self/status") if line.startswith("VmSize")).split()[1])
 for limit in (
@@ -63,8 +42,7 @@ for limit in (
         for seed in (None, 1):
             with loader_of(Large(80), seed=seed) as loader:
                 kept = [batch for _ in range(2) for batch in loader]
-                has_slots = loader._worker_manager._kept._slots is not None
-                print(len(kept), all(map(is_right, kept)), has_slots, flush=True)
+                print(len(kept), all(map(is_right, kept)), has_slots(loader), flush=True)
                 del kept
         os._exit(0)
     assert os.waitpid(pid, 0)[1] == 0
@@ -72,7 +50,7 @@ for limit in (
 
 
 def test_with_address_space_for_no_slot_or_for_two_or_a_limit_on_files_batches_arrive():
-    assert in_a_process(LIMITED) == [
+    assert run_code(LIMITED).stdout.split() == [
         *["40", "True", "False"] * 2,
         *["40", "True", "True"] * 2,
         *["40", "True", "False"] * 2,
@@ -83,7 +61,7 @@ SMALL_DEV_SHM = """
 import ctypes, os
 libc = ctypes.CDLL(None, use_errno=True)
 assert libc.unshare(0x20000) == 0  # mounts of our own
-assert libc.mount(None, b"/", None, 0x44000, None) == 0  # that nobody else sees
+assert libc.mount(None, b"/", None, 0x44000, None) == 0  # invisible to other processes
 assert libc.mount(b"tmpfs", b"/dev/shm", b"tmpfs", 0, b"size=64m") == 0
 stat = os.statvfs("/dev/shm")
 assert stat.f_blocks * stat.f_frsize == 64 << 20
@@ -98,7 +76,7 @@ with loader_of(Large(8, (25_000, 167)), prefetch_factor=1) as loader:
 def test_batches_of_200_megabytes_pass_a_dev_shm_of_64():
     if not may_mount():
         pytest.skip("this user may not mount a small /dev/shm in a process of its own")
-    assert in_a_process(SMALL_DEV_SHM) == ["2", "True", "200", "[]"]
+    assert run_code(SMALL_DEV_SHM).stdout.split() == ["2", "True", "200", "[]"]
 
 
 def may_mount():

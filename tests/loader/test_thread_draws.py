@@ -11,24 +11,19 @@ from itertools import count
 import numpy as np
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 from lit_loader import DataLoader, sample_rng
 from lit_loader.errors import SharedGeneratorWarning
 from lit_loader.seeding import SharedDrawCheck, preserved_generators
+from tests.support.in_threads import Calls
+from tests.support.in_threads import batched_threads as threads
 from tests.support.toys import plain
 
 
-class Draws(Dataset):
-    def __init__(self, draw, length=16):
-        self.draw = draw
-        self.length = length
-
-    def __len__(self):
-        return self.length
-
-    def __getitem__(self, index):
-        return index, self.draw()
+def drawing(draw, length=16):
+    """Return a dataset of indices, each with a draw."""
+    return Calls(lambda index: (index, draw()), length)
 
 
 class DrawsInIter(IterableDataset):
@@ -37,16 +32,8 @@ class DrawsInIter(IterableDataset):
         yield from range(4)
 
 
-class Scripted(Dataset):
-    """Draws where no mode of torch sees it."""
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        return torch.default_generator.seed() % 2
-
-
+# Draws where no mode of torch sees it.
+UNSEEN = Calls(lambda index: torch.default_generator.seed() % 2)
 seeds = count()
 
 
@@ -60,24 +47,20 @@ def own():
     return rng.python.random(), rng.numpy.random(), torch.rand(1, generator=rng.torch), torch.rand(1)
 
 
-def threads(dataset, **arguments):
-    return DataLoader(dataset, **{"batch_size": 2, "seed": 1, "num_workers": 2, "worker_method": "thread", **arguments})
-
-
 @pytest.mark.parametrize("num_workers", [1, 2, 3])
 @pytest.mark.parametrize("in_order", [True, False])
 @pytest.mark.parametrize(
     ("name", "draw"), [("random", random.random), ("numpy", np.random.rand), ("numpy", seed_numpy)]
 )
 def test_a_dataset_that_draws_brings_a_warning_at_the_first_batch(name, draw, in_order, num_workers):
-    loader = threads(Draws(draw), num_workers=num_workers, in_order=in_order)
+    loader = threads(drawing(draw), num_workers=num_workers, in_order=in_order)
     for _ in range(2):
         with pytest.warns(SharedGeneratorWarning, match=rf"generator of {name}.*sample_rng"):
             next(iter(loader))
 
 
 def test_no_batch_is_refused_and_one_warning_is_enough():
-    with threads(Draws(random.random), persistent_workers=True) as loader:
+    with threads(drawing(random.random), persistent_workers=True) as loader:
         with pytest.warns(SharedGeneratorWarning) as records:
             assert [len(list(loader)) for _ in range(2)] == [8, 8]
         assert len(records) == 1
@@ -87,10 +70,10 @@ def test_a_filter_that_makes_the_warning_an_error_refuses_the_dataset():
     with warnings.catch_warnings():
         warnings.simplefilter("error", SharedGeneratorWarning)
         with pytest.raises(SharedGeneratorWarning, match="of random"):
-            list(threads(Draws(random.random)))
+            list(threads(drawing(random.random)))
 
 
-@pytest.mark.parametrize("dataset", [DrawsInIter(), Scripted()])
+@pytest.mark.parametrize("dataset", [DrawsInIter(), UNSEEN])
 def test_streams_and_unseen_draws_of_torch_are_found_too(dataset):
     with pytest.warns(SharedGeneratorWarning):
         next(iter(threads(dataset)))
@@ -105,7 +88,7 @@ def test_a_collate_function_that_draws_is_found():
 
 
 def test_a_dropout_in_a_sample_has_the_bits_of_no_workers():
-    dataset = Draws(lambda: torch.nn.functional.dropout(torch.ones(9)))
+    dataset = drawing(lambda: torch.nn.functional.dropout(torch.ones(9)))
     expected = [plain(batch) for batch in DataLoader(dataset, 2, seed=3)]
     assert [plain(batch) for batch in threads(dataset, seed=3)] == expected
 
@@ -113,17 +96,17 @@ def test_a_dropout_in_a_sample_has_the_bits_of_no_workers():
 def test_without_the_check_it_would_pass(monkeypatch):
     """The mechanism disabled."""
     monkeypatch.setattr(SharedDrawCheck, "warn", lambda check: None)
-    assert len(list(threads(Draws(random.random)))) == 8
+    assert len(list(threads(drawing(random.random)))) == 8
 
 
 @pytest.mark.parametrize("draw", [random.random, np.random.rand])
 def test_without_a_seed_nothing_is_promised_and_nothing_warned_of(draw):
-    assert len(list(threads(Draws(draw), seed=None))) == 8
+    assert len(list(threads(drawing(draw), seed=None))) == 8
 
 
 def test_generators_of_a_sample_are_no_false_alarm_and_give_the_inline_numbers():
-    expected = [plain(batch) for batch in threads(Draws(own), num_workers=0)]
-    assert [plain(batch) for batch in threads(Draws(own))] == expected
+    expected = [plain(batch) for batch in threads(drawing(own), num_workers=0)]
+    assert [plain(batch) for batch in threads(drawing(own))] == expected
 
 
 def busy_draws():
@@ -133,7 +116,7 @@ def busy_draws():
 def test_a_consumer_that_draws_all_the_time_is_no_false_alarm():
     for number in range(30):
         busy_draws()
-        loader = threads(Draws(own), seed=number, num_workers=1 + number % 3, in_order=number % 2 == 0)
+        loader = threads(drawing(own), seed=number, num_workers=1 + number % 3, in_order=number % 2 == 0)
         iterator = iter(loader)
         busy_draws()
         for _ in iterator:
@@ -155,7 +138,7 @@ def test_another_thread_that_draws_all_the_time_refuses_nothing():
     other.start()
     try:
         for number in range(10):
-            assert len(list(threads(Draws(own), seed=number))) == 8
+            assert len(list(threads(drawing(own), seed=number))) == 8
     finally:
         over.set()
         other.join()
@@ -166,7 +149,7 @@ def test_idle_workers_of_another_loader_do_not_prevent_the_check():
         list(idle)
         time.sleep(0.2)  # its threads make the first batches of the next epoch
         with pytest.warns(SharedGeneratorWarning):
-            list(threads(Draws(random.random)))
+            list(threads(drawing(random.random)))
 
 
 def test_another_loaders_threads_that_draw_are_no_false_alarm():
@@ -174,11 +157,11 @@ def test_another_loaders_threads_that_draw_are_no_false_alarm():
         time.sleep(0.0002)
         return random.random()
 
-    with threads(Draws(slow_draw, 100_000), seed=None, prefetch_factor=50) as noisy:
+    with threads(drawing(slow_draw, 100_000), seed=None, prefetch_factor=50) as noisy:
         noise = iter(noisy)
         for number in range(20):
             next(noise)
-            assert len(list(threads(Draws(own), seed=number))) == 8
+            assert len(list(threads(drawing(own), seed=number))) == 8
 
 
 def test_a_worker_init_fn_that_seeds_is_no_false_alarm():
@@ -188,32 +171,7 @@ def test_a_worker_init_fn_that_seeds_is_no_false_alarm():
         np.random.seed(worker)
 
     for number in range(15):
-        assert len(list(threads(Draws(own), seed=number, num_workers=3, worker_init_fn=init))) == 8
-
-
-class Meeting(Dataset):
-    """No thread gets a second sample before all have had one."""
-
-    def __init__(self, num_workers):
-        self.barrier = threading.Barrier(num_workers)
-        self.met = threading.local()
-
-    def __len__(self):
-        return 8
-
-    def __getitem__(self, index):
-        if not hasattr(self.met, "once"):
-            self.met.once = True
-            self.barrier.wait(20)
-        return index
-
-
-@pytest.mark.parametrize("num_workers", [2, 4])
-def test_workers_that_wait_for_each_other_are_not_kept_apart(num_workers):
-    start = time.monotonic()
-    loader = threads(Meeting(num_workers), batch_size=1, num_workers=num_workers, prefetch_factor=1)
-    assert sorted(int(batch) for batch in loader) == list(range(8))
-    assert time.monotonic() - start < 10
+        assert len(list(threads(drawing(own), seed=number, num_workers=3, worker_init_fn=init))) == 8
 
 
 def test_a_loader_inside_of_a_sample_moves_nothing_of_the_process():
@@ -221,15 +179,15 @@ def test_a_loader_inside_of_a_sample_moves_nothing_of_the_process():
 
     def nested():
         drawn = torch.rand(1)
-        inside = [plain(batch) for batch in DataLoader(Draws(lambda: torch.rand(1), 4), seed=3, batch_size=2)]
+        inside = [plain(batch) for batch in DataLoader(drawing(lambda: torch.rand(1), 4), seed=3, batch_size=2)]
         return drawn, torch.rand(1), inside[1][2][2][0][0]
 
-    expected = [plain(batch) for batch in threads(Draws(nested), num_workers=0)]
+    expected = [plain(batch) for batch in threads(drawing(nested), num_workers=0)]
     state = random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist()
-    assert [plain(batch) for batch in threads(Draws(nested))] == expected
+    assert [plain(batch) for batch in threads(drawing(nested))] == expected
     assert state == (random.getstate(), torch.get_rng_state().tolist(), np.random.get_state()[1].tolist())
 
 
 def test_a_sample_that_seeds_torchs_default_generator_brings_a_warning():
     with preserved_generators(), pytest.warns(SharedGeneratorWarning, match="generator of torch"):
-        list(threads(Draws(lambda: torch.manual_seed(3).initial_seed())))
+        list(threads(drawing(lambda: torch.manual_seed(3).initial_seed())))

@@ -5,22 +5,16 @@ from __future__ import annotations
 import gc
 import os
 import signal
-import subprocess
 import sys
-import textwrap
-import threading
 import time
 import traceback
-from pathlib import Path
 
 import pytest
 
 from lit_loader import DataLoader
+from tests.support.in_threads import batched_threads as threads
+from tests.support.scripts import run_code, start_script
 from tests.support.toys import Drawing, Slow
-
-
-def threads(dataset, **arguments):
-    return DataLoader(dataset, **{"batch_size": 2, "num_workers": 2, "worker_method": "thread", "seed": 1, **arguments})
 
 
 def in_a_fork(check):
@@ -51,45 +45,14 @@ def test_a_fork_while_threads_are_at_work_does_not_hang(seed):
                     next(iterator)
             del iterator
             gc.collect()
-            own = loader.__class__(Slow(0, 6), num_workers=2, worker_method="thread", seed=1)
-            list(own)
+            new_loader = loader.__class__(Slow(0, 6), num_workers=2, worker_method="thread", seed=1)
+            list(new_loader)
             loader.close()
             return len(list(loader)) == 200 if number == 0 else True
 
         assert in_a_fork(child) == 0
         next(iterator)  # and nothing has happened to this one
         loader.close()
-
-
-def test_a_fork_with_a_pools_lock_held_does_not_hang():
-    loader = threads(range(24), persistent_workers=True)
-    iterator = iter(loader)
-    next(iterator)
-    lock = loader._worker_manager._kept._lock
-    held = threading.Event()
-    release = threading.Event()
-
-    def hold():
-        with lock:
-            held.set()
-            release.wait(20)
-
-    holder = threading.Thread(target=hold)
-    holder.start()
-    held.wait(20)
-
-    def child():
-        try:
-            while True:
-                next(iterator)
-        except RuntimeError as error:
-            return "belong to process" in str(error)
-
-    assert in_a_fork(child) == 0
-    release.set()
-    holder.join()
-    assert len(list(iterator)) == 11
-    loader.close()
 
 
 @pytest.mark.parametrize("method", ["fork", "forkserver"])
@@ -116,7 +79,7 @@ SCRIPT = """
                 time.sleep({seconds})
             return index
 
-    loader = DataLoader(Samples(), num_workers=2, seed={seed}, worker_method="thread", persistent_workers={persistent})
+    loader = DataLoader(Samples(), num_workers=2, seed=1, worker_method="thread", persistent_workers={persistent})
     iterator = iter(loader)
     next(iterator)
     print("first", flush=True)
@@ -124,19 +87,8 @@ SCRIPT = """
 """
 
 
-def script(tmp_path, then, *, seconds=0.01, seed=1, persistent=True):
-    path = tmp_path / "script.py"
-    path.write_text(textwrap.dedent(SCRIPT.format(seconds=seconds, seed=seed, persistent=persistent, then=then)))
-    process = subprocess.Popen(
-        [sys.executable, str(path)],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
-    )
-    assert process.stdout.readline() == "first\n"
-    return process
+def script(tmp_path, then, *, seconds=0.01, persistent=True):
+    return start_script(tmp_path / "script.py", SCRIPT.format(seconds=seconds, persistent=persistent, then=then))
 
 
 @pytest.mark.parametrize(
@@ -150,16 +102,6 @@ def test_an_interpreter_exits_with_a_live_iterator_and_stuck_threads(tmp_path, s
     _, errors = process.communicate(timeout=40)
     assert (process.returncode, errors) == (7, "")
     assert time.monotonic() - start < 35
-
-
-def test_ctrl_c_ends_a_loop_over_threads_with_one_traceback(tmp_path):
-    process = script(tmp_path, "[None for _ in iterator]", seconds=1)
-    time.sleep(0.3)
-    process.send_signal(signal.SIGINT)
-    _, errors = process.communicate(timeout=30)
-    assert process.returncode == -signal.SIGINT or process.returncode == 130 or process.returncode == 1
-    assert errors.count("Traceback") == 1
-    assert errors.rstrip().endswith("KeyboardInterrupt")
 
 
 @pytest.mark.skipif(
@@ -181,13 +123,4 @@ def test_threads_start_after_the_main_thread_has_ended():
         threading.Thread(target=later).start()
         atexit.register(train, "exit")
     """
-    done = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        cwd=Path(__file__).parents[2],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert sorted(done.stdout.splitlines()) == ["exit [[1, 2], [3, 4]]", "thread [[1, 2], [3, 4]]"]
+    assert sorted(run_code(code).stdout.splitlines()) == ["exit [[1, 2], [3, 4]]", "thread [[1, 2], [3, 4]]"]

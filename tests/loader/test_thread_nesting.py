@@ -53,17 +53,17 @@ def test_a_loader_inside_of_a_worker_threads_sample(nested, seed):
     workers = {"num_workers": 0} if nested == "inline" else {"num_workers": 2, "worker_method": nested}
 
     def inside(index):
-        before = torch.rand(1).item()
+        outer_draw = torch.rand(1).item()
         inner = DataLoader(
             Calls(lambda i: (get_worker_info().id, torch.rand(1).item()), 4), seed=seed, collate_fn=as_list, **workers
         )
         actual = [sample for (sample,) in inner]
         assert get_worker_info() is not None
-        return before, [draw for _, draw in actual], {worker for worker, _ in actual}
+        return outer_draw, [draw for _, draw in actual], {worker for worker, _ in actual}
 
     actual = [sample for (sample,) in threads(Calls(inside, 4), seed=2)]
-    for before, draws, ids in actual:
-        assert before not in draws
+    for outer_draw, draws, ids in actual:
+        assert outer_draw not in draws
         assert len(set(draws)) == 4
         assert ids <= {0, 1}
         if seed is None and nested != "inline":
@@ -95,7 +95,7 @@ class NestedThreads(Dataset):
 
     @staticmethod
     def inner(**workers):
-        return DataLoader(Rows(), batch_size=3, seed=6, **workers)
+        return DataLoader(Calls(lambda index: torch.rand(2), 7), batch_size=3, seed=6, **workers)
 
     def __getitem__(self, index):
         if self.persistent and self.loader is not None:
@@ -105,23 +105,15 @@ class NestedThreads(Dataset):
         return list(self.loader)
 
 
-class Rows(Dataset):
-    def __len__(self):
-        return 7
-
-    def __getitem__(self, index):
-        return torch.rand(2)
-
-
 def test_a_sample_in_hand_is_finished_when_a_loader_is_closed():
     began = threading.Event()
-    done = []
+    finished = []
 
     def slow(index):
         if index:
             began.set()
             time.sleep(0.2)
-        done.append(index)
+        finished.append(index)
         return index
 
     loader = threads(Calls(slow, 2), num_workers=1, seed=1, persistent_workers=True)
@@ -129,6 +121,6 @@ def test_a_sample_in_hand_is_finished_when_a_loader_is_closed():
     next(iterator)
     assert began.wait(5)
     loader.close()
-    assert done == [0, 1]
+    assert finished == [0, 1]
     with pytest.raises((RuntimeError, StopIteration)):
         next(iterator)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch.utils._pytree import tree_leaves
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -15,6 +16,7 @@ from lit_loader.datasets import ShapesSource
 from lit_loader.seeding import draw_modes
 from lit_loader.transforms import classification_transforms, detection_transforms
 from tests.support.drawn_samples import PAIRS, draw
+from tests.support.in_threads import Calls, as_list
 
 SIDE = 40
 
@@ -52,24 +54,11 @@ class Transformed(Dataset):
         return self.transform(image, target)
 
 
-def leaves(value):
-    if isinstance(value, Image.Image):
-        value = np.array(value)
-    if isinstance(value, torch.Tensor | np.ndarray):
-        array = torch.as_tensor(np.asarray(value.as_subclass(torch.Tensor) if torch.is_tensor(value) else value))
-        yield (type(value).__name__, str(array.dtype), tuple(array.shape), array.numpy().tobytes())
-    elif isinstance(value, dict):
-        for name in value:
-            yield from leaves(value[name])
-    elif isinstance(value, list | tuple):
-        for part in value:
-            yield from leaves(part)
-    else:
-        yield value
-
-
-def as_list(samples):
-    return samples
+def leaves(batch):
+    """Yield the type, dtype, shape and bits of each part of a batch."""
+    for part in tree_leaves(batch):
+        array = np.asarray(part)
+        yield type(part).__name__, str(array.dtype), array.shape, array.tobytes()
 
 
 def batches(dataset, num_workers, *, collate_fn=as_list):
@@ -93,9 +82,9 @@ def assert_same_in_threads(dataset, *, distinct=True, **arguments):
     if distinct:  # it draws: another epoch differs
         loader = DataLoader(dataset, batch_size=4, shuffle=True, seed=5, collate_fn=as_list)
         loader.set_epoch(1)
-        again = sorted(str(leaf) for batch in loader for leaf in leaves(batch))
+        next_epoch = sorted(str(leaf) for batch in loader for leaf in leaves(batch))
         loader.set_epoch(0)
-        assert again != sorted(str(leaf) for batch in loader for leaf in leaves(batch))
+        assert next_epoch != sorted(str(leaf) for batch in loader for leaf in leaves(batch))
 
 
 IMAGE_TRANSFORMS = {
@@ -209,22 +198,11 @@ def test_without_the_scope_they_would_differ(monkeypatch):
 # -- this package's own ----------------------------------------------------------------------------------------
 
 
-class Drawn(Dataset):
-    def __init__(self, transform):
-        self.transform = transform
-
-    def __len__(self):
-        return 16
-
-    def __getitem__(self, index):
-        return self.transform(*draw())
-
-
 @pytest.mark.parametrize("size", [80, (60, 90)])
 def test_the_detection_preset(size):
     chances = {"vflip": 0.5, "photometric": 0.7, "zoom_out": 0.5, "iou_crop": 0.5}
     preset = detection_transforms(True, size=size, rotation=15, flip_pairs=PAIRS, **chances)
-    assert_same_in_threads(Drawn(preset))
+    assert_same_in_threads(Calls(lambda index: preset(*draw()), 16))
 
 
 def test_the_classification_preset():

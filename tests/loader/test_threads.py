@@ -98,16 +98,16 @@ def test_with_a_seed_the_infos_generators_draw_what_worker_processes_would():
 
 @needs_rng
 def test_a_dataset_that_keeps_the_infos_torch_generator_keeps_its_bits():
-    kept = threading.local()
+    local = threading.local()
 
     def draws(index):
         info = get_worker_info()
-        if not hasattr(kept, "generator"):
-            kept.generator = info and info.rng.torch_generator
-        return torch.rand(1, generator=kept.generator).item()
+        if not hasattr(local, "generator"):
+            local.generator = info and info.rng.torch_generator
+        return torch.rand(1, generator=local.generator).item()
 
     expected = list(threads(Calls(draws), num_workers=0, seed=2))
-    del kept.generator
+    del local.generator
     assert list(threads(Calls(draws), num_workers=2, seed=2)) == expected
 
 
@@ -123,21 +123,13 @@ def test_iterable_datasets_are_sharded_by_the_info():
         assert actual[:6] == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.parametrize("seed", [None, 5])
 @pytest.mark.parametrize("dataset", [Calls(lambda i: torch.rand(2)), Stream()], ids=["map", "stream"])
-def test_without_a_seed_torch_draws_what_worker_processes_would(dataset):
+def test_threads_draw_what_worker_processes_would(dataset, seed):
     def epochs(method):
         torch.manual_seed(3)
-        loader = DataLoader(dataset, 3, num_workers=2, worker_method=method, persistent_workers=True)
-        actual = [[plain(batch) for batch in loader] for _ in range(2)]
-        loader.close()
-        return actual
-
-    assert epochs("thread") == epochs("multiprocessing")
-
-
-def test_with_a_seed_streams_draw_what_worker_processes_would():
-    def epochs(method):
-        with DataLoader(Stream(), 3, num_workers=2, seed=5, worker_method=method) as loader:
+        settings = {"num_workers": 2, "persistent_workers": True, "worker_method": method, "seed": seed}
+        with DataLoader(dataset, 3, **settings) as loader:
             return [[plain(batch) for batch in loader] for _ in range(2)]
 
     assert epochs("thread") == epochs("multiprocessing")

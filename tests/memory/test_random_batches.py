@@ -80,7 +80,7 @@ def check_loader(num_examples, *, has_modes, **arguments):
                 recent.append((outcome, expected))
 
         check()
-        num_slots = loader._worker_manager._kept._slots.num_slots
+        num_slots = loader._worker_manager.backend._slots.num_slots
     # The batches stay valid after the workers have ended.
     for outcome, expected in recent:
         assert_same(outcome, expected)

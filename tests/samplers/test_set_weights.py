@@ -72,7 +72,7 @@ def test_prefetched_epoch_is_dropped_after_new_weights(method):
             return WeightedRandomSampler(weights).order(seed=5, epoch=number)[:].tolist()
 
         assert epoch() == drawn(OLD, 0)
-        ahead = loader._worker_manager._next
+        ahead = loader._worker_manager.next_epoch
         assert ahead is not None  # epoch 1 was begun, with the old weights
         sampler.set_weights(NEW)
         assert epoch() == drawn(NEW, 1) != drawn(OLD, 1)

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.soak
 
 def facts(loader):
     """Return the memory (PSS) of main process and workers, and what else may grow."""
-    pids = [os.getpid(), *(worker.process.pid for worker in loader._worker_manager._kept._workers)]
+    pids = [os.getpid(), *(worker.process.pid for worker in loader._worker_manager.backend._workers)]
     slots = slots_of(loader)
     return {
         "pss": sum(psutil.Process(pid).memory_full_info().pss for pid in pids),

@@ -82,7 +82,7 @@ class Waiting(Dying):
 
 def backend_of(loader: DataLoader[Any]) -> Any:
     """Return the backend of a loader whose workers have started and stay."""
-    return loader._worker_manager._kept
+    return loader._worker_manager.backend
 
 
 def poison_slot(marks: Path, num_tensors: int) -> None:

@@ -29,3 +29,9 @@ def threads(dataset, **arguments):
     """Return a loader with two worker threads that gives lists of one sample."""
     defaults = {"batch_size": 1, "num_workers": 2, "worker_method": "thread", "collate_fn": as_list}
     return DataLoader(dataset, **{**defaults, **arguments})
+
+
+def batched_threads(dataset, **arguments):
+    """Return a seeded loader with two worker threads that gives batches of two samples."""
+    defaults = {"batch_size": 2, "num_workers": 2, "worker_method": "thread", "seed": 1}
+    return DataLoader(dataset, **{**defaults, **arguments})

@@ -28,7 +28,7 @@ def on_ranks(world_size: int, folder: Path, work: Callable[..., None], *argument
         world_size: How many.
         folder: Where they find each other: by a file, so that no port can be taken.
         work: What each does.
-        arguments: What it is called with.
+        arguments: Arguments of ``work``.
     """
     torch.multiprocessing.start_processes(
         _rank, (world_size, folder / "group", work, arguments), nprocs=world_size, start_method="fork"
@@ -45,6 +45,6 @@ def _rank(rank: int, world_size: int, file: Path, work: Callable[..., None], arg
 def trainer(**arguments: Any) -> Trainer:
     """Return a Trainer for the process group that is there, or for this process alone."""
     if dist.is_initialized():
-        here = {"strategy": "ddp", "devices": dist.get_world_size(), "plugins": [LightningEnvironment()]}
-        arguments = {**here, **arguments}
+        group = {"strategy": "ddp", "devices": dist.get_world_size(), "plugins": [LightningEnvironment()]}
+        arguments = {**group, **arguments}
     return Trainer(**{**QUIET, **arguments})

@@ -102,15 +102,15 @@ def assert_same(resumed, unbroken, num_seen=None, *, weights=True):
 
     Args:
         resumed: Its model.
-        whole: The unbroken run's.
+        unbroken: The unbroken run's.
         num_seen: How many batches had been seen when the checkpoint was saved; None: not known.
-        weights: Whether the final weights must be equal, too.
+        weights: Whether the final weights must also be equal.
     """
-    left = len(unbroken.seen) - len(resumed.seen) if num_seen is None else num_seen
-    expected = unbroken.seen[left:]
+    start = len(unbroken.seen) - len(resumed.seen) if num_seen is None else num_seen
+    expected = unbroken.seen[start:]
     assert len(resumed.seen) == len(expected)
     assert all(torch.equal(mine, other) for mine, other in zip(resumed.seen, expected, strict=True))
     if weights:
         mine = resumed.state_dict()
-        others = unbroken.state_dict()
-        assert all(torch.equal(mine[name], others[name]) for name in others)
+        expected_weights = unbroken.state_dict()
+        assert all(torch.equal(mine[name], expected_weights[name]) for name in expected_weights)

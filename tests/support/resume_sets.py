@@ -39,7 +39,7 @@ def share():
 
 
 class Stream(IterableDataset):
-    """A stream without a state, of which every worker gives its share."""
+    """A stream without a state. Every worker gives its share."""
 
     def __init__(self, size=SIZE):
         self.size = size
@@ -149,14 +149,15 @@ def epochs(loader, count):
 def stopped(loader, epoch, batches):
     """Return the loader's state after some epochs and then some batches."""
     epochs(loader, epoch)
-    iterator = iter(loader)
-    for _ in range(batches):
-        next(iterator)
+    if batches:
+        iterator = iter(loader)
+        for _ in range(batches):
+            next(iterator)
     return loader.state_dict()
 
 
 def resumed(loader, state, count):
-    """Return the batches of ``count`` epochs, the first of which is resumed."""
+    """Return the batches of a resumed epoch and the epochs after it, ``count`` in all."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ResumeWarning)
         loader.load_state_dict(state)

@@ -48,7 +48,7 @@ class SimulatedEvent:
 
 
 class SimulatedDevice:
-    """`DeviceStreams` whose copies end when chance, or whoever waits for them, says so.
+    """`DeviceStreams` whose copies end at random, or when the host waits for them.
 
     Args:
         chance: Decides how far the streams come whenever the device is spoken to.
@@ -73,11 +73,11 @@ class SimulatedDevice:
 
     @contextlib.contextmanager
     def side_stream(self):
-        self.current, before = "side", self.current
+        self.current, previous = "side", self.current
         try:
             yield
         finally:
-            self.current = before
+            self.current = previous
 
     def copy_to_device(self, tensor):
         block = self._block(tensor)
@@ -95,7 +95,7 @@ class SimulatedDevice:
         return event
 
     def wait_event(self, event):
-        self.queue(lambda: None, after=event)
+        self.queue(lambda: None, awaited=event)
 
     def record_stream(self, value):
         self._kept.add(value.data_ptr())
@@ -105,8 +105,8 @@ class SimulatedDevice:
 
     # -- time ---------------------------------------------------------------------------------------------
 
-    def queue(self, operation, after=None):
-        self.streams[self.current].append((operation, after))
+    def queue(self, operation, awaited=None):
+        self.streams[self.current].append((operation, awaited))
         self.pass_time()
 
     def pass_time(self):
@@ -116,7 +116,7 @@ class SimulatedDevice:
     def run_until(self, condition):
         while not condition():
             ran = [self._advance(name) for name in self.chance.sample(("main", "side"), 2)]
-            assert any(ran), "waits for ever"
+            assert any(ran), "the host would wait without end"
 
     def drain(self):
         self.run_until(lambda: not any(self.streams.values()))
@@ -223,7 +223,7 @@ class Consumer:
     """Asks for batches, queues work on them, and lets them go.
 
     Attributes:
-        faults: What was read wrongly, in words.
+        faults: Descriptions of wrong values that were read.
         events: Numbers of batches, and messages of errors, as they came.
     """
 

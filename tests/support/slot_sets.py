@@ -50,9 +50,19 @@ def loader_of(dataset: Any, batch_size: int | None = 4, num_workers: int = 2, **
 
 def slots_of(loader: DataLoader) -> Slots:
     """Return the slots of a loader whose workers have been started and stay."""
-    actual = loader._worker_manager._kept._slots
+    actual = loader._worker_manager.backend._slots
     assert isinstance(actual, Slots)
     return actual
+
+
+def num_slots(loader: DataLoader) -> int:
+    """Return how many slots the workers of a loader have."""
+    return slots_of(loader)._num_slots
+
+
+def has_slots(loader: DataLoader) -> bool:
+    """Return True if the workers of a loader, which stay, write to slots."""
+    return loader._worker_manager.backend._slots is not None
 
 
 def used_bytes(slots: Slots) -> int:
@@ -62,8 +72,8 @@ def used_bytes(slots: Slots) -> int:
 
 def is_right(batch: Any) -> bool:
     """Return True if a batch of `Large` has its original values."""
-    one, other, index = batch
-    return bool((one == index.view(-1, 1, 1)).all() and (other == index.view(-1, 1, 1)).all())
+    tensor, array, index = batch
+    return bool((tensor == index.view(-1, 1, 1)).all() and (array == index.view(-1, 1, 1)).all())
 
 
 def num_mappings() -> int:

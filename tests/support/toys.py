@@ -27,15 +27,15 @@ class Drawing(Dataset):
         return self.length
 
     def __getitem__(self, index: int) -> dict[str, Any]:
-        own = sample_rng()
+        rng = sample_rng()
         return {
             "index": index,
             "torch": torch.rand(3),
             "numpy": np.random.rand(2),
             "python": random.random(),
-            "own_torch": torch.rand(2, generator=own.torch),
-            "own_numpy": own.numpy.random(),
-            "own_python": own.python.random(),
+            "own_torch": torch.rand(2, generator=rng.torch),
+            "own_numpy": rng.numpy.random(),
+            "own_python": rng.python.random(),
         }
 
 
@@ -50,7 +50,8 @@ class Stream(IterableDataset):
     """A stream that each worker ends at another point."""
 
     def __init__(self, length: int = 11, *, uneven: int = 3) -> None:
-        self.length, self.uneven = length, uneven
+        self.length = length
+        self.uneven = uneven
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         info = get_worker_info()
@@ -94,7 +95,8 @@ class Failing(Dataset):
     """Some samples raise."""
 
     def __init__(self, bad: dict[int, Exception], length: int = 12) -> None:
-        self.bad, self.length = bad, length
+        self.bad = bad
+        self.length = length
 
     def __len__(self) -> int:
         return self.length
@@ -107,7 +109,8 @@ class Failing(Dataset):
 
 class Slow(Dataset):
     def __init__(self, seconds: float, length: int = 64) -> None:
-        self.seconds, self.length = seconds, length
+        self.seconds = seconds
+        self.length = length
 
     def __len__(self) -> int:
         return self.length
@@ -134,7 +137,8 @@ class Dying(Dataset):
     """One sample ends its process."""
 
     def __init__(self, deadly: int, signal_number: int | None = None) -> None:
-        self.deadly, self.signal_number = deadly, signal_number
+        self.deadly = deadly
+        self.signal_number = signal_number
 
     def __len__(self) -> int:
         return 16
@@ -146,6 +150,19 @@ class Dying(Dataset):
             os.kill(os.getpid(), self.signal_number)
             time.sleep(10)
         return index
+
+
+def outcomes(iterator: Iterator[Any]) -> Iterator[Any]:
+    """Yield the batches of an iterator, with an error instead of each batch that failed."""
+    while True:
+        try:
+            outcome = next(iterator)
+        except StopIteration:
+            return
+        except Exception as error:
+            outcome = error
+        yield outcome
+        del outcome  # or the batch would live until the next one
 
 
 def collate_with_draw(samples: list[Any]) -> tuple[list[Any], torch.Tensor]:

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import warnings
-
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch.utils.data import BatchSampler, DistributedSampler, Sampler
+from torch.utils.data import BatchSampler, Sampler
 
 from lit_loader import DataLoader, samplers
-from lit_loader.callbacks import ResumeLoaders
-from lit_loader.errors import ResumeWarning
-from tests.support.lightning_resuming import Learner, Save, fitted
-from tests.support.resume_sets import BATCH, SIZE, Numbers, StatefulSampler, chosen
 
 LENGTH = 23
 BATCH_SIZE = 3
@@ -46,56 +40,17 @@ class DrawnBatches(BatchSampler):
         return (batch[1:] for batch in super().__iter__())
 
 
-class Part(Sampler):
-    """Gives each rank its own part, and shows it."""
-
-    def __init__(self):
-        self.rank = dist.get_rank()
-        self.world_size = dist.get_world_size()
-
-    def __len__(self):
-        return len(range(self.rank, LENGTH - LENGTH % self.world_size, self.world_size))
-
-    def __iter__(self):
-        return iter(range(self.rank, LENGTH - LENGTH % self.world_size, self.world_size))
-
-
-class Unmarked(Part):
+class Unmarked(Sampler):
     """Gives each rank its own part, and does not show it."""
 
     def __init__(self):
-        self.own = range(dist.get_rank(), 20, dist.get_world_size())
+        self.part = range(dist.get_rank(), 20, dist.get_world_size())
 
     def __len__(self):
-        return len(self.own)
+        return len(self.part)
 
     def __iter__(self):
-        return iter(self.own)
-
-
-class Unsized:
-    """The same, without a length."""
-
-    def __iter__(self):
-        return iter(Unmarked().own)
-
-
-class Longer(Drawn):
-    """Gives later ranks more, after the same first ones."""
-
-    def __len__(self):
-        return 6 * (1 + dist.get_rank())
-
-    def __iter__(self):
-        return iter(range(len(self)))
-
-
-class LongerPart(Longer):
-    """The same sampler, which declares that it gives each rank its own part."""
-
-    def __init__(self):
-        self.rank = dist.get_rank()
-        self.num_replicas = dist.get_world_size()
+        return iter(self.part)
 
 
 class Broken(Drawn):
@@ -107,7 +62,7 @@ class Broken(Drawn):
         return super().__iter__()
 
 
-# What a loader is made with, and whether the epochs are those that Lightning names.
+# A loader's arguments, and True if Lightning sets its epochs.
 USERS = {
     "drawn": (lambda: {"sampler": Drawn(), "batch_size": BATCH_SIZE}, False),
     "drawn, drop_last": (lambda: {"sampler": Drawn(), "batch_size": BATCH_SIZE, "drop_last": True}, False),
@@ -122,36 +77,29 @@ USERS = {
     "torch's batch sampler": (lambda: {"batch_sampler": BatchSampler(Drawn(), BATCH_SIZE, False)}, False),
     "batches": (lambda: {"batch_sampler": DrawnBatches(Drawn(), BATCH_SIZE, False)}, False),
 }
-PARTS = {
-    "torch's distributed": lambda: DistributedSampler(range(LENGTH), shuffle=False, drop_last=True),
-    "its own part": Part,
-}
 REFUSED = {
     Unmarked: r"Unmarked gives different indices on different ranks (rank 0: ",
-    Unsized: r"Unsized gives different indices on different ranks (rank 0: num_batches=None",
-    Longer: r"Longer gives different indices on different ranks (rank 0: ",
-    LongerPart: "LongerPart gives different numbers of batches on different ranks (rank 0: 2; rank 1: 4",
     Broken: "Broken gives different indices on different ranks (rank 0: ",
 }
 
 
 def run_refused():
     """Return the error of each rank for the samplers that give different indices to the ranks."""
-    told = {}
+    errors = {}
     for kind in REFUSED:
         iterator = iter(DataLoader(range(LENGTH), batch_size=BATCH_SIZE, seed=SEED, sampler=kind()))
-        told[kind.__name__] = []
+        errors[kind.__name__] = []
         for _ in range(2):  # refused again: all ranks meet again, and none is a step ahead
             try:
                 next(iterator)
             except (ValueError, OSError) as error:
-                told[kind.__name__].append(f"{type(error).__name__}: {error}")
-    return told
+                errors[kind.__name__].append(f"{type(error).__name__}: {error}")
+    return errors
 
 
-def check_refused(told, rank, world_size):
+def check_refused(errors, rank, world_size):
     for kind, text in REFUSED.items():
-        first, second = told[kind.__name__]
+        first, second = errors[kind.__name__]
         assert first == second
         if kind is Broken and rank == world_size - 1:
             assert first == "OSError: no such disk"
@@ -181,31 +129,3 @@ def expected(name, rank, world_size, stage, num_epochs):
             mine = [samplers.rank_batch(order, n, rank=rank, **cut).indices.tolist() for n in numbers]
         rows.extend([epoch, *batch] for batch in mine)
     return rows
-
-
-def run_resumed(folder):
-    """Return what was wrong with runs that were saved in mid-epoch and gone on with; nothing is."""
-    wrong = []
-    for case, make in {
-        "custom": lambda: chosen("custom"),
-        "custom batches": lambda: {"batch_sampler": [[n, n + 1] for n in range(0, SIZE, 2)]},
-        "custom with state": lambda: {"sampler": StatefulSampler(), "batch_size": BATCH},
-    }.items():
-        for use in (True, False):
-
-            def learner(make=make):
-                return Learner(lambda: DataLoader(Numbers(), seed=3, **make()))
-
-            save = Save(folder / f"{case} {use}")
-            settings = {"use_distributed_sampler": use, "max_epochs": 2}
-            unbroken = fitted(learner(), callbacks=[save, ResumeLoaders()], **settings)
-            for num_seen, path in save.saved[1 : len(save.saved) : 2]:
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore", ResumeWarning)
-                    other = fitted(learner(), ckpt_path=path, callbacks=[ResumeLoaders()], **settings)
-                same = len(other.seen) == len(unbroken.seen) - num_seen and all(
-                    map(torch.equal, other.seen, unbroken.seen[num_seen:])
-                )
-                if not same:
-                    wrong.append(f"{case}, use_distributed_sampler={use}, after {num_seen} of {len(unbroken.seen)}")
-    return wrong

@@ -118,8 +118,8 @@ def _pinned(data: Any) -> Any:
         return data.pin_memory() if hasattr(data, "pin_memory") else NO_LEAF
     pinned = data.pin_memory()
     if type(pinned) is not type(data):
-        # torch's operators return plain tensors for tv_tensors. An import of the module would take seconds, and as long
-        # as it is not imported no tv_tensor exists.
+        # torch's operators return plain tensors for tv_tensors. An import of the module would take seconds, and no
+        # tv_tensor can exist before it is imported.
         tv_tensors = sys.modules.get("torchvision.tv_tensors")
         if tv_tensors is not None and isinstance(data, tv_tensors.TVTensor):
             return tv_tensors.wrap(pinned, like=data)

@@ -2,13 +2,14 @@
 
 NOTE [One batch ahead]
     Batches are taken from the engine in the consumer's thread alone, in order. If the engine has the next batch ready,
-    it is taken before this one is returned, and the thread copies it to page-locked memory meanwhile. An error that is
-    raised ahead is raised again by the call that would have returned its batch. Without workers no batch is ever ready,
-    so no thread is started.
+    it is taken before this one is returned, and the thread copies it to page-locked memory meanwhile. An error that the
+    engine raises ahead is raised again by the call that would have returned its batch. Without workers no batch is ever
+    ready, so no thread is started.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from collections import deque
@@ -24,45 +25,30 @@ __all__ = ["PinnedBatches"]
 
 
 class PinJob:
-    """A batch to page-lock.
+    """A batch to page-lock: by the thread, or by the consumer if the thread has not begun when the batch is needed.
+
+    So a job that never reached the thread, because Ctrl-C arrived before it was put into the queue, is not lost.
 
     Args:
         batch: The batch, kept until it was copied.
         pin: Returns a batch page-locked.
-        in_thread: True if the thread runs this, False if `result` does.
     """
 
-    def __init__(self, batch: Any, pin: MapFn, *, in_thread: bool) -> None:
+    def __init__(self, batch: Any, pin: MapFn) -> None:
         self._batch = batch
         self._pin = pin
-        self._in_thread = in_thread
-        self._done = threading.Event()
-        self._error: BaseException | None = None
-
-    def run(self) -> None:
-        """Page-lock the batch; an error is kept for `result`."""
-        try:
-            self._batch = self._pin(self._batch)
-        except BaseException as error:
-            if not self._in_thread and not isinstance(error, Exception):
-                # Ctrl-C: the next call page-locks the batch.
-                raise
-            self._error = error
-        self._done.set()
+        self._is_pinned = False
+        # Held while one of the two threads page-locks the batch; the other one waits. Reentrant: a signal handler
+        # may ask for a batch meanwhile.
+        self._lock = threading.RLock()
 
     def result(self) -> Any:
-        """Return the batch page-locked, or raise the error; after Ctrl-C it may be called again."""
-        if not self._in_thread and not self._done.is_set():
-            self.run()
-        self._done.wait()
-        error, self._error = self._error, None
-        if error is not None:
-            try:
-                raise error
-            finally:
-                # The traceback holds this frame: without this, a reference cycle would keep the batch alive.
-                del error
-        return self._batch
+        """Return the batch page-locked; after an error or Ctrl-C it may be called again."""
+        with self._lock:
+            if not self._is_pinned:
+                self._batch = self._pin(self._batch)
+                self._is_pinned = True
+            return self._batch
 
 
 JobQueue: TypeAlias = "SimpleQueue[PinJob | None]"  # None ends the thread
@@ -92,7 +78,7 @@ class PinnedBatches(WrappedBatches):
             # A fork has no thread. The engine decides whether it may be used there.
             return self._pin(self._batches.next_batch())
         if not self._ahead:
-            self._ahead.append(PinJob(self._batches.next_batch(), self._pin, in_thread=False))
+            self._ahead.append(PinJob(self._batches.next_batch(), self._pin))
         first = self._ahead[0]
         if len(self._ahead) == 1 and isinstance(first, PinJob) and self._batches.poll():
             self._look_ahead()
@@ -100,16 +86,13 @@ class PinnedBatches(WrappedBatches):
             if isinstance(first, Exception):
                 raise first
             batch = first.result()
-        except KeyboardInterrupt:
-            # Ctrl-C while waiting: the batch stays, and the next call returns it.
-            raise
-        except BaseException:
+        except Exception:
             self._ahead.popleft()
             raise
         finally:
             # The error's traceback holds this frame: without this, a reference cycle would keep the batch alive.
             del first
-        # Not before the batch is there, so that Ctrl-C while waiting loses no batch.
+        # Not before the batch is there: Ctrl-C while waiting leaves it for the next call.
         self._ahead.popleft()
         return batch
 
@@ -126,14 +109,19 @@ class PinnedBatches(WrappedBatches):
 
     def _look_ahead(self) -> None:
         try:
-            job = PinJob(self._batches.next_batch(), self._pin, in_thread=True)
+            job = PinJob(self._batches.next_batch(), self._pin)
         except Exception as error:
             self._ahead.append(error)
             return
-        if self._jobs is None:
-            self._jobs = _start_thread()
+        # First to the batches that are returned, because Ctrl-C may arrive between these calls.
         self._ahead.append(job)
-        self._jobs.put(job)
+        jobs = self._jobs
+        if jobs is None:
+            jobs = self._jobs = _start_thread()
+        # If the thread is behind, the consumer page-locks this batch, so that the queue keeps no batches that were
+        # returned already.
+        if jobs.empty():
+            jobs.put(job)
 
 
 def _start_thread() -> JobQueue:
@@ -152,6 +140,8 @@ def _run_jobs(jobs: JobQueue, device_index: int) -> None:
     # Otherwise CUDA would create a context on device 0.
     torch.accelerator.set_device_index(device_index)
     while (job := jobs.get()) is not None:
-        job.run()
+        # The consumer tries again after an error, which it then raises.
+        with contextlib.suppress(BaseException):
+            job.result()
         # Its batch must not live until the next one arrives.
         del job

@@ -176,7 +176,11 @@ class DevicePrefetcher(WrappedBatches):
                 # The traceback holds this frame: without this, a reference cycle would keep the batch alive.
                 del first
         if len(self._ahead) == 1 and self._batches.poll():
-            self._look_ahead()
+            try:
+                self._ahead.append(self._start_next())
+            except Exception as error:
+                # Raised again by the call that would have returned its batch.
+                self._ahead.append(error)
         while len(self._delivered) >= MAX_QUEUED:
             self._delivered.popleft().synchronize()
         self._delivered.append(self._streams.record_event())
@@ -185,7 +189,7 @@ class DevicePrefetcher(WrappedBatches):
         try:
             return first.finish()
         finally:
-            # The traceback of an error that `_look_ahead` has kept holds this frame, which must not hold the source.
+            # The traceback of an error that was raised ahead holds this frame, which must not hold the source.
             del first
 
     def close(self) -> None:
@@ -201,12 +205,6 @@ class DevicePrefetcher(WrappedBatches):
             self._in_flight = deque()
             self._delivered = deque()
             self._batches.close()
-
-    def _look_ahead(self) -> None:
-        try:
-            self._ahead.append(self._start_next())
-        except Exception as error:
-            self._ahead.append(error)
 
     def _start_next(self) -> PendingTransfer:
         batch = self._batches.next_batch()

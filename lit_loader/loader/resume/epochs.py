@@ -85,14 +85,29 @@ class EpochState(StateRules[SpecT]):
 
         Args:
             spec: The loader's settings.
-            progress: Receives a detail for each batch of a custom sampler, from which the epoch can be resumed.
+            progress: Of the epoch. It receives a detail for each batch of a custom sampler, from which the epoch can be
+                resumed.
             point: Where the epoch is resumed, or None at its beginning.
             new_iterator: False if an iterator over persistent workers begins another epoch.
         """
 
     @abc.abstractmethod
+    def _count_batches(self, spec: SpecT) -> int | None:
+        """Return how many batches an epoch of a custom sampler or an iterable dataset has, or None if unknown."""
+
     def _begin_progress(self, spec: SpecT, point: ResumePoint) -> Progress:
         """Return the progress of an epoch that begins now, at a point."""
+        start = point.position
+        total = self._count_batches(spec)
+        return Progress(
+            point.epoch,
+            point.last_set,
+            start=start,
+            # A user's length may be an estimate, and less than the number of batches received already.
+            num_batches=None if total is None or total <= start else total - start,
+            first=point.detail,
+            dataset_before=stream_dataset_state(spec),
+        )
 
     def slicing(self, sampler: Any, batch_sampler: Any) -> BatchSlicing | None:
         """Return how batches are sliced from the order of an `OrderSampler`, or None if a sampler is iterated."""
@@ -105,10 +120,6 @@ class EpochState(StateRules[SpecT]):
     def epoch_settings(self, spec: SpecT) -> tuple[Any, ...] | None:
         """Return the settings that an epoch begun ahead depends on, or None if the next epoch is not begun ahead."""
         return None
-
-    def plan_ahead(self, spec: SpecT, epoch: int) -> EpochPlan:
-        """Return the plan of an epoch that no iterator has claimed yet."""
-        raise NotImplementedError
 
     def _is_complete(self, spec: SpecT, position: int) -> bool:
         """Return True if an epoch without a known length is over at a position."""
@@ -193,8 +204,12 @@ class EpochState(StateRules[SpecT]):
             progress = self._begin_progress(spec, next_point)
             is_finished = self._progress is not None and self._progress.reached()[2]
             self._previous = self._progress if is_finished else None
-            # In one statement, because a signal handler in this thread may save a state between any two.
-            self._progress, self._point, self._was_set, self.next = progress, None, False, self.next + 1
+            # A signal handler may save a state in this thread. Python runs it at calls and at jumps back, and these
+            # assignments have neither, so the handler sees all of them or none.
+            self._progress = progress
+            self._point = None
+            self._was_set = False
+            self.next += 1
             return progress, loaded_point
 
     def unclaim(self, progress: Progress, point: ResumePoint | None) -> None:

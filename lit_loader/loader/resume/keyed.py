@@ -18,15 +18,12 @@ from lit_loader.loader.resume.progress import Progress, ResumePoint
 from lit_loader.loader.resume.state import (
     RESTART_HINT,
     NoStateError,
-    check_sampler_state,
-    custom_global_batch,
     find_stateful,
     length_of,
     saved_sampler_state,
     state_or_none,
-    stream_dataset_state,
 )
-from lit_loader.loader.resume.state_format import is_well_formed
+from lit_loader.loader.resume.state_format import find_problem
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.custom_ranks import plain_index, shards_itself
 from lit_loader.seeding import key64
@@ -83,10 +80,13 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             tasks = plan_order(spec, spec.slicing, epoch, start=start, seen=seen)
         else:
             seen = begin_seen_indices(spec.batch_sampler)
+            # Once for a loader: a collective in every epoch would let ranks wait that end an epoch early.
             gather = None if self.ranks_compared else spec.gather
             tasks = custom_tasks(spec, progress, point, seen, gather=gather)
             self.ranks_compared = self.ranks_compared or gather is not None
-        return EpochPlan(tasks, fetch, keyed=True, base_seed=_base_seed(spec), position=position)
+        # Two bits less, so that the worker's number can be added and the sum is still a seed that torch accepts.
+        base_seed = key64(spec.seed, "workers") >> 2
+        return EpochPlan(tasks, fetch, keyed=True, base_seed=base_seed, position=position)
 
     def _checked_fetch(self, spec: KeyedSpec, epoch: int) -> FetchSpec:
         """Return settings by which an epoch's first samples are made twice, if the dataset's were not before."""
@@ -126,36 +126,23 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             *(spec.in_order, spec.timeout_s, spec.prefetch_factor),
         )
 
-    def plan_ahead(self, spec: KeyedSpec, epoch: int) -> EpochPlan:
-        """Return the plan of an epoch of an `OrderSampler` that no iterator has claimed yet."""
-        assert spec.slicing is not None
-        tasks = plan_order(spec, spec.slicing, epoch)
-        return EpochPlan(tasks, spec.fetch, keyed=True, base_seed=_base_seed(spec))
+    def _count_batches(self, spec: KeyedSpec) -> int | None:
+        return length_of(spec.counted_sampler)
 
     def _begin_progress(self, spec: KeyedSpec, point: ResumePoint) -> Progress:
-        start = point.position
-        if spec.slicing is not None:
-            sampler = spec.slicing.sampler
-            return Progress(
-                point.epoch,
-                point.last_set,
-                start=start,
-                stride=(spec.slicing.batch_size or 1) * spec.world_size,
-                num_batches=spec.count_sliced(spec.slicing, len(sampler) - start),
-                first=sampler.revision,
-            )
-        first = point.detail
-        if first is None and not spec.is_iterable:
-            first = SamplerPosition(sampler_state=state_or_none(find_stateful(spec)))
-        total = length_of(spec.counted_sampler)
+        slicing = spec.slicing
+        if slicing is None:
+            progress = super()._begin_progress(spec, point)
+            if progress.first is None and not spec.is_iterable:
+                progress.first = SamplerPosition(sampler_state=state_or_none(find_stateful(spec)))
+            return progress
         return Progress(
             point.epoch,
             point.last_set,
-            start=start,
-            # A user's length may be an estimate, and less than the number of batches received already.
-            num_batches=None if total is None or total <= start else total - start,
-            first=first,
-            dataset_before=stream_dataset_state(spec),
+            start=point.position,
+            stride=(slicing.batch_size or 1) * spec.world_size,
+            num_batches=spec.count_sliced(slicing, len(slicing.sampler) - point.position),
+            first=slicing.sampler.revision,
         )
 
     # -- state ----------------------------------------------------------------------------------------------
@@ -163,7 +150,7 @@ class KeyedEpochs(EpochState[KeyedSpec]):
     def _may_ignore(self, spec: KeyedSpec, state: Any) -> bool:
         # A damaged state raises, also with resume="restart". A state that was saved with a warning as not resumable
         # does not, because Lightning loads states without arguments and a run must not fail there.
-        return is_well_formed(state) and (spec.resume == "restart" or not state["resumable"])
+        return find_problem(state) is None and (spec.resume == "restart" or not state["resumable"])
 
     def _may_differ(self, spec: KeyedSpec, name: str) -> bool:
         # A sampler that composes batches itself has another order for each global batch size.
@@ -178,9 +165,6 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         name = type(slicing.sampler).__name__
         return f"{name} was changed in the middle of the epoch; save before, or change it between epochs"
 
-    def _seed(self, spec: KeyedSpec) -> int:
-        return spec.seed
-
     def _sampler_identity(self, spec: KeyedSpec) -> dict[str, Any]:
         if spec.slicing is not None:
             sampler = spec.slicing.sampler
@@ -191,19 +175,15 @@ class KeyedEpochs(EpochState[KeyedSpec]):
                 "fingerprint": sampler.fingerprint(),
                 "global_batch": (spec.slicing.batch_size or 1) * spec.world_size,
             }
-        is_stateful = find_stateful(spec) is not None
-        is_elastic = (
-            not is_stateful
-            # single indices are cut into the same global batches on any number of ranks
-            and spec.batch_size is not None
-            and not shards_itself(spec.sampler, spec.batch_sampler)
-        )
-        return {
-            "kind": "sampler" if is_stateful else "replay",
-            "sampler": type(spec.custom_sampler).__name__,
-            "global_batch": custom_global_batch(spec),
-            "world_size": None if is_elastic else spec.world_size,
-        }
+        identity = super()._sampler_identity(spec)
+        is_replayed = identity["kind"] == "replay"
+        # Single indices are cut into the same global batches on any number of ranks.
+        if is_replayed and spec.batch_size is not None and not shards_itself(spec.sampler, spec.batch_sampler):
+            identity["world_size"] = None
+        return identity
+
+    def _kind_without_state(self, spec: KeyedSpec) -> str:
+        return "replay"
 
     def _sampler_fields(self, spec: KeyedSpec, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:
         if spec.slicing is not None:
@@ -228,7 +208,6 @@ class KeyedEpochs(EpochState[KeyedSpec]):
     def _sampler_detail(self, spec: KeyedSpec, state: dict[str, Any]) -> SamplerPosition | None:
         position = state["position"]
         if spec.slicing is None:
-            check_sampler_state(state)
             return SamplerPosition(
                 state["samples"], state.get("sampler_state"), state.get("digest"), state.get("start")
             )
@@ -244,7 +223,3 @@ class KeyedEpochs(EpochState[KeyedSpec]):
             f"{state['sampler']} has no state_dict: it is iterated anew and its first {state['position']} batches of "
             f"epoch {state['epoch']} are dropped, on the assumption that it gives the same indices again"
         )
-
-
-def _base_seed(spec: KeyedSpec) -> int:
-    return key64(spec.seed, "workers") >> 2

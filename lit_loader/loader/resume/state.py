@@ -98,15 +98,6 @@ def saved_sampler_state(stateful: Any, sampler_state: Any, position: int) -> Any
     return present_state
 
 
-def check_sampler_state(state: dict[str, Any]) -> None:
-    """Refuse a position in the middle of an epoch without the state of the sampler that gives its indices."""
-    if state["kind"] == "sampler" and state["position"] and state["sampler_state"] is None:
-        raise ValueError(
-            f"sampler_state=None in the state, which {state['sampler']} needs to resume at "
-            f"position={state['position']}. {RESTART_HINT}"
-        )
-
-
 # -- saving and loading ------------------------------------------------------------------------------------
 
 
@@ -140,6 +131,7 @@ class StateRules(abc.ABC, Generic[SpecT]):
                     if is_stateful(spec.fetch.dataset):
                         state["dataset_state"] = copy_state(spec.fetch.dataset)
                     state |= self._sampler_fields(spec, point, has_begun=has_begun)
+                # A checkpoint with anything else would not load under ``weights_only=True``.
                 if is_plain([state["dataset_state"], state.get("sampler_state")]):
                     return state
                 reason = (
@@ -177,6 +169,11 @@ class StateRules(abc.ABC, Generic[SpecT]):
             detail = stream_position(state, with_state=spec.fetch.stream_state)
             notice = _stream_notice(spec, state, detail)
         else:
+            if state["kind"] == "sampler" and state["position"] and state["sampler_state"] is None:
+                raise ValueError(
+                    f"sampler_state=None in the state, which {state['sampler']} needs to resume at "
+                    f"position={state['position']}. {RESTART_HINT}"
+                )
             detail = self._sampler_detail(spec, state)
             notice = self._sampler_notice(state) if state["position"] else None
         if state["dataset_state"] is not None:
@@ -202,12 +199,12 @@ class StateRules(abc.ABC, Generic[SpecT]):
 
     def _fixed_fields(self, spec: SpecT) -> dict[str, Any]:
         """Return the fields that must be the same in a state and in the loader that it is loaded into."""
+        seed = getattr(spec, "seed", None)
         if not spec.is_iterable:
-            length = length_of(spec.fetch.dataset)
-            return {"seed": self._seed(spec), "dataset_length": length, **self._sampler_identity(spec)}
+            return {"seed": seed, "dataset_length": length_of(spec.fetch.dataset), **self._sampler_identity(spec)}
         return {
             "kind": "stream",
-            "seed": self._seed(spec),
+            "seed": seed,
             "dataset_length": None,
             "global_batch": custom_global_batch(spec),
             "world_size": spec.world_size,
@@ -240,13 +237,18 @@ class StateRules(abc.ABC, Generic[SpecT]):
     def _may_ignore(self, spec: SpecT, state: Any) -> bool:
         """Return True if a state that does not fit is ignored with a warning, and False if it raises."""
 
-    @abc.abstractmethod
-    def _seed(self, spec: SpecT) -> int | None:
-        """Return the loader's seed."""
-
-    @abc.abstractmethod
     def _sampler_identity(self, spec: SpecT) -> dict[str, Any]:
         """Return the kind of a state, and the fields of the sampler that must fit."""
+        return {
+            "kind": self._kind_without_state(spec) if find_stateful(spec) is None else "sampler",
+            "sampler": type(spec.custom_sampler).__name__,
+            "global_batch": custom_global_batch(spec),
+            "world_size": spec.world_size,
+        }
+
+    @abc.abstractmethod
+    def _kind_without_state(self, spec: SpecT) -> str:
+        """Return the kind of a state of a custom sampler that has no state of its own."""
 
     @abc.abstractmethod
     def _sampler_fields(self, spec: SpecT, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:
@@ -283,9 +285,10 @@ def _stream_notice(spec: LoaderSpec, state: dict[str, Any], position: StreamPosi
 def _load_dataset_state(spec: LoaderSpec, state: Any) -> None:
     dataset = spec.fetch.dataset
     try:
+        # A copy, because the dataset may keep and change it, and the state belongs to the caller.
         dataset.load_state_dict(copy.deepcopy(state))
     except Exception as error:
-        # Any error of the user's method, also if there is no such method.
+        # Any error of the user's method, or AttributeError if there is no such method.
         raise ValueError(
             f"{type(dataset).__name__}.load_state_dict() raised {type(error).__name__}: {error}; give the dataset "
             f"that the state was saved with. {RESTART_HINT}"

@@ -34,7 +34,6 @@ VERSION: Final = 2
 
 _MAX_DEPTH = 32
 _MAX_VALUES = 10**6
-_AFRESH = "to start afresh on purpose, load no state"
 
 
 def is_plain(value: Any) -> bool:
@@ -130,58 +129,54 @@ def _is_place(value: Any) -> bool:
     return _fits(value, (_LIST,)) and len(value) == len(_PLACE) and all(map(_fits, value, _PLACE))
 
 
-def is_well_formed(state: Any) -> bool:
-    """Return True if a state from an untrusted source has the right format."""
-    try:
-        check_state(state)
-    except ValueError:
-        return False
-    return True
-
-
 def check_state(state: Any) -> dict[str, Any]:
     """Return a state from an untrusted source if it has the right format.
 
     Raises:
         ValueError: If it has not; the message names the field, its value and the rule.
     """
+    problem = find_problem(state)
+    if problem is not None:
+        raise ValueError(f"{problem}; to start afresh on purpose, load no state")
+    checked: dict[str, Any] = state
+    return checked
+
+
+def find_problem(state: Any) -> str | None:
+    """Return the first mistake in the format of a state from an untrusted source, or None."""
     if not isinstance(state, dict):
-        raise ValueError(f"expected a loader's state as a dict, got {type(state).__name__}; {_AFRESH}")
+        return f"expected a loader's state as a dict, got {type(state).__name__}"
     for name, value in state.items():
         if not is_plain(value):
-            raise ValueError(f"{name}={_shorten(value)} of a loader's state must be {_ANY}; {_AFRESH}")
+            return f"{name}={_shorten(value)} of a loader's state must be {_ANY}"
     version = state.get("version")
     resumable = state.get("resumable")
     kind = state.get("kind")
     if type(version) is not int or version != VERSION:
-        raise ValueError(
+        return (
             f"version={_shorten(version)} of a loader's state must be {VERSION}; got a dict with the keys "
-            f"{_shorten(list(state))}; if a newer lit_loader has saved it, install that, or, {_AFRESH}"
+            f"{_shorten(list(state))}; if a newer lit_loader has saved it, install that"
         )
     if type(resumable) is not bool:
-        raise ValueError(f"resumable={_shorten(resumable)} must be True or False; {_AFRESH}")
+        return f"resumable={_shorten(resumable)} of a loader's state must be True or False"
     if resumable and (type(kind) is not str or kind not in _FIELDS):
-        raise ValueError(f"kind={_shorten(kind)} must be one of {list(_FIELDS)}; {_AFRESH}")
+        return f"kind={_shorten(kind)} of a loader's state must be one of {list(_FIELDS)}"
     fields = _FIELDS[str(kind)] if resumable else {"reason": (_TEXT,)}
-    field_names = {"version", "resumable", *fields}
-    if set(state) != field_names:
-        raise ValueError(
-            f"a loader's state lacks {sorted(field_names - set(state))}, and has unknown fields "
-            f"{_shorten(list(set(state) - field_names))}; {_AFRESH}"
-        )
+    missing = {"version", "resumable", *fields} - set(state)
+    unknown = set(state) - {"version", "resumable", *fields}
+    if missing or unknown:
+        return f"a loader's state lacks {sorted(missing)}, and has unknown fields {_shorten(list(unknown))}"
     for name, rules in fields.items():
         if not _fits(state[name], rules):
-            raise ValueError(
-                f"{name}={_shorten(state[name])} of a loader's state must be {' or '.join(rules)}; {_AFRESH}"
-            )
+            return f"{name}={_shorten(state[name])} of a loader's state must be {' or '.join(rules)}"
     if kind == "stream":
         count = max(1, state["num_workers"])
         if len(state["workers"]) != count or state["turn"] >= count:
-            raise ValueError(
+            return (
                 f"workers={_shorten(state['workers'])} and turn={state['turn']} of a loader's state do not fit its "
-                f"num_workers={state['num_workers']}; {_AFRESH}"
+                f"num_workers={state['num_workers']}"
             )
-    return state
+    return None
 
 
 def _shorten(value: Any) -> str:

@@ -139,6 +139,7 @@ class StreamBatches(WrappedBatches):
                 ResumeWarning,
                 stacklevel=6,
             )
+        # A new tuple each time: the positions noted for earlier batches must not change.
         places = list(self._position.places)
         places[worker] = stream_batch.place
         self._position = StreamPosition(tuple(places), (worker + 1) % len(places))

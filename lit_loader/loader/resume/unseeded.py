@@ -37,15 +37,7 @@ from lit_loader.errors import ResumeWarning
 from lit_loader.loader.lightning import unwrapped
 from lit_loader.loader.resume.epochs import EpochPlan, EpochState
 from lit_loader.loader.resume.progress import Progress, ResumePoint
-from lit_loader.loader.resume.state import (
-    check_sampler_state,
-    custom_global_batch,
-    find_stateful,
-    length_of,
-    saved_sampler_state,
-    state_or_none,
-    stream_dataset_state,
-)
+from lit_loader.loader.resume.state import find_stateful, length_of, saved_sampler_state, state_or_none
 from lit_loader.samplers import OrderSampler
 from lit_loader.seeding import call_uncollected, preserved_generators
 
@@ -130,17 +122,9 @@ class TorchEpochs(EpochState[LoaderSpec]):
             on_workers_started=indices.restart if new_iterator else None,
         )
 
-    def _begin_progress(self, spec: LoaderSpec, point: ResumePoint) -> Progress:
+    def _count_batches(self, spec: LoaderSpec) -> int | None:
         # Torch's loader does not call ``len``, so it is asked only where bad samples are counted.
-        total = None if spec.fetch.on_bad_sample == "raise" else length_of(spec.index_sampler)
-        return Progress(
-            point.epoch,
-            point.last_set,
-            start=point.position,
-            num_batches=None if total is None or total <= point.position else total - point.position,
-            first=point.detail,
-            dataset_before=stream_dataset_state(spec),
-        )
+        return None if spec.fetch.on_bad_sample == "raise" else length_of(spec.index_sampler)
 
     def _is_complete(self, spec: LoaderSpec, position: int) -> bool:
         # Only when a state is saved, because torch's loader does not call ``len`` while it is iterated.
@@ -160,20 +144,11 @@ class TorchEpochs(EpochState[LoaderSpec]):
             return None
         return "without seed= each rank draws for itself, and a state holds the draws of one; give a seed"
 
-    def _seed(self, spec: LoaderSpec) -> None:
-        return None
-
-    def _sampler_identity(self, spec: LoaderSpec) -> dict[str, Any]:
-        if find_stateful(spec) is not None:
-            kind = "sampler"
-        else:
-            kind = "generator" if _is_from_torch(_inner(spec.index_sampler)) else "count"
-        return {
-            "kind": kind,
-            "sampler": type(spec.custom_sampler).__name__,
-            "global_batch": custom_global_batch(spec),
-            "world_size": spec.world_size,
-        }
+    def _kind_without_state(self, spec: LoaderSpec) -> str:
+        # These draw at their first index alone, and from one generator of torch's that is known.
+        sampler = _inner(spec.index_sampler)
+        is_known = type(sampler) in (*_SAMPLERS_WITHOUT_DRAWS, *_SAMPLERS_WITH_DRAWS)
+        return "generator" if is_known or isinstance(sampler, OrderSampler) else "count"
 
     def _sampler_fields(self, spec: LoaderSpec, point: ResumePoint, *, has_begun: bool) -> dict[str, Any]:
         detail = point.detail or TorchPosition()
@@ -181,7 +156,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
         if stateful is not None:
             sampler_state = saved_sampler_state(stateful, detail.sampler_state, point.position)
             return {"samples": 0, "sampler_state": sampler_state, "start": None}
-        if not _is_from_torch(_inner(spec.index_sampler)):
+        if self._kind_without_state(spec) == "count":
             return {}
         generator = _find_generator(spec)
         if detail.generator is not None or generator is None or generator is torch.default_generator:
@@ -192,7 +167,6 @@ class TorchEpochs(EpochState[LoaderSpec]):
         return {"generator": _state_text(generator), "base_seed_drawn": is_drawn}
 
     def _sampler_detail(self, spec: LoaderSpec, state: dict[str, Any]) -> TorchPosition:
-        check_sampler_state(state)
         text = state.get("generator")
         generator = _find_generator(spec)
         if text is not None:
@@ -211,8 +185,7 @@ class TorchEpochs(EpochState[LoaderSpec]):
                 f"{state['position']} batches are dropped, on the assumption that it gives the same indices again"
             )
         return (
-            f"{text}torchdata's does: the same indices follow, what the dataset draws is not repeated; give seed= for "
-            "the same bits"
+            f"{text}torchdata's does: the same indices follow, but the dataset draws anew; give seed= for the same bits"
         )
 
 
@@ -293,12 +266,6 @@ def _inner(index_sampler: Any) -> Any:
     return batches.sampler if type(batches) is BatchSampler else batches
 
 
-def _is_from_torch(sampler: Any) -> bool:
-    """Return True if a sampler draws at its first index alone, and from one generator of torch's that is known."""
-    classes = (*_SAMPLERS_WITHOUT_DRAWS, *_SAMPLERS_WITH_DRAWS)
-    return type(sampler) in classes or isinstance(sampler, OrderSampler)
-
-
 def _find_generator(spec: LoaderSpec) -> Generator | None:
     """Return the generator that a sampler of torch's draws from, or None if it draws nothing or is another one."""
     sampler = _inner(spec.index_sampler)
@@ -309,11 +276,13 @@ def _find_generator(spec: LoaderSpec) -> Generator | None:
 
 
 def _state_text(generator: Generator) -> str:
+    # A garbage collection meanwhile may run a finalizer that draws.
     state = call_uncollected(generator.get_state)
     return base64.b64encode(state.numpy().tobytes()).decode("ascii")
 
 
 def _set_state(generator: Generator, text: str) -> None:
+    # An array over bytes is read-only, and torch warns of tensors that share such memory: `torch.tensor` copies it.
     state = np.frombuffer(base64.b64decode(text, validate=True), np.uint8)
     generator.set_state(torch.tensor(state))
 

@@ -130,10 +130,10 @@ def test_a_refusal_leaves_no_error_behind_for_the_next_kernel():
 def test_draws_on_the_device_are_those_of_the_batch():
     device = torch.device("cuda")
     torch.rand(1, device=device)
-    before = torch.cuda.get_rng_state()
+    state = torch.cuda.get_rng_state()
     actual = []
     for batch in (0, 0, 1):
         with seeded_batch(1, 2, batch, device):
             actual.append(torch.rand(4, device=device).tolist())
     assert actual[0] == actual[1] != actual[2]
-    assert torch.equal(torch.cuda.get_rng_state(), before)
+    assert torch.equal(torch.cuda.get_rng_state(), state)

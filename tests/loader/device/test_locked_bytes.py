@@ -16,11 +16,13 @@ from lit_loader.loader.device import page_lock
 from lit_loader.memory import Slots
 from lit_loader.memory.batch_memory import LARGE_BYTES
 from tests.loader.device.test_page_lock import Cuda
+from tests.support.in_threads import as_list
 from tests.support.simulated_device import present
 
 MIB = 1 << 20
 NUM_BATCHES = 10
 BATCH = 4
+SETTINGS = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True, "device": "cuda"}
 
 # elements (uint8) of each sample of a batch, by the batch's number
 SHAPES = {
@@ -51,12 +53,8 @@ class Sized(Dataset):
         return sample
 
 
-def as_list(samples):
-    return samples
-
-
 def padded(samples):
-    """Copies what was moved into the slot already, and leaves the masks out."""
+    """Copies samples that are already in the slot, and leaves the masks out."""
     images = torch.nn.utils.rnn.pad_sequence([sample["image"] for sample in samples], batch_first=True)
     return {"image": images, "number": torch.tensor([sample["number"] for sample in samples])}
 
@@ -93,17 +91,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as 
 @pytest.mark.parametrize("sizes", SHAPES)
 def test_locked_bytes_are_bounded_and_all_are_unlocked_at_the_end(cuda, sizes, collate_fn):
     dataset = Sized(sizes, mask=collate_fn is padded)
-    loader = DataLoader(
-        dataset,
-        batch_size=BATCH,
-        seed=1,
-        num_workers=2,
-        persistent_workers=True,
-        pin_memory=True,
-        device="cuda",
-        collate_fn=collate_fn,
-    )
-    with loader:
+    with DataLoader(dataset, persistent_workers=True, collate_fn=collate_fn, **SETTINGS) as loader:
         for _ in range(2):
             for number, batch in enumerate(loader):
                 images = [sample["image"] for sample in batch] if collate_fn is as_list else batch["image"]
@@ -115,16 +103,14 @@ def test_locked_bytes_are_bounded_and_all_are_unlocked_at_the_end(cuda, sizes, c
 
 
 def test_eight_workers_lock_no_more_for_each_slot(cuda):
-    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 8, "pin_memory": True, "device": "cuda"}
-    with DataLoader(Sized("of 400 KB"), **arguments) as loader:
+    with DataLoader(Sized("of 400 KB"), **{**SETTINGS, "num_workers": 8}) as loader:
         assert len(list(loader)) == NUM_BATCHES
     assert 0 < cuda.most <= 2 * MIB * len(cuda.peaks)
     assert cuda.registered == {}
 
 
 def test_a_pass_that_is_broken_off_leaves_nothing_locked(cuda):
-    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True, "device": "cuda"}
-    loader = DataLoader(Sized("large"), **arguments)
+    loader = DataLoader(Sized("large"), **SETTINGS)
     iterator = iter(loader)
     next(iterator)
     assert cuda.registered != {}
@@ -135,8 +121,7 @@ def test_a_pass_that_is_broken_off_leaves_nothing_locked(cuda):
 
 @pytest.mark.parametrize("collected", [False, True])
 def test_a_loader_that_is_closed_while_a_graph_is_captured_unlocks_its_memory_later(cuda, collected):
-    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True, "device": "cuda"}
-    loader = DataLoader(Sized("of 400 KB"), **arguments)
+    loader = DataLoader(Sized("of 400 KB"), **SETTINGS)
     iterator = iter(loader)
     next(iterator)
     cuda.device.drain()
@@ -152,7 +137,7 @@ def test_a_loader_that_is_closed_while_a_graph_is_captured_unlocks_its_memory_la
         loader.close()
     assert cuda.calls == calls
     cuda.device.capturing = False
-    with DataLoader(Sized("of 400 KB"), **arguments) as other:
+    with DataLoader(Sized("of 400 KB"), **SETTINGS) as other:
         assert len(list(other)) == NUM_BATCHES
     assert locked <= {call[1] for call in cuda.calls if call[0] == "unregister"}
     assert cuda.registered == {}
@@ -172,8 +157,8 @@ def test_batches_of_the_race_are_copied_from_locked_slots(cuda, monkeypatch):
         return copy_to_device(tensor)
 
     cuda.device.copy_to_device = noting
-    arguments = {"batch_size": RACE_BATCH, "seed": 0, "num_workers": 2, "pin_memory": True, "device": "cuda"}
-    with DataLoader(RaceSamples(2 * RACE_BATCH * len(RACE_SIZES)), **arguments) as loader:
+    samples = RaceSamples(2 * RACE_BATCH * len(RACE_SIZES))
+    with DataLoader(samples, **{**SETTINGS, "batch_size": RACE_BATCH, "seed": 0}) as loader:
         list(loader)
     large = [RACE_BATCH * 3 * size**2 >= LARGE_BYTES for size in RACE_SIZES]
     assert from_locked == 2 * large
@@ -190,7 +175,6 @@ def test_the_race_counts_no_wrong_value_and_every_wrong_one(monkeypatch):
 
 def test_batches_that_the_user_copies_lie_in_no_locked_slot(cuda, monkeypatch):
     """Without a device the user may copy on any stream, so torch's own allocator pins the batches."""
-    arguments = {"batch_size": BATCH, "seed": 1, "num_workers": 2, "pin_memory": True}
-    with DataLoader(Sized("of 400 KB"), **arguments) as loader:
+    with DataLoader(Sized("of 400 KB"), **{**SETTINGS, "device": None}) as loader:
         list(loader)
     assert cuda.calls == []

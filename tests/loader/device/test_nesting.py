@@ -122,11 +122,11 @@ def test_other_containers_move_as_lightning_moves_them(data):
 
 def test_lightning_finds_what_was_moved_and_moves_nothing():
     batch = moved({"a": [torch.ones(2)], "b": Pair(torch.ones(1), (torch.zeros(3), "text"))}, META)
-    again = move_data_to_device(batch, META)
-    assert again["a"][0] is batch["a"][0]
-    assert again["b"].a is batch["b"].a
-    assert again["b"].b[0] is batch["b"].b[0]
-    assert type(again["b"]) is Pair
+    moved_again = move_data_to_device(batch, META)
+    assert moved_again["a"][0] is batch["a"][0]
+    assert moved_again["b"].a is batch["b"].a
+    assert moved_again["b"].b[0] is batch["b"].b[0]
+    assert type(moved_again["b"]) is Pair
 
 
 def test_frozen_dataclasses_are_moved_and_the_given_one_is_left():

@@ -145,10 +145,10 @@ def test_a_fork_touches_nothing(cuda, lock, monkeypatch):
     [("cuda:0", True, True), ("cuda", False, False), ("xpu", True, False), ("cpu", True, False), (None, True, False)],
 )
 def test_slots_are_locked_where_the_loader_itself_copies_to_cuda(monkeypatch, device, pin_memory, locks):
-    """Without a device the user copies, on whatever stream: such batches lie in memory of torch's own allocator."""
+    """Without a device the user copies, on whatever stream: such batches are in memory of torch's own allocator."""
     actual = None if device is None else torch.device(device)
     assert (find_page_lock(pin_memory, actual) is not None) is locks
-    monkeypatch.setattr(lit_loader.loader.data_loader, "checked_device", lambda given: actual)
+    monkeypatch.setattr(lit_loader.loader.data_loader, "checked_device", lambda argument: actual)
     for workers, has_slots in (
         ({"num_workers": 1}, True),
         ({"num_workers": 1, "worker_method": "thread"}, False),
@@ -156,15 +156,3 @@ def test_slots_are_locked_where_the_loader_itself_copies_to_cuda(monkeypatch, de
     ):
         loader = DataLoader(Drawing(2), pin_memory=pin_memory, device=device, **workers)
         assert (loader._spec().page_lock is not None) is (locks and has_slots)
-
-
-def test_the_error_of_a_refused_call_is_taken_back_by_a_launch(monkeypatch):
-    asked = []
-
-    def zeros(count, *, device):
-        asked.append(device)
-        raise RuntimeError("CUDA error: out of memory")  # that of the refused call
-
-    monkeypatch.setattr(torch, "zeros", zeros)
-    CudaPageLock(torch.device("cuda", 1))._clear_error()
-    assert asked == [torch.device("cuda", 1)]

@@ -44,25 +44,6 @@ def test_a_custom_batch_type_is_pinned_by_its_own_method(accelerator, seed, num_
     assert [batch.pinned for batch in loader()] == [False] * 3
 
 
-def test_nested_batches_are_pinned_leaf_by_leaf_and_keep_their_shape(accelerator):
-    batch = find_pin(True, "")({"a": [Custom(1), "text"], "b": (Custom(2), 3)})
-    assert batch["a"][0].pinned
-    assert batch["b"][0].pinned
-    assert (batch["a"][1], batch["b"][1]) == ("text", 3)
-    assert isinstance(batch["b"], tuple)
-
-
-def test_unsupported_pinning_is_off_with_torchs_warning(accelerator):
-    accelerator["type"] = "mps"
-    with pytest.warns(UserWarning, match="not supported on MPS"):
-        assert find_pin(True, "") is None
-
-
-def test_a_named_device_is_deprecated_as_in_torch(accelerator):
-    with pytest.warns(UserWarning, match="pin_memory_device is deprecated"):
-        find_pin(True, "cuda:1")
-
-
 def test_tv_tensors_keep_their_class(accelerator, monkeypatch):
     monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor: tensor.contiguous())  # plain, as torch's is
     boxes = tv_tensors.BoundingBoxes(torch.ones(2, 4), format="XYXY", canvas_size=(5, 6))

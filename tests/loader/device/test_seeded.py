@@ -41,7 +41,7 @@ def test_the_generators_of_the_process_go_on_as_if_nothing_had_been_drawn(fails)
     def state():
         return torch.get_rng_state().tolist(), str(np.random.get_state()), random.getstate()
 
-    before = state()
+    initial = state()
     try:
         with seeded_batch(1, 2, 3, CPU):
             drawn()
@@ -49,12 +49,12 @@ def test_the_generators_of_the_process_go_on_as_if_nothing_had_been_drawn(fails)
                 raise KeyError
     except KeyError:
         assert fails
-    assert state() == before
+    assert state() == initial
 
 
 @pytest.fixture
 def cuda(monkeypatch):
-    """Two devices' generators, those of the CPU in truth."""
+    """Generators of two devices, which are CPU generators here."""
     module = SimpleNamespace(
         default_generators=(torch.Generator(), torch.Generator()), init=lambda: None, current_device=lambda: 1
     )
@@ -68,8 +68,8 @@ def test_the_generator_of_the_device_is_seeded_and_given_back(cuda, name, number
         with seeded_batch(1, 2, 3, torch.device(name)):
             return torch.rand(3, generator=cuda[number]).tolist()
 
-    before = [generator.get_state().tolist() for generator in cuda]
+    initial = [generator.get_state().tolist() for generator in cuda]
     first = on_device()
-    assert [generator.get_state().tolist() for generator in cuda] == before
+    assert [generator.get_state().tolist() for generator in cuda] == initial
     cuda[number].manual_seed(99)
     assert on_device() == first

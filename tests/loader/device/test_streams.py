@@ -1,4 +1,4 @@
-"""The real streams against a device module that writes down what it is asked; the choice of a device."""
+"""The real streams on a device module that logs its calls; the choice of a device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.support.toys import Drawing
 
 
 class Module:
-    """What ``torch.cuda`` is to `DeviceStreams`."""
+    """A substitute for ``torch.cuda`` that logs the calls of `DeviceStreams`."""
 
     def __init__(self):
         self.log = []
@@ -40,9 +40,9 @@ class Module:
 
     @contextlib.contextmanager
     def stream(self, stream):
-        self.now, before = stream.name, self.now
+        self.now, previous = stream.name, self.now
         yield
-        self.now = before
+        self.now = previous
 
 
 @pytest.fixture
@@ -75,10 +75,10 @@ def test_a_device_has_one_side_stream_since_its_memory_stays_with_it(module):
 
 
 def test_copies_do_not_block(module, monkeypatch):
-    asked = []
-    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, **options: asked.append((args, options)))
+    calls = []
+    monkeypatch.setattr(torch.Tensor, "to", lambda tensor, *args, **options: calls.append((args, options)))
     DeviceStreams(CUDA).copy_to_device(torch.ones(1))
-    assert asked == [((CUDA,), {"non_blocking": True})]
+    assert calls == [((CUDA,), {"non_blocking": True})]
 
 
 @pytest.mark.parametrize("kind", ["mps", "xla"])
@@ -117,14 +117,14 @@ def two_gpus(monkeypatch):
     monkeypatch.setattr(torch.accelerator, "current_device_index", lambda: 1)
 
 
-@pytest.mark.parametrize("given", ["cuda", "cuda:0", "cuda:1", torch.device("cuda", 1), "cpu", None])
-def test_a_device_that_is_here_is_taken(two_gpus, given):
-    assert checked_device(given) == (None if given is None else torch.device(given))
-    assert DataLoader(Drawing(2), device=given).device == checked_device(given)
+@pytest.mark.parametrize("device", ["cuda", "cuda:0", "cuda:1", torch.device("cuda", 1), "cpu", None])
+def test_a_device_that_is_here_is_taken(two_gpus, device):
+    assert checked_device(device) == (None if device is None else torch.device(device))
+    assert DataLoader(Drawing(2), device=device).device == checked_device(device)
 
 
 @pytest.mark.parametrize(
-    ("given", "error", "message"),
+    ("device", "error", "message"),
     [
         ("gpu", RuntimeError, r"cpu, cuda, .* device string: gpu"),
         ("", RuntimeError, "[Dd]evice string"),
@@ -134,9 +134,9 @@ def test_a_device_that_is_here_is_taken(two_gpus, given):
         ([], TypeError, "received an invalid combination of arguments"),
     ],
 )
-def test_a_device_that_is_not_is_refused_when_the_loader_is_made(two_gpus, given, error, message):
+def test_a_device_that_is_not_is_refused_when_the_loader_is_made(two_gpus, device, error, message):
     with pytest.raises(error, match=message):
-        DataLoader(Drawing(2), device=given)
+        DataLoader(Drawing(2), device=device)
 
 
 @pytest.mark.skipif(torch.accelerator.is_available(), reason="an accelerator is here")
@@ -148,8 +148,8 @@ def test_without_an_accelerator_only_the_cpu_is_taken():
 
 
 def test_a_device_without_a_number_is_the_processs_current_one(two_gpus, monkeypatch):
-    asked = []
-    monkeypatch.setattr(transfer, "find_streams", asked.append)
+    calls = []
+    monkeypatch.setattr(transfer, "find_streams", calls.append)
     for name in ("cuda", "cuda:0"):
         make_transfer(pin_memory=False, pin_memory_device="", device=torch.device(name))
-    assert asked == [torch.device("cuda", 1), torch.device("cuda", 0)]
+    assert calls == [torch.device("cuda", 1), torch.device("cuda", 0)]

@@ -6,28 +6,16 @@ from importlib import import_module
 
 import pytest
 import torch
-from torch.utils.data import Dataset
 
 from lit_loader import DataLoader, DatasetsDataModule
+from tests.support.in_threads import Calls
+from tests.support.lightning_ranks import QUIET
 
-SETTINGS = {
-    "max_epochs": 2,
-    "accelerator": "cpu",
-    "logger": False,
-    "enable_checkpointing": False,
-    "enable_progress_bar": False,
-    "enable_model_summary": False,
-}
+SETTINGS = {**QUIET, "max_epochs": 2}
 
 
-class Draws(Dataset):
-    """A random number for each index."""
-
-    def __len__(self):
-        return 32
-
-    def __getitem__(self, index):
-        return torch.tensor([float(index)]), torch.rand(1)
+# A random number for each index.
+DRAWS = Calls(lambda index: (torch.tensor([float(index)]), torch.rand(1)), 32)
 
 
 def run(package, data_module, checkpoint, *, resumes=False):
@@ -59,7 +47,7 @@ def run(package, data_module, checkpoint, *, resumes=False):
 def users_data_module(package):
     class DataModule(import_module(package).LightningDataModule):
         def train_dataloader(self):
-            return DataLoader(Draws(), batch_size=4, shuffle=True, seed=1)
+            return DataLoader(DRAWS, batch_size=4, shuffle=True, seed=1)
 
     return DataModule()
 
@@ -76,6 +64,6 @@ def test_a_users_data_module_of_either_package_resumes_in_mid_epoch(package, tmp
 
 def test_a_trainer_of_the_other_package_is_refused_with_the_remedy(tmp_path):
     pytest.importorskip("pytorch_lightning")
-    data_module = DatasetsDataModule(train_dataset=Draws(), batch_size=4, num_workers=0)
+    data_module = DatasetsDataModule(train_dataset=DRAWS, batch_size=4, num_workers=0)
     with pytest.raises(TypeError, match=r"import Trainer and LightningModule from lightning\.pytorch"):
         run("pytorch_lightning", data_module, tmp_path / "a.ckpt")

@@ -1,7 +1,7 @@
 """Guarantee: a run that was stopped and gone on with ends with the weights of one that was not, bit for bit.
 
 In a user's own module with `lit_loader.DataLoader` and the callback `ResumeLoaders`. The unbroken run saves
-checkpoints on its way; a run goes on from some of them, in the soak from each.
+checkpoints on its way; other runs resume from some of them, in the soak from each.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from tests.support.lightning_resuming import Learner, Save, assert_same, fitted,
 from tests.support.resume_sets import Numbers, make
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning"),  # of what is counted off
+    pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning"),  # of samples that are counted off
     pytest.mark.filterwarnings("ignore:Checkpoint directory .* exists"),
 ]
 
@@ -45,7 +45,8 @@ def resumes(folder, makes, hook=END, *, stops=SOME, ask=False, with_val=False, c
 
     def run(*more, ckpt_path=None):
         model = Learner(makes, loader if with_val else None, ask=ask)
-        return fitted(model, callbacks=[*(one() for one in callbacks), *more], ckpt_path=ckpt_path, **settings)
+        used_callbacks = [*(make_callback() for make_callback in callbacks), *more]
+        return fitted(model, callbacks=used_callbacks, ckpt_path=ckpt_path, **settings)
 
     save = Save(folder, hook)
     unbroken = run(save)
@@ -236,8 +237,8 @@ def test_training_that_max_steps_ended_goes_on_with_more(tmp_path, source, hook)
     more = fitted(Learner(source), callbacks=[ResumeLoaders(), Save(tmp_path)], ckpt_path=path, **STEPS)
     unbroken = fitted(Learner(source), **STEPS)
     assert_same(more, unbroken, 9)
-    again = fitted(Learner(source), callbacks=[ResumeLoaders()], ckpt_path=tmp_path / "6.ckpt", **STEPS)
-    assert_same(again, unbroken, 16)
+    from_middle = fitted(Learner(source), callbacks=[ResumeLoaders()], ckpt_path=tmp_path / "6.ckpt", **STEPS)
+    assert_same(from_middle, unbroken, 16)
 
 
 @pytest.mark.parametrize("hook", ["on_train_epoch_end", "on_train_end"])

@@ -1,4 +1,4 @@
-"""Guarantee: a run saved on one rank goes on exactly on several, and what those save goes on on one.
+"""Guarantee: a run saved on one rank resumes exactly on several, and one saved there resumes on one rank.
 
 Indices and augmentation bits are written down inside ``training_step``. One process group runs all cases.
 """
@@ -21,7 +21,9 @@ from tests.support.resume_sets import SIZE, Numbers, chosen
 
 SAMPLERS = ("plain", "weighted", "class-balanced", "grouped", "weighted grouped", "custom")
 CASES = [*SAMPLERS, "estimated steps", "data module"]
-FIRST, SECOND = 3, 7  # batches before a checkpoint, both in the middle of an epoch
+# Batches before a checkpoint, both in the middle of an epoch.
+FIRST = 3
+SECOND = 7
 
 
 class NumbersModule(LoaderDataModule):

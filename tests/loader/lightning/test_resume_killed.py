@@ -32,10 +32,10 @@ def run(kind, folder, *, num_workers, ckpt_path=None):
     return fitted(kind(made), callbacks=[ResumeLoaders(), saves], ckpt_path=ckpt_path, enable_checkpointing=True)
 
 
-@pytest.mark.parametrize(("before", "after"), [(2, 0), (0, 2)])
-def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(tmp_path, before, after):
+@pytest.mark.parametrize(("workers_before", "workers_after"), [(2, 0), (0, 2)])
+def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(tmp_path, workers_before, workers_after):
     process = multiprocessing.get_context("fork").Process(
-        target=run, args=(Killed, tmp_path), kwargs={"num_workers": before}
+        target=run, args=(Killed, tmp_path), kwargs={"num_workers": workers_before}
     )
     process.start()
     process.join(60)
@@ -43,5 +43,5 @@ def test_a_killed_run_ends_with_the_weights_of_one_that_was_not(tmp_path, before
     process.close()
     last = max(tmp_path.glob("*.ckpt"), key=os.path.getmtime)
     assert "step=10" in last.name
-    resumed = run(Learner, tmp_path, num_workers=after, ckpt_path=last)
+    resumed = run(Learner, tmp_path, num_workers=workers_after, ckpt_path=last)
     assert_same(resumed, run(Learner, tmp_path / "whole", num_workers=0), 10)

@@ -5,6 +5,8 @@ Loaders without a seed are tested in test_unseeded_like_torch.py.
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from lightning.pytorch.utilities.data import _is_dataloader_shuffled
@@ -38,23 +40,23 @@ TRAIN, VALIDATE, _, PREDICT = STAGES
 # -- with a seed: put back --------------------------------------------------------------------------------
 
 
-def kept(given, stage, **settings):
+def kept(make_arguments, stage, **settings):
     """Return the batches of the ranks, after a check that ``use_distributed_sampler`` makes no difference."""
     outcomes = []
     for use in (True, False):
         ranks = []
         for rank in (0, 1):
-            made = as_lightning(
-                lambda rank=rank: loader(3, rank=rank, world_size=2, **given()),
+            rebuilt = as_lightning(
+                lambda rank=rank: loader(3, rank=rank, world_size=2, **make_arguments()),
                 stage,
                 rank=rank,
                 use_distributed_sampler=use,
                 **settings,
             )
-            ranks.append(batches(made))
+            ranks.append(batches(rebuilt))
             if stage is PREDICT:
-                assert made.batch_sampler.seen_batch_indices == ranks[-1]
-            assert len(made) == len(ranks[-1])
+                assert rebuilt.batch_sampler.seen_batch_indices == ranks[-1]
+            assert len(rebuilt) == len(ranks[-1])
         outcomes.append(ranks)
     assert outcomes[0] == outcomes[1]
     return outcomes[0]
@@ -80,7 +82,7 @@ def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(name, kind):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "make_batch_sampler",
     [
         lambda: Hidden(Backwards(), 4, False),
         lambda: NamedBuckets(Backwards(), 4, False),
@@ -89,12 +91,12 @@ def test_with_a_seed_a_users_sampler_is_cut_by_rank_in_every_stage(name, kind):
         NamedEpochs,
     ],
 )
-def test_with_a_seed_so_is_any_batch_sampler(given):
+def test_with_a_seed_so_is_any_batch_sampler(make_batch_sampler):
     for settings in SETTINGS:
-        if settings["stage"] is PREDICT and isinstance(given(), list):
+        if settings["stage"] is PREDICT and isinstance(make_batch_sampler(), list):
             continue  # Lightning's wrapper reads the batch sampler's __dict__, which a list lacks
-        ranks = kept(lambda: {"batch_sampler": given()}, **settings)
-        alone = batches(loader(3, batch_sampler=given()))
+        ranks = kept(lambda: {"batch_sampler": make_batch_sampler()}, **settings)
+        alone = batches(loader(3, batch_sampler=make_batch_sampler()))
         assert ranks == [(alone + alone[: len(alone) % 2])[rank::2] for rank in (0, 1)]
 
 
@@ -114,18 +116,18 @@ class OwnPart(Backwards):
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler, Plainer])
-@pytest.mark.parametrize("own", [OwnPart, lambda rank: DistributedSampler(DATA, 2, rank, shuffle=False)])
-def test_with_a_seed_a_sampler_that_shards_by_itself_is_taken_as_it_is(own, kind):
+@pytest.mark.parametrize("make_sampler", [OwnPart, lambda rank: DistributedSampler(DATA, 2, rank, shuffle=False)])
+def test_with_a_seed_a_sampler_that_shards_by_itself_is_taken_as_it_is(make_sampler, kind):
     for settings in SETTINGS:
         for use in (True, False):
             for rank in (0, 1):
-                made = as_lightning(
-                    lambda rank=rank: loader(3, rank=rank, world_size=2, **over(own(rank), kind)),
+                rebuilt = as_lightning(
+                    lambda rank=rank: loader(3, rank=rank, world_size=2, **over(make_sampler(rank), kind)),
                     **settings,
                     rank=rank,
                     use_distributed_sampler=use,
                 )
-                assert flat(made) == list(DATA[rank::2])
+                assert flat(rebuilt) == list(DATA[rank::2])
 
 
 def test_sampler_that_cannot_be_split_raises_by_name():
@@ -145,9 +147,9 @@ def test_with_use_distributed_sampler_off_they_are_left_alone(name):
     for kind in (None, BatchSampler, Buckets):
         for seed in (None, 3):
             sampler = WRONG[name]()
-            made = loader(seed, **over(sampler, kind))
-            assert as_lightning(lambda made=made: made, use_distributed_sampler=False) is made
-            assert (made.sampler if kind is None else made.batch_sampler.sampler) is sampler
+            rebuilt = loader(seed, **over(sampler, kind))
+            assert as_lightning(lambda rebuilt=rebuilt: rebuilt, use_distributed_sampler=False) is rebuilt
+            assert (rebuilt.sampler if kind is None else rebuilt.batch_sampler.sampler) is sampler
 
 
 def test_without_a_seed_ours_refuse_to_give_every_rank_everything(monkeypatch):
@@ -171,18 +173,18 @@ def test_with_a_seed_torchs_plain_samplers_are_taken_as_ours(torchs, kind):
     for settings in SETTINGS:
         for rank in (0, 1):
             place = {"rank": rank, "world_size": 2}
-            given = over(torchs(DATA), kind)
-            made = as_lightning(lambda place=place, given=given: loader(3, **place, **given), **settings, rank=rank)
-            assert isinstance(made.sampler, type(ours))
+            arguments = {**over(torchs(DATA), kind), **place}
+            rebuilt = as_lightning(partial(loader, 3, **arguments), **settings, rank=rank)
+            assert isinstance(rebuilt.sampler, type(ours))
             cut = {"batch_size": 4, "drop_last": False, **place}
             expected = [samplers.rank_batch(order, b, **cut).indices.tolist() for b in range(3)]
-            assert batches(made) == expected
+            assert batches(rebuilt) == expected
 
 
 def test_with_a_seed_a_random_sampler_of_another_kind_stays_the_users():
     generator = torch.Generator()
-    for given in (RandomSampler(DATA, num_samples=9), RandomSampler(DATA, generator=generator), OwnRandom(DATA)):
-        assert loader(3, sampler=given).sampler is given
+    for sampler in (RandomSampler(DATA, num_samples=9), RandomSampler(DATA, generator=generator), OwnRandom(DATA)):
+        assert loader(3, sampler=sampler).sampler is sampler
 
 
 @pytest.mark.parametrize("kind", [None, BatchSampler])
@@ -192,32 +194,32 @@ def test_samplers_of_ours_are_left_alone(name, kind):
     expected = batches(loader(3, **over(sampler, kind)))
     for settings in SETTINGS:
         for use in (True, False):
-            made = loader(3, **over(sampler, kind))
-            settled = as_lightning(lambda made=made: made, **settings, use_distributed_sampler=use)
-            assert (settled is made) == (settings["stage"] is not PREDICT)
+            rebuilt = loader(3, **over(sampler, kind))
+            settled = as_lightning(lambda rebuilt=rebuilt: rebuilt, **settings, use_distributed_sampler=use)
+            assert (settled is rebuilt) == (settings["stage"] is not PREDICT)
             assert settled.sampler is sampler
-            assert (made.batch_size, made.drop_last) == (4, False)
+            assert (rebuilt.batch_size, rebuilt.drop_last) == (4, False)
             settled.set_epoch(0)
             assert batches(settled) == expected
 
 
 def test_lightning_sees_whether_a_loader_is_shuffled():
-    for made, shuffled in (
+    for rebuilt, shuffled in (
         (loader(3, shuffle=True), True),
         (loader(3, shuffle=False), False),
         (loader(3, **over(samplers.RandomSampler(22), BatchSampler)), True),
         (loader(3, **over(SequentialSampler(DATA), BatchSampler)), False),
     ):
-        assert _is_dataloader_shuffled(made) is shuffled
-        assert isinstance(made.sampler, SequentialSampler) is not shuffled
+        assert _is_dataloader_shuffled(rebuilt) is shuffled
+        assert isinstance(rebuilt.sampler, SequentialSampler) is not shuffled
 
 
-@pytest.mark.parametrize("given", [NamedEpochs(), NamedBuckets(SequentialSampler(DATA), 4, False)])
-def test_epochs_are_named_to_a_batch_sampler(given):
-    made = DataLoader(DATA, batch_sampler=given, seed=3)
-    as_lightning(lambda: made, VALIDATE, use_distributed_sampler=False, epoch=5)
-    assert given.epoch == 5
-    given.epoch = None
-    expected = batches(made)
-    assert batches(as_lightning(lambda: made, PREDICT, world_size=1, epoch=6)) == expected
-    assert given.epoch == 6
+@pytest.mark.parametrize("batch_sampler", [NamedEpochs(), NamedBuckets(SequentialSampler(DATA), 4, False)])
+def test_epochs_are_named_to_a_batch_sampler(batch_sampler):
+    rebuilt = DataLoader(DATA, batch_sampler=batch_sampler, seed=3)
+    as_lightning(lambda: rebuilt, VALIDATE, use_distributed_sampler=False, epoch=5)
+    assert batch_sampler.epoch == 5
+    batch_sampler.epoch = None
+    expected = batches(rebuilt)
+    assert batches(as_lightning(lambda: rebuilt, PREDICT, world_size=1, epoch=6)) == expected
+    assert batch_sampler.epoch == 6

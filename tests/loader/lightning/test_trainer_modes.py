@@ -21,8 +21,8 @@ SEED = 5
 
 
 def loader(length=LENGTH, **arguments):
-    given = {"batch_size": 4, "shuffle": True, **arguments}
-    return DataLoader(range(length), seed=SEED, **given)
+    settings = {"batch_size": 4, "shuffle": True, **arguments}
+    return DataLoader(range(length), seed=SEED, **settings)
 
 
 def epoch(number, length=LENGTH, sampler=None, batch_size=4):
@@ -102,8 +102,8 @@ def test_limited_batches_are_the_first_of_each_epochs_own_order(limit):
 
 
 def test_a_fast_dev_run_takes_the_first_batches_of_the_first_epoch():
-    for wanted, batches in ((True, 1), (3, 3)):
-        model = fitted(loader, lambda: loader(shuffle=False), fast_dev_run=wanted)
+    for fast_dev_run, batches in ((True, 1), (3, 3)):
+        model = fitted(loader, lambda: loader(shuffle=False), fast_dev_run=fast_dev_run)
         assert model.train_epochs == [epoch(0)[:batches]]
         assert [len(seen) for seen in model.val_epochs] == [batches]
 
@@ -141,9 +141,9 @@ def test_a_short_loader_that_is_cycled_never_repeats_an_order_within_an_epoch():
     seen = fitted(combined("max_size_cycle")).train_epochs
     assert column(seen, "long") == [epoch(e) for e in range(3)]
     for number, batches in enumerate(column(seen, "short")):
-        again = [epoch(number + turn, 8) for turn in range(3)]
-        assert batches == [*again[0], *again[1], again[2][0]]
-        assert again[0] != again[1] != again[2]
+        orders = [epoch(number + turn, 8) for turn in range(3)]
+        assert batches == [*orders[0], *orders[1], orders[2][0]]
+        assert orders[0] != orders[1] != orders[2]
 
 
 def test_other_modes_of_combined_loaders():
@@ -182,10 +182,10 @@ def test_reloading_each_epoch_goes_on_and_leaves_no_workers(method, whose):
         assert model.train_epochs == [epoch(e) for e in range(6)]
     else:
         datamodule = Module(batch_size=4, seed=1, workers=workers)
-        made = Module(batch_size=4, seed=1).train_dataloader()
+        reference = Module(batch_size=4, seed=1).train_dataloader()
         trainer(**settings, limit_val_batches=0).fit(model, datamodule=datamodule)
-        assert model.train_epochs == [[batch.tolist() for batch in made] for _ in range(6)]
-    assert max(model.alive) <= 3  # of six loaders: those of the last one or two while they end
+        assert model.train_epochs == [[batch.tolist() for batch in reference] for _ in range(6)]
+    assert max(model.alive) <= 3  # of six loaders, only the last two have workers
 
 
 def test_the_batch_size_finder_scales_a_data_module_that_goes_on_with_what_it_found(tmp_path):

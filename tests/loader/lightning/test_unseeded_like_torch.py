@@ -46,18 +46,20 @@ CASES = {
     "one by one": lambda: {"sampler": Backwards(), "batch_size": None},
     "with epochs": lambda: over(Backwards(), NamedBuckets),
     "nothing of a batch sampler's": lambda: {"batch_sampler": Bare()},
-    "nothing but epochs": lambda: {"batch_sampler": NamedEpochs()},
+    "only epochs": lambda: {"batch_sampler": NamedEpochs()},
     "a list of batches": lambda: {"batch_sampler": [[3, 1], [2], [4, 5]]},
 }
 
 
-def outcome(kind, given, stage, **settings):
+def outcome(kind, make_arguments, stage, **settings):
     """Return two epochs of a loader's batches under Lightning, or its error."""
     try:
-        made = as_lightning(lambda: kind(DATA, **given()), stage, **settings)
+        arguments = make_arguments()
+        loader = as_lightning(lambda: kind(DATA, **arguments), stage, **settings)
         torch.manual_seed(11)
-        actual = [batches(made), batches(made)] if "batch_size" not in given() or given()["batch_size"] else list(made)
-        return actual, len(made), made.batch_size, made.drop_last
+        # Samples that are not batched cannot be converted to lists.
+        epochs = [batches(loader), batches(loader)] if arguments.get("batch_size", 1) else list(loader)
+        return epochs, len(loader), loader.batch_size, loader.drop_last, type(loader.sampler)
     except Exception as error:
         return type(error), str(error)
 

@@ -22,12 +22,14 @@ def together(of_ranks):
 
 
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize(("before", "after"), [((1, 8), (2, 4)), ((2, 4), (1, 8)), ((4, 2), (2, 4)), ((2, 4), (8, 1))])
-def test_another_number_of_ranks_goes_on_with_the_same_global_batches(name, before, after):
+@pytest.mark.parametrize(
+    ("saving", "loading"), [((1, 8), (2, 4)), ((2, 4), (1, 8)), ((4, 2), (2, 4)), ((2, 4), (8, 1))]
+)
+def test_another_number_of_ranks_goes_on_with_the_same_global_batches(name, saving, loading):
     full = epochs(on_ranks(name, 1, 8)[0], 2)
-    states = [stopped(loader, 0, 1) for loader in on_ranks(name, *before)]
+    states = [stopped(loader, 0, 1) for loader in on_ranks(name, *saving)]
     assert all(state == states[0] for state in states)
-    actual = together([resumed(loader, states[0], 2) for loader in on_ranks(name, *after)])
+    actual = together([resumed(loader, states[0], 2) for loader in on_ranks(name, *loading)])
     unbroken = SIZE // 8  # the last, partial one is filled up by ranks
     assert_same([actual[0][: unbroken - 1], actual[1][:unbroken]], [full[0][1:unbroken], full[1][:unbroken]])
 

@@ -9,7 +9,6 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lit_loader.loader.resume.state_format import _FIELDS, check_state
 from tests.support.resume_sets import INLINE, make, stopped
 
 NAMES = ["plain", "custom", "custom with state", "stream", "stream with state"]
@@ -31,50 +30,25 @@ ODD = st.one_of(
 )
 
 
-def try_to_load(name, state):
-    """Load a state that was tampered with: refused, or one that is as good as saved."""
-    loader = LOADERS[name]
-    try:
-        loader.load_state_dict(state)
-    except ValueError:
-        return False
-    return True
-
-
 @pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
 @pytest.mark.parametrize("name", NAMES)
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
-def test_one_field_is_wrong_or_missing_or_too_many(name, data):
+def test_loader_accepts_only_states_that_it_may_have_saved(name, data):
     state = copy.deepcopy(STATES[name])
-    key = data.draw(st.sampled_from([*state, "another"]))
-    value = data.draw(ODD)
-    state[key] = value
-    if data.draw(st.booleans()):
-        del state[key]
-    check_what_was_taken(name, state)
-
-
-@pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
-@pytest.mark.parametrize("name", NAMES)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(data=st.data())
-def test_only_what_a_loader_may_have_saved_is_taken(name, data):
-    state = copy.deepcopy(STATES[name])
-    for key in data.draw(st.lists(st.sampled_from([*state, "another"]), min_size=1, max_size=2)):
+    for key in data.draw(st.lists(st.sampled_from([*state, "another"]), min_size=1, max_size=2, unique=True)):
         state[key] = data.draw(ODD)
-    check_what_was_taken(name, state)
-
-
-def check_what_was_taken(name, state):
-    """Load an edited state, and check that it keeps to the format and fits the loader if it is taken."""
-    if try_to_load(name, state):
-        kind = state["kind"]
-        assert set(state) == {*_FIELDS[kind], "version", "resumable"}
-        for key in ("kind", "seed", "dataset_length"):
-            assert state[key] == STATES[name][key]
-        assert state["epoch"] >= 0
-        assert LOADERS[name].state_dict()["epoch"] in (state["epoch"], state["epoch"] + 1)
+        if data.draw(st.booleans()):
+            del state[key]
+    try:
+        LOADERS[name].load_state_dict(state)
+    except ValueError:
+        return
+    assert set(state) == set(STATES[name])
+    for key in ("kind", "seed", "dataset_length"):
+        assert state[key] == STATES[name][key]
+    assert state["epoch"] >= 0
+    assert LOADERS[name].state_dict()["epoch"] in (state["epoch"], state["epoch"] + 1)
 
 
 @pytest.mark.parametrize("state", [None, [], "state", 7, {}, {"version": True}, {"version": "1"}, {1: 2}])
@@ -83,7 +57,7 @@ def test_object_that_is_no_state_raises(state):
         make("plain").load_state_dict(state)
 
 
-def test_a_state_within_itself():
+def test_state_that_contains_itself_or_is_too_deep_is_refused():
     state = dict(STATES["custom with state"])
     inner = {}
     inner["inner"] = inner
@@ -100,12 +74,6 @@ def test_a_state_within_itself():
         nested = nested.pop()
 
 
-def test_a_state_of_another_pickle_is_not_run(tmp_path):
-    path = tmp_path / "state.pt"
-    torch.save(STATES["stream with state"], path)
-    assert check_state(torch.load(path, weights_only=True)) == STATES["stream with state"]
-
-
 @pytest.mark.parametrize(
     "fields",
     [
@@ -118,7 +86,7 @@ def test_a_state_of_another_pickle_is_not_run(tmp_path):
         {"workers": [[8, 2, False, None, 7]]},
     ],
 )
-def test_workers_that_contradict_each_other(fields):
+def test_workers_that_contradict_each_other_are_refused(fields):
     state = {**STATES["stream"], **fields}
     with pytest.raises(ValueError, match="worker"):
         make("stream", INLINE).load_state_dict(state)

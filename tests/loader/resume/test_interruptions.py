@@ -26,35 +26,26 @@ def load(loader, state):
 def test_held_batches_of_a_resumed_epoch_do_not_count(name):
     full = epochs(make(name), 1)[0]
     state = stopped(make(name), 0, 2)
-    for received, held in ((1, 1), (2, 1), (2, 2)):
+    for received, num_held in ((1, 1), (2, 1), (2, 2)):
         loader = make(name)
         load(loader, state)
         iterator = iter(loader)
         for _ in range(received):
             next(iterator)
-        assert_same(resumed(make(name), loader.state_dict(num_held=held), 1), [full[2 + received - held :]])
+        assert_same(resumed(make(name), loader.state_dict(num_held=num_held), 1), [full[2 + received - num_held :]])
 
 
+@pytest.mark.parametrize("start", [0, 2])
 @pytest.mark.parametrize("name", ALL)
-def test_a_resumed_pass_whose_first_batch_fails_stands_where_it_began(name):
-    full = epochs(make(name), 1)[0]
-    state = stopped(make(name), 0, 2)
-    loader = make(name, collate_fn=Flaky())
-    load(loader, state)
-    Flaky.fails_at = float(full[2][0, 0])
-    with pytest.raises(OSError, match="no such disk"):
-        next(iter(loader))
-    assert_same(resumed(make(name), loader.state_dict(), 1), [full[2:]])
-
-
-@pytest.mark.parametrize("name", ["custom with state", "stream with state"])
-def test_a_pass_whose_first_batch_fails_begins_again(name):
+def test_epoch_whose_first_batch_fails_is_resumed_where_it_began(name, start):
     full = epochs(make(name), 1)[0]
     loader = make(name, collate_fn=Flaky())
-    Flaky.fails_at = float(full[0][0, 0])
+    if start:
+        load(loader, stopped(make(name), 0, start))
+    Flaky.fails_at = float(full[start][0, 0])
     with pytest.raises(OSError, match="no such disk"):
         next(iter(loader))
-    assert_same(resumed(make(name), loader.state_dict(), 1), [full])
+    assert_same(resumed(make(name), loader.state_dict(), 1), [full[start:]])
 
 
 @pytest.mark.parametrize("name", ALL)
@@ -153,6 +144,6 @@ def test_progress_keeps_what_may_be_held_and_no_more():
     for number in range(1, 50):
         progress.note(number)
         progress.received()
-        for held in range(MAX_HELD + 1):
-            assert progress.reached(num_held=held)[1] == (number - held if number > held else "first")
+        for num_held in range(MAX_HELD + 1):
+            assert progress.reached(num_held=num_held)[1] == (number - num_held if number > num_held else "first")
     assert len(progress._notes) <= MAX_HELD + 2

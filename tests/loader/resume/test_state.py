@@ -5,9 +5,9 @@ from __future__ import annotations
 import io
 import json
 import pickle
-import threading
 
 import numpy as np
+import psutil
 import pytest
 import torch
 
@@ -30,18 +30,18 @@ def test_state_is_small_plain_json_and_loads_as_weights_only(name):
 
 def test_state_may_be_saved_before_between_within_and_after_epochs():
     loader = make("plain")
-    taken = [loader.state_dict()]
+    states = [loader.state_dict()]
     iterator = iter(loader)
-    taken.append(loader.state_dict())  # an iterator that has not begun changes nothing
+    states.append(loader.state_dict())  # an iterator that has not begun changes nothing
     next(iterator)
-    taken += [loader.state_dict(), loader.state_dict()]
+    states += [loader.state_dict(), loader.state_dict()]
     list(iterator)
-    taken.append(loader.state_dict())
+    states.append(loader.state_dict())
     next(iter(loader))
-    taken.append(loader.state_dict())  # that loop is gone
+    states.append(loader.state_dict())  # that loop is gone
     loader.set_epoch(7)
-    taken.append(loader.state_dict())
-    places = [(state["epoch"], state["position"]) for state in taken]
+    states.append(loader.state_dict())
+    places = [(state["epoch"], state["position"]) for state in states]
     assert places == [(0, 0), (0, 0), (0, 4), (0, 4), (1, 0), (1, 4), (7, 0)]
 
 
@@ -59,10 +59,11 @@ def test_state_counts_received_batches_and_not_those_made_ahead():
 
 @pytest.mark.parametrize("name", ["plain", "custom", "stream"])
 def test_neither_saving_nor_loading_starts_a_worker(name):
+    children = set(psutil.Process().children())
     with make(name, (2, "fork")) as loader:
         loader.load_state_dict(loader.state_dict())
         loader.state_dict()
-        assert loader._worker_manager._backends == []
+        assert set(psutil.Process().children()) == children
 
 
 def test_a_loaded_state_is_the_state_until_a_batch_is_taken():
@@ -74,13 +75,6 @@ def test_a_loaded_state_is_the_state_until_a_batch_is_taken():
     assert loader.state_dict() == state
     next(iterator)
     assert loader.state_dict()["position"] == state["position"] + 4
-
-
-def test_loaded_state_applies_to_one_iterator():
-    full = epochs(make("plain"), 3)
-    loader = make("plain")
-    state = stopped(make("plain"), 0, 2)
-    assert_same(resumed(loader, state, 3), [full[0][2:], full[1], full[2]])
 
 
 def test_state_may_be_loaded_while_an_iterator_is_alive():
@@ -122,21 +116,15 @@ def test_naming_the_same_epoch_again_changes_nothing_and_another_one_begins_it()
             assert_same([list(loader)], [expected])
 
 
-def test_state_is_the_same_on_every_rank():
-    states = [stopped(make("plain", rank=rank, world_size=3), 1, 1) for rank in range(3)]
-    assert states[0] == states[1] == states[2]
-
-
 def test_held_batches_do_not_count():
-    full = epochs(make("plain"), 1)[0]
     for name in ("plain", "custom", "stream"):
         full = epochs(make(name), 1)[0]
         loader = make(name)
         iterator = iter(loader)
         for _ in range(4):
             next(iterator)
-        for held in (0, 1, 3):
-            assert_same(resumed(make(name), loader.state_dict(num_held=held), 1), [full[4 - held :]])
+        for num_held in (0, 1, 3):
+            assert_same(resumed(make(name), loader.state_dict(num_held=num_held), 1), [full[4 - num_held :]])
     with pytest.raises(ValueError, match="num_held=5 must be from 0 to 4"):
         loader.state_dict(num_held=5)
 
@@ -170,24 +158,6 @@ def test_a_copy_of_a_loader_stands_where_the_loader_will_go_on():
     loader.load_state_dict(stopped(make("plain"), 2, 3))
     copy = pickle.loads(pickle.dumps(loader))
     assert (copy.state_dict()["epoch"], copy.state_dict()["position"]) == (2, 12)
-
-
-def test_states_may_be_taken_while_another_thread_iterates():
-    loader = make("plain")
-    seen = []
-    stop = threading.Event()
-
-    def watch():
-        while not stop.is_set():
-            state = loader.state_dict()
-            seen.append((state["epoch"], state["position"]))
-
-    thread = threading.Thread(target=watch)
-    thread.start()
-    epochs(loader, 20)
-    stop.set()
-    thread.join()
-    assert seen == sorted(seen)
 
 
 @pytest.mark.parametrize(
@@ -246,21 +216,6 @@ def test_a_states_cost_does_not_depend_on_the_position():
     state = loader.state_dict()
     assert state["position"] == 4
     assert len(first) == 4
-
-
-def test_workers_that_live_on_get_the_state_of_a_map_data_set_too():
-    def loader():
-        return DataLoader(Remembering(), batch_size=4, seed=3, num_workers=2, persistent_workers=True)
-
-    with loader() as saving:
-        saving.dataset.offset = 100
-        state = saving.state_dict()
-        expected = [batch.clone() for batch in saving]
-    with loader() as going_on:
-        list(going_on)  # its workers have the dataset before the change
-        going_on.load_state_dict(state)
-        actual = list(going_on)
-    assert all(torch.equal(a, b) for a, b in zip(actual, expected, strict=True))
 
 
 @pytest.mark.parametrize("seed", [None, 3])

@@ -28,11 +28,21 @@ def worker():
     return 0 if info is None else info.id
 
 
-class SelfIterating(IterableDataset):
-    """A dataset that is its own iterator, and resets itself in ``__iter__``."""
+class Positioned(IterableDataset):
+    """A dataset whose state is its position."""
 
     def __init__(self):
         self.at = 0
+
+    def state_dict(self):
+        return {"at": self.at}
+
+    def load_state_dict(self, state):
+        self.at = state["at"]
+
+
+class SelfIterating(Positioned):
+    """A dataset that is its own iterator, and resets itself in ``__iter__``."""
 
     def __iter__(self):
         self.at = 0
@@ -43,12 +53,6 @@ class SelfIterating(IterableDataset):
             raise StopIteration
         self.at += 1
         return torch.tensor([100 * worker() + self.at])
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class Iterator:
@@ -118,12 +122,10 @@ class CountsAtTheEnd(IterableDataset):
         self.at = state["at"]
 
 
-class Flagged(IterableDataset):
+class Flagged(Positioned):
     """A dataset that continues once from the loaded state, and then stays at its end."""
 
-    def __init__(self):
-        self.at = 0
-        self.resume = False
+    resume = False
 
     def __iter__(self):
         first = self.at if self.resume else 0
@@ -132,11 +134,8 @@ class Flagged(IterableDataset):
             self.at = number + 1
             yield torch.tensor([100 * worker() + number])
 
-    def state_dict(self):
-        return {"at": self.at}
-
     def load_state_dict(self, state):
-        self.at = state["at"]
+        super().load_state_dict(state)
         self.resume = True
 
 
@@ -154,22 +153,13 @@ class FlaggedWithIterator(Flagged):
         return {"at": 0}
 
 
-class Cycling(IterableDataset):
+class Cycling(Positioned):
     """Without an end: its state comes back every eight samples."""
-
-    def __init__(self):
-        self.at = 0
 
     def __iter__(self):
         for _ in range(SIZE):
             self.at = (self.at + 1) % 8
             yield torch.tensor([100 * worker() + self.at])
-
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
 
 
 class Coarse(IterableDataset):
@@ -185,11 +175,8 @@ class Coarse(IterableDataset):
         pass
 
 
-class Resetting(IterableDataset):
+class Resetting(Positioned):
     """A generator that resets the loaded state at its first sample."""
-
-    def __init__(self):
-        self.at = 0
 
     def __iter__(self):
         self.at = 0
@@ -197,15 +184,21 @@ class Resetting(IterableDataset):
             self.at += 1
             yield torch.tensor([100 * worker() + self.at, int(torch.randint(1000, ()))])
 
-    def state_dict(self):
-        return {"at": self.at}
-
-    def load_state_dict(self, state):
-        self.at = state["at"]
-
 
 def loader_of(dataset, seed, **arguments):
     return DataLoader(dataset(), batch_size=4, seed=seed, **arguments)
+
+
+def unbroken(make, count):
+    """Return the batches of the first epochs of a new loader."""
+    with make() as loader:
+        return epochs(loader, count)
+
+
+def state_after(make, epoch, batches):
+    """Return the state of a new loader after some epochs and then some batches."""
+    with make() as loader:
+        return stopped(loader, epoch, batches)
 
 
 # Every other one in the soak: each backend, and each seed, is there either way.
@@ -222,39 +215,20 @@ STREAMS = [SelfIterating, StatefulIterator, CountsEpochs, CountsAtTheEnd, Flagge
 
 
 @pytest.mark.parametrize(
-    ("backend", "seed"), [*MATRIX[::2], *(pytest.param(*each, marks=pytest.mark.soak) for each in MATRIX[1::2])]
+    ("backend", "seed"), [*MATRIX[::2], *(pytest.param(*pair, marks=pytest.mark.soak) for pair in MATRIX[1::2])]
 )
 @pytest.mark.parametrize("dataset", STREAMS)
 def test_stateful_stream_resumes_in_the_middle_at_the_beginning_and_between_epochs(dataset, backend, seed):
     def loader():
         return loader_of(dataset, seed, **BACKENDS[backend])
 
-    with loader() as unbroken:
-        full = epochs(unbroken, 3)
+    full = unbroken(loader, 3)
     for epoch, batches in ((0, 3), (1, 0), (1, len(full[1])), (2, 2)):
-        with loader() as saving:
-            state = json.loads(json.dumps(stopped(saving, epoch, batches)))
+        state = json.loads(json.dumps(state_after(loader, epoch, batches)))
         remaining = full[epoch][batches:]
         with loader() as going_on:
             expected = (([remaining] if remaining else []) + full[epoch + 1 :])[:2]
             assert_same(resumed(going_on, state, len(expected)), expected)
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("backend", ["inline", "persistent"])
-def test_between_epochs_is_after_the_end_was_found(backend, seed):
-    """The consumer has come to the end of the loop, not only to its last batch."""
-
-    def loader():
-        return loader_of(CountsAtTheEnd, seed, **BACKENDS[backend])
-
-    with loader() as unbroken:
-        full = epochs(unbroken, 3)
-    with loader() as saving:
-        epochs(saving, 2)
-        state = saving.state_dict()
-    with loader() as going_on:
-        assert_same(resumed(going_on, state, 1), full[2:])
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -264,16 +238,15 @@ def test_dataset_that_resets_itself_is_resumed_by_count_with_a_warning(dataset, 
     def loader():
         return loader_of(dataset, seed, **BACKENDS[backend])
 
-    with loader() as whole:
-        full = epochs(whole, 1)[0]
-    with loader() as saving:
-        state = stopped(saving, 0, 3)
+    full = unbroken(loader, 1)[0]
+    state = state_after(loader, 0, 3)
     with loader() as resuming:
         resuming.load_state_dict(state)
         with pytest.warns(ResumeWarning, match="__iter__ resets what its load_state_dict loaded"):
             batches = list(resuming)
-    if seed is None:  # what is drawn is not promised
-        batches, full = [batch[:, 0] for batch in batches], [batch[:, 0] for batch in full]
+    if seed is None:  # draws are not promised
+        batches = [batch[:, 0] for batch in batches]
+        full = [batch[:, 0] for batch in full]
     assert_same([batches], [full[3:]])
 
 
@@ -318,10 +291,8 @@ def test_without_a_seed_a_worker_whose_dataset_refuses_its_state_counts_off(back
     def loader():
         return loader_of(Refusing, None, **BACKENDS[backend])
 
-    with loader() as unbroken:
-        full = epochs(unbroken, 1)[0]
-    with loader() as saving:
-        state = stopped(saving, 0, 3)
+    full = unbroken(loader, 1)[0]
+    state = state_after(loader, 0, 3)
     state["dataset_state"] = None
     with loader() as going_on:
         going_on.load_state_dict(state)
@@ -374,8 +345,7 @@ def test_without_seed_or_state_samples_are_counted_off_at_the_same_worker_count(
         return loader_of(Plain, None, **BACKENDS[backend])
 
     full = epochs(loader(), 1)[0]
-    with loader() as saving:
-        state = stopped(saving, 0, 3)
+    state = state_after(loader, 0, 3)
     with loader() as going_on:
         with pytest.warns(ResumeWarning, match="made again and dropped"):
             going_on.load_state_dict(state)

@@ -41,23 +41,23 @@ def test_a_worker_that_ended_stays_ended_and_the_turns_go_on(dataset):
 
 
 class Counting(StatefulStream):
-    made = 0
+    num_samples = 0
 
     def __iter__(self):
         for sample in super().__iter__():
-            type(self).made += 1
+            type(self).num_samples += 1
             yield sample
 
 
 def test_with_a_state_nothing_is_made_twice():
     state = stopped(DataLoader(Counting(), batch_size=4, seed=1), 0, 4)
-    Counting.made = 0
+    Counting.num_samples = 0
     loader = DataLoader(Counting(), batch_size=4, seed=1)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # it costs nothing to speak of
         loader.load_state_dict(state)
     next(iter(loader))
-    assert Counting.made == 4
+    assert Counting.num_samples == 4
 
 
 def test_threads_that_share_a_dataset_are_counted_off():
@@ -94,13 +94,13 @@ class Shuffling(Stream):
     """A shuffle buffer: its contents depend on all earlier draws."""
 
     def __iter__(self):
-        kept = []
+        buffer = []
         for index in range(self.size):
-            kept.append(index)
-            if len(kept) > 5:
-                yield torch.tensor(kept.pop(int(torch.randint(len(kept), ()))))
-        while kept:
-            yield torch.tensor(kept.pop(int(torch.randint(len(kept), ()))))
+            buffer.append(index)
+            if len(buffer) > 5:
+                yield torch.tensor(buffer.pop(int(torch.randint(len(buffer), ()))))
+        while buffer:
+            yield torch.tensor(buffer.pop(int(torch.randint(len(buffer), ()))))
 
 
 @pytest.mark.parametrize("stop", [1, 3, 6])

@@ -5,24 +5,20 @@ from __future__ import annotations
 import time
 
 import pytest
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import IterableDataset
 
 from lit_loader import DataLoader
+from tests.support.in_threads import Calls
 
 WORDS = "DataLoader timed out after 3 tries of the object store"
 WORKERS = [{}, {"num_workers": 1}, {"num_workers": 1, "worker_method": "thread"}]
 
 
-class Numbers(Dataset):
-    """Sample 1 raises an error that begins as torch's timeout does."""
-
-    def __len__(self):
-        return 5
-
-    def __getitem__(self, index):
-        if index == 1:
-            raise RuntimeError(WORDS)
-        return index
+def fail_second(index):
+    """Raise an error at sample 1 that begins as torch's timeout does."""
+    if index == 1:
+        raise RuntimeError(WORDS)
+    return index
 
 
 class Stream(IterableDataset):
@@ -40,7 +36,7 @@ def collate(samples):
 
 @pytest.mark.filterwarnings("ignore:Stream has no state to resume from")
 @pytest.mark.parametrize("workers", WORKERS, ids=str)
-@pytest.mark.parametrize("dataset", [Numbers(), Stream()], ids=["map", "iterable"])
+@pytest.mark.parametrize("dataset", [Calls(fail_second, 5), Stream()], ids=["map", "iterable"])
 def test_a_users_error_in_the_words_of_a_timeout_counts_as_a_failed_batch(dataset, workers):
     loader = DataLoader(dataset, 1, seed=0, collate_fn=collate, **workers)
     iterator = iter(loader)
@@ -53,20 +49,15 @@ def test_a_users_error_in_the_words_of_a_timeout_counts_as_a_failed_batch(datase
     assert list(later) == [3, 4]
 
 
-class Late(Dataset):
-    """Sample 0 takes longer than the timeout."""
-
-    def __len__(self):
-        return 3
-
-    def __getitem__(self, index):
-        time.sleep(0.5 if index == 0 else 0)
-        return index
+def late(index):
+    """Take longer than the timeout for sample 0."""
+    time.sleep(0.5 if index == 0 else 0)
+    return index
 
 
 @pytest.mark.parametrize("workers", WORKERS[1:], ids=str)
 def test_a_timeout_is_torchs_type_and_counts_no_batch(workers):
-    loader = DataLoader(Late(), 1, seed=0, timeout=0.2, collate_fn=collate_late, **workers)
+    loader = DataLoader(Calls(late, 3), 1, seed=0, timeout=0.2, collate_fn=collate_late, **workers)
     iterator = iter(loader)
     with pytest.raises(RuntimeError, match=r"^DataLoader timed out after 0\.2 seconds$") as caught:
         next(iterator)
@@ -77,7 +68,7 @@ def test_a_timeout_is_torchs_type_and_counts_no_batch(workers):
             break
         except RuntimeError:
             continue
-    later = DataLoader(Late(), 1, seed=0, collate_fn=collate_late)
+    later = DataLoader(Calls(late, 3), 1, seed=0, collate_fn=collate_late)
     later.load_state_dict(loader.state_dict())
     assert list(later) == [1, 2]
 

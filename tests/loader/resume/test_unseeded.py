@@ -90,10 +90,10 @@ def plain(batches):
 def stop(loader, batches):
     """Return the batches before and after a point, and the state there."""
     iterator = iter(loader)
-    before = [next(iterator) for _ in range(batches)]
+    received = [next(iterator) for _ in range(batches)]
     state = loader.state_dict()
     torch.rand(7)  # of the model
-    return plain(before), plain(iterator), state
+    return plain(received), plain(iterator), state
 
 
 @pytest.mark.parametrize(
@@ -105,19 +105,19 @@ def test_the_same_indices_follow_and_the_epoch_is_whole(name, workers):
         seed_all(stop_at)
         with DataLoader(Indices(), **SAMPLERS[name](), **workers) as loader:
             list(loader)
-            before, remaining, state = stop(loader, stop_at)
+            received, remaining, state = stop(loader, stop_at)
         state = json.loads(json.dumps(state))
         seed_all(99)
         with DataLoader(Indices(), **SAMPLERS[name](), **workers) as loader:
             with pytest.warns(ResumeWarning, match=r"without seed= .* same indices follow") as records:
                 loader.load_state_dict(state)
             assert len(records) == 1
-            again = iter(loader)
-            first = plain([next(again)])
+            iterator = iter(loader)
+            first = plain([next(iterator)])
             assert loader.state_dict()["position"] == (0 if len(remaining) == 1 else stop_at + 1)
-            assert first + plain(again) == remaining
+            assert first + plain(iterator) == remaining
             if name in ("shuffle", "lit_loader's"):
-                assert sorted(chain(*before, *remaining)) == list(range(SIZE))
+                assert sorted(chain(*received, *remaining)) == list(range(SIZE))
 
 
 def test_resuming_leaves_the_default_generator_unchanged():
@@ -201,6 +201,7 @@ UNFIT = {
     "seeded": SEEDED,
     "damaged": {**SEEDED, "position": "4"},
     "of another kind": {"_snapshot": {}, "_steps_since_snapshot": 0},
+    "another batch size": DataLoader(Indices(), batch_size=8).state_dict(),
     "not resumable": None,
 }
 
@@ -212,6 +213,8 @@ def test_a_state_that_does_not_fit_begins_the_epoch_anew_with_one_warning(name):
         with pytest.warns(NotResumableWarning, match="in_order=False"):
             state = DataLoader(Indices(), in_order=False, num_workers=1).state_dict()
     loader = DataLoader(Indices(), batch_size=BATCH)
+    with pytest.warns(ResumeWarning, match="without seed="):
+        loader.load_state_dict(stop(DataLoader(Indices(), batch_size=BATCH), 2)[-1])  # is forgotten
     with pytest.warns(ResumeWarning, match="its epoch starts over") as records:
         loader.load_state_dict(state)
     assert len(records) == 1
@@ -226,10 +229,10 @@ def test_hostile_generator_state_is_refused_when_it_is_loaded(name, generator):
     with DataLoader(Indices(), **SAMPLERS[name]()) as loader:
         _, _, state = stop(loader, 2)
     loader = DataLoader(Indices(), **SAMPLERS[name]())
-    before = torch.get_rng_state()
+    generator_state = torch.get_rng_state()
     with pytest.warns(ResumeWarning, match=r"its epoch starts over\. .*generator"):
         loader.load_state_dict({**state, "generator": generator})
-    assert torch.equal(torch.get_rng_state(), before)
+    assert torch.equal(torch.get_rng_state(), generator_state)
     assert len(list(loader)) == 7
 
 
@@ -268,12 +271,12 @@ class Adopting(StatefulSampler):
 def test_a_sampler_that_keeps_its_state_changes_nobody_elses():
     with DataLoader(Indices(), batch_size=BATCH, sampler=Adopting()) as loader:
         _, remaining, state = stop(loader, 2)
-    before = json.dumps(state)
+    saved = json.dumps(state)
     with DataLoader(Indices(), batch_size=BATCH, sampler=Adopting(), **WORKERS) as loader:
         with pytest.warns(ResumeWarning, match="without seed="):
             loader.load_state_dict(state)
         assert plain(loader) == remaining
-    assert json.dumps(state) == before
+    assert json.dumps(state) == saved
 
 
 class Picky(StatefulSampler):
@@ -303,27 +306,6 @@ def test_a_sampler_that_has_become_shorter_says_so():
         assert len(list(loader)) == 3  # of the next epoch
 
 
-def test_batches_of_another_size_begin_the_epoch_anew():
-    def loader(size):
-        return DataLoader(Indices(), batch_sampler=BatchSampler(TorchRandomSampler(Indices()), size, False))
-
-    _, _, state = stop(loader(4), 3)
-    later = loader(8)
-    with pytest.warns(ResumeWarning, match=r"its epoch starts over\. .*global_batch=4 in the state, 8 here"):
-        later.load_state_dict(state)
-    assert len(list(later)) == 4
-
-
-def test_a_misfit_after_a_fit_begins_the_epoch_anew_too():
-    loader = DataLoader(Indices(), batch_size=BATCH)
-    _, _, state = stop(DataLoader(Indices(), batch_size=BATCH), 2)
-    with pytest.warns(ResumeWarning, match="without seed="):
-        loader.load_state_dict(state)
-    with pytest.warns(ResumeWarning, match="its epoch starts over"):
-        loader.load_state_dict({})
-    assert len(list(loader)) == 7
-
-
 def test_on_several_ranks_what_a_rank_draws_is_not_resumed(monkeypatch):
     def loader(sampler):
         return DataLoader(Indices(), batch_size=BATCH, sampler=sampler)
@@ -341,17 +323,12 @@ def test_on_several_ranks_what_a_rank_draws_is_not_resumed(monkeypatch):
     assert plain(later) == remaining
 
 
-def test_state_of_torchs_samplers_is_small_and_epoch_has_no_notes():
-    """An epoch that is not resumed costs nothing: a plain shuffle has no notes for each batch."""
-    loader = DataLoader(Indices(), batch_size=BATCH, shuffle=True)
+@pytest.mark.parametrize("sampler", [TorchRandomSampler(Indices()), samplers.RandomSampler(SIZE)])
+def test_state_of_shuffled_epoch_is_small(sampler):
+    loader = DataLoader(Indices(), batch_size=BATCH, sampler=sampler)
     iterator = iter(loader)
     next(iterator)
-    next(iterator)
-    assert not loader._epochs._progress._notes
     assert len(json.dumps(loader.state_dict())) < 10_000
-    ours = DataLoader(Indices(), batch_size=BATCH, sampler=samplers.RandomSampler(SIZE))
-    next(iter(ours))
-    assert len(json.dumps(ours.state_dict())) < 10_000
 
 
 class LazySampler(Sampler):
@@ -386,33 +363,28 @@ def load_lazy(state):
     return loader
 
 
-def test_state_saved_before_the_first_resumed_batch_holds_the_loaded_position():
+@pytest.fixture
+def lazy_state():
+    """The state of a loader over a `LazySampler` after five batches."""
     loader = DataLoader(Indices(), batch_size=1, sampler=LazySampler())
-    for index, _ in enumerate(loader):
-        if index == 4:
-            break
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResumeWarning)
-        resumed = load_lazy(loader.state_dict())
-        assert int(next(iter(resumed))) == 5
-        assert [int(batch) for batch in load_lazy(resumed.state_dict(num_held=1))] == list(range(5, SIZE))
+    return stop(loader, 5)[-1]
 
 
-def test_interrupt_while_a_sampler_loads_its_state_keeps_the_position(monkeypatch):
-    loader = DataLoader(Indices(), batch_size=1, sampler=LazySampler())
-    for index, _ in enumerate(loader):
-        if index == 4:
-            break
-    state = loader.state_dict()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResumeWarning)
-        resumed = load_lazy(state)
+@pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
+def test_state_saved_before_the_first_resumed_batch_holds_the_loaded_position(lazy_state):
+    resumed = load_lazy(lazy_state)
+    assert int(next(iter(resumed))) == 5
+    assert [int(batch) for batch in load_lazy(resumed.state_dict(num_held=1))] == list(range(5, SIZE))
 
-        def interrupt(self, state):
-            raise KeyboardInterrupt
 
-        with monkeypatch.context() as patch:
-            patch.setattr(LazySampler, "load_state_dict", interrupt)
-            with pytest.raises(KeyboardInterrupt):
-                next(iter(resumed))
-        assert [int(batch) for batch in resumed] == list(range(5, SIZE))
+@pytest.mark.filterwarnings("ignore::lit_loader.errors.ResumeWarning")
+def test_interrupt_while_a_sampler_loads_its_state_keeps_the_position(lazy_state, monkeypatch):
+    def interrupt(self, state):
+        raise KeyboardInterrupt
+
+    resumed = load_lazy(lazy_state)
+    with monkeypatch.context() as patch:
+        patch.setattr(LazySampler, "load_state_dict", interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            next(iter(resumed))
+    assert [int(batch) for batch in resumed] == list(range(5, SIZE))

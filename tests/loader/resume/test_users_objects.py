@@ -172,9 +172,9 @@ def test_a_sampler_without_a_state_before_its_epoch_is_resumed_at_the_beginning(
 
     state = loader().state_dict()
     assert state["resumable"]
-    again = loader()
-    again.load_state_dict(state)
-    assert sum(map(len, again)) == SIZE
+    resumed_loader = loader()
+    resumed_loader.load_state_dict(state)
+    assert sum(map(len, resumed_loader)) == SIZE
 
 
 def test_a_state_in_mid_epoch_without_that_of_the_sampler_is_refused():

@@ -101,8 +101,8 @@ def test_a_replayed_sampler_goes_on_with_other_ranks_and_the_same_global_batch(s
 
     unbroken = epochs(ranks(1)[0], 1)[0]
     for saving in (1, 2, 3):
-        (state, *others) = [stopped(loader, 0, stop) for loader in ranks(saving)]
-        assert all(other == state for other in others)
+        (state, *other_states) = [stopped(loader, 0, stop) for loader in ranks(saving)]
+        assert all(other == state for other in other_states)
         for going_on in (1, 2, 3):
             parts = [resumed(loader, state, 1)[0] for loader in ranks(going_on)]
             assert_same([[torch.cat(part) for part in zip(*parts, strict=True)]], [unbroken[stop:]])
@@ -122,8 +122,8 @@ def test_another_global_batch_is_refused_and_so_are_other_ranks_of_a_sampler_wit
 
 def test_a_replay_that_gives_something_else_is_found_out_on_several_ranks():
     def loader(seed):
-        own = Shuffled(range(SIZE), generator=torch.Generator().manual_seed(seed))
-        return DataLoader(Numbers(), batch_size=4, sampler=own, seed=3, rank=1, world_size=2)
+        sampler = Shuffled(range(SIZE), generator=torch.Generator().manual_seed(seed))
+        return DataLoader(Numbers(), batch_size=4, sampler=sampler, seed=3, rank=1, world_size=2)
 
     with pytest.raises(ValueError, match="Shuffled gave other indices in the first 2 batches of epoch 0"):
         resumed(loader(6), stopped(loader(5), 0, 2), 1)
@@ -193,9 +193,9 @@ def test_indices_that_are_tuples_are_tuples_after_a_resume_too():
     next(iterator)
     state = first.state_dict()
     remaining = list(iterator)
-    again = loader()
-    again.load_state_dict(state)
-    assert list(again) == remaining
+    second = loader()
+    second.load_state_dict(state)
+    assert list(second) == remaining
     assert [type(index) for index in remaining[0]] == [tuple, tuple], "the second one fills the batch up"
 
 
