@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,8 @@ from lit_loader.loader.arguments import check_choice
 from lit_loader.types import FIRST_LABEL
 
 __all__ = ["PredictionWriter"]
+
+_MESSAGE_INTERVAL_S = 10.0
 
 
 @dataclass(frozen=True, eq=False)
@@ -272,7 +275,11 @@ class PredictionWriter(BasePredictionWriter):
         folder = self.folder / f"{output.name}-pictures"
         rows = list(predictions)[: self.num_pictures]
         min_score = 0.0 if predict_set.is_object else self.min_picture_score
-        for row in rows:
+        last_message_s = time.monotonic()
+        for index, row in enumerate(rows):
+            if time.monotonic() - last_message_s > _MESSAGE_INTERVAL_S:
+                rank_zero_info(f"pictures: {index} of {len(rows)}")
+                last_message_s = time.monotonic()
             # Read from the file, because the batch contains the model's input, which may be resized or cropped.
             pixels = self._reading.read(output.images.image_path(row))
             path = folder / f"{output.images.image_paths[row]}.jpg"

@@ -12,8 +12,8 @@ import pytest
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.splitting import find_copies, stratified_split
 from lit_loader.datasets import FormatSource
-from tests.app.commands.conftest import READ, Command
-from tests.support.face_lists import OPTIONS, write_faces
+from tests.app.commands.conftest import Command
+from tests.support.face_lists import OPTIONS, READ, write_faces
 from tests.support.text_sets import write_image
 
 NUM_COPIES = 6
