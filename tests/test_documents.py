@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import yaml
 from hydra.utils import instantiate
 
 from lit_loader.annotations.formats import read_annotations, readers
 from lit_loader.app.composition import compose_config, validate
-from lit_loader.datasets import FormatSource, VocSource, draw_shapes
+from lit_loader.datasets import FormatSource, ShapesSource, VocSource, draw_shapes
 from tests.support.documents import ALL, PAGES, README, ROOT, blocks, commands
 from tests.support.forked_scripts import ForkedScripts
 from tests.support.made_sets import MAKERS, split_in_two
@@ -53,6 +55,18 @@ def test_python_examples_run(code, scripts, tmp_path):
     result = scripts.run(tmp_path / "example.py", cwd=tmp_path, env={"XDG_CACHE_HOME": str(tmp_path)})
     assert result.returncode == 0, result.stderr
     assert result.stdout
+
+
+def test_the_sampler_of_ones_own_draws_crowded_images_more_often(tmp_path, monkeypatch):
+    (code,) = (code for code in blocks(ALL, "python") if code.startswith("# my_samplers.py"))
+    (tmp_path / "my_samplers.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    my_samplers = importlib.import_module("my_samplers")
+    source = ShapesSource(num_images={"train": 30}, cache_dir=str(tmp_path), progress=False)
+    (table,) = source.tables("train")
+    sampler = my_samplers.CrowdedMoreOftenConfig(power=1.0).make_sampler(table)
+    counts = 1 + np.diff(table.offsets)
+    assert np.allclose(sampler.expected_visits(), len(counts) * counts / counts.sum())
 
 
 def test_yaml_examples_are_configs():
