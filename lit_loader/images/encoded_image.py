@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Callable
 from functools import partial
 from io import BytesIO
@@ -122,10 +121,11 @@ def open_image(
         exif_orientation=exif_orientation,
         sixteen_bit_max=sixteen_bit_max,
     )
-    frame = None
-    # `decode` finds the same error again, and names the file in it.
-    with contextlib.suppress(ImageError):
+    try:
         frame = _frame_to_decode(data, max_pixels=max_pixels)
+    except ImageError:
+        # `decode` finds the same error again, and names the file in it.
+        frame = None
     if frame is None:
         return DecodedImage(decode())
     orientation = 1
