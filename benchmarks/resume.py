@@ -44,7 +44,8 @@ def our_state(size: int, part: float) -> dict[str, Any]:
     next(iterator)
     progress: Any = loader._epochs._progress
     progress.num_received = int(len(loader) * part)
-    return loader.state_dict()
+    state: dict[str, Any] = loader.state_dict()
+    return state
 
 
 def torchdata_state(size: int, part: float) -> dict[str, Any]:
