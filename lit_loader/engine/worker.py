@@ -429,7 +429,7 @@ class ProcessLink:
         except MemoryError:
             raise
         except Exception as error:
-            raise not_sent(number, error) from error
+            raise not_sent(batch, number, error) from error
 
     def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
         """Answer a message; the sender thread writes the bytes that the pipe does not accept at once."""

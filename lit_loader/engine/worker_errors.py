@@ -7,12 +7,13 @@ import pickle
 import traceback
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from torch._utils import KeyErrorMessage
 
 from lit_loader.engine.bad_samples import stop_iteration_as_error, text_of
 from lit_loader.errors import UnsendableBatchError
-from lit_loader.memory import Buffer, RebuildError, decode, encode
+from lit_loader.memory import Buffer, RebuildError, decode, describe_unsendable, encode
 
 _MAX_COPY_BYTES = 1 << 16  # of a pickled exception whose class takes more than a message
 _REMEDY = (
@@ -127,11 +128,22 @@ def _traceback(error: BaseException) -> str:
         return f"{type(error).__name__}; its traceback cannot be shown: {type(failure).__name__}\n"
 
 
-def not_sent(number: int, error: Exception) -> UnsendableBatchError:
-    """Return the error of a batch that cannot be pickled in the worker."""
+def not_sent(batch: Any, number: int, error: BaseException) -> UnsendableBatchError:
+    """Return the error of a batch that cannot be pickled in the worker.
+
+    Args:
+        batch: The batch.
+        number: Its number in the epoch.
+        error: The error of pickling it.
+    """
+    try:
+        culprit = describe_unsendable(batch)
+    except Exception:
+        # A user's mapping may raise, for example.
+        culprit = f"it is a {type(batch).__name__}"
     return UnsendableBatchError(
-        f"batch {number} (counted from 0) cannot be pickled and sent from its worker process "
-        f"({type(error).__name__}: {text_of(error)}); {_REMEDY}"
+        f"batch {number} (counted from 0) could not be sent from its worker process: {culprit}, which cannot be "
+        f"pickled ({type(error).__name__}: {text_of(error)}); {_REMEDY}"
     )
 
 

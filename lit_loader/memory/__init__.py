@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from lit_loader.memory.mapping import MemoryFile, PageLock, memory_for
-from lit_loader.memory.serialization import Buffer, RebuildError, decode, encode
+from lit_loader.memory.serialization import Buffer, RebuildError, decode, describe_unsendable, encode
 from lit_loader.memory.slot_writer import SlotKeptError, SlotWriter
 from lit_loader.memory.slots import Slots, Ticket, open_slots
 
@@ -17,6 +17,7 @@ __all__ = [
     "Slots",
     "Ticket",
     "decode",
+    "describe_unsendable",
     "encode",
     "memory_for",
     "open_slots",

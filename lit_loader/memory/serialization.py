@@ -11,7 +11,7 @@ import copyreg
 import io
 import pickle
 import struct
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -156,3 +156,39 @@ def _rebuild_tensor(
         tensor = tensor.as_strided(shape, strides).as_subclass(kind)
         tensor.__dict__.update(attributes)
     return tensor
+
+
+def describe_unsendable(data: Any, path: str = "") -> str:
+    """Return path and type of the innermost part of an object that cannot be pickled.
+
+    Args:
+        data: The object, or a part of it.
+        path: Path of ``data`` within the object.
+
+    Returns:
+        Text such as "its part ['target'][2] is a _thread.lock", or "it is a function".
+
+    Raises:
+        RecursionError: If the object contains itself before that part.
+    """
+    for step, part in _parts(data):
+        try:
+            encode(part)
+        except Exception:
+            return describe_unsendable(part, path + step)
+    subject = f"its part {path}" if path else "it"
+    kind = f"{type(data).__module__}.{type(data).__qualname__}"
+    return f"{subject} is a {kind.removeprefix('builtins.')}"
+
+
+def _parts(data: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the parts of a container or plain object with their key, index or attribute name as text."""
+    if isinstance(data, Mapping):
+        for key, value in data.items():
+            yield f"[{key!r}]", value
+    elif isinstance(data, (list, tuple, set, frozenset)):
+        for number, part in enumerate(data):
+            yield f"[{number}]", part
+    elif isinstance(attributes := getattr(data, "__dict__", None), dict) and not isinstance(data, type):
+        for name, value in list(attributes.items()):
+            yield f".{name}", value

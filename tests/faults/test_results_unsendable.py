@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import gc
+import threading
+from types import SimpleNamespace
 
 import pytest
+import torch
 
 from lit_loader import DataLoader
 from lit_loader.errors import UnsendableBatchError
+from lit_loader.memory import describe_unsendable
 from tests.support.odd_things import RESULTS, ResultsAndNumbers, ResultsInAStream, as_list
 from tests.support.outcomes import outcomes_of
 from tests.support.slot_sets import slots_of
+from tests.support.toys import Point
 
 CONTEXTS = ["fork", "forkserver", pytest.param("spawn", marks=pytest.mark.soak)]
 EACH_SEED = pytest.mark.parametrize("seed", [None, 1], ids=["unseeded", "seeded"])
@@ -42,6 +47,7 @@ def test_error_comes_in_its_turn_and_names_batch_reason_and_remedy(context, seed
         assert description in text, name
         assert 'worker_method="thread"' in text, name
         if "loading" not in name:
+            assert "['odd'][1]" in text, name
             assert "in DataLoader worker process" in text, name
 
 
@@ -73,3 +79,18 @@ def test_unsendable_batches_free_their_slots(seed):
         gc.collect()
         assert slots_of(loader).num_slots <= 54  # of 108 batches; the 18 of an epoch are alive at a time
         assert slots_of(loader).kept_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("make", "description"),
+    [
+        (lambda lock: lock, "it is a _thread.lock"),
+        (lambda lock: [1, {"a": (torch.zeros(2), lock)}], "its part [1]['a'][1] is a _thread.lock"),
+        (lambda lock: Point(1, [lock]), "its part [1][0] is a _thread.lock"),
+        (lambda lock: SimpleNamespace(a=1, b=lock), "its part .b is a _thread.lock"),
+        (lambda lock: [{lock: 1}], "its part [0] is a dict"),
+    ],
+    ids=["itself", "in containers", "in a named tuple", "an attribute", "a key"],
+)
+def test_the_innermost_unsendable_part_is_named(make, description):
+    assert describe_unsendable(make(threading.Lock())) == description
