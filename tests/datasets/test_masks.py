@@ -17,6 +17,7 @@ from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHe
 from torchvision.models.detection.mask_rcnn import MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.ops import MultiScaleRoIAlign
 
+from lit_loader import DataLoader, DetectionCollate
 from lit_loader.annotations import AnnotationTable, Attribute, Masks
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.datasets import DetectionDataset
@@ -168,3 +169,30 @@ def mask_rcnn(num_classes=3, **settings):
         rpn_post_nms_top_n_train=100,
         **settings,
     )
+
+
+@pytest.mark.soak
+def test_mask_rcnn_learns_drawn_polygons(tmp_path):
+    table = draw_polygons(tmp_path / "set", num_images=48)
+    dataset = DetectionDataset(
+        table.select(np.flatnonzero(np.diff(table.offsets) > 0)),
+        masks=True,
+        transforms=detection_transforms(True, hflip=0.5, rotation=10),
+    )
+    torch.manual_seed(0)
+    model = mask_rcnn().train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-3)
+    losses = []
+    with DataLoader(dataset, batch_size=2, shuffle=True, collate_fn=DetectionCollate(images="list")) as loader:
+        while len(losses) < 50:
+            for images, targets in loader:
+                parts = model(images, targets)
+                loss = sum(parts.values())
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append((loss.item(), parts["loss_mask"].item()))
+                if len(losses) == 50:
+                    break
+    for name, column in zip(("all", "masks"), np.array(losses).T, strict=True):
+        assert column[-10:].mean() < 0.8 * column[:10].mean(), (name, column.round(2).tolist())
