@@ -23,6 +23,7 @@ MODULES = sorted(
 EXPORTS = {
     "AnnotationTable",
     "AspectRatioBatching",
+    "AutoSource",
     "BadSample",
     "BadSampleReport",
     "CacheSettings",
@@ -100,6 +101,7 @@ EXPORTS = {
     "recall_weights",
     "register_format",
     "sample_rng",
+    "open_source",
     "start_forkserver",
     "write_annotations",
     "writers",

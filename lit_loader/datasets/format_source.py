@@ -108,7 +108,8 @@ class FormatSource(FileSource):
     def _fractions(self) -> dict[str, float]:
         return {"val": self.val_fraction, "test": self.test_fraction}
 
-    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+    def read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        """Return the tables of all stages, using ``read``, which has the arguments of `read_annotations`."""
         table_by_key: dict[str, AnnotationTable] = {}
         stage_keys: dict[Stage, list[str]] = {stage: [] for stage in get_args(Stage)}
         # A Folder remembers its listings, so all stages share one.
@@ -146,6 +147,7 @@ class FormatSource(FileSource):
         return read(self.format, folder, name, **{key: getattr(self, key) for key in settings}, **options)
 
     def _held_out(self, train: Sequence[AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        """Return the tables of all stages, using ``read``, which has the arguments of `read_annotations`."""
         """Split the training table by fractions; return the new tables by stage, including training."""
         fractions = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
         if not fractions:
@@ -261,8 +263,9 @@ class ShapesSource(FileSource):
         if unknown_splits:
             raise ValueError(f"num_images names {unknown_splits}; the splits are train, val and test")
 
-    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
-        return self._voc()._read_all(read)
+    def read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+        """Return the tables of all stages, using ``read``, which has the arguments of `read_annotations`."""
+        return self._voc().read_all(read)
 
     def _voc(self) -> VocSource:
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})

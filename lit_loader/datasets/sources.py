@@ -62,7 +62,7 @@ class FileSource(TableSource):
         return list(self._tables[stage])
 
     @abstractmethod
-    def _read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
+    def read_all(self, read: Callable[..., AnnotationTable]) -> dict[Stage, list[AnnotationTable]]:
         """Return the tables of all stages, using ``read``, which has the arguments of `read_annotations`."""
 
     def _read(self, *, trust_cache: bool) -> None:
@@ -74,7 +74,7 @@ class FileSource(TableSource):
             keys.append(table.cache_key or object())
             return table
 
-        tables = self._read_all(read)
+        tables = self.read_all(read)
         # With equal keys, keep the current tables, so that datasets made from them stay valid.
         if keys != self.fingerprint():
             # Subclasses may be frozen dataclasses, so set the attributes directly.

@@ -16,8 +16,12 @@ OPTIONS = {  # of each group that is a node of the config
 }
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 ON_SHAPES = [name for name in EXPERIMENTS if name.startswith("shapes")]
+ROOTED = ("auto", "coco", "csv", "image_files", "image_folder", "voc", "yolo")
 NEEDS = {  # what a config cannot know
-    **{name: ["dataset.root=/nowhere"] for name in ("coco", "csv", "image_files", "image_folder", "voc", "yolo")},
+    **{
+        name: ["dataset.root=/nowhere"]
+        for name in ("auto", "coco", "csv", "image_files", "image_folder", "voc", "yolo")
+    },
     "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],
 }
 

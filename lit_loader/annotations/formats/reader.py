@@ -378,6 +378,18 @@ def _other_format_named(format: str, folder: Folder, name: str = ".") -> Iterato
         raise
 
 
+def other_format(start: bytes, *, except_for: str = "") -> str | None:
+    """Return which format the start of a file has and what to do about it, or None if it is not a known one.
+
+    Args:
+        start: First bytes of a file.
+        except_for: Format to leave out.
+    """
+    # The patterns match near the start of a file; a long preamble only costs the hint.
+    remedies = (remedy for pattern, remedy in _OTHER_FORMATS.items() if re.search(pattern, start[:4096]))
+    return next((remedy for remedy in remedies if f"'{except_for}'" not in remedy), None)
+
+
 def _with_message(error: AnnotationError, message: str) -> AnnotationError:
     """Return an error with another message, and the same place, remedy and settings."""
     return type(error)(message, path=error.path, line=error.line, remedy=error.remedy, settings=error.settings)
