@@ -41,7 +41,7 @@ __all__ = ["AutoSource", "Layout", "choose_layout", "dataset_overrides", "find_l
 
 _logger = logging.getLogger(__name__)
 
-_STAGES: Final = ("train", "val", "test")
+_STAGES: Final[tuple[str, ...]] = ("train", "val", "test")
 _HEAD_BYTES: Final = 1 << 16
 _MAX_FOLDERS: Final = 64  # folders of one level that are looked into
 _MAX_FILES: Final = 32  # files of one kind in a folder whose start is read
@@ -141,13 +141,13 @@ class AutoSource(FileSource):
         return source
 
     def _source_of(self, layout: Layout, folder: Folder) -> FormatSource:
-        names = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in _STAGES}
+        names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in _STAGES}
         # Tests run on the validation split, as in the configs of single formats, if there is no better one.
         names["test"] = names["test"] or names["val"]
         stage_options = {**layout.stage_options, **self.stage_options}
         if names["test"] == names["val"] and "val" in stage_options:
             stage_options.setdefault("test", stage_options["val"])
-        fractions = {
+        fractions: dict[str, Any] = {
             f"{stage}_fraction": 0.0 if names[stage] or not names["train"] else getattr(self, f"{stage}_fraction")
             for stage in ("val", "test")
         }
@@ -296,12 +296,12 @@ def _coco(folder: Folder) -> Iterator[Layout]:
         if not posixpath.basename(path).startswith(("captions", "image_info"))
     ]
     for kind, path_by_stage in _groups(paths).items():
-        yield Layout(
+        yield _layout(
             name=f"coco:{kind}".rstrip(":"),
             format="coco",
             reason=f"the keys of COCO in {_listed(path_by_stage.values())}",
             stages=path_by_stage,
-            **_split_options(
+            options_by_stage=(
                 {stage: {"image_dir": _coco_image_dir(folder, path)} for stage, path in path_by_stage.items()}
             ),
         )
@@ -377,20 +377,20 @@ def _voc(folder: Folder) -> Iterator[Layout]:
     for place in places:
         if _stage_of(place) is None:
             where = " by the lists in ImageSets/Main" if stages else ""
-            yield Layout(
+            yield _layout(
                 name="voc" if len(places) == 1 else f"voc:{place}",
                 format="voc",
                 reason=f"VOC's XML files in {place}{where}",
                 stages=stages or {"train": "."},
-                **_split_options({"": {"annotation_dir": place, "image_dir": image_dirs[place]}}),
+                options_by_stage=({"": {"annotation_dir": place, "image_dir": image_dirs[place]}}),
             )
     if place_by_stage:
-        yield Layout(
+        yield _layout(
             name="voc",
             format="voc",
             reason=f"VOC's XML files in {_listed(place_by_stage.values())}",
             stages=dict.fromkeys(place_by_stage, "."),
-            **_split_options(
+            options_by_stage=(
                 {
                     stage: {"annotation_dir": place, "image_dir": image_dirs[place] or place}
                     for stage, place in place_by_stage.items()
@@ -450,12 +450,12 @@ def _tables(folder: Folder) -> Iterator[Layout]:
         # Files of one name and several formats, such as a list and a table, are two layouts.
         for format in dict.fromkeys(formats):
             stages = [stage for stage, other in zip(path_by_stage, formats, strict=True) if other == format]
-            yield Layout(
+            yield _layout(
                 name=f"{format}:{kind}".rstrip(":"),
                 format=format,
                 reason=f"the columns of {_listed(path_by_stage[stage] for stage in stages)}",
                 stages={stage: path_by_stage[stage] for stage in stages},
-                **_split_options({stage: options[list(path_by_stage).index(stage)] for stage in stages}),
+                options_by_stage=({stage: options[list(path_by_stage).index(stage)] for stage in stages}),
             )
 
 
@@ -545,12 +545,12 @@ def _face_lists(folder: Folder) -> Iterator[Layout]:
                 words = _head(folder, path).decode("utf-8", "replace").split()
                 image_dir = _image_dir(folder, next(filter(is_image_name, words), ""), path)
                 options[stage] = {"image_dir": image_dir}
-            yield Layout(
+            yield _layout(
                 name=f"{format}:{kind}" if format == "retinaface" else format,
                 format=format,
                 reason=f"the names or lines of {_listed(path_by_stage.values())}",
                 stages=path_by_stage,
-                **_split_options(options),
+                options_by_stage=(options),
             )
     if any(map(_is_celeba, (*paths, *_paths(folder, ".csv")))):
         image_dir = next(filter(folder.is_folder, ("img_align_celeba", "img_celeba")), "img_align_celeba")
@@ -618,16 +618,16 @@ def _groups(paths: Iterable[str]) -> dict[str, dict[str, str]]:
     return groups
 
 
-def _split_options(options_by_stage: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return options that all stages share, and those of single stages; options that are None are left out."""
+def _layout(options_by_stage: Mapping[str, Mapping[str, Any]], **fields: Any) -> Layout:
+    """Return a layout, given the options of each stage; options that are None are left out."""
     present = {
         stage: {key: value for key, value in options.items() if value is not None}
         for stage, options in options_by_stage.items()
     }
     first = next(iter(present.values()))
     shared = {key: value for key, value in first.items() if all(o.get(key) == value for o in present.values())}
-    rest = {stage: {key: value for key, value in o.items() if key not in shared} for stage, o in present.items()}
-    return {"options": shared, "stage_options": {stage: options for stage, options in rest.items() if options}}
+    differing = {stage: {key: value for key, value in o.items() if key not in shared} for stage, o in present.items()}
+    return Layout(options=shared, stage_options={stage: o for stage, o in differing.items() if o}, **fields)
 
 
 def _places(folder: Folder) -> list[str]:
