@@ -301,9 +301,9 @@ def _coco(folder: Folder) -> Iterator[Layout]:
             format="coco",
             reason=f"the keys of COCO in {_listed(path_by_stage.values())}",
             stages=path_by_stage,
-            options_by_stage=(
-                {stage: {"image_dir": _coco_image_dir(folder, path)} for stage, path in path_by_stage.items()}
-            ),
+            options_by_stage={
+                stage: {"image_dir": _coco_image_dir(folder, path)} for stage, path in path_by_stage.items()
+            },
         )
 
 
@@ -329,7 +329,7 @@ def _yolo(folder: Folder) -> Iterator[Layout]:
             data_files.append(file)
     for file in data_files:
         yield Layout(
-            name=f"yolo:{file}" if len(data_files) > 1 else "yolo",
+            name=f"yolo:{file}",
             format="yolo",
             reason=f"{file} names the classes and the splits",
             stages=by_name,
@@ -345,7 +345,7 @@ def _yolo(folder: Folder) -> Iterator[Layout]:
         path = next((path for place in (".", *splits) for path in _first(folder, _join(label_dir, place), ".txt")), "")
         if image_dir and re.match(rb"\s*\d+([ \t]+-?[\d.]+){4,}\s", _head(folder, path)):
             yield Layout(
-                name="yolo",
+                name=f"yolo:{label_dir}",
                 format="yolo",
                 reason=f"the rows of YOLO in {path}, images in {image_dir}",
                 stages={stage: name for name in splits if (stage := _stage_of(name))} or {"train": "."},
@@ -356,7 +356,7 @@ def _yolo(folder: Folder) -> Iterator[Layout]:
     stages = {stage: name for name in splits if (stage := _stage_of(name))}
     if stages:
         reason = f"images and labels in {_listed(stages.values())}"
-        yield Layout(name="yolo", format="yolo", reason=reason, stages=stages, policy=policy)
+        yield Layout(name="yolo:splits", format="yolo", reason=reason, stages=stages, policy=policy)
 
 
 def _voc(folder: Folder) -> Iterator[Layout]:
@@ -378,24 +378,22 @@ def _voc(folder: Folder) -> Iterator[Layout]:
         if _stage_of(place) is None:
             where = " by the lists in ImageSets/Main" if stages else ""
             yield _layout(
-                name="voc" if len(places) == 1 else f"voc:{place}",
+                name=f"voc:{place}",
                 format="voc",
                 reason=f"VOC's XML files in {place}{where}",
                 stages=stages or {"train": "."},
-                options_by_stage=({"": {"annotation_dir": place, "image_dir": image_dirs[place]}}),
+                options_by_stage={"": {"annotation_dir": place, "image_dir": image_dirs[place]}},
             )
     if place_by_stage:
         yield _layout(
-            name="voc",
+            name="voc:splits",
             format="voc",
             reason=f"VOC's XML files in {_listed(place_by_stage.values())}",
             stages=dict.fromkeys(place_by_stage, "."),
-            options_by_stage=(
-                {
-                    stage: {"annotation_dir": place, "image_dir": image_dirs[place] or place}
-                    for stage, place in place_by_stage.items()
-                }
-            ),
+            options_by_stage={
+                stage: {"annotation_dir": place, "image_dir": image_dirs[place] or place}
+                for stage, place in place_by_stage.items()
+            },
         )
 
 
@@ -455,7 +453,7 @@ def _tables(folder: Folder) -> Iterator[Layout]:
                 format=format,
                 reason=f"the columns of {_listed(path_by_stage[stage] for stage in stages)}",
                 stages={stage: path_by_stage[stage] for stage in stages},
-                options_by_stage=({stage: options[list(path_by_stage).index(stage)] for stage in stages}),
+                options_by_stage={stage: options[list(path_by_stage).index(stage)] for stage in stages},
             )
 
 
@@ -546,11 +544,11 @@ def _face_lists(folder: Folder) -> Iterator[Layout]:
                 image_dir = _image_dir(folder, next(filter(is_image_name, words), ""), path)
                 options[stage] = {"image_dir": image_dir}
             yield _layout(
-                name=f"{format}:{kind}" if format == "retinaface" else format,
+                name=f"{format}:{kind}".rstrip(":"),
                 format=format,
                 reason=f"the names or lines of {_listed(path_by_stage.values())}",
                 stages=path_by_stage,
-                options_by_stage=(options),
+                options_by_stage=options,
             )
     if any(map(_is_celeba, (*paths, *_paths(folder, ".csv")))):
         image_dir = next(filter(folder.is_folder, ("img_align_celeba", "img_celeba")), "img_align_celeba")
