@@ -93,7 +93,7 @@ class AlbumentationsTransform(nn.Module):
         return {**self.__dict__, "_copies": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__({**state, "_copies": threading.local()})
+        self.__dict__.update(state, _copies=threading.local())
 
     def forward(self, *inputs: Any) -> Any:
         """Transform a sample; the input is not modified."""
@@ -258,8 +258,9 @@ def _to_image(pixels: Any) -> tv_tensors.Image:
 
 def _corners(boxes: tv_tensors.BoundingBoxes, size: tuple[int, int]) -> npt.NDArray[np.float64]:
     """Return boxes as corners, ``(N, 4)``, clamped to the image, which Albumentations asks for."""
-    xyxy = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor)
-    return np.clip(xyxy.double().numpy(), 0, np.array([*size, *size], dtype=np.float64))
+    xyxy: Tensor = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor)
+    corners: npt.NDArray[np.float64] = xyxy.double().numpy()
+    return np.clip(corners, 0, np.array([*size, *size]))
 
 
 def _take(value: Any, rows: Tensor) -> Any:
