@@ -74,6 +74,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "draw_points",
     ),
     "lit_loader.datasets": (
+        "AutoSource",
         "ClassificationDataset",
         "DetectionDataset",
         "FormatSource",
@@ -81,6 +82,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "ShapesSource",
         "TableSource",
         "VocSource",
+        "open_source",
     ),
     "lit_loader.engine": ("BadSample", "append_bad_samples"),
     "lit_loader.images": ("CacheSettings", "ImageReading"),

@@ -53,6 +53,7 @@ from lit_loader.datamodules import WorkerSettings as WorkerSettings
 from lit_loader.datamodules import draw_boxes as draw_boxes
 from lit_loader.datamodules import draw_labels as draw_labels
 from lit_loader.datamodules import draw_points as draw_points
+from lit_loader.datasets import AutoSource as AutoSource
 from lit_loader.datasets import ClassificationDataset as ClassificationDataset
 from lit_loader.datasets import DetectionDataset as DetectionDataset
 from lit_loader.datasets import FormatSource as FormatSource
@@ -60,6 +61,7 @@ from lit_loader.datasets import LandmarkDataset as LandmarkDataset
 from lit_loader.datasets import ShapesSource as ShapesSource
 from lit_loader.datasets import TableSource as TableSource
 from lit_loader.datasets import VocSource as VocSource
+from lit_loader.datasets import open_source as open_source
 from lit_loader.engine import BadSample as BadSample
 from lit_loader.engine import append_bad_samples as append_bad_samples
 from lit_loader.images import CacheSettings as CacheSettings

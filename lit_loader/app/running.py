@@ -27,7 +27,7 @@ from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
 from lit_loader.app.log import logged_run
 from lit_loader.errors import LitLoaderError, as_argument, message_of
-from lit_loader.foundation.escaping import quote_for_hydra
+from lit_loader.foundation.escaping import hydra_value, quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
 
 __all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "show"]
@@ -220,9 +220,8 @@ def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | No
         cfg: The config.
         first_node: Path of the node to search first, or None for the order of the groups.
     """
-    # These import numpy and pandas, which only an error needs.
+    # This imports numpy and pandas, which only an error needs.
     from lit_loader.annotations.formats import ReadPolicy
-    from lit_loader.app.commands.next_command import hydra_value
 
     owner, _, problem = name.partition(".")
     if owner == "policy":

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import re
+from typing import Any, Final
 
-__all__ = ["escape_interpolations", "printable", "quote_for_hydra"]
+__all__ = ["escape_interpolations", "hydra_value", "printable", "quote_for_hydra"]
+
+_HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
 
 def printable(text: str) -> str:
@@ -22,3 +26,15 @@ def quote_for_hydra(text: str) -> str:
     # Hydra reads backslashes as escapes only before a quote, before "${" (an interpolation) and at the end.
     quoted = re.sub(r"(\\*)('|\$\{|$)", lambda match: match[1] * 2 + ("\\" + match[2]) * bool(match[2]), text)
     return f"'{quoted}'"
+
+
+def hydra_value(value: Any) -> str:
+    """Write a value for an override of Hydra; text is quoted unless it is a plain word or path."""
+    if isinstance(value, list | tuple):
+        return f"[{','.join(map(hydra_value, value))}]"
+    if not isinstance(value, str):
+        return json.dumps(value, default=str)
+    # Hydra parses other text as numbers, lists, functions or interpolations.
+    if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
+        return value
+    return quote_for_hydra(value)

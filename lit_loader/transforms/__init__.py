@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lit_loader.transforms.albumentations import AlbumentationsTransform
 from lit_loader.transforms.batch_normalize import NormalizeBatch
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.coordinates import to_image_points
@@ -16,6 +17,7 @@ from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, 
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = [
+    "AlbumentationsTransform",
     "CropToObjects",
     "DecodeAwareCompose",
     "Letterbox",

@@ -124,10 +124,12 @@ def test_warnings_are_ignored_and_the_config_printed_on_request(app):
 @pytest.mark.filterwarnings("ignore:Total length of `list`", "ignore:.*could not find the monitored key")
 def test_experiment_classification_trains_on_any_folders(app, tmp_path):
     for number, name in enumerate(("cat", "dog") * 4):
-        write_image(tmp_path / f"set/{name}/{number}.png")
-    words = ["experiment=classification", "dataset=image_folder", f"dataset.root={tmp_path}/set", "dataset.train=."]
-    words += ["dataset.val=null", "model=classifier_small", "workers=inline", "datamodule.batch_size=4", "logger=none"]
-    words += ["datamodule.train_transforms.size=32", "callbacks=[class_mix]", "trainer.max_epochs=1"]
+        write_image(tmp_path / f"set/{name}/{number}.png", size=(40 + number, 40))
+    words = ["experiment=classification", "dataset=auto", f"dataset.root={tmp_path}/set", "dataset.test_fraction=0"]
+    words += ["dataset.val_fraction=0.25", "model=classifier_small", "workers=inline", "logger=none"]
+    words += ["datamodule.batch_size=4", "datamodule.train_transforms.size=32", "callbacks=[class_mix]"]
+    words += ["trainer.max_epochs=1"]
     result = app("train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False)
     assert "mix" in result.out
     assert "cat" in result.out
+    assert "the same without a search: dataset=files dataset.format=image_folder" in result.out + result.err

@@ -16,8 +16,9 @@ OPTIONS = {  # by group, without groups that are not nodes of the config
 }
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
 ON_SHAPES = [name for name in EXPERIMENTS if name.startswith("shapes")]
+ROOTED = ("auto", "coco", "csv", "image_files", "image_folder", "voc", "yolo")
 REQUIRED = {  # overrides that a dataset needs
-    **{name: ["dataset.root=/nowhere"] for name in ("coco", "csv", "image_files", "image_folder", "voc", "yolo")},
+    **{name: ["dataset.root=/nowhere"] for name in ROOTED},
     "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],
 }
 

@@ -361,19 +361,29 @@ def _other_format_named(format: str, folder: Folder, name: str) -> Iterator[None
         raise type(error)(hint, **settings) from None
 
 
+def other_format(start: bytes, *, except_for: str = "") -> str | None:
+    """Return the known format that a file begins with, and what to do about it, or None.
+
+    Args:
+        start: First bytes of the file.
+        except_for: Format whose own remedy does not help.
+    """
+    for pattern, remedy in _OTHER_FORMATS.items():
+        # The patterns match near the start of a file; a long preamble only costs the hint.
+        if f"'{except_for}'" not in remedy and re.search(pattern, start[:4096]):
+            return remedy
+    return None
+
+
 def _other_format(format: str, folder: Folder, name: str, error: AnnotationError) -> str | None:
     """Return a message that names the other format of the file or folder that an error is about, or None."""
     path = Path(error.path or "")
     if path.is_file():
         start = b""
         with suppress(OSError), path.open("rb") as file:
-            # The patterns match near the start of a file; a long preamble only costs the hint.
             start = file.read(4096)
-        # A remedy that names this very format does not help.
-        for pattern, remedy in _OTHER_FORMATS.items():
-            if f"'{format}'" not in remedy and re.search(pattern, start):
-                return f"this is {remedy} (as {format!r}: {error.problem})"
-        return None
+        remedy = other_format(start, except_for=format)
+        return None if remedy is None else f"this is {remedy} (as {format!r}: {error.problem})"
     # The path is the problem, whatever else is in the folder.
     if isinstance(error, UnsafePathError):
         return None

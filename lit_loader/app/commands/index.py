@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field
@@ -23,6 +24,7 @@ from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
+from lit_loader.datasets import choose_layout
 
 __all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
 
@@ -40,6 +42,10 @@ def index(arguments: argparse.Namespace) -> None:
         UsageError: If an argument is wrong.
         AnnotationError: If the annotations cannot be used.
     """
+    if arguments.root is None:
+        _fill_in_layout(arguments)
+    elif arguments.layout is not None or not arguments.names:
+        raise UsageError("give FORMAT, ROOT and at least one NAME; or the folder alone, and --layout if several fit")
     splits = parse_splits(arguments.names, default=None)
     tables = read_sets(arguments, splits)
     figures = {name: figures_of(table) for name, table in tables.items()}
@@ -76,6 +82,37 @@ def index(arguments: argparse.Namespace) -> None:
         fractions = " ".join(f"dataset.{stage}_fraction=0.1" for stage in missing_stages)
         print_lines(f"no split is named {' or '.join(missing_stages)}; to hold out training images, add {fractions}")
     print_lines("next:", f"  {command}")
+
+
+def _fill_in_layout(arguments: argparse.Namespace) -> None:
+    """Set format, names and options of the data set in the folder that is the only argument, and print them.
+
+    Raises:
+        UsageError: If there is no such folder.
+        AnnotationError: If no layout fits, or several do.
+    """
+    folder = Folder(arguments.format)
+    if not folder.root.is_dir():
+        raise UsageError(f"{arguments.format!r} is not a folder; give a folder, or FORMAT, ROOT and NAME")
+    layout = choose_layout(folder, arguments.layout)
+    settings = dict(layout.options)
+    for stage, values in layout.stage_options.items():
+        settings |= {f"{stage}:{key}": value for key, value in values.items()}
+    options = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+    policy = [f"{problem}={action}" for problem, action in layout.policy.items()]
+    root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
+    names = [f"{stage}={name}" for stage, name in layout.stages.items()]
+    words = ["lit-loader", "index", layout.format, root, *names]
+    words += [word for option in options for word in ("--option", option)]
+    words += [word for action in policy for word in ("--policy", action)]
+    if not arguments.json:
+        print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shlex.join(words)}")
+    arguments.format = layout.format
+    arguments.root = root
+    arguments.names = names
+    # Options of the command line come last, because they override those that were found.
+    arguments.option = [*options, *arguments.option]
+    arguments.policy = [*policy, *arguments.policy]
 
 
 def _unique_stems(names: Iterable[str]) -> dict[str, str]:

@@ -135,6 +135,7 @@ def _index(arguments: argparse.Namespace) -> None:
     Examples:
       lit-loader index keypoints_txt faces train.txt val.txt --option columns="path points class" --option schema=face_5
       lit-loader index voc faces-xml train val --json
+      lit-loader index faces-xml
 
     Annotations are read through the cache, so training starts with a filled cache. Images that are in several sets are
     reported.
@@ -234,11 +235,12 @@ def _parser() -> argparse.ArgumentParser:
         return subparser
 
     convert = command(_convert)
-    _add_reading(convert)
+    _add_reading(convert, may_search=False)
     _add_writing(convert)
 
     index = command(_index)
-    _add_reading(index)
+    _add_reading(index, may_search=True)
+    index.add_argument("--layout", metavar="NAME", help="layout to use where several fit; only without FORMAT")
     index.add_argument("--json", action="store_true", help="print JSON")
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
@@ -248,13 +250,20 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_reading(command: argparse.ArgumentParser) -> None:
-    """Add the arguments of commands that read annotations."""
+def _add_reading(command: argparse.ArgumentParser, *, may_search: bool) -> None:
+    """Add the arguments of commands that read annotations.
+
+    Args:
+        command: The parser of the command.
+        may_search: If True, the folder may be the only argument.
+    """
     add = command.add_argument
-    add("format", metavar="FORMAT", help="format to read")
-    add("root", metavar="ROOT", help="folder of the dataset; its files must not name paths outside of it")
+    search = "; or the folder alone, whose format and layout are then found" if may_search else ""
+    add("format", metavar="FORMAT", help=f"format to read{search}")
+    text = "folder of the dataset; its files must not name paths outside of it"
+    add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
     text = "file, folder or split to read, relative to ROOT, depending on the format"
-    add("names", metavar="[SPLIT=]NAME", nargs="+", help=text)
+    add("names", metavar="[SPLIT=]NAME", nargs="*" if may_search else "+", help=text)
     add("--option", **_REPEATED, help="option of the format to read")
     add("--policy", **_REPEATED, help="action for a problem in the annotations, e.g. missing_image=drop")
     text = "classes in the order of their ids (default: sorted)"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import shlex
 from collections.abc import Iterable, Mapping
@@ -13,12 +12,11 @@ import numpy as np
 import yaml
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.foundation.escaping import quote_for_hydra
+from lit_loader.foundation.escaping import hydra_value
 
-__all__ = ["hydra_value", "splits_by_stage", "splits_left_out", "training_command"]
+__all__ = ["splits_by_stage", "splits_left_out", "training_command"]
 
 _CONFIGS: Final = Path(__file__).parents[2] / "conf"
-_HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
 
 def splits_by_stage(names: Iterable[str]) -> dict[str, str | None]:
@@ -149,15 +147,3 @@ def _task(table: AnnotationTable) -> list[str]:
     samplers = [choice["override /sampler"] for choice in choices if "override /sampler" in choice]
     sampler = samplers[0] if samplers else "random"
     return [f"experiment={name}", *(["sampler=random"] if sampler != "random" else [])]
-
-
-def hydra_value(value: Any) -> str:
-    """Write a value for an override of Hydra; text is quoted unless it is a plain word or path."""
-    if isinstance(value, list | tuple):
-        return f"[{','.join(map(hydra_value, value))}]"
-    if not isinstance(value, str):
-        return json.dumps(value, default=str)
-    # Hydra parses other text as numbers, lists, functions or interpolations, and these words as values.
-    if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
-        return value
-    return quote_for_hydra(value)

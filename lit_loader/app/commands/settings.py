@@ -57,6 +57,8 @@ def as_option(name: str, value: Any) -> str:
         return f"--policy {problem}=ACTION"
     if name == "class_names":
         return "--class-names NAME,NAME"
+    if name == "layout":
+        return "--layout NAME"
     if name == "allow_loss":
         return "--allow-loss" if value else "the default without --allow-loss"
     text = "VALUE" if value is ... else value if isinstance(value, str) else json.dumps(value, default=str)

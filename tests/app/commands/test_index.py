@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 
 import pytest
 from PIL import Image
@@ -141,3 +142,32 @@ def test_csv_table_is_read_by_the_name_of_its_config(command, tmp_path):
     (tmp_path / "train.csv").write_text("path,label,xmin,ymin,xmax,ymax\na.jpg,dog,1,2,30,40\n")
     out = command("index", "csv", tmp_path, "train.csv", "--cache-dir", tmp_path / "cache", "--no-progress")
     assert "dog 1 in 1 images" in " ".join(out.split())
+
+
+def test_a_folder_alone_is_indexed_by_the_layout_that_is_found(command, voc, tmp_path):
+    for split, names in (("train", ("a", "b")), ("val", ("c",))):
+        for name in names:
+            voc.add(name, ("cat", 1, 2, 30, 40))
+        voc.split(split, "\n".join(names))
+    found = command("index", voc.root, "--cache-dir", tmp_path / "cache")
+    first, words, *figures = found.splitlines()
+    assert first == f"{voc.root}: voc (VOC's XML files in Annotations by the lists in ImageSets/Main)"
+    named = command(*shlex.split(words)[1:], "--cache-dir", tmp_path / "cache")
+    assert named.splitlines() == figures
+
+
+def test_a_folder_with_several_layouts_is_indexed_by_the_one_that_is_named(command, voc, tmp_path):
+    voc.add("a", ("cat", 1, 2, 30, 40))
+    voc.split("train", "a")
+    (voc.root / "train.csv").write_text("filename,class,xmin,ymin,xmax,ymax\na.jpg,cat,1,2,8,9\n")
+    command("index", voc.root, code=1)
+    assert "several layouts fit" in command.err
+    assert "--layout NAME" in command.err
+    out = command("index", voc.root, "--layout", "voc", "--cache-dir", tmp_path / "cache", "--json")
+    assert json.loads(out)["format"] == "voc"
+
+
+@pytest.mark.parametrize("words", [["voc"], ["voc", "set"], ["voc", "set", "train", "--layout", "voc"]])
+def test_an_incomplete_index_is_refused_with_both_ways_to_name_a_set(command, words):
+    command("index", *words, code=2)
+    assert "FORMAT, ROOT and" in command.err

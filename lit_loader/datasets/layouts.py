@@ -1,0 +1,691 @@
+"""Find the format and the layout of a data set from the names in its folder and the first bytes of a few files.
+
+NOTE [Proposals]
+    Each function in `_DETECTORS` proposes layouts of one format. It lists folders and reads the start of a few files,
+    and opens no image. A proposal counts only if the reader of the format accepts it: `Reader.inputs` finds the files
+    of every stage, but opens no label file. A folder that fits nothing is searched one level further down, because
+    archives often contain a single folder with everything in it.
+
+    Layouts are never ranked: if several fit, the user chooses. So a detector must not propose a layout that a person
+    would not consider, such as the folders ``train`` and ``test`` as two classes.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import logging
+import posixpath
+import re
+import shlex
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache, partial
+from itertools import islice
+from pathlib import Path
+from typing import Any, Final
+
+from lit_loader.annotations.formats import find_reader
+from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
+from lit_loader.annotations.formats.reader import other_format
+from lit_loader.annotations.formats.registry import format_options, make_format
+from lit_loader.datasets.format_source import FormatSource
+from lit_loader.datasets.sources import FileSource, StageTables
+from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.foundation.escaping import hydra_value
+
+__all__ = ["AutoSource", "Layout", "choose_layout", "dataset_overrides", "find_layouts", "open_source"]
+
+_logger = logging.getLogger(__name__)
+
+_STAGES: Final[tuple[str, ...]] = ("train", "val", "test")
+_HEAD_BYTES: Final = 1 << 16
+_MAX_FOLDERS: Final = 64  # folders of one level that are looked into
+_MAX_FILES: Final = 32  # files of one kind in a folder whose start is read
+_STAGE_BY_WORD: Final = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("test", "testing"), "test"),
+}
+_FACE_POINTS: Final = (5, 68, 98)  # numbers of points with a schema of that name
+_CLASS_COLUMNS: Final = ("class", "label", "classname", "category")
+_BOX_COLUMNS: Final = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"x", "y", "w", "h"})
+_NO_CLASSES: Final = ("images", "image", "imgs", "labels", "annotations", "jpegimages", "imagesets", "masks")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Layout:
+    """One way to read a folder, as arguments of `FormatSource`.
+
+    Attributes:
+        name: Short name that tells this layout from the others of the same folder, such as ``"coco:instances"``.
+        format: Name of the format.
+        reason: What was found that fits, for people.
+        root: Folder of the data set, relative to the one that was searched.
+        stages: File, folder or split of each stage that exists.
+        options: Options of the format.
+        stage_options: Options of single stages.
+        policy: How to handle problems in the annotations.
+    """
+
+    name: str
+    format: str
+    reason: str
+    root: str = "."
+    stages: Mapping[str, str] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    policy: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class AutoSource(FileSource):
+    """A data set whose format and layout are found when its tables are first asked for.
+
+    Names are listed, the start of a few files is read, and no image is opened. What was found, and the settings of the
+    same source without a search, are logged.
+
+    Args:
+        root: Folder of the data set, or a folder with one data set in it.
+        layout: Name of the layout to use where several fit; the error lists them.
+        options: Options of the format, which override those that were found.
+        policy: Actions for problems in the annotations, which override those of the layout.
+        val_fraction: Fraction of the training images to hold out for validation if the data set has no such split.
+        test_fraction: The same for testing, if the data set has neither a test nor a validation split; a data set
+            without a test split is tested on its validation split.
+        train, val, test: File, folder or split of a stage, or None for the one that was found.
+        predict, stage_options, group_pattern, seed, class_names, cache_dir, num_workers, progress: As of
+            `FormatSource`.
+
+    Raises:
+        AnnotationError: From every method: no layout fits, or several do and ``layout`` names none of them; or as for
+            `FormatSource`.
+    """
+
+    root: str | Path = field(kw_only=False)
+    layout: str | None = None
+    train: str | None = None
+    val: str | Sequence[str] | None = None
+    test: str | Sequence[str] | None = None
+    predict: str | Sequence[str] | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    stage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    val_fraction: float = 0.1
+    test_fraction: float = 0.1
+    group_pattern: str | None = None
+    seed: int = 0
+    class_names: Sequence[str] | None = None
+    policy: Mapping[str, Any] = field(default_factory=dict)
+    cache_dir: str | None = None
+    num_workers: int | None = None
+    progress: bool = True
+
+    def find(self) -> FormatSource:
+        """Return the source of the layout, after the first call always the same one."""
+        # A frozen dataclass has no other place for it.
+        source: FormatSource | None = self.__dict__.get("_source")
+        if source is None:
+            folder = Folder(self.root)
+            layout = choose_layout(folder, self.layout)
+            source = self._source_of(layout, folder)
+            self.__dict__["_source"] = source
+            _logger.info("%s: %s (%s)", folder.root, layout.format, layout.reason)
+            _logger.info("the same without a search: %s", shlex.join(dataset_overrides(source)))
+            for stage in ("val", "test"):
+                if fraction := getattr(source, f"{stage}_fraction"):
+                    message = "no split for %s: %g %% of the training images are held out for it"
+                    _logger.info(message, stage, 100 * fraction)
+        return source
+
+    def _source_of(self, layout: Layout, folder: Folder) -> FormatSource:
+        names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in _STAGES}
+        # Tests run on the validation split, as in the configs of single formats, if there is no better one.
+        names["test"] = names["test"] or names["val"]
+        stage_options = {**layout.stage_options, **self.stage_options}
+        if names["test"] == names["val"] and "val" in stage_options:
+            stage_options.setdefault("test", stage_options["val"])
+        fractions: dict[str, Any] = {
+            f"{stage}_fraction": 0.0 if names[stage] or not names["train"] else getattr(self, f"{stage}_fraction")
+            for stage in ("val", "test")
+        }
+        same = ("predict", "group_pattern", "seed", "class_names", "cache_dir", "num_workers", "progress")
+        return FormatSource(
+            layout.format,
+            folder.root / layout.root,
+            options={**layout.options, **self.options},
+            stage_options=stage_options,
+            policy={**layout.policy, **self.policy},
+            **{name: getattr(self, name) for name in same},
+            **names,
+            **fractions,
+        )
+
+    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Find the layout, and read the tables of all stages."""
+        return self.find().read(trust_cache=trust_cache)
+
+
+def open_source(root: str | Path, **settings: Any) -> FormatSource:
+    """Find the format and the layout of a data set, and return the source that reads it.
+
+    Args:
+        root: Folder of the data set, or a folder with one data set in it.
+        settings: The other arguments of `AutoSource`, such as ``layout`` or ``class_names``.
+
+    Raises:
+        AnnotationError: As for `AutoSource`.
+    """
+    return AutoSource(root, **settings).find()
+
+
+def choose_layout(folder: Folder, name: str | None = None) -> Layout:
+    """Return the only layout that fits a folder, or the one of a name.
+
+    Raises:
+        AnnotationError: No layout fits, or several do and none has the name; lists them.
+    """
+    if not folder.root.is_dir():
+        raise AnnotationError("is not a folder; give the folder of the data set", path=folder.root)
+    layouts = find_layouts(folder)
+    chosen = [layout for layout in layouts if name in (None, layout.name)]
+    if len(chosen) != 1:
+        raise _layout_error(folder, layouts, name)
+    return chosen[0]
+
+
+def dataset_overrides(source: FormatSource) -> list[str]:
+    """Return the overrides of the config that give this source with ``dataset=files``."""
+    defaults = {field.name: field.default for field in fields(FormatSource)}
+    words = ["dataset=files"]
+    for name, default in defaults.items():
+        value = getattr(source, name)
+        if isinstance(value, Mapping):
+            # The config has none of the options, so the words add them.
+            words += [f"++dataset.{name}.{key}={hydra_value(item)}" for key, item in _flatten(value).items()]
+        elif value != default:
+            words.append(f"dataset.{name}={hydra_value(value)}")
+    return words
+
+
+def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
+    """Return the values of nested mappings by their dotted paths."""
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        flat |= _flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
+    return flat
+
+
+def _layout_error(folder: Folder, layouts: Sequence[Layout], name: str | None) -> AnnotationError:
+    """Return the error for no layout, for several, or for a name that none has."""
+    if not layouts:
+        listed = _listed([*folder.folders("."), *folder.files(".")]) or "nothing"
+        files = (path for path in islice(folder.below("."), 1000) if path.endswith((".json", ".xml", ".csv", ".txt")))
+        hint = next(filter(None, (other_format(_head(folder, path)) for path in islice(files, _MAX_FILES))), "")
+        message = f"no layout of a known format fits; it contains {listed}" + (f"; this may be {hint}" if hint else "")
+        remedy = "name the format, as in dataset=files dataset.format=coco; `lit-loader index --help` lists all"
+        return AnnotationError(message, path=folder.root, remedy=remedy)
+    lines = [f"  {layout.name}: {layout.format}, {layout.reason}" for layout in layouts]
+    problem = "several layouts fit" if name is None else f"layout={name!r} is none of those that fit"
+    return AnnotationError("\n".join([f"{problem}:", *lines, "choose one"]), path=folder.root, settings={"layout": ...})
+
+
+def find_layouts(folder: Folder) -> list[Layout]:
+    """Return the layouts that fit a folder, in the order of their names.
+
+    Raises:
+        AnnotationError: If the folder cannot be listed.
+    """
+    # VOC's folders are found next to other layouts: their parent often has lists and tables of the same images.
+    layouts = [*_layouts_of(folder), *(layout for top in _voc_roots(folder) for layout in _layouts_below(folder, top))]
+    tops = ["."]
+    # Archives nest a data set in at most two folders.
+    for _ in range(2):
+        if layouts:
+            break
+        tops = [_join(top, name) for top in tops for name in folder.folders(top)[:_MAX_FOLDERS]]
+        layouts = [layout for top in tops for layout in _layouts_below(folder, top)]
+    return sorted(layouts, key=lambda layout: layout.name)
+
+
+def _layouts_below(folder: Folder, top: str) -> list[Layout]:
+    """Return the layouts that fit a folder under the one that is searched."""
+    layouts = _layouts_of(Folder(folder.root / top))
+    return [replace(layout, name=f"{top}/{layout.name}", root=top) for layout in layouts]
+
+
+def _layouts_of(folder: Folder) -> list[Layout]:
+    proposals = (layout for detector in _DETECTORS for layout in detector(folder))
+    layouts = [layout for layout in map(partial(_accepted, folder), proposals) if layout is not None]
+    counts = Counter(layout.format for layout in layouts)
+    # The format alone is the shortest name, if it is unique.
+    return [replace(layout, name=layout.format) if counts[layout.format] == 1 else layout for layout in layouts]
+
+
+def _accepted(folder: Folder, layout: Layout) -> Layout | None:
+    """Return a layout with the stages whose files the reader finds, or None without any."""
+    stages = {}
+    for stage in sorted(layout.stages, key=_STAGES.index):
+        options = {**layout.options, **layout.stage_options.get(stage, {})}
+        # A stage that does not exist, such as the test folder that a data.yaml names, leaves the others usable.
+        with suppress(AnnotationError):
+            inputs = make_format(find_reader(layout.format), options).inputs(folder, layout.stages[stage])
+            for file in inputs.files:
+                folder.stamp(file)
+            stages[stage] = layout.stages[stage]
+    if not stages:
+        return None
+    defaults = {name: option.default for name, option in format_options(find_reader(layout.format)).items()}
+    options = {name: value for name, value in layout.options.items() if value != defaults[name]}
+    stage_options = {stage: values for stage, values in layout.stage_options.items() if stage in stages}
+    return replace(layout, stages=stages, options=options, stage_options=stage_options)
+
+
+# -- formats ------------------------------------------------------------------------------------------------------
+
+
+def _coco(folder: Folder) -> Iterator[Layout]:
+    """JSON files with COCO's keys."""
+    paths = [
+        path
+        for path in _paths(folder, ".json")
+        if re.search(rb'"(images|annotations)"\s*:\s*\[', _head(folder, path))
+        # Captions and lists of test images have the same keys, and no objects.
+        if not posixpath.basename(path).startswith(("captions", "image_info"))
+    ]
+    for kind, path_by_stage in _groups(paths).items():
+        yield _layout(
+            name=f"coco:{kind}".rstrip(":"),
+            format="coco",
+            reason=f"the keys of COCO in {_listed(path_by_stage.values())}",
+            stages=path_by_stage,
+            options_by_stage={
+                stage: {"image_dir": _coco_image_dir(folder, path)} for stage, path in path_by_stage.items()
+            },
+        )
+
+
+def _coco_image_dir(folder: Folder, path: str) -> str | None:
+    """Return the folder that the first ``file_name`` of a COCO file is relative to, or None."""
+    match = re.search(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', _head(folder, path))
+    if match is None:
+        return None
+    with suppress(ValueError):  # a name that is cut off within an escape, or is not UTF-8
+        return _image_dir(folder, json.loads(match[1]), path)
+    return None
+
+
+def _yolo(folder: Folder) -> Iterator[Layout]:
+    """A data file, or folders of images and labels."""
+    policy = {"missing_annotation": "empty"}  # as for ultralytics, an image without a label file has no objects
+    by_name = {stage: stage for stage in _STAGES}
+    files = [path for ending in (".yaml", ".yml", ".data") for path in _paths(folder, ending) if path.count("/") < 2]
+    data_files = []
+    for file in files:
+        keys = re.findall(rb"(?m)^[ \t]*(train|val|valid|names)[ \t]*[:=]", _head(folder, file))
+        if b"names" in keys and len(set(keys)) > 1:
+            data_files.append(file)
+    for file in data_files:
+        yield Layout(
+            name=f"yolo:{file}",
+            format="yolo",
+            reason=f"{file} names the classes and the splits",
+            stages=by_name,
+            options={"data_file": file},
+            policy=policy,
+        )
+    if data_files:
+        return
+    names = {name.lower(): name for name in folder.folders(".")}
+    for label_dir in filter(None, map(names.get, ("labels", "annotations"))):
+        image_dir = names.get("images")
+        splits = folder.folders(label_dir)
+        path = next((path for place in (".", *splits) for path in _first(folder, _join(label_dir, place), ".txt")), "")
+        if image_dir and re.match(rb"\s*\d+([ \t]+-?[\d.]+){4,}\s", _head(folder, path)):
+            yield Layout(
+                name=f"yolo:{label_dir}",
+                format="yolo",
+                reason=f"the rows of YOLO in {path}, images in {image_dir}",
+                stages={stage: name for name in splits if (stage := _stage_of(name))} or {"train": "."},
+                options={"image_dir": image_dir, "label_dir": label_dir},
+                policy=policy,
+            )
+    splits = [name for name in names.values() if {"images", "labels"} <= set(folder.folders(name))]
+    stages = {stage: name for name in splits if (stage := _stage_of(name))}
+    if stages:
+        reason = f"images and labels in {_listed(stages.values())}"
+        yield Layout(name="yolo:splits", format="yolo", reason=reason, stages=stages, policy=policy)
+
+
+def _voc(folder: Folder) -> Iterator[Layout]:
+    """XML files with ``<annotation>``: VOC's folders, a folder for each stage, or one folder."""
+    places = [
+        place
+        for place in _places(folder)
+        for path in _first(folder, place, ".xml")
+        # The old LabelMe has the same root element.
+        if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", _head(folder, path), re.DOTALL)
+    ]
+    image_dirs = {place: _voc_image_dir(folder, place) for place in places}
+    splits = {name.removesuffix(".txt") for name in folder.files("ImageSets/Main")}
+    stages = {stage: stage for stage in _STAGES if stage in splits}
+    if "trainval" in splits and "train" not in splits:
+        stages["train"] = "trainval"
+    place_by_stage = {stage: place for place in places if (stage := _stage_of(place))}
+    for place in places:
+        if _stage_of(place) is None:
+            where = " by the lists in ImageSets/Main" if stages else ""
+            yield _layout(
+                name=f"voc:{place}",
+                format="voc",
+                reason=f"VOC's XML files in {place}{where}",
+                stages=stages or {"train": "."},
+                options_by_stage={"": {"annotation_dir": place, "image_dir": image_dirs[place]}},
+            )
+    if place_by_stage:
+        yield _layout(
+            name="voc:splits",
+            format="voc",
+            reason=f"VOC's XML files in {_listed(place_by_stage.values())}",
+            stages=dict.fromkeys(place_by_stage, "."),
+            options_by_stage={
+                stage: {"annotation_dir": place, "image_dir": image_dirs[place] or place}
+                for stage, place in place_by_stage.items()
+            },
+        )
+
+
+def _voc_roots(folder: Folder) -> list[str]:
+    """Return the folders with VOC's lists that are one or two levels down, such as VOCdevkit/VOC2012."""
+    tops = folder.folders(".")[:_MAX_FOLDERS]
+    tops += [_join(top, name) for top in tops for name in folder.folders(top)[:_MAX_FOLDERS] if name.startswith("VOC")]
+    return [top for top in tops if folder.is_folder(f"{top}/ImageSets/Main")]
+
+
+def _voc_image_dir(folder: Folder, place: str) -> str | None:
+    """Return the folder of the image that has the name of the first XML file, or None."""
+    names = [posixpath.basename(path).removesuffix(".xml") for path in _first(folder, place, ".xml")]
+    places = [place, *(other for other in _places(folder) if _stage_of(other) in (None, _stage_of(place)))]
+    stems = [_join(other, name) for other in places for name in names]
+    images = folder.find_images(stems, [True] * len(stems))
+    return next((other for other, files in zip(places, images, strict=True) if files), None)
+
+
+def _image_folder(folder: Folder) -> Iterator[Layout]:
+    """A folder of images for each class, in a folder for each stage or alone."""
+    stages = {stage: name for name in folder.folders(".") if (stage := _stage_of(name)) and _has_classes(folder, name)}
+    reason = f"a folder of images for each class in {_listed(stages.values())}"
+    if not stages and _has_classes(folder, "."):
+        stages = {"train": "."}
+        reason = f"a folder of images for each class: {_listed(folder.folders('.'))}"
+    if stages:
+        yield Layout(name="image_folder", format="image_folder", reason=reason, stages=stages)
+
+
+def _has_classes(folder: Folder, top: str) -> bool:
+    """Return True if the folders in a folder, at least two, have images and no annotations, and none is a stage."""
+    names = folder.folders(top)
+    if len(names) < 2 or any(_stage_of(name) or name.lower() in _NO_CLASSES for name in names):
+        return False
+    # An image outside of the folders has no class.
+    if any(map(is_image_name, folder.files(top))):
+        return False
+    # The first few decide, because a set may have thousands of classes; some folders may be empty.
+    listings = [folder.files(_join(top, name)) for name in names[:8]]
+    has_annotations = any(name.endswith((".xml", ".json", ".txt", ".csv")) for files in listings for name in files)
+    return not has_annotations and sum(any(map(is_image_name, files)) for files in listings) >= 2
+
+
+def _tables(folder: Folder) -> Iterator[Layout]:
+    """CSV tables and txt lists whose first line names the columns, and lists of paths and classes."""
+    # The lists of CelebA, which belong together, are those of `_face_lists`.
+    paths = [path for ending in (".csv", ".txt") for path in _paths(folder, ending) if not _is_celeba(path)]
+    tables = {path: _table_options(folder, path) for path in paths}
+    for kind, path_by_stage in _groups(path for path, table in tables.items() if table).items():
+        formats, options = zip(*(tables[path] or ("", {}) for path in path_by_stage.values()), strict=True)
+        # Files of one name and several formats, such as a list and a table, are two layouts.
+        for format in dict.fromkeys(formats):
+            stages = [stage for stage, other in zip(path_by_stage, formats, strict=True) if other == format]
+            yield _layout(
+                name=f"{format}:{kind}".rstrip(":"),
+                format=format,
+                reason=f"the columns of {_listed(path_by_stage[stage] for stage in stages)}",
+                stages={stage: path_by_stage[stage] for stage in stages},
+                options_by_stage={stage: options[list(path_by_stage).index(stage)] for stage in stages},
+            )
+
+
+def _table_options(folder: Folder, path: str) -> tuple[str, dict[str, Any]] | None:
+    """Return format and options of a table or list, or None if its first two lines do not explain its columns."""
+    text = _head(folder, path).decode("utf-8-sig", "replace")
+    lines = [line for line in text.splitlines() if line.strip()][:2]
+    separator = max(",;\t ", key=lambda character: lines[0].count(character) if lines else 0)
+    try:
+        header, row = csv.reader(lines, delimiter=separator, skipinitialspace=separator != " ")
+    except (csv.Error, ValueError):  # fewer than two lines
+        return None
+    # The image must exist, because any text may look like a path.
+    images = {i: image_dir for i, cell in enumerate(row) if (image_dir := _image_dir(folder, cell, path))}
+    if len(images) != 1 or len(header) != len(row):
+        return None
+    ((place, image_dir),) = images.items()
+    others = [i for i in range(len(header)) if i != place]
+    words = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in header]
+    class_list = {"image_dir": image_dir, **({} if separator == " " else {"separator": separator})}
+    if _image_dir(folder, header[place], path):
+        # Without a header only a path and its class explain themselves.
+        if len(row) == 2 and place == 0:
+            return "class_list", {**class_list, **_numbered(folder, row[1], path)}
+        return None
+    if place == 0 and (len(others) == 1 or all(row[i] in ("0", "1") for i in others)):
+        return "class_list", {
+            **class_list,
+            "header": True,
+            **(_numbered(folder, row[1], path) if len(row) == 2 else {}),
+        }
+    table = {"image_dir": image_dir, **({} if separator == "," else {"separator": separator})}
+    if place:
+        table["path_column"] = header[place]
+    if any(names <= set(words) for names in _BOX_COLUMNS):
+        class_column = next((header[words.index(word)] for word in _CLASS_COLUMNS if word in words), None)
+        return "keypoints_csv", {**table, **({} if class_column is None else {"class_column": class_column})}
+    if len(others) >= 4 and len(others) % 2 == 0 and all(_is_number(row[i]) for i in others):
+        num_points = len(others) // 2
+        schema = f"face_{num_points}" if num_points in _FACE_POINTS else num_points
+        return "keypoints_csv", {**table, "schema": schema}
+    return None
+
+
+def _numbered(folder: Folder, label: str, path: str) -> dict[str, Any]:
+    """Return the options of a list with this label; numbers are lines of a file with the names of the classes."""
+    if not label.isdigit():
+        return {}
+    parent = posixpath.dirname(path) or "."
+    files = (_join(place, name) for place in (parent, ".") for name in ("classes.txt", "labels.txt", "synsets.txt"))
+    class_file = next(filter(folder.is_file, files), None)
+    return {} if class_file is None else {"numbered": True, "class_file": class_file}
+
+
+def _labelme(folder: Folder) -> Iterator[Layout]:
+    """Folders of LabelMe's JSON files."""
+    places = _places(folder)
+    places += [_join(place, name) for place in places[1:] for name in folder.folders(place)[:_MAX_FOLDERS]]
+    places = [
+        place
+        for place in places
+        for path in _first(folder, place, ".json")
+        if re.search(rb'"(shapes|imageData)"\s*:', _head(folder, path))
+    ]
+    stages = {_stage_of(place) or "train": place for place in places}
+    # Several folders that are no stages belong to one set.
+    if len(stages) < len(places):
+        stages = {"train": "**/*.json"}
+    if stages:
+        reason = f"the keys of LabelMe in JSON files in {_listed(places)}"
+        yield Layout(name="labelme", format="labelme", reason=reason, stages=stages)
+
+
+def _face_lists(folder: Folder) -> Iterator[Layout]:
+    """Data sets of faces, by the names or the first line of their lists."""
+    paths = _paths(folder, ".txt")
+    for format, pattern, start in (
+        ("widerface", r"wider_face_\w+_bbx_gt\.txt", b""),
+        ("wflw", r"list_98pt_rect_attr(_\w+)?\.txt", b""),
+        ("retinaface", r".*\.txt", rb"# \S+\.\w+\s+-?[\d.]+ "),
+    ):
+        lists = [path for path in paths if re.fullmatch(pattern, posixpath.basename(path))]
+        lists = [path for path in lists if re.match(start, _head(folder, path))]
+        for kind, path_by_stage in _groups(lists).items():
+            options = {}
+            for stage, path in path_by_stage.items():
+                words = _head(folder, path).decode("utf-8", "replace").split()
+                image_dir = _image_dir(folder, next(filter(is_image_name, words), ""), path)
+                options[stage] = {"image_dir": image_dir}
+            yield _layout(
+                name=f"{format}:{kind}".rstrip(":"),
+                format=format,
+                reason=f"the names or lines of {_listed(path_by_stage.values())}",
+                stages=path_by_stage,
+                options_by_stage=options,
+            )
+    if any(map(_is_celeba, (*paths, *_paths(folder, ".csv")))):
+        image_dir = next(filter(folder.is_folder, ("img_align_celeba", "img_celeba")), "img_align_celeba")
+        yield Layout(
+            name="celeba",
+            format="celeba",
+            reason="the lists of CelebA",
+            stages={stage: stage for stage in _STAGES},
+            options={"image_dir": image_dir, "aligned": image_dir == "img_align_celeba"},
+        )
+
+
+def _is_celeba(path: str) -> bool:
+    return posixpath.basename(path).startswith(
+        ("identity_CelebA", "list_attr_", "list_bbox_", "list_eval_", "list_land")
+    )
+
+
+def _imglab(folder: Folder) -> Iterator[Layout]:
+    """XML files of dlib's imglab."""
+    paths = [
+        path
+        for path in _paths(folder, ".xml")
+        if re.search(rb"<dataset>\s*<(name|comment|images)\b", _head(folder, path))
+    ]
+    for kind, path_by_stage in _groups(paths).items():
+        reason = f"imglab's XML in {_listed(path_by_stage.values())}"
+        yield Layout(name=f"imglab:{kind}".rstrip(":"), format="imglab", reason=reason, stages=path_by_stage)
+
+
+def _pts(folder: Folder) -> Iterator[Layout]:
+    """Folders of ``.pts`` files."""
+    places = [place for place in _places(folder) if _first(folder, place, ".pts")]
+    stages = {_stage_of(place) or "train": place for place in places}
+    if stages and len(stages) == len(places):
+        yield Layout(name="pts", format="pts", reason=f".pts files in {_listed(places)}", stages=stages)
+
+
+_DETECTORS: Final[tuple[Callable[[Folder], Iterator[Layout]], ...]] = (
+    _coco, _yolo, _voc, _image_folder, _tables, _labelme, _face_lists, _imglab, _pts,
+)  # fmt: skip
+
+
+# -- names and files ----------------------------------------------------------------------------------------------
+
+
+def _stage_of(path: str) -> str | None:
+    """Return the stage that a path names, the last one: ``"train/_annotations.csv"``, ``"instances_val2017.json"``."""
+    words = re.findall("[a-z]+", path.lower())
+    return next((_STAGE_BY_WORD[word] for word in reversed(words) if word in _STAGE_BY_WORD), None)
+
+
+def _groups(paths: Iterable[str]) -> dict[str, dict[str, str]]:
+    """Group files whose paths differ only in the stage; return the file of each stage by what the paths share."""
+    groups: dict[str, dict[str, str]] = {}
+    for path in paths:
+        stem = re.sub("[A-Za-z]+", lambda match: "" if match[0].lower() in _STAGE_BY_WORD else match[0], path)
+        # 2017 in instances_train2017.json tells nothing, and so do the folders of the stages.
+        kind = re.sub(r"[\d._-]*\.\w+$", "", stem.strip("/")).strip("_.-")
+        stage = _stage_of(path) or "train"
+        # A second file of a stage, such as train1.json next to train2.json, is another layout.
+        if stage in groups.get(kind, {}):
+            kind = posixpath.splitext(path)[0]
+        groups.setdefault(kind, {})[stage] = path
+    return groups
+
+
+def _layout(options_by_stage: Mapping[str, Mapping[str, Any]], **fields: Any) -> Layout:
+    """Return a layout, given the options of each stage; options that are None are left out."""
+    present = {
+        stage: {key: value for key, value in options.items() if value is not None}
+        for stage, options in options_by_stage.items()
+    }
+    first = next(iter(present.values()))
+    shared = {key: value for key, value in first.items() if all(o.get(key) == value for o in present.values())}
+    differing = {stage: {key: value for key, value in o.items() if key not in shared} for stage, o in present.items()}
+    return Layout(options=shared, stage_options={stage: o for stage, o in differing.items() if o}, **fields)
+
+
+def _places(folder: Folder) -> list[str]:
+    """Return the folders that may hold files of a set: the root and those one level below."""
+    return [".", *folder.folders(".")[:_MAX_FOLDERS]]
+
+
+def _paths(folder: Folder, ending: str) -> list[str]:
+    """Return the first files with an extension in each of the `_places`."""
+    return [
+        _join(place, name)
+        for place in _places(folder)
+        for name in islice((name for name in folder.files(place) if name.endswith(ending)), _MAX_FILES)
+    ]
+
+
+def _first(folder: Folder, place: str, ending: str) -> list[str]:
+    """Return the first file with an extension in a folder; an empty list without any."""
+    return list(islice((_join(place, name) for name in folder.files(place) if name.endswith(ending)), 1))
+
+
+def _head(folder: Folder, path: str) -> bytes:
+    """Return the start of a file; nothing if it cannot be read."""
+    return _read_head(str(folder.root / path)) if folder.is_file(path) else b""
+
+
+@lru_cache(maxsize=256)
+def _read_head(path: str) -> bytes:
+    with suppress(OSError), Path(path).open("rb") as file:
+        return file.read(_HEAD_BYTES)
+    return b""
+
+
+def _image_dir(folder: Folder, name: str, path: str) -> str | None:
+    """Return the folder that the path of an image in an annotation file is relative to, or None.
+
+    Args:
+        folder: Folder of the data set.
+        name: Untrusted path of an image.
+        path: The annotation file; folders near it and of its stage are more likely than others.
+    """
+    if not is_image_name(name):
+        return None
+    parent, stage = posixpath.dirname(path) or ".", _stage_of(path)
+    places = _places(folder)
+    places += [_join(place, child) for place in places[1:] for child in folder.folders(place)[:_MAX_FOLDERS]]
+    places = [place for place in places if _stage_of(place) in (None, stage)]
+    places.sort(key=lambda place: (place != parent, _stage_of(place) != stage, not place.startswith(f"{parent}/")))
+    with suppress(UnsafePathError):
+        return next((place for place in places if folder.is_file(join_path(place, name))), None)
+    return None
+
+
+def _is_number(text: str) -> bool:
+    return re.fullmatch(r"\s*-?\d*\.?\d+([eE][-+]?\d+)?\s*", text) is not None
+
+
+def _join(place: str, name: str) -> str:
+    return posixpath.normpath(f"{place}/{name}")
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = list(islice(names, 4))
+    return ", ".join(shown[:3]) + (" ..." if len(shown) > 3 else "")

@@ -1,0 +1,336 @@
+"""Finding format and layout: the layouts that people have, ambiguous folders, and what is opened on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+import shlex
+
+import pytest
+
+import lit_loader
+from lit_loader.annotations.formats.folder import Folder
+from lit_loader.datasets import find_layouts, open_source
+from lit_loader.errors import AnnotationError
+from tests.support.extras import needs
+from tests.support.text_sets import write_image
+
+STAGES = {"train": 6, "val": 3, "test": 2}
+NAMES = {"cat", "dog"}
+XML = (
+    "<annotation><filename>{name}</filename><size><width>60</width><height>50</height><depth>3</depth></size>"
+    "<object><name>{label}</name><bndbox><xmin>5</xmin><ymin>6</ymin><xmax>25</xmax><ymax>30</ymax></bndbox></object>"
+    "</annotation>"
+)
+
+
+def names_of(stage, count):
+    return [f"{stage}_{i}.jpg" for i in range(count)]
+
+
+def label_of(i):
+    return ("cat", "dog")[i % 2]
+
+
+def write(path, text):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+
+
+def coco_text(names):
+    images = [{"id": i, "file_name": name, "width": 60, "height": 50} for i, name in enumerate(names)]
+    objects = [
+        {"id": i, "image_id": i, "category_id": i % 2, "bbox": [5, 6, 20, 24], "area": 480, "iscrowd": 0}
+        for i in range(len(names))
+    ]
+    categories = [{"id": 0, "name": "cat"}, {"id": 1, "name": "dog"}]
+    return json.dumps({"info": {}, "images": images, "annotations": objects, "categories": categories})
+
+
+def write_split(root, stage, count, *, images, annotate):
+    for i, name in enumerate(names_of(stage, count)):
+        write_image(root / images / name)
+        annotate(i, name)
+
+
+def roboflow_coco(root):
+    for stage, folder in (("train", "train"), ("val", "valid"), ("test", "test")):
+        write_split(root, stage, STAGES[stage], images=folder, annotate=lambda i, name: None)
+        write(root / folder / "_annotations.coco.json", coco_text(names_of(stage, STAGES[stage])))
+
+
+def coco_2017(root):
+    for stage in ("train", "val"):
+        write_split(root, stage, STAGES[stage], images=f"{stage}2017", annotate=lambda i, name: None)
+        text = coco_text(names_of(stage, STAGES[stage]))
+        write(root / "annotations" / f"instances_{stage}2017.json", text)
+        # These have no objects, so they are no other layout.
+        write(root / "annotations" / f"captions_{stage}2017.json", text)
+
+
+def roboflow_yolo(root):
+    for stage, folder in (("train", "train"), ("val", "valid"), ("test", "test")):
+
+        def annotate(i, name, folder=folder):
+            write(root / folder / "labels" / f"{name[:-4]}.txt", f"{i % 2} 0.5 0.5 0.2 0.3\n")
+
+        write_split(root, stage, STAGES[stage], images=f"{folder}/images", annotate=annotate)
+    paths = "train: ../train/images\nval: ../valid/images\ntest: ../test/images\n"
+    write(root / "data.yaml", f"{paths}\nnc: 2\nnames: ['cat', 'dog']\n")
+
+
+def ultralytics_lists(root):
+    for stage in STAGES:
+
+        def annotate(i, name):
+            write(root / "labels" / f"{name[:-4]}.txt", f"{i % 2} 0.5 0.5 0.2 0.3\n")
+
+        write_split(root, stage, STAGES[stage], images="images", annotate=annotate)
+        write(root / f"{stage}.txt", "".join(f"./images/{name}\n" for name in names_of(stage, STAGES[stage])))
+    lists = "".join(f"{stage}: {stage}.txt\n" for stage in STAGES)
+    write(root / "animals.yaml", f"path: ../datasets/animals\n{lists}names:\n  0: cat\n  1: dog\n")
+
+
+def yolo_folders(root):
+    for stage in STAGES:
+
+        def annotate(i, name, stage=stage):
+            write(root / "labels" / stage / f"{name[:-4]}.txt", f"{i % 2} 0.5 0.5 0.2 0.3\n")
+
+        write_split(root, stage, STAGES[stage], images=f"images/{stage}", annotate=annotate)
+    write(root / "classes.txt", "cat\ndog\n")
+
+
+def voc_folders(root):
+    for stage in STAGES:
+
+        def annotate(i, name):
+            write(root / "Annotations" / f"{name[:-4]}.xml", XML.format(name=name, label=label_of(i)))
+
+        write_split(root, stage, STAGES[stage], images="JPEGImages", annotate=annotate)
+        ids = [name[:-4] for name in names_of(stage, STAGES[stage])]
+        write(root / "ImageSets" / "Main" / f"{stage}.txt", "\n".join(ids))
+
+
+def vocdevkit(root):
+    voc_folders(root / "VOCdevkit" / "VOC2012")
+
+
+def roboflow_voc(root):
+    for stage, folder in (("train", "train"), ("val", "valid"), ("test", "test")):
+
+        def annotate(i, name, folder=folder):
+            write(root / folder / f"{name[:-4]}.xml", XML.format(name=name, label=label_of(i)))
+
+        write_split(root, stage, STAGES[stage], images=folder, annotate=annotate)
+
+
+def class_folders(root):
+    for stage in STAGES:
+        for i, name in enumerate(names_of(stage, STAGES[stage])):
+            write_image(root / stage / label_of(i) / name)
+
+
+def csv_tables(root):
+    for stage in STAGES:
+        write_split(root, stage, STAGES[stage], images="images", annotate=lambda i, name: None)
+        rows = [f"{name},60,50,{label_of(i)},5,6,25,30" for i, name in enumerate(names_of(stage, STAGES[stage]))]
+        write(root / f"{stage}.csv", "\n".join(["filename,width,height,class,xmin,ymin,xmax,ymax", *rows]))
+
+
+def txt_lists(root):
+    for stage in STAGES:
+        write_split(root, stage, STAGES[stage], images="images", annotate=lambda i, name: None)
+        rows = [f"images/{name} {label_of(i)}" for i, name in enumerate(names_of(stage, STAGES[stage]))]
+        write(root / f"{stage}.txt", "\n".join(["path label", *rows]))
+
+
+def labelme_folders(root):
+    for stage in STAGES:
+
+        def annotate(i, name, stage=stage):
+            shape = {"label": label_of(i), "points": [[5, 6], [25, 30]], "shape_type": "rectangle", "flags": {}}
+            content = {"version": "5.0", "flags": {}, "shapes": [{**shape, "group_id": None}], "imagePath": name}
+            size = {"imageData": None, "imageHeight": 50, "imageWidth": 60}
+            write(root / stage / f"{name[:-4]}.json", json.dumps({**content, **size}))
+
+        write_split(root, stage, STAGES[stage], images=stage, annotate=annotate)
+
+
+LAYOUTS = {
+    "coco": roboflow_coco,
+    "coco-2017": coco_2017,
+    "yolo": roboflow_yolo,
+    "yolo-lists": ultralytics_lists,
+    "yolo-folders": yolo_folders,
+    "voc": voc_folders,
+    "voc-devkit": vocdevkit,
+    "voc-folders": roboflow_voc,
+    "image_folder": class_folders,
+    "keypoints_csv": csv_tables,
+    "class_list": txt_lists,
+    "labelme": labelme_folders,
+}
+
+
+def counts(source):
+    return {stage: [table.num_images for table in source.tables(stage)] for stage in STAGES}
+
+
+@pytest.fixture
+def settings(tmp_path):
+    return {"cache_dir": str(tmp_path / "cache"), "progress": False}
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_a_layout_is_read_with_its_own_splits_and_classes(name, tmp_path, settings):
+    LAYOUTS[name](tmp_path / "set")
+    source = open_source(tmp_path / "set", **settings)
+    assert source.format == name.partition("-")[0]
+    # COCO 2017 has no labelled test images, so it is tested on the validation split.
+    expected = {**STAGES, "test": STAGES["val"]} if name == "coco-2017" else STAGES
+    assert counts(source) == {stage: [count] for stage, count in expected.items()}
+    (table,) = source.tables("train")
+    assert set(table.class_names) == NAMES
+    assert table.num_objects == STAGES["train"]
+
+
+@needs("hydra")
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_the_printed_overrides_compose_the_same_source(name, tmp_path, settings, caplog):
+    from hydra import compose, initialize_config_module
+    from hydra.utils import instantiate
+
+    root = tmp_path / "a 'set' of [mine]"
+    LAYOUTS[name](root)
+    with caplog.at_level(logging.INFO):
+        source = open_source(root, **settings)
+    assert f"{root}: {source.format} (" in caplog.text
+    words = shlex.split(caplog.text.partition("the same without a search: ")[2])
+    with initialize_config_module("lit_loader.conf", version_base="1.3"):
+        config = compose("train", overrides=words)
+    assert instantiate(config.dataset, _convert_="all") == source
+
+
+@pytest.mark.parametrize("name", LAYOUTS)
+def test_no_image_is_opened_and_no_file_is_read_beyond_its_start(name, tmp_path, monkeypatch):
+    LAYOUTS[name](tmp_path / "set")
+    opened = []
+    open_file = io.open
+
+    def record(path, *arguments, **keywords):
+        opened.append(str(path))
+        return open_file(path, *arguments, **keywords)
+
+    monkeypatch.setattr("builtins.open", record)
+    monkeypatch.setattr(io, "open", record)  # Path.open
+    assert find_layouts(Folder(tmp_path / "set"))
+    inside = [path for path in opened if path.startswith(str(tmp_path))]
+    assert bool(inside) is (name != "image_folder")
+    assert not [path for path in inside if path.endswith(".jpg")]
+    # The lists of a split and the data file say which images belong to it; annotations of single images are not read.
+    assert len(inside) <= 16
+
+
+def test_images_are_held_out_where_there_is_no_split(tmp_path, settings, caplog):
+    for label in ("cat", "dog"):
+        for i in range(20):
+            write_image(tmp_path / "set" / label / f"{i}.jpg", size=(40 + i, 50 if label == "cat" else 60))
+    with caplog.at_level(logging.INFO):
+        source = open_source(tmp_path / "set", val_fraction=0.2, test_fraction=0.1, **settings)
+    assert counts(source) == {"train": [28], "val": [8], "test": [4]}
+    assert "no split for val: 20 % of the training images are held out" in caplog.text
+    assert counts(open_source(tmp_path / "set", **settings)) == {"train": [32], "val": [4], "test": [4]}
+
+
+def test_several_layouts_are_named_with_the_option_that_chooses(tmp_path, settings):
+    coco_2017(tmp_path)
+    for stage in ("train", "val"):
+        text = coco_text(names_of(stage, STAGES[stage] - 1))
+        write(tmp_path / "annotations" / f"person_keypoints_{stage}2017.json", text)
+    with pytest.raises(AnnotationError, match=r"(?s)coco:annotations/instances: .*coco:annotations/person_.*layout="):
+        open_source(tmp_path, **settings)
+    source = open_source(tmp_path, layout="coco:annotations/person_keypoints", **settings)
+    assert counts(source)["train"] == [STAGES["train"] - 1]
+    with pytest.raises(AnnotationError, match=r"(?s)layout='voc' is none of those that fit.*instances"):
+        open_source(tmp_path, layout="voc", **settings)
+
+
+def test_a_table_beside_class_folders_is_a_second_layout(tmp_path, settings):
+    class_folders(tmp_path)
+    write(tmp_path / "train.csv", "path,label\ntrain/cat/train_0.jpg,cat\ntrain/dog/train_1.jpg,dog\n")
+    assert [layout.name for layout in find_layouts(Folder(tmp_path))] == ["class_list", "image_folder"]
+
+
+def test_folders_of_stages_are_no_classes(tmp_path):
+    for stage in STAGES:
+        for name in names_of(stage, 2):
+            write_image(tmp_path / stage / name)
+    assert find_layouts(Folder(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"_via_settings": {}, "_via_img_metadata": {}}', "VIA JSON: export it from VIA as COCO"),
+        ("{}", "no layout of a known format fits; it contains notes.json"),
+    ],
+)
+def test_a_folder_without_a_layout_is_refused_with_the_format_it_may_have(text, message, tmp_path):
+    write(tmp_path / "notes.json", text)
+    with pytest.raises(AnnotationError, match=message):
+        open_source(tmp_path)
+
+
+def test_paths_out_of_the_root_find_no_images(tmp_path, settings):
+    write_image(tmp_path / "outside" / "train_0.jpg")
+    write(tmp_path / "set" / "train.json", coco_text(["../outside/train_0.jpg"]))
+    write(tmp_path / "set" / "train.csv", "filename,class\n../outside/train_0.jpg,cat\n")
+    (layout,) = find_layouts(Folder(tmp_path / "set"))
+    assert layout.options == {}
+    with pytest.raises(AnnotationError, match=r"'\.\.'"):
+        open_source(tmp_path / "set", **settings).tables("train")
+
+
+def test_names_are_text_in_the_printed_settings(tmp_path, settings):
+    root = tmp_path / "${oc.env:HOME}"
+    for stage in ("train", "val"):
+        write_split(root, stage, 2, images="im${x}", annotate=lambda i, name: None)
+        write(root / f"{stage}.json", coco_text(names_of(stage, 2)))
+    source = open_source(root, **settings)
+    assert source.options == {"image_dir": "im${x}"}
+    assert counts(source)["train"] == [2]
+
+
+def test_arguments_override_what_was_found(tmp_path, settings):
+    roboflow_coco(tmp_path)
+    settings |= {"class_names": ["dog", "cat"], "options": {"masks": False}, "policy": {"missing_image": "drop"}}
+    source = lit_loader.open_source(tmp_path, test="valid/_annotations.coco.json", **settings)
+    assert source.tables("train")[0].class_names == ("dog", "cat")
+    assert source.options == {"masks": False}
+    assert source.policy == {"missing_image": "drop"}
+
+
+def test_real_sets_are_found_or_refused_with_the_option(shared_data, settings):
+    found = {
+        "bccd_cells_cls": ["image_folder"],
+        "sign_digits_cls": ["Dataset/image_folder"],
+        "udacity_faces": ["keypoints_csv"],
+        "yolo_mark": ["yolo"],
+        "bccd": ["BCCD/voc", "keypoints_csv"],
+        "coco_small": ["coco:annotations", "coco:keypoints_annotations"],
+        "derived_face_txt": ["pts", "retinaface", "wflw"],
+        "dlib_faces": ["imglab", "imglab:with_face_landmarks"],
+        "labelme_json": ["labelme"],
+        "via_json": [],
+        "formats_datumaro/cvat_dataset": [],
+        "formats_datumaro/widerface_dataset": ["widerface"],
+        "formats_datumaro/vott_csv_dataset": ["keypoints_csv"],
+        "formats_datumaro/celeba_dataset": ["dataset/celeba", "dataset_with_meta_file/celeba"],
+    }
+    for name, layouts in found.items():
+        assert [layout.name for layout in find_layouts(Folder(shared_data / name))] == layouts, name
+    udacity = open_source(shared_data / "udacity_faces", **settings)
+    assert counts(udacity) == {"train": [71], "val": [8], "test": [16]}
+    assert len(udacity.tables("train")[0].keypoint_names) == 68
