@@ -82,6 +82,7 @@ def describe_difference(dataset: Any, index: Any, where: str) -> str:
         f"{where and f' (they differ at {where})'}: it, or one of its transforms (all of albumentations', for "
         "example), draws from a generator of its own or keeps a state, so seed= does not fix its batches, and they "
         "depend on the number and kind of workers; draw from the global generators of torch, NumPy or random, or "
-        "from lit_loader.sample_rng(), or reseed the transform's generator from sample_rng() for each sample; "
+        "from lit_loader.sample_rng(), or reseed the transform's generator from sample_rng() for each sample, as "
+        "lit_loader.transforms.AlbumentationsTransform does; "
         "check_repeatability=False turns this check off"
     )

@@ -102,6 +102,12 @@ def yolo_folders(root):
     write(root / "classes.txt", "cat\ndog\n")
 
 
+def ultralytics_path(root):
+    yolo_folders(root / "animals")
+    splits = "".join(f"{stage}: images/{stage}\n" for stage in STAGES)
+    write(root / "animals.yaml", f"path: animals\n{splits}names: [cat, dog]\n")
+
+
 def voc_folders(root):
     for stage in STAGES:
 
@@ -164,6 +170,7 @@ LAYOUTS = {
     "yolo": roboflow_yolo,
     "yolo-lists": ultralytics_lists,
     "yolo-folders": yolo_folders,
+    "yolo-path": ultralytics_path,
     "voc": voc_folders,
     "voc-devkit": vocdevkit,
     "voc-folders": roboflow_voc,

@@ -4,8 +4,8 @@ NOTE [Where the files of a set are]
     The data file is in the root or in a folder under it. It names folders or lists of images. Its paths and those in
     lists are looked up relative to the file that contains them, then relative to the root, then in both without their
     first folder: darknet's files include the name of their own folder (``data/train.txt``). A leading ``../`` in the
-    data file is removed if the remaining path exists, as ultralytics does for Roboflow's sets. The key ``path`` is
-    ignored, because it describes the machine on which the set was made.
+    data file is removed if the remaining path exists, as ultralytics does for Roboflow's sets. The key ``path``
+    describes the machine on which the set was made, so only its last part counts, if the root has such a folder.
 
     The label file of ``a/images/b/c.jpg`` is ``a/labels/b/c.txt``: the last ``images`` in the path is replaced. In a
     path without ``images`` the label file is next to the image.
@@ -301,7 +301,12 @@ class _DataFile:
     def find(self, text: Any, key: str) -> str:
         """Return the folder or file that an entry of the data file names."""
         if isinstance(text, str):
-            path = next(filter(self.exists, self.candidates(self.file, text.removeprefix("../"))), "")
+            paths = self.candidates(self.file, text.removeprefix("../"))
+            # The data file may be next to the folder that `path` names, on whatever machine.
+            top = posixpath.basename(str(self.entries.get("path", "")).replace("\\", "/").rstrip("/"))
+            if top and self.folder.is_folder(top):
+                paths.append(join_path(top, paths[0]))
+            path = next(filter(self.exists, paths), "")
             if path:
                 return path
         raise self.error(f"{key} names {shorten(repr(text))}, which is neither a folder nor a file here")

@@ -33,6 +33,7 @@ def pair(images, labels, stem="a"):
 
 ULTRALYTICS = pair("images/train", "labels/train") | pair("images/val", "labels/val", "b")
 ROBOFLOW = pair("train/images", "train/labels") | pair("valid/images", "valid/labels", "b")
+COCO8 = pair("coco8/images/train", "coco8/labels/train") | {"coco8/list.txt": "./images/train/a.jpg\n"}
 BESIDE = pair("img", "img")
 
 
@@ -50,6 +51,8 @@ CLASSES = "cat\ndog\n"
         (ULTRALYTICS, "fold3: images/val\n", "fold3", AB[1:], "fold3"),
         (ROBOFLOW, "train: ../train/images\nval: ../valid/images\nnc: 2\n", "val", ["valid/images/b.jpg"], "val"),
         (ROBOFLOW, "train: ../train/images\nval: ../valid/images\n", "valid", ["valid/images/b.jpg"], "valid"),
+        (COCO8, "path: coco8\ntrain: images/train\n", "train", ["coco8/images/train/a.jpg"], "train"),
+        (COCO8, "path: C:\\\\data\\coco8\ntrain: list.txt\n", "train", ["coco8/images/train/a.jpg"], "train"),
         (DEEP, "test: a\n", "test", ["a/images/b/images/c/a.jpg"], "test"),
         (pair("images/train", "images/train"), "", "train", AB[:1], "train"),
         (ULTRALYTICS | {"classes.txt": CLASSES}, None, "train", AB[:1], "train"),
