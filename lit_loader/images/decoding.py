@@ -107,7 +107,7 @@ def decode_bytes(
         sixteen_bit_max: The 16-bit grayscale value that maps to 255.
     """
     decode = partial(
-        _decode, data, max_pixels=max_pixels, exif_orientation=exif_orientation, sixteen_bit_max=sixteen_bit_max
+        _decode_upright, data, max_pixels=max_pixels, exif_orientation=exif_orientation, sixteen_bit_max=sixteen_bit_max
     )
     try:
         try:
@@ -162,7 +162,7 @@ class _HeaderLimit(BytesIO):
         return data
 
 
-def _decode(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int) -> Tensor:
+def _decode_upright(data: bytes, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int) -> Tensor:
     frame = jpeg_frame(data)
     file = _HeaderLimit(data)
     try:

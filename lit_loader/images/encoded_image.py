@@ -182,7 +182,7 @@ class EncodedImage(LazyImage):
         self._frame = frame
         self._stored_size = (frame.height, frame.width)
         self._orientation = orientation
-        self._decode = decode
+        self._decode_by_pillow = decode
         self.size = (frame.width, frame.height) if orientation >= SIDEWAYS else self._stored_size
 
     def read(self) -> Tensor:
@@ -193,7 +193,7 @@ class EncodedImage(LazyImage):
         """
         height, width = self._stored_size
         pixels = self._decode_stored((0, 0, width, height), shrink=1)
-        return self._decode() if pixels is None else interleaved(upright(pixels, self._orientation))
+        return self._decode_by_pillow() if pixels is None else interleaved(upright(pixels, self._orientation))
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         """Decode a region, shrunk as far as ``zoom`` allows; see `LazyImage.read_region`.
@@ -204,7 +204,7 @@ class EncodedImage(LazyImage):
         shrink = next((factor for factor in _SHRINK_FACTORS if zoom * factor <= 1 and self._can_shrink(factor)), 1)
         pixels = self._decode_stored(stored_region(region, self._orientation, self.size), shrink=shrink)
         if pixels is None:
-            return ImageRegion(self._decode(), 0, 0, 1.0)
+            return ImageRegion(self._decode_by_pillow(), 0, 0, 1.0)
         left, top = (side // shrink * shrink for side in region[:2])
         return ImageRegion(upright(pixels, self._orientation), left, top, 1 / shrink)
 
