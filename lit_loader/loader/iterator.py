@@ -51,15 +51,19 @@ class TimedBatches(WrappedBatches):
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
-        hooks = self._hooks
-        start = time.perf_counter()
-        try:
-            batch = self._batches.next_batch()
-        finally:
-            hooks.wait_s += time.perf_counter() - start
-        if hooks.check_batch is not None:
-            hooks.check_batch(batch)
-        return batch
+        return _next_timed(self._batches, self._hooks)
+
+
+def _next_timed(batches: Batches, hooks: IterationHooks) -> Any:
+    """Return the engine's next batch, checked; the time that it takes is added to ``hooks.wait_s``."""
+    start = time.perf_counter()
+    try:
+        batch = batches.next_batch()
+    finally:
+        hooks.wait_s += time.perf_counter() - start
+    if hooks.check_batch is not None:
+        hooks.check_batch(batch)
+    return batch
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -132,8 +136,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         if progress.start == 0:
             # It refers to the loader, which may refer to this iterator: a reference cycle.
             self._start = None
-        timed = TimedBatches(batches, self._hooks)
-        self._batches = timed if self._transfer is None else self._transfer(timed)
+        self._batches = batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         # At exit the backend ends its workers.
         self._closer.atexit = False
@@ -205,7 +208,8 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         progress = self._progress
         assert progress is not None
         try:
-            batch = batches.next_batch()
+            # Under a transfer, which runs ahead, the engine is timed by `TimedBatches`.
+            batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
             # A state saved at the end of an epoch without a length: only now is it known that no batch is left.

@@ -124,7 +124,7 @@ def test_batches_outlive_their_loader_and_then_its_memory_is_gone():
     initial = num_mappings()
     loader = loader_of(Large(64, (128, 1000)))
     live_batches = [batch for batch, _ in zip(loader, range(3), strict=False)]
-    copy = os.dup(slots_of(loader).file._fd)
+    copy = os.dup(slots_of(loader).file.fd)
     loader.close()
     try:
         del loader

@@ -124,12 +124,13 @@ def test_only_boxes_above_the_score_are_drawn(table, monkeypatch):
         "finish": torch.tensor([2, 0]),
     }
     draw_predictions(Constant([detection] * 6), datamodule, batch)
-    assert drawn[-1] == ["rare, hollow 0.90"]
+    # The last two canvases are a prediction and its ground truth.
+    assert drawn[-2] == ["rare, hollow 0.90"]
     draw_predictions(Constant([detection] * 6), datamodule, batch, min_score=0.0)
-    assert len(drawn[-1]) == 2
+    assert len(drawn[-2]) == 2
     boxes_only = {name: value for name, value in detection.items() if name not in ("finish", "keypoints")}
     draw_predictions(Constant([boxes_only] * 6), datamodule, batch)  # a detector on a set of several tasks
-    assert drawn[-1] == ["rare 0.90"]
+    assert drawn[-2] == ["rare 0.90"]
 
 
 @pytest.mark.parametrize("shape", [(2,), (2, 1)], ids=["masks", "masks with a channel"])

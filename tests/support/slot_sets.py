@@ -57,7 +57,7 @@ def slots_of(loader: DataLoader) -> Slots:
 
 def num_slots(loader: DataLoader) -> int:
     """Return how many slots the workers of a loader have."""
-    return slots_of(loader)._num_slots
+    return slots_of(loader).num_slots
 
 
 def has_slots(loader: DataLoader) -> bool:
