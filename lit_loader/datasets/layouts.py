@@ -60,9 +60,9 @@ class Layout:
     """One way to read a folder, as arguments of `FormatSource`.
 
     Attributes:
-        name: Short name that tells this layout from the others of the same folder, such as ``"coco:instances"``.
+        name: Short name that tells this layout from the value_columns of the same folder, such as ``"coco:instances"``.
         format: Name of the format.
-        reason: What was found that fits, for people.
+        reason: The files and keys that fit, in plain text.
         root: Folder of the data set, relative to the one that was searched.
         stages: File, folder or split of each stage that exists.
         options: Options of the format.
@@ -84,14 +84,14 @@ class Layout:
 class AutoSource(FileSource):
     """A data set whose format and layout are found when its tables are first asked for.
 
-    Names are listed, the start of a few files is read, and no image is opened. What was found, and the settings of the
-    same source without a search, are logged.
+    The search lists names and reads the start of a few files; it opens no image. The log names the layout, and the
+    settings of the same source without a search.
 
     Args:
         root: Folder of the data set, or a folder with one data set in it.
         layout: Name of the layout to use where several fit; the error lists them.
         options: Options of the format, which override those that were found.
-        policy: Actions for problems in the annotations, which override those of the layout.
+        policy: Actions for problems in the annotations; they override the actions of the layout.
         val_fraction: Fraction of the training images to hold out for validation if the data set has no such split.
         test_fraction: The same for testing, if the data set has neither a test nor a validation split; a data set
             without a test split is tested on its validation split.
@@ -141,7 +141,7 @@ class AutoSource(FileSource):
 
     def _source_of(self, layout: Layout, folder: Folder) -> FormatSource:
         names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in _STAGES}
-        # Tests run on the validation split, as in the configs of single formats, if there is no better one.
+        # Without a test split the run tests on the validation split, as the configs of single formats do.
         names["test"] = names["test"] or names["val"]
         stage_options = {**layout.stage_options, **self.stage_options}
         if names["test"] == names["val"] and "val" in stage_options:
@@ -268,7 +268,7 @@ def _accepted(folder: Folder, layout: Layout) -> Layout | None:
     stages = {}
     for stage in sorted(layout.stages, key=_STAGES.index):
         options = {**layout.options, **layout.stage_options.get(stage, {})}
-        # A stage that does not exist, such as the test folder that a data.yaml names, leaves the others usable.
+        # A stage that does not exist, such as the test folder that a data.yaml names, leaves the value_columns usable.
         with suppress(AnnotationError):
             inputs = make_format(find_reader(layout.format), options).inputs(folder, layout.stages[stage])
             for file in inputs.files:
@@ -439,7 +439,7 @@ def _has_classes(folder: Folder, top: str) -> bool:
 
 def _tables(folder: Folder) -> Iterator[Layout]:
     """CSV tables and txt lists whose first line names the columns, and lists of paths and classes."""
-    # The lists of CelebA, which belong together, are those of `_face_lists`.
+    # `_face_lists` proposes all lists of CelebA together.
     paths = [path for ending in (".csv", ".txt") for path in _paths(folder, ending) if not _is_celeba(path)]
     tables = {path: _table_options(folder, path) for path in paths}
     for kind, path_by_stage in _groups(path for path, table in tables.items() if table).items():
@@ -470,7 +470,7 @@ def _table_options(folder: Folder, path: str) -> tuple[str, dict[str, Any]] | No
     if len(images) != 1 or len(header) != len(row):
         return None
     ((place, image_dir),) = images.items()
-    others = [i for i in range(len(header)) if i != place]
+    value_columns = [i for i in range(len(header)) if i != place]
     words = [re.sub(r"[^a-z0-9]", "", name.lower()) for name in header]
     class_list = {"image_dir": image_dir, **({} if separator == " " else {"separator": separator})}
     if _image_dir(folder, header[place], path):
@@ -478,7 +478,7 @@ def _table_options(folder: Folder, path: str) -> tuple[str, dict[str, Any]] | No
         if len(row) == 2 and place == 0:
             return "class_list", {**class_list, **_numbered(folder, row[1], path)}
         return None
-    if place == 0 and (len(others) == 1 or all(row[i] in ("0", "1") for i in others)):
+    if place == 0 and (len(value_columns) == 1 or all(row[i] in ("0", "1") for i in value_columns)):
         return "class_list", {
             **class_list,
             "header": True,
@@ -490,8 +490,8 @@ def _table_options(folder: Folder, path: str) -> tuple[str, dict[str, Any]] | No
     if any(names <= set(words) for names in _BOX_COLUMNS):
         class_column = next((header[words.index(word)] for word in _CLASS_COLUMNS if word in words), None)
         return "keypoints_csv", {**table, **({} if class_column is None else {"class_column": class_column})}
-    if len(others) >= 4 and len(others) % 2 == 0 and all(_is_number(row[i]) for i in others):
-        num_points = len(others) // 2
+    if len(value_columns) >= 4 and len(value_columns) % 2 == 0 and all(_is_number(row[i]) for i in value_columns):
+        num_points = len(value_columns) // 2
         schema = f"face_{num_points}" if num_points in _FACE_POINTS else num_points
         return "keypoints_csv", {**table, "schema": schema}
     return None
@@ -518,7 +518,7 @@ def _labelme(folder: Folder) -> Iterator[Layout]:
         if re.search(rb'"(shapes|imageData)"\s*:', _head(folder, path))
     ]
     stages = {_stage_of(place) or "train": place for place in places}
-    # Several folders that are no stages belong to one set.
+    # Several folders without the name of a stage are parts of one set.
     if len(stages) < len(places):
         stages = {"train": "**/*.json"}
     if stages:
@@ -601,7 +601,7 @@ def _stage_of(path: str) -> str | None:
 
 
 def _groups(paths: Iterable[str]) -> dict[str, dict[str, str]]:
-    """Group files whose paths differ only in the stage; return the file of each stage by what the paths share."""
+    """Group files whose paths differ only in the stage; return the files by stage, keyed by the common part."""
     groups: dict[str, dict[str, str]] = {}
     for path in paths:
         stem = re.sub("[A-Za-z]+", lambda match: "" if match[0].lower() in _STAGE_BY_WORD else match[0], path)
@@ -668,7 +668,8 @@ def _image_dir(folder: Folder, name: str, path: str) -> str | None:
     """
     if not is_image_name(name):
         return None
-    parent, stage = posixpath.dirname(path) or ".", _stage_of(path)
+    parent = posixpath.dirname(path) or "."
+    stage = _stage_of(path)
     places = _places(folder)
     places += [_join(place, child) for place in places[1:] for child in folder.folders(place)[:_MAX_FOLDERS]]
     places = [place for place in places if _stage_of(place) in (None, stage)]
@@ -687,5 +688,5 @@ def _join(place: str, name: str) -> str:
 
 
 def _listed(names: Iterable[str]) -> str:
-    shown = list(islice(names, 4))
-    return ", ".join(shown[:3]) + (" ..." if len(shown) > 3 else "")
+    first_names = list(islice(names, 4))
+    return ", ".join(first_names[:3]) + (" ..." if len(first_names) > 3 else "")

@@ -75,7 +75,7 @@ class AlbumentationsTransform(nn.Module):
         params = {name: processor.params for name, processor in getattr(transform, "processors", {}).items()}
         self._box_params = params.get("bboxes")
         self._point_params = params.get("keypoints")
-        # Transforms of pixels alone have no target for boxes; a callable that is no Compose may move anything.
+        # Transforms of pixels alone have no target for boxes. Any other callable may move everything.
         self._moves = any("bboxes" in leaf.targets for leaf in _leaves(transform)) if _is_compose(transform) else True
         if self._box_params is not None and self._box_params.format not in _BOX_FORMATS:
             formats = ", ".join(_BOX_FORMATS)
@@ -140,21 +140,20 @@ class AlbumentationsTransform(nn.Module):
         new_target = dict(target)
         if boxes is not None:
             new_corners, rows = self._boxes_of(result, size)
-            kept = torch.from_numpy(rows)
             for name, value in target.items():
                 if name in self.per_object and name not in ("keypoints", "masks"):
-                    new_target[name] = _take(value, kept)
+                    new_target[name] = _take(value, torch.from_numpy(rows))
             new_boxes = tv_tensors.BoundingBoxes(new_corners, format="XYXY", canvas_size=size)
             new_target["boxes"] = functional.convert_bounding_box_format(new_boxes, new_format=boxes.format)
-        kept = torch.from_numpy(rows)
+        row_index = torch.from_numpy(rows)
         if masks is not None:
             new_masks = [torch.as_tensor(mask) for mask in result.get("masks", ())]
             stacked = torch.stack(new_masks) if new_masks else torch.zeros((0, *size), dtype=masks.dtype)
-            new_target["masks"] = tv_tensors.Mask(stacked[kept])
+            new_target["masks"] = tv_tensors.Mask(stacked[row_index])
         if points_and_visibility is not None:
             points, visibility = self._points_of(result, *points_and_visibility)
-            new_target["keypoints"] = tv_tensors.KeyPoints(points[kept], canvas_size=size)
-            new_target["visibility"] = visibility[kept]
+            new_target["keypoints"] = tv_tensors.KeyPoints(points[row_index], canvas_size=size)
+            new_target["visibility"] = visibility[row_index]
         return UpdateVisibility()(new_image, new_target)  # type: ignore[no-any-return]
 
     def _box_arguments(
@@ -217,7 +216,8 @@ class AlbumentationsTransform(nn.Module):
         """Return the points of a result, float32 ``(N, K, 2)``, and their visibility, swapped if they are mirrored."""
         moved = np.asarray(result["keypoints"], dtype=np.float64)[:, :2] + 0.5
         corner, right, below = moved[-len(_PROBE) :]
-        (a, b), (c, d) = right - corner, below - corner
+        a, b = right - corner
+        c, d = below - corner
         new_points = torch.from_numpy(moved[: -len(_PROBE)]).float().reshape(points.shape)
         if a * d - b * c >= 0 or not points.shape[1]:
             return new_points, visibility
@@ -225,8 +225,8 @@ class AlbumentationsTransform(nn.Module):
             rule = "but the pipeline mirrored a target with points, which may swap left and right"
             raise SettingError("flip_pairs", None, rule, FLIP_REMEDY)
         order = list(range(points.shape[1]))
-        for left, right_position in self.flip_pairs:
-            order[left], order[right_position] = right_position, left
+        for first, second in self.flip_pairs:
+            order[first], order[second] = second, first
         return new_points[:, order], visibility[:, order]
 
 
