@@ -60,7 +60,7 @@ class Layout:
     """One way to read a folder, as arguments of `FormatSource`.
 
     Attributes:
-        name: Short name that tells this layout from the value_columns of the same folder, such as ``"coco:instances"``.
+        name: Short name that tells this layout from the other layouts of the folder, such as ``"coco:instances"``.
         format: Name of the format.
         reason: The files and keys that fit, in plain text.
         root: Folder of the data set, relative to the one that was searched.
@@ -268,7 +268,7 @@ def _accepted(folder: Folder, layout: Layout) -> Layout | None:
     stages = {}
     for stage in sorted(layout.stages, key=_STAGES.index):
         options = {**layout.options, **layout.stage_options.get(stage, {})}
-        # A stage that does not exist, such as the test folder that a data.yaml names, leaves the value_columns usable.
+        # A stage that does not exist, such as the test folder that a data.yaml names, leaves the other stages usable.
         with suppress(AnnotationError):
             inputs = make_format(find_reader(layout.format), options).inputs(folder, layout.stages[stage])
             for file in inputs.files:
