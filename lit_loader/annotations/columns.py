@@ -303,14 +303,18 @@ def checked_names(field_name: str, names: Any) -> tuple[str, ...]:
         TypeError: If they are not a sequence of strings.
         ValueError: If a name is empty or a duplicate.
     """
-    # A string is also a sequence of strings.
-    if isinstance(names, str) or not isinstance(names, Sequence) or not all(isinstance(name, str) for name in names):
-        raise TypeError(f"expected {field_name} as a sequence of strings, got {names!r} ({type(names).__name__})")
+    # A string is also an iterable of strings.
+    if isinstance(names, str) or not isinstance(names, Iterable):
+        raise TypeError(f"expected {field_name} as strings, got {names!r} ({type(names).__name__})")
+    names = tuple(names)
+    for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"expected {field_name} as strings, got {name!r} ({type(name).__name__}) among them")
     for name, count in Counter(names).items():
         if not name or count > 1:
             problem = f"has {name!r} twice" if name else f"is empty at position {names.index(name)}"
             raise ValueError(f"{field_name} {problem}; every name must be unique and not empty")
-    return tuple(names)
+    return names
 
 
 def check_offsets(offsets: IndexArray, *, total: int, name: str) -> None:

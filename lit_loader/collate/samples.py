@@ -32,11 +32,15 @@ def transpose_samples(batch: Sequence[Any], *, num_elements: int | None = None) 
                 "default_collate."
             )
     # Before the transposition, because the error of zip() names neither the lengths nor the remedy.
-    lengths = {len(sample) for sample in batch}
-    if lengths != {num_elements or len(batch[0])}:
+    lengths = sorted({len(sample) for sample in batch})
+    if len(lengths) > 1:
         raise ValueError(
-            f"expected samples of {num_elements or 'equally many'} elements, got {sorted(lengths)} "
-            "elements in a batch; check the dataset, or collate with DetectionCollate, which keeps further elements."
+            f"expected samples of one length, got samples with {lengths} elements in a batch; check the dataset."
+        )
+    if num_elements is not None and lengths != [num_elements]:
+        raise ValueError(
+            f"expected samples with {num_elements} elements, got {lengths[0]}; return only those, or collate with "
+            "DetectionCollate, which keeps further elements."
         )
     return [list(values) for values in zip(*batch, strict=True)]
 

@@ -261,8 +261,8 @@ class TableDataModule(LoaderDataModule):
 
     def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch of whole images with their targets, with further arguments of `draw_boxes`."""
-        drawing |= {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
-        return draw_boxes(batch_images(batch), batch_targets(batch), **drawing)
+        names = {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
+        return draw_boxes(batch_images(batch), batch_targets(batch), **{**names, **drawing})
 
     # -- data -----------------------------------------------------------------------------------------------
 

@@ -28,6 +28,7 @@ import errno
 import multiprocessing.popen_fork
 import multiprocessing.process
 import os
+import select
 import signal
 import threading
 import time
@@ -41,7 +42,6 @@ from lit_loader.engine.channels import FrameReader, FrameWriter
 from lit_loader.engine.spec import Kind, Message, WorkerSpec
 from lit_loader.engine.worker import NO_THREADS_EXIT_CODE, WorkerEnds, is_thread_shortage, pack_message, worker_main
 from lit_loader.foundation.host import read_resources
-from lit_loader.foundation.interrupts import defer_interrupts
 from lit_loader.memory import Buffer
 
 WORKER_NAME = "lit_loader-worker"
@@ -230,14 +230,12 @@ def check_descriptors(num_workers: int) -> None:
     Raises:
         OSError: EMFILE or ENFILE, with the number of descriptors and the remedy.
     """
-    fds: list[int] = []
-    # Ctrl-C between a call and the statement that stores its result would leave a descriptor open.
-    with shortages_explained(num_workers), defer_interrupts():
-        try:
-            fds.extend(os.open(os.devnull, os.O_RDONLY) for _ in range(count_descriptors(num_workers)))
-        finally:
-            for fd in fds:
-                os.close(fd)
+    # Each object owns a descriptor, and closes it when it is freed. So none stays open, wherever a signal handler
+    # raises.
+    poller: Callable[[], object] = select.epoll if hasattr(select, "epoll") else getattr(select, "kqueue")  # noqa: B009
+    with shortages_explained(num_workers):
+        pollers = [poller() for _ in range(count_descriptors(num_workers))]
+        del pollers
 
 
 @contextlib.contextmanager

@@ -283,10 +283,13 @@ def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
         max_value = max(max_values, default=SIXTEEN_BIT_MAX)
         max_result = _to_8_bits(np.array([max_value]), SIXTEEN_BIT_MAX)[0]
         num_bits = max(8, max_value.bit_length())
+        remedy = f"sixteen_bit_max={2**num_bits - 1} for {num_bits}-bit data, or {SIXTEEN_BIT_MAX} if this is right"
+        if num_bits == 16:
+            remedy = f"sixteen_bit_max={SIXTEEN_BIT_MAX} if this is right, or the value that should become 255"
         sentences += [
             f"{num_gray} of {len(paths)} inspected images are 16-bit grayscale, which is divided by 257",
-            f"The largest value of the first {len(max_values)} is {max_value}, which becomes {max_result}; give "
-            f"sixteen_bit_max={2**num_bits - 1} for {num_bits}-bit data, or {SIXTEEN_BIT_MAX} if this is right",
+            f"The largest value of the first {len(max_values)} is {max_value}, which becomes {max_result}; "
+            f"give {remedy}",
         ]
     if num_colour:
         kind = "16-bit colour, and only the high byte of their values is used"

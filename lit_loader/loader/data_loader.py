@@ -59,6 +59,15 @@ MAX_BAD_SAMPLES: Final = 100
 """How many bad samples an epoch may have on each rank, unless the loader is given another number."""
 
 
+# Fields of `LoaderSpec` with the name of the loader's attribute. Listed once, because each saved state makes a spec.
+_ATTRIBUTES_OF_SPEC: Final = tuple(
+    field.name
+    for field in fields(LoaderSpec)
+    if field.name
+    not in ("fetch", "is_iterable", "index_sampler", "rank", "world_size", "timeout_s", "default_dtype", "page_lock")
+)
+
+
 class DataLoader(TorchDataLoader[T_co]):
     """torch's ``DataLoader`` whose batches, with a seed, are the same bits on any number and kind of workers.
 
@@ -284,9 +293,7 @@ class DataLoader(TorchDataLoader[T_co]):
             "default_dtype": torch.get_default_dtype(),
             "page_lock": find_page_lock(self.pin_memory and self._has_processes, self.device),
         }
-        # All others have the name of the loader's attribute.
-        names = {field.name for field in fields(LoaderSpec)} - set(settings)
-        settings |= {name: getattr(self, name) for name in names}
+        settings |= {name: getattr(self, name) for name in _ATTRIBUTES_OF_SPEC}
         if (self.seed is None) is not self._epochs.begins_at_iter:
             raise ValueError(
                 f"seed was changed to {self.seed!r}, and a loader keeps or lacks a seed for life; make a new loader"

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
@@ -97,8 +96,8 @@ class WorkerManager:
         begin_next = None
         if settings is not None:
             # The scheduler calls it when it has sent this epoch's last task. It holds a weak reference, because workers
-            # must not keep the loader alive.
-            begin_next = partial(_call_if_alive, weakref.WeakMethod(self._begin_next), spec, epoch + 1, epochs)
+            # must not keep the loader alive; not a WeakMethod, whose callback would lose a Ctrl-C.
+            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, epochs)
         # Taken first, so that an error below does not leave it for a later epoch.
         prepared, self.next_epoch = self.next_epoch, None
         if prepared is not None:
@@ -132,7 +131,7 @@ class WorkerManager:
         # Only the worker knows the position in its stream, and sends it with every batch.
         return StreamBatches(batches, progress, plan.position or StreamPosition.start(num_workers))
 
-    def _begin_next(self, spec: LoaderSpec, epoch: int, epochs: EpochState[Any]) -> Scheduler | None:
+    def begin_next(self, spec: LoaderSpec, epoch: int, epochs: EpochState[Any]) -> Scheduler | None:
         """Begin an epoch before an iterator claims it: see NOTE [The next epoch]."""
         backend = self._usable(spec, epochs)
         if backend is None or self.next_epoch is not None or epochs.next != epoch:
@@ -212,6 +211,8 @@ class WorkerManager:
         return backend
 
 
-def _call_if_alive(method: weakref.WeakMethod[Callable[..., Any]], *arguments: Any) -> Any:
-    bound = method()
-    return None if bound is None else bound(*arguments)
+def _begin_next(
+    manager_reference: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, epochs: EpochState[Any]
+) -> Scheduler | None:
+    manager = manager_reference()
+    return None if manager is None else manager.begin_next(spec, epoch, epochs)

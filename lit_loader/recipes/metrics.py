@@ -463,7 +463,7 @@ def landmark_metric(settings: Mapping[str, Any]) -> NormalizedMeanError:
     num_points = len(settings["keypoint_names"])
     normalize_by: NormalizeBy = settings["normalize_by"] or ("box" if pair is None else "pair")
     # The pair is usually the keypoint schema's, while `keypoint_names` may be given by hand.
-    if pair is not None and max(pair) >= num_points:
+    if pair is not None and (len(set(pair)) != 2 or max(pair) >= num_points):
         raise ValueError(f"normalization_pair={tuple(pair)} must be two different points among {num_points}")
     return NormalizedMeanError(
         normalize_by=normalize_by,

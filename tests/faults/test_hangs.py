@@ -26,19 +26,20 @@ BATCH = 4
 
 
 class Hanging(Dataset):
-    """Random numbers; one index hangs the first time."""
+    """Random numbers; one index hangs, the first time or always."""
 
-    def __init__(self, marks, at, *, how="sleep"):
+    def __init__(self, marks, at, *, how="sleep", always=False):
         self.marks = marks
         self.at = at
         self.how = how
+        self.always = always
 
     def __len__(self):
         return SIZE
 
     def __getitem__(self, index):
         drawn = torch.rand(3)
-        if index == self.at and first_time(self.marks, "hang"):
+        if index == self.at and (self.always or first_time(self.marks, "hang")):
             a_frame_to_be_seen(self.how)
         return drawn
 
@@ -83,6 +84,21 @@ def test_slow_batch_is_not_a_hang(tmp_path):
 
     loader = DataLoader(Slow(tmp_path, -1), batch_size=8, seed=5, sampler=range(16), num_workers=2, hang_timeout_s=0.9)
     assert len(list(loader)) == 2  # each batch takes 1.2 s, each sample 0.15
+
+
+def test_worker_that_always_hangs_uses_up_the_restarts_and_raises(tmp_path):
+    loader = DataLoader(
+        Hanging(tmp_path, 2, always=True),
+        batch_size=BATCH,
+        seed=5,
+        num_workers=1,
+        hang_timeout_s=0.5,
+        max_worker_restarts=1,
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", WorkerRestartWarning)
+        with pytest.raises(WorkerDiedError, match=r"hung.*has used up max_worker_restarts=1"):
+            list(loader)
 
 
 @pytest.mark.parametrize("has_memfd", [True, False])

@@ -183,8 +183,11 @@ def test_ended_fork_server_is_explained():
 
 
 def test_interrupted_check_leaves_no_descriptor_open():
+    def interrupt(*_):
+        raise KeyboardInterrupt
+
     descriptors_before = descriptors()
-    handler = signal.signal(signal.SIGALRM, lambda *_: signal.raise_signal(signal.SIGINT))
+    handler = signal.signal(signal.SIGALRM, interrupt)
     try:
         for microseconds in list(range(5, 400)) * 10:
             with contextlib.suppress(KeyboardInterrupt):

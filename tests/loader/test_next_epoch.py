@@ -244,6 +244,19 @@ def test_a_sample_that_fails_ahead_is_raised_in_its_turn():
             assert [batch["index"].tolist() for batch in iterator] == [[4, 5], [6, 7]]
 
 
+@METHODS
+def test_epoch_dropped_before_an_iterator_holds_it_leaves_nothing(method):
+    """As when Ctrl-C arrives in the first ``next()``."""
+    with make_loader(Draws(), worker_method=method) as loader:
+        list(loader)
+        workers = loader._worker_manager.backend
+        open_epochs = workers._results if method == "multiprocessing" else workers._state.results
+        loader._start_epoch()
+        gc.collect()
+        assert len(open_epochs) == 0
+        assert len(list(loader)) == 12
+
+
 def test_an_iterator_that_is_kept_does_not_keep_the_epochs_after_it():
     with make_loader(Draws()) as loader:
         first = iter(loader)

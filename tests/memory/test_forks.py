@@ -17,7 +17,7 @@ import pytest
 from lit_loader.foundation import interrupts
 from lit_loader.memory import mapping, slots
 from tests.support.background import running
-from tests.support.memory_link import Link, large, refuse_to_populate
+from tests.support.memory_link import Link, large, num_maps, refuse_to_populate
 
 
 def fork(work):
@@ -110,6 +110,20 @@ def test_batch_opened_after_a_fork_is_right(link):
     for number in range(20):
         link.send(large(number + 70))
     assert extremes(batch) == bytes([1, 1, 2, 2])
+
+
+def test_memory_stays_flat_over_many_forks(link):
+    live_batches = [link.send(large(n, 1 << 16)) for n in range(3)]
+    used = []
+    for number in range(25):
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+        os.waitpid(pid, 0)
+        live_batches.append(link.send(large(number + 3, 1 << 16)))
+        assert float(live_batches.pop(0)[7]) == number
+        used.append((link.used_bytes, link.slots.num_slots, num_maps()))
+    assert len(set(used[5:])) == 1
 
 
 def test_ctrl_c_before_a_fork_is_raised_after_it_and_every_batch_is_private(link, monkeypatch, request):

@@ -44,7 +44,9 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
             values_by_attribute.setdefault(name, {}).update(dict.fromkeys(values))
         differences = []
         for kind, names in lists.items():
-            first = first_lists.setdefault(kind, names)
+            # The first list with names counts: a file may list an attribute without its values.
+            first = first_lists.get(kind) or names
+            first_lists[kind] = first
             if first != names:
                 # At most 120 names are joined, because a file may list millions.
                 listed, first_listed = (shorten(", ".join(values[:120]), 120) for values in (names, first))

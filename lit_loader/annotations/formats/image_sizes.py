@@ -142,8 +142,9 @@ class _LimitedFile(io.BufferedReader):
 def _orientation(image: Image.Image, file: BinaryIO) -> int:
     try:
         # Pillow would decode the pixels of a PNG to find EXIF behind them, so its chunks are walked here.
-        if image.format == "PNG" and "exif" not in image.info:
-            image.info["exif"] = b"Exif\0\0" + _png_exif(file)
+        # Without such a chunk Pillow looks for EXIF in a text chunk, as ImageMagick writes it.
+        if image.format == "PNG" and "exif" not in image.info and (exif := _png_exif(file)):
+            image.info["exif"] = b"Exif\0\0" + exif
         # The base class's method, because a PNG's own method decodes the pixels.
         value = Image.Image.getexif(image).get(_EXIF_ORIENTATION)
     except Exception:

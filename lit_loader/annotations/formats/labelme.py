@@ -73,7 +73,11 @@ class LabelmeReader(Reader):
 
     def inputs(self, folder: Folder, name: str) -> Inputs:
         """Return the class file and the files that a name means."""
-        files = folder.find_files(name, ending=LABELME_ENDING)
+        try:
+            files = folder.find_files(name, ending=LABELME_ENDING)
+        except AnnotationError as error:
+            remedy = "convert the XML files of the old LabelMe to COCO or Pascal VOC"
+            raise type(error)(error.problem, path=error.path, remedy=remedy) from None
         return Inputs(files=files if self.class_file is None else [self.class_file, *files])
 
     def read(self, rows: Rows, unit: str) -> None:

@@ -380,6 +380,9 @@ class Rows:
         occluded: bool = False,
         crowd: bool = False,
         polygons: Sequence[Sequence[float]] = (),
+        run_lengths: RunLengths | None = None,
+        object_id: int | None = None,
+        area: float | None = None,
         line: int | None = None,
         index: int | None = None,
     ) -> None:
@@ -398,6 +401,9 @@ class Rows:
             occluded: Flag.
             crowd: Flag.
             polygons: Mask as polygons: x, y, x, y, ... of at least three points in pixels (or fractions).
+            run_lengths: Mask as run lengths.
+            object_id: The file's own number of the object, such as COCO's ``id``, of 64 bits.
+            area: The file's own area in square pixels.
             line: Line in the file.
             index: Position of the object in the file, from 0, where it locates the object better than a line.
 
@@ -423,6 +429,12 @@ class Rows:
             self._add_polygons(len(self.objects), polygons)
         if attributes:
             self.add_attributes(len(self.objects), attributes)
+        if run_lengths is not None:
+            self.objects.run_lengths[len(self.objects)] = run_lengths
+        if object_id is not None:
+            append_column(self.objects.object_ids, len(self.objects), [object_id], missing=-1)
+        if area is not None:
+            append_column(self.objects.areas, len(self.objects), [area], missing=math.nan)
         numbers = (image, label, layout, self._file_number, line or 0, -1 if index is None else index, kind, flags)
         self.objects.packed += _PACK.pack(*box, *numbers)
 

@@ -280,7 +280,9 @@ class YoloReader(Reader):
             raise data.error("names of classes must be different, none empty, with ids from 0 on", class_file)
         num_classes = data.entries.get("nc", data.entries.get("classes", str(len(names))))
         if names and num_classes != str(len(names)):
-            raise data.error(f"it has {len(names)} names of classes, but their number as {num_classes}; correct one")
+            raise data.error(
+                f"it has {len(names)} names of classes, but their number as {shorten(repr(num_classes))}; correct one"
+            )
         return class_file, names
 
 

@@ -266,6 +266,9 @@ def _explain_unknown_key(key: str) -> str | None:
         if not children and not any(mappings.values()):
             break  # the node is null or empty, so any key may be added
         if not children:
+            # If the chosen option is unknown, all of them count.
+            chosen = _chosen_option(group)
+            mappings = {chosen: mappings[chosen]} if chosen in mappings else mappings
             nested_keys = _nested_keys(path, name, mappings.values())
             signatures = [accepted(path, node, parents.get(option, {})) for option, node in mappings.items()]
             if not nested_keys and any(name in signature.types for signature in signatures if signature is not None):
@@ -288,6 +291,20 @@ def _explain_unknown_key(key: str) -> str | None:
         return None
     alternative = f"; if {node} is null, pass {node}='{{{name}: VALUE}}'" if "." in node else ""
     return f"{key} is not in this config; add it with +{key}=VALUE{alternative}"
+
+
+def _chosen_option(group: str) -> str | None:
+    """Return the shipped option of a group that the command, its experiment or the default chooses."""
+    # Hydra has not composed a config at this point, so the choice is read from the command line.
+    words = {key: value for key, _, value in (word.partition("=") for word in sys.argv[1:])}
+    choices: dict[str, Any] = {}
+    for path in (SHIPPED / "train.yaml", SHIPPED / "experiment" / f"{words.get('experiment')}.yaml"):
+        config: Any = OmegaConf.to_container(OmegaConf.load(path)) if path.is_file() else {}
+        for entry in config.get("defaults", ()):
+            if isinstance(entry, dict):
+                choices |= {key.removeprefix("override /"): value for key, value in entry.items()}
+    option = words.get(group, choices.get(group))
+    return option if isinstance(option, str) else None
 
 
 def _pointed_group(value: object) -> str | None:

@@ -5,6 +5,7 @@ On a system without ``/proc``, the CPU time, memory and reads of workers are not
 
 from __future__ import annotations
 
+import math
 import os
 import time
 import warnings
@@ -125,10 +126,10 @@ def _iterate_batch_sizes(loader: Any, batch_size: int) -> Iterator[int]:
     """Load batches, epoch after epoch, and yield the number of samples of each."""
     while True:
         # Batches are not opened, since a collate function may return anything. Only the last one of an epoch can be
-        # smaller, and with drop_last it does not arrive.
-        num_samples = len(loader.sampler)
+        # smaller, and with drop_last it does not arrive, so that the sampler needs no length.
+        num_samples = math.inf if loader.drop_last else len(loader.sampler)
         for _ in loader:
-            yield min(batch_size, num_samples)
+            yield int(min(batch_size, num_samples))
             num_samples -= batch_size
 
 

@@ -9,6 +9,7 @@ import zlib
 import numpy as np
 import pytest
 from PIL import Image
+from PIL.PngImagePlugin import PngInfo
 
 from lit_loader.annotations.formats import image_sizes
 from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
@@ -31,6 +32,16 @@ def exif(orientation):
 def test_width_and_height_are_read(tmp_path, ending):
     Image.new("RGB", (31, 17)).save(tmp_path / f"a.{ending}")
     assert read(tmp_path, f"a.{ending}") == ([[31, 17]], {})
+
+
+def test_size_of_a_png_is_upright_by_the_exif_in_a_text_chunk(tmp_path):
+    """ImageMagick writes EXIF of a PNG as text."""
+    tags = b"Exif\0\0" + exif(6).removeprefix(b"Exif\0\0")
+    chunks = PngInfo()
+    chunks.add_text("Raw profile type exif", f"\nexif\n{len(tags):8}\n{tags.hex()}\n")
+    Image.new("RGB", (31, 17)).save(tmp_path / "a.png", pnginfo=chunks)
+    assert read(tmp_path, "a.png") == ([[17, 31]], {})
+    assert decode_image(tmp_path / "a.png").shape == (3, 31, 17)
 
 
 @pytest.mark.parametrize("orientation", range(1, 9))

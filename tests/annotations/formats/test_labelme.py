@@ -216,3 +216,9 @@ def test_invalid_sizes_are_reported_and_read_from_the_image(folder):
     assert (table.widths.tolist(), table.report.counts) == ([SIZE[0]], {("bad_size", "unknown"): 1})
     assert read(folder(BOX, imageWidth="60", imageHeight=50.0)).report.count("bad_size", "unknown") == 1
     assert len(read(folder(BOX, imageWidth=None, imageHeight=None)).report) == 0
+
+
+def test_xml_of_the_old_labelme_is_refused_with_the_remedy(tmp_path):
+    (tmp_path / "a.xml").write_text("<annotation></annotation>")
+    with pytest.raises(AnnotationError, match=r"extension '\.json'.*XML files of the old LabelMe to COCO"):
+        read(tmp_path)

@@ -11,6 +11,7 @@ from lit_loader.annotations.formats import ReadPolicy, Rows
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.formats.rules import build_table
 from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.masks import run_lengths
 from lit_loader.errors import AnnotationError, UnsafePathError
 from tests.support.any_table import assert_same_table
 from tests.support.text_sets import write_image
@@ -59,6 +60,19 @@ def test_rows_become_a_table_grouped_by_image(root):
     assert flags == [[False, True, False]] * 2 + [[False, False, True]] * 2
     assert (table.attributes["pose"].names, table.attributes["pose"].ids.tolist()) == (("left",), [0, -1, -1])
     assert (table.keypoint_schema, table.split, len(table.report)) == (SCHEMA, "train", 0)
+
+
+def test_ids_areas_and_run_lengths_are_columns_of_the_table(root):
+    rows = make(root)
+    mask = np.zeros((50, 60), dtype=bool)
+    mask[2:40, 1:30] = True
+    add(rows)
+    add(rows, object_id=7, area=1102.0, run_lengths=run_lengths(mask))
+    add(rows)
+    table = build(rows)
+    assert table.object_ids.tolist() == [-1, 7, -1]
+    assert np.isnan(table.areas).tolist() == [True, False, True]
+    assert np.array_equal(table.masks.rasterize(1, 50, 60).astype(bool), mask)
 
 
 def test_spellings_of_one_file_are_one_image(root):

@@ -153,3 +153,12 @@ def test_points_and_attributes_of_many_files_do_not_depend_on_num_workers(voc):
         value = f"<attributes><attribute><name>a</name><value>v{i % 4}</value></attribute></attributes>"
         voc.add(f"{i:03}", *((f"c{k}", 1, 2, 30, 40, points, value) for k in range(i % 4)))
     assert_same_table(voc.read(num_workers=2), voc.read(num_workers=0))
+
+
+def test_an_attribute_that_a_first_file_lists_without_values_fits_any_values(voc):
+    box = (1, 2, 30, 40)
+    listed = "<schema><attribute><name>pose</name>{}</attribute></schema>"
+    voc.add("a", ("cat", *box), before=listed.format(""))
+    voc.add("b", ("cat", *box), before=listed.format("<value>left</value>"))
+    table = voc.read()
+    assert table.attributes["pose"].names == ("left",)

@@ -28,7 +28,7 @@ def message_of(main, capsys):
     [
         ("datamodule.batchsize=8", "did you mean datamodule.batch_size?"),
         ("sampler=nope", "class_balanced"),
-        ("dataset.root=x", "dataset.root belongs to dataset=coco or dataset=csv or"),
+        ("dataset.root=x", "dataset.root belongs to dataset=auto or dataset=coco or dataset=csv or"),
         ("datamodule.label_attribute=finish", "datamodule.label_attribute belongs to datamodule=classification"),
         ("datamodule.train_transforms.margin=0", "belongs to datamodule=classification or datamodule=landmarks"),
         ("sampler.reduce=max", "sampler.reduce belongs to sampler=weighted"),
@@ -42,7 +42,6 @@ def message_of(main, capsys):
         ("datamodule.source.image_size=64", "set dataset.image_size"),
         ("datamodule.num_workers=4", "datamodule has no key 'num_workers'; did you mean workers.num_workers?"),
         ("datamodule.max_pixels=9", "datamodule has no key 'max_pixels'; did you mean datamodule.reading.max_pixels?"),
-        ("model.lss=1", "did you mean model.loss?"),
         ("trainer.min_epochs=3", "+trainer.min_epochs=VALUE adds another of its arguments"),
         (
             "callbacks.early_stopping.patience=3",
@@ -58,6 +57,18 @@ def message_of(main, capsys):
 )
 def test_mistakes_on_the_command_line_end_the_run_with_a_hint(override, message, capsys):
     assert message in message_of(lambda: composed(override), capsys)
+
+
+@pytest.mark.parametrize("model", ["classifier_small", "heatmaps_small", "fcos_small"])
+def test_unknown_key_lists_the_keys_of_the_chosen_option(model, capsys, monkeypatch):
+    task = {"classifier_small": "classification", "heatmaps_small": "landmarks"}.get(model, "detection")
+    words = ["dataset=shapes", f"datamodule={task}", f"model={model}"]
+    for word in ("model.lss=1", "+model.lss=1"):
+        monkeypatch.setattr(sys, "argv", ["lit-loader", *words, word])
+        message = message_of(lambda word=word: compose_config(overrides=[*words, word]), capsys)
+        assert "model has no key 'lss'" in message
+        # Detectors of torchvision compute their own loss.
+        assert ("did you mean model.loss?" in message) == (task != "detection")
 
 
 def keys_below(node, path=""):

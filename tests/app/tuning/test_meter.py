@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 
 import pytest
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset
 
 from lit_loader.app.tuning import INLINE, Candidate, LoaderMeter
 from lit_loader.datamodules import LoaderDataModule
@@ -67,6 +67,19 @@ def test_rate_counts_samples_not_batches(drop_last):
     measurement = LoaderMeter(Module(Timed(sleep_s=0.004, length=22), batch_size=4, drop_last=drop_last))(INLINE, 0.4)
     assert measurement.samples_per_s <= 250
     assert measurement.cpu_s_per_sample < 0.004
+
+
+class Stream(IterableDataset):
+    def __iter__(self):
+        return iter(range(22))
+
+
+def test_stream_without_a_length_is_measured_with_drop_last():
+    class StreamModule(Module):
+        def stage_data(self, stage):
+            return [(self.dataset, None)]
+
+    assert LoaderMeter(StreamModule(Stream(), batch_size=4, drop_last=True))(INLINE, 0.1).samples_per_s > 0
 
 
 def test_one_turn_is_counted_even_if_it_is_slow():

@@ -156,3 +156,15 @@ def test_slots_are_locked_where_the_loader_itself_copies_to_cuda(monkeypatch, de
     ):
         loader = DataLoader(Drawing(2), pin_memory=pin_memory, device=device, **workers)
         assert (loader._spec().page_lock is not None) is (locks and has_slots)
+
+
+def test_the_error_of_a_refused_call_is_cleared_by_a_launch(monkeypatch):
+    devices = []
+
+    def zeros(count, *, device):
+        devices.append(device)
+        raise RuntimeError("CUDA error: out of memory")  # the error of the refused call
+
+    monkeypatch.setattr(torch, "zeros", zeros)
+    CudaPageLock(torch.device("cuda", 1))._clear_error()
+    assert devices == [torch.device("cuda", 1)]

@@ -116,6 +116,11 @@ def test_naming_the_same_epoch_again_changes_nothing_and_another_one_begins_it()
             assert_same([list(loader)], [expected])
 
 
+def test_state_is_the_same_on_every_rank():
+    states = [stopped(make("plain", rank=rank, world_size=3), 1, 1) for rank in range(3)]
+    assert states[0] == states[1] == states[2]
+
+
 def test_held_batches_do_not_count():
     for name in ("plain", "custom", "stream"):
         full = epochs(make(name), 1)[0]
