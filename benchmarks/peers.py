@@ -85,7 +85,7 @@ def scaled_decode(
     rows, columns, _ = pixels.shape
     cut = pixels[round(top * rows) : round(bottom * rows), round(left * columns) : round(right * columns)]
     resized: NDArray[np.uint8] = cv2.resize(cut, size[::-1], interpolation=cv2.INTER_LINEAR)
-    return cv2.flip(resized, 1) if is_mirrored else resized
+    return np.asarray(cv2.flip(resized, 1), np.uint8) if is_mirrored else resized
 
 
 def ffcv_pass(

@@ -300,21 +300,21 @@ def checked_names(field_name: str, names: Any) -> tuple[str, ...]:
     """Return names of classes, points or attribute values as a tuple.
 
     Raises:
-        TypeError: If they are not a sequence of strings.
+        TypeError: If they are not strings.
         ValueError: If a name is empty or a duplicate.
     """
     # A string is also an iterable of strings.
     if isinstance(names, str) or not isinstance(names, Iterable):
         raise TypeError(f"expected {field_name} as strings, got {names!r} ({type(names).__name__})")
-    names = tuple(names)
-    for name in names:
+    result: tuple[str, ...] = tuple(names)
+    for name in result:
         if not isinstance(name, str):
             raise TypeError(f"expected {field_name} as strings, got {name!r} ({type(name).__name__}) among them")
-    for name, count in Counter(names).items():
+    for name, count in Counter(result).items():
         if not name or count > 1:
-            problem = f"has {name!r} twice" if name else f"is empty at position {names.index(name)}"
+            problem = f"has {name!r} twice" if name else f"is empty at position {result.index(name)}"
             raise ValueError(f"{field_name} {problem}; every name must be unique and not empty")
-    return names
+    return result
 
 
 def check_offsets(offsets: IndexArray, *, total: int, name: str) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from lit_loader.datasets.auto_source import AutoSource, dataset_overrides, open_source
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.image_files import ImageFilesSource
 from lit_loader.datasets.landmarks import LandmarkDataset
-from lit_loader.datasets.layouts import AutoSource, Layout, choose_layout, dataset_overrides, find_layouts, open_source
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
 from lit_loader.datasets.sources import Stage, TableSource
@@ -21,17 +21,14 @@ __all__ = [
     "FormatSource",
     "ImageFilesSource",
     "LandmarkDataset",
-    "Layout",
     "SampleTable",
     "ShapesSource",
     "Stage",
     "TableSource",
     "VocSource",
-    "choose_layout",
     "dataset_overrides",
     "draw_shapes",
     "every_sample",
-    "find_layouts",
     "labelled_samples",
     "landmark_samples",
     "open_source",

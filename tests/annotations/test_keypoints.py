@@ -139,10 +139,10 @@ def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
     ("values", "error", "message"),
     [
         ({"names": ()}, ValueError, "at least 1 point"),
-        ({"names": "ab"}, TypeError, "sequence of strings"),
+        ({"names": "ab"}, TypeError, "as strings"),
         ({"names": ("a", "a")}, ValueError, "'a' twice"),
         ({"names": ("a", "")}, ValueError, "is empty at position 1"),
-        ({"names": (1, 2)}, TypeError, "sequence of strings"),
+        ({"names": (1, 2)}, TypeError, "as strings"),
         ({"names": 3}, TypeError, "int"),
         ({"flip_pairs": ((0, 3),)}, ValueError, "position 3, but there are 3 points"),
         ({"flip_pairs": ((0, -1),)}, ValueError, "position -1"),

@@ -11,7 +11,8 @@ import pytest
 
 import lit_loader
 from lit_loader.annotations.formats.folder import Folder
-from lit_loader.datasets import find_layouts, open_source
+from lit_loader.annotations.layouts import find_layouts
+from lit_loader.datasets import open_source
 from lit_loader.errors import AnnotationError
 from tests.support.extras import needs
 from tests.support.text_sets import write_image

@@ -19,12 +19,12 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import Reader, Writer, find_reader, read_annotations, readers, writers
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.formats.registry import format_options, policy_text, takes_option
+from lit_loader.annotations.layouts import choose_layout
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
-from lit_loader.datasets import choose_layout
 
 __all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
 

@@ -8,6 +8,7 @@ from lightning.pytorch import Trainer
 
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.recipes import model_kwargs_from_datamodule
+from tests.support.any_table import assert_same_table
 from tests.support.documents import PAGES, commands
 from tests.support.made_sets import MAKERS, split_in_two
 
@@ -29,7 +30,21 @@ def small(layout):
 
 
 def test_every_layout_has_a_documented_command():
-    assert COMMANDS.keys() == MAKERS.keys()
+    assert COMMANDS.keys() == {*MAKERS, "auto"}
+
+
+@pytest.mark.parametrize("layout", MAKERS)
+def test_auto_reads_the_tables_of_the_documented_command(layout, tmp_path):
+    root = tmp_path / "set"
+    root.mkdir()
+    MAKERS[layout](root, split_in_two(tmp_path))
+    words = [f"dataset.root={root}", f"dataset.cache_dir={tmp_path / 'cache'}", "dataset.progress=false"]
+    documented = [word for word in COMMANDS[layout] if not word.startswith("dataset.root=")]
+    auto = [word for word in documented if not word.startswith("dataset")]
+    named, found = (compose_config(overrides=[*choice, *words]) for choice in (documented, ["dataset=auto", *auto]))
+    for stage in ("train", "val", "test"):
+        expected, actual = (instantiate(cfg.dataset, _convert_="all").tables(stage)[0] for cfg in (named, found))
+        assert_same_table(actual, expected)
 
 
 @pytest.mark.parametrize("layout", MAKERS)

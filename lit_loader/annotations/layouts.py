@@ -14,14 +14,12 @@ from __future__ import annotations
 
 import csv
 import json
-import logging
 import posixpath
 import re
-import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from itertools import islice
 from pathlib import Path
@@ -31,16 +29,11 @@ from lit_loader.annotations.formats import find_reader
 from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
 from lit_loader.annotations.formats.reader import other_format
 from lit_loader.annotations.formats.registry import format_options, make_format
-from lit_loader.datasets.format_source import FormatSource
-from lit_loader.datasets.sources import FileSource, StageTables
 from lit_loader.errors import AnnotationError, UnsafePathError
-from lit_loader.foundation.escaping import hydra_value
 
-__all__ = ["AutoSource", "Layout", "choose_layout", "dataset_overrides", "find_layouts", "open_source"]
+__all__ = ["Layout", "STAGES", "choose_layout", "find_layouts"]
 
-_logger = logging.getLogger(__name__)
-
-_STAGES: Final[tuple[str, ...]] = ("train", "val", "test")
+STAGES: Final[tuple[str, ...]] = ("train", "val", "test")
 _HEAD_BYTES: Final = 1 << 16
 _MAX_FOLDERS: Final = 64  # folders of one level that are looked into
 _MAX_FILES: Final = 32  # files of one kind in a folder whose start is read
@@ -57,7 +50,7 @@ _NO_CLASSES: Final = ("images", "image", "imgs", "labels", "annotations", "jpegi
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """One way to read a folder, as arguments of `FormatSource`.
+    """One way to read a folder, as arguments of `lit_loader.datasets.FormatSource`.
 
     Attributes:
         name: Short name that tells this layout from the other layouts of the folder, such as ``"coco:instances"``.
@@ -80,106 +73,6 @@ class Layout:
     policy: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, kw_only=True)
-class AutoSource(FileSource):
-    """A data set whose format and layout are found when its tables are first asked for.
-
-    The search lists names and reads the start of a few files; it opens no image. The log names the layout, and the
-    settings of the same source without a search.
-
-    Args:
-        root: Folder of the data set, or a folder with one data set in it.
-        layout: Name of the layout to use where several fit; the error lists them.
-        options: Options of the format, which override those that were found.
-        policy: Actions for problems in the annotations; they override the actions of the layout.
-        val_fraction: Fraction of the training images to hold out for validation if the data set has no such split.
-        test_fraction: The same for testing, if the data set has neither a test nor a validation split; a data set
-            without a test split is tested on its validation split.
-        train, val, test: File, folder or split of a stage, or None for the one that was found.
-        predict, stage_options, group_pattern, seed, class_names, cache_dir, num_workers, progress: As of
-            `FormatSource`.
-
-    Raises:
-        AnnotationError: From every method: no layout fits, or several do and ``layout`` names none of them; or as for
-            `FormatSource`.
-    """
-
-    root: str | Path = field(kw_only=False)
-    layout: str | None = None
-    train: str | None = None
-    val: str | Sequence[str] | None = None
-    test: str | Sequence[str] | None = None
-    predict: str | Sequence[str] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    stage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
-    val_fraction: float = 0.1
-    test_fraction: float = 0.1
-    group_pattern: str | None = None
-    seed: int = 0
-    class_names: Sequence[str] | None = None
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    cache_dir: str | None = None
-    num_workers: int | None = None
-    progress: bool = True
-
-    def find(self) -> FormatSource:
-        """Return the source of the layout, after the first call always the same one."""
-        # A frozen dataclass has no other place for it.
-        source: FormatSource | None = self.__dict__.get("_source")
-        if source is None:
-            folder = Folder(self.root)
-            layout = choose_layout(folder, self.layout)
-            source = self._source_of(layout, folder)
-            self.__dict__["_source"] = source
-            _logger.info("%s: %s (%s)", folder.root, layout.format, layout.reason)
-            _logger.info("the same without a search: %s", shlex.join(dataset_overrides(source)))
-            for stage in ("val", "test"):
-                if fraction := getattr(source, f"{stage}_fraction"):
-                    message = "no split for %s: %g %% of the training images are held out for it"
-                    _logger.info(message, stage, 100 * fraction)
-        return source
-
-    def _source_of(self, layout: Layout, folder: Folder) -> FormatSource:
-        names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in _STAGES}
-        # Without a test split the run tests on the validation split, as the configs of single formats do.
-        names["test"] = names["test"] or names["val"]
-        stage_options = {**layout.stage_options, **self.stage_options}
-        if names["test"] == names["val"] and "val" in stage_options:
-            stage_options.setdefault("test", stage_options["val"])
-        fractions: dict[str, Any] = {
-            f"{stage}_fraction": 0.0 if names[stage] or not names["train"] else getattr(self, f"{stage}_fraction")
-            for stage in ("val", "test")
-        }
-        same = ("predict", "group_pattern", "seed", "class_names", "cache_dir", "num_workers", "progress")
-        return FormatSource(
-            layout.format,
-            folder.root / layout.root,
-            options={**layout.options, **self.options},
-            stage_options=stage_options,
-            policy={**layout.policy, **self.policy},
-            **{name: getattr(self, name) for name in same},
-            **names,
-            **fractions,
-        )
-
-    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
-        """Find the layout, and read the tables of all stages."""
-        return self.find().read(trust_cache=trust_cache)
-
-
-def open_source(root: str | Path, **settings: Any) -> FormatSource:
-    """Find the format and the layout of a data set, and return the source that reads it.
-
-    Args:
-        root: Folder of the data set, or a folder with one data set in it.
-        settings: The other arguments of `AutoSource`, such as ``layout`` or ``class_names``.
-
-    Raises:
-        AnnotationError: As for `AutoSource`.
-    """
-    return AutoSource(root, **settings).find()
-
-
 def choose_layout(folder: Folder, name: str | None = None) -> Layout:
     """Return the only layout that fits a folder, or the one of a name.
 
@@ -193,28 +86,6 @@ def choose_layout(folder: Folder, name: str | None = None) -> Layout:
     if len(chosen) != 1:
         raise _layout_error(folder, layouts, name)
     return chosen[0]
-
-
-def dataset_overrides(source: FormatSource) -> list[str]:
-    """Return the overrides of the config that give this source with ``dataset=files``."""
-    defaults = {field.name: field.default for field in fields(FormatSource)}
-    words = ["dataset=files"]
-    for name, default in defaults.items():
-        value = getattr(source, name)
-        if isinstance(value, Mapping):
-            # The config has none of the options, so the words add them.
-            words += [f"++dataset.{name}.{key}={hydra_value(item)}" for key, item in _flatten(value).items()]
-        elif value != default:
-            words.append(f"dataset.{name}={hydra_value(value)}")
-    return words
-
-
-def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:
-    """Return the values of nested mappings by their dotted paths."""
-    flat: dict[str, Any] = {}
-    for key, value in values.items():
-        flat |= _flatten(value, f"{path}{key}.") if isinstance(value, Mapping) else {f"{path}{key}": value}
-    return flat
 
 
 def _layout_error(folder: Folder, layouts: Sequence[Layout], name: str | None) -> AnnotationError:
@@ -266,7 +137,7 @@ def _layouts_of(folder: Folder) -> list[Layout]:
 def _accepted(folder: Folder, layout: Layout) -> Layout | None:
     """Return a layout with the stages whose files the reader finds, or None without any."""
     stages = {}
-    for stage in sorted(layout.stages, key=_STAGES.index):
+    for stage in sorted(layout.stages, key=STAGES.index):
         options = {**layout.options, **layout.stage_options.get(stage, {})}
         # A stage that does not exist, such as the test folder that a data.yaml names, leaves the other stages usable.
         with suppress(AnnotationError):
@@ -319,7 +190,7 @@ def _coco_image_dir(folder: Folder, path: str) -> str | None:
 def _yolo(folder: Folder) -> Iterator[Layout]:
     """A data file, or folders of images and labels."""
     policy = {"missing_annotation": "empty"}  # as for ultralytics, an image without a label file has no objects
-    by_name = {stage: stage for stage in _STAGES}
+    by_name = {stage: stage for stage in STAGES}
     files = [path for ending in (".yaml", ".yml", ".data") for path in _paths(folder, ending) if path.count("/") < 2]
     data_files = []
     for file in files:
@@ -369,7 +240,7 @@ def _voc(folder: Folder) -> Iterator[Layout]:
     ]
     image_dirs = {place: _voc_image_dir(folder, place) for place in places}
     splits = {name.removesuffix(".txt") for name in folder.files("ImageSets/Main")}
-    stages = {stage: stage for stage in _STAGES if stage in splits}
+    stages = {stage: stage for stage in STAGES if stage in splits}
     if "trainval" in splits and "train" not in splits:
         stages["train"] = "trainval"
     place_by_stage = {stage: place for place in places if (stage := _stage_of(place))}
@@ -555,7 +426,7 @@ def _face_lists(folder: Folder) -> Iterator[Layout]:
             name="celeba",
             format="celeba",
             reason="the lists of CelebA",
-            stages={stage: stage for stage in _STAGES},
+            stages={stage: stage for stage in STAGES},
             options={"image_dir": image_dir, "aligned": image_dir == "img_align_celeba"},
         )
 
