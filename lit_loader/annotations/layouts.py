@@ -20,9 +20,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import lru_cache, partial
+from functools import partial
 from itertools import islice
-from pathlib import Path
 from typing import Any, Final
 
 from lit_loader.annotations.formats import find_reader
@@ -285,8 +284,11 @@ def _voc_image_dir(folder: Folder, place: str) -> str | None:
 
 def _image_folder(folder: Folder) -> Iterator[Layout]:
     """A folder of images for each class, in a folder for each stage or alone."""
-    stages = {stage: name for name in folder.folders(".") if (stage := _stage_of(name)) and _has_classes(folder, name)}
+    stages = {stage: name for name in folder.folders(".") if (stage := _stage_of(name)) and folder.folders(name)}
     reason = f"a folder of images for each class in {_listed(stages.values())}"
+    # One stage decides: another one may lack most of the classes.
+    if not any(_has_classes(folder, name) for name in stages.values()):
+        stages = {}
     if not stages and _has_classes(folder, "."):
         stages = {"train": "."}
         reason = f"a folder of images for each class: {_listed(folder.folders('.'))}"
@@ -519,13 +521,10 @@ def _first(folder: Folder, place: str, ending: str) -> list[str]:
 
 def _head(folder: Folder, path: str) -> bytes:
     """Return the start of a file; nothing if it cannot be read."""
-    return _read_head(str(folder.root / path)) if folder.is_file(path) else b""
-
-
-@lru_cache(maxsize=256)
-def _read_head(path: str) -> bytes:
-    with suppress(OSError), Path(path).open("rb") as file:
-        return file.read(_HEAD_BYTES)
+    # `Folder.is_file` is False for a named pipe, whose opening would wait.
+    if folder.is_file(path):
+        with suppress(OSError), (folder.root / path).open("rb") as file:
+            return file.read(_HEAD_BYTES)
     return b""
 
 

@@ -271,6 +271,15 @@ def test_a_table_beside_class_folders_is_a_second_layout(tmp_path, settings):
     assert [layout.name for layout in find_layouts(Folder(tmp_path))] == ["class_list", "image_folder"]
 
 
+def test_a_stage_with_one_class_is_a_stage(tmp_path):
+    class_folders(tmp_path)
+    for image in (tmp_path / "val" / "dog").iterdir():
+        image.unlink()
+    (tmp_path / "val" / "dog").rmdir()
+    (layout,) = find_layouts(Folder(tmp_path))
+    assert layout.stages == {stage: stage for stage in STAGES}
+
+
 def test_folders_of_stages_are_no_classes(tmp_path):
     for stage in STAGES:
         for name in names_of(stage, 2):
