@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
+from pathlib import Path
 from typing import Any, Final
 
 from lit_loader.annotations.formats import find_reader
@@ -72,27 +73,46 @@ class Layout:
     policy: Mapping[str, str] = field(default_factory=dict)
 
 
-def choose_layout(folder: Folder, name: str | None = None) -> Layout:
+class _SearchedFolder(Folder):
+    """A folder whose files are read once, and only their start."""
+
+    def __init__(self, root: Path | str) -> None:
+        super().__init__(root)
+        self._heads: dict[str, bytes] = {}
+
+    def head(self, path: str) -> bytes:
+        """Return the first 64 KiB of a file; nothing if it cannot be read."""
+        if path not in self._heads:
+            self._heads[path] = b""
+            # `is_file` is False for a named pipe, whose opening would wait.
+            if self.is_file(path):
+                with suppress(OSError), (self.root / path).open("rb") as file:
+                    self._heads[path] = file.read(_HEAD_BYTES)
+        return self._heads[path]
+
+
+def choose_layout(root: Path | str, name: str | None = None) -> Layout:
     """Return the only layout that fits a folder, or the one of a name.
 
     Raises:
         AnnotationError: No layout fits, or several do and none has the name; lists them.
     """
+    folder = _SearchedFolder(root)
     if not folder.root.is_dir():
         raise AnnotationError("is not a folder; give the folder of the data set", path=folder.root)
-    layouts = find_layouts(folder)
+    layouts = _find_layouts(folder)
     chosen = [layout for layout in layouts if name in (None, layout.name)]
     if len(chosen) != 1:
         raise _layout_error(folder, layouts, name)
     return chosen[0]
 
 
-def _layout_error(folder: Folder, layouts: Sequence[Layout], name: str | None) -> AnnotationError:
+def _layout_error(folder: _SearchedFolder, layouts: Sequence[Layout], name: str | None) -> AnnotationError:
     """Return the error for no layout, for several, or for a name that none has."""
     if not layouts:
         listed = _listed([*folder.folders("."), *folder.files(".")]) or "nothing"
         files = (path for path in islice(folder.below("."), 1000) if path.endswith((".json", ".xml", ".csv", ".txt")))
-        hint = next(filter(None, (other_format(_head(folder, path)) for path in islice(files, _MAX_FILES))), "")
+        hint = next(filter(None, (other_format(folder.head(path)) for path in islice(files, _MAX_FILES))), "")
         message = f"no layout of a known format fits; it contains {listed}" + (f"; this may be {hint}" if hint else "")
         remedy = "name the format, as in dataset=files dataset.format=coco; `lit-loader index --help` lists all"
         return AnnotationError(message, path=folder.root, remedy=remedy)
@@ -101,12 +121,16 @@ def _layout_error(folder: Folder, layouts: Sequence[Layout], name: str | None) -
     return AnnotationError("\n".join([f"{problem}:", *lines, "choose one"]), path=folder.root, settings={"layout": ...})
 
 
-def find_layouts(folder: Folder) -> list[Layout]:
+def find_layouts(root: Path | str) -> list[Layout]:
     """Return the layouts that fit a folder, in the order of their names.
 
     Raises:
         AnnotationError: If the folder cannot be listed.
     """
+    return _find_layouts(_SearchedFolder(root))
+
+
+def _find_layouts(folder: _SearchedFolder) -> list[Layout]:
     # VOC's folders are found next to other layouts: their parent often has lists and tables of the same images.
     layouts = [*_layouts_of(folder), *(layout for top in _voc_roots(folder) for layout in _layouts_below(folder, top))]
     tops = ["."]
@@ -119,13 +143,13 @@ def find_layouts(folder: Folder) -> list[Layout]:
     return sorted(layouts, key=lambda layout: layout.name)
 
 
-def _layouts_below(folder: Folder, top: str) -> list[Layout]:
+def _layouts_below(folder: _SearchedFolder, top: str) -> list[Layout]:
     """Return the layouts that fit a folder under the one that is searched."""
-    layouts = _layouts_of(Folder(folder.root / top))
+    layouts = _layouts_of(_SearchedFolder(folder.root / top))
     return [replace(layout, name=f"{top}/{layout.name}", root=top) for layout in layouts]
 
 
-def _layouts_of(folder: Folder) -> list[Layout]:
+def _layouts_of(folder: _SearchedFolder) -> list[Layout]:
     proposals = (layout for detector in _DETECTORS for layout in detector(folder))
     layouts = [layout for layout in map(partial(_accepted, folder), proposals) if layout is not None]
     counts = Counter(layout.format for layout in layouts)
@@ -133,7 +157,7 @@ def _layouts_of(folder: Folder) -> list[Layout]:
     return [replace(layout, name=layout.format) if counts[layout.format] == 1 else layout for layout in layouts]
 
 
-def _accepted(folder: Folder, layout: Layout) -> Layout | None:
+def _accepted(folder: _SearchedFolder, layout: Layout) -> Layout | None:
     """Return a layout with the stages whose files the reader finds, or None without any."""
     stages = {}
     for stage in sorted(layout.stages, key=STAGES.index):
@@ -155,12 +179,12 @@ def _accepted(folder: Folder, layout: Layout) -> Layout | None:
 # -- formats ------------------------------------------------------------------------------------------------------
 
 
-def _coco(folder: Folder) -> Iterator[Layout]:
+def _coco(folder: _SearchedFolder) -> Iterator[Layout]:
     """JSON files with COCO's keys."""
     paths = [
         path
         for path in _paths(folder, ".json")
-        if re.search(rb'"(images|annotations)"\s*:\s*\[', _head(folder, path))
+        if re.search(rb'"(images|annotations)"\s*:\s*\[', folder.head(path))
         # Captions and lists of test images have the same keys, and no objects.
         if not posixpath.basename(path).startswith(("captions", "image_info"))
     ]
@@ -176,9 +200,9 @@ def _coco(folder: Folder) -> Iterator[Layout]:
         )
 
 
-def _coco_image_dir(folder: Folder, path: str) -> str | None:
+def _coco_image_dir(folder: _SearchedFolder, path: str) -> str | None:
     """Return the folder that the first ``file_name`` of a COCO file is relative to, or None."""
-    match = re.search(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', _head(folder, path))
+    match = re.search(rb'"file_name"\s*:\s*("(?:[^"\\]|\\.)*")', folder.head(path))
     if match is None:
         return None
     with suppress(ValueError):  # a name that is cut off within an escape, or is not UTF-8
@@ -186,14 +210,14 @@ def _coco_image_dir(folder: Folder, path: str) -> str | None:
     return None
 
 
-def _yolo(folder: Folder) -> Iterator[Layout]:
+def _yolo(folder: _SearchedFolder) -> Iterator[Layout]:
     """A data file, or folders of images and labels."""
     policy = {"missing_annotation": "empty"}  # as for ultralytics, an image without a label file has no objects
     by_name = {stage: stage for stage in STAGES}
     files = [path for ending in (".yaml", ".yml", ".data") for path in _paths(folder, ending) if path.count("/") < 2]
     data_files = []
     for file in files:
-        keys = re.findall(rb"(?m)^[ \t]*(train|val|valid|names)[ \t]*[:=]", _head(folder, file))
+        keys = re.findall(rb"(?m)^[ \t]*(train|val|valid|names)[ \t]*[:=]", folder.head(file))
         if b"names" in keys and len(set(keys)) > 1:
             data_files.append(file)
     for file in data_files:
@@ -212,7 +236,7 @@ def _yolo(folder: Folder) -> Iterator[Layout]:
         image_dir = names.get("images")
         splits = folder.folders(label_dir)
         path = next((path for place in (".", *splits) for path in _first(folder, _join(label_dir, place), ".txt")), "")
-        if image_dir and re.match(rb"\s*\d+([ \t]+-?[\d.]+){4,}\s", _head(folder, path)):
+        if image_dir and re.match(rb"\s*\d+([ \t]+-?[\d.]+){4,}\s", folder.head(path)):
             yield Layout(
                 name=f"yolo:{label_dir}",
                 format="yolo",
@@ -228,14 +252,14 @@ def _yolo(folder: Folder) -> Iterator[Layout]:
         yield Layout(name="yolo:splits", format="yolo", reason=reason, stages=stages, policy=policy)
 
 
-def _voc(folder: Folder) -> Iterator[Layout]:
+def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
     """XML files with ``<annotation>``: VOC's folders, a folder for each stage, or one folder."""
     places = [
         place
         for place in _places(folder)
         for path in _first(folder, place, ".xml")
         # The old LabelMe has the same root element.
-        if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", _head(folder, path), re.DOTALL)
+        if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", folder.head(path), re.DOTALL)
     ]
     image_dirs = {place: _voc_image_dir(folder, place) for place in places}
     splits = {name.removesuffix(".txt") for name in folder.files("ImageSets/Main")}
@@ -266,14 +290,14 @@ def _voc(folder: Folder) -> Iterator[Layout]:
         )
 
 
-def _voc_roots(folder: Folder) -> list[str]:
+def _voc_roots(folder: _SearchedFolder) -> list[str]:
     """Return the folders with VOC's lists that are one or two levels down, such as VOCdevkit/VOC2012."""
     tops = folder.folders(".")[:_MAX_FOLDERS]
     tops += [_join(top, name) for top in tops for name in folder.folders(top)[:_MAX_FOLDERS] if name.startswith("VOC")]
     return [top for top in tops if folder.is_folder(f"{top}/ImageSets/Main")]
 
 
-def _voc_image_dir(folder: Folder, place: str) -> str | None:
+def _voc_image_dir(folder: _SearchedFolder, place: str) -> str | None:
     """Return the folder of the image that has the name of the first XML file, or None."""
     names = [posixpath.basename(path).removesuffix(".xml") for path in _first(folder, place, ".xml")]
     places = [place, *(other for other in _places(folder) if _stage_of(other) in (None, _stage_of(place)))]
@@ -282,7 +306,7 @@ def _voc_image_dir(folder: Folder, place: str) -> str | None:
     return next((other for other, files in zip(places, images, strict=True) if files), None)
 
 
-def _image_folder(folder: Folder) -> Iterator[Layout]:
+def _image_folder(folder: _SearchedFolder) -> Iterator[Layout]:
     """A folder of images for each class, in a folder for each stage or alone."""
     stages = {stage: name for name in folder.folders(".") if (stage := _stage_of(name)) and folder.folders(name)}
     reason = f"a folder of images for each class in {_listed(stages.values())}"
@@ -296,7 +320,7 @@ def _image_folder(folder: Folder) -> Iterator[Layout]:
         yield Layout(name="image_folder", format="image_folder", reason=reason, stages=stages)
 
 
-def _has_classes(folder: Folder, top: str) -> bool:
+def _has_classes(folder: _SearchedFolder, top: str) -> bool:
     """Return True if the folders in a folder, at least two, have images and no annotations, and none is a stage."""
     names = folder.folders(top)
     if len(names) < 2 or any(_stage_of(name) or name.lower() in _NO_CLASSES for name in names):
@@ -310,7 +334,7 @@ def _has_classes(folder: Folder, top: str) -> bool:
     return not has_annotations and sum(any(map(is_image_name, files)) for files in listings) >= 2
 
 
-def _tables(folder: Folder) -> Iterator[Layout]:
+def _tables(folder: _SearchedFolder) -> Iterator[Layout]:
     """CSV tables and txt lists whose first line names the columns, and lists of paths and classes."""
     # `_face_lists` proposes all lists of CelebA together.
     paths = [path for ending in (".csv", ".txt") for path in _paths(folder, ending) if not _is_celeba(path)]
@@ -329,9 +353,9 @@ def _tables(folder: Folder) -> Iterator[Layout]:
             )
 
 
-def _table_options(folder: Folder, path: str) -> tuple[str, dict[str, Any]] | None:
+def _table_options(folder: _SearchedFolder, path: str) -> tuple[str, dict[str, Any]] | None:
     """Return format and options of a table or list, or None if its first two lines do not explain its columns."""
-    text = _head(folder, path).decode("utf-8-sig", "replace")
+    text = folder.head(path).decode("utf-8-sig", "replace")
     lines = [line for line in text.splitlines() if line.strip()][:2]
     separator = max(",;\t ", key=lambda character: lines[0].count(character) if lines else 0)
     try:
@@ -370,7 +394,7 @@ def _table_options(folder: Folder, path: str) -> tuple[str, dict[str, Any]] | No
     return None
 
 
-def _numbered(folder: Folder, label: str, path: str) -> dict[str, Any]:
+def _numbered(folder: _SearchedFolder, label: str, path: str) -> dict[str, Any]:
     """Return the options of a list with this label; numbers are lines of a file with the names of the classes."""
     if not label.isdigit():
         return {}
@@ -380,7 +404,7 @@ def _numbered(folder: Folder, label: str, path: str) -> dict[str, Any]:
     return {} if class_file is None else {"numbered": True, "class_file": class_file}
 
 
-def _labelme(folder: Folder) -> Iterator[Layout]:
+def _labelme(folder: _SearchedFolder) -> Iterator[Layout]:
     """Folders of LabelMe's JSON files."""
     places = _places(folder)
     places += [_join(place, name) for place in places[1:] for name in folder.folders(place)[:_MAX_FOLDERS]]
@@ -388,7 +412,7 @@ def _labelme(folder: Folder) -> Iterator[Layout]:
         place
         for place in places
         for path in _first(folder, place, ".json")
-        if re.search(rb'"(shapes|imageData)"\s*:', _head(folder, path))
+        if re.search(rb'"(shapes|imageData)"\s*:', folder.head(path))
     ]
     stages = {_stage_of(place) or "train": place for place in places}
     # Several folders without the name of a stage are parts of one set.
@@ -399,7 +423,7 @@ def _labelme(folder: Folder) -> Iterator[Layout]:
         yield Layout(name="labelme", format="labelme", reason=reason, stages=stages)
 
 
-def _face_lists(folder: Folder) -> Iterator[Layout]:
+def _face_lists(folder: _SearchedFolder) -> Iterator[Layout]:
     """Data sets of faces, by the names or the first line of their lists."""
     paths = _paths(folder, ".txt")
     for format, pattern, start in (
@@ -408,11 +432,11 @@ def _face_lists(folder: Folder) -> Iterator[Layout]:
         ("retinaface", r".*\.txt", rb"# \S+\.\w+\s+-?[\d.]+ "),
     ):
         lists = [path for path in paths if re.fullmatch(pattern, posixpath.basename(path))]
-        lists = [path for path in lists if re.match(start, _head(folder, path))]
+        lists = [path for path in lists if re.match(start, folder.head(path))]
         for kind, path_by_stage in _groups(lists).items():
             options = {}
             for stage, path in path_by_stage.items():
-                words = _head(folder, path).decode("utf-8", "replace").split()
+                words = folder.head(path).decode("utf-8", "replace").split()
                 image_dir = _image_dir(folder, next(filter(is_image_name, words), ""), path)
                 options[stage] = {"image_dir": image_dir}
             yield _layout(
@@ -439,19 +463,19 @@ def _is_celeba(path: str) -> bool:
     )
 
 
-def _imglab(folder: Folder) -> Iterator[Layout]:
+def _imglab(folder: _SearchedFolder) -> Iterator[Layout]:
     """XML files of dlib's imglab."""
     paths = [
         path
         for path in _paths(folder, ".xml")
-        if re.search(rb"<dataset>\s*<(name|comment|images)\b", _head(folder, path))
+        if re.search(rb"<dataset>\s*<(name|comment|images)\b", folder.head(path))
     ]
     for kind, path_by_stage in _groups(paths).items():
         reason = f"imglab's XML in {_listed(path_by_stage.values())}"
         yield Layout(name=f"imglab:{kind}".rstrip(":"), format="imglab", reason=reason, stages=path_by_stage)
 
 
-def _pts(folder: Folder) -> Iterator[Layout]:
+def _pts(folder: _SearchedFolder) -> Iterator[Layout]:
     """Folders of ``.pts`` files."""
     places = [place for place in _places(folder) if _first(folder, place, ".pts")]
     stages = {_stage_of(place) or "train": place for place in places}
@@ -459,7 +483,7 @@ def _pts(folder: Folder) -> Iterator[Layout]:
         yield Layout(name="pts", format="pts", reason=f".pts files in {_listed(places)}", stages=stages)
 
 
-_DETECTORS: Final[tuple[Callable[[Folder], Iterator[Layout]], ...]] = (
+_DETECTORS: Final[tuple[Callable[[_SearchedFolder], Iterator[Layout]], ...]] = (
     _coco, _yolo, _voc, _image_folder, _tables, _labelme, _face_lists, _imglab, _pts,
 )  # fmt: skip
 
@@ -500,12 +524,12 @@ def _layout(options_by_stage: Mapping[str, Mapping[str, Any]], **fields: Any) ->
     return Layout(options=shared, stage_options={stage: o for stage, o in differing.items() if o}, **fields)
 
 
-def _places(folder: Folder) -> list[str]:
+def _places(folder: _SearchedFolder) -> list[str]:
     """Return the folders that may hold files of a set: the root and those one level below."""
     return [".", *folder.folders(".")[:_MAX_FOLDERS]]
 
 
-def _paths(folder: Folder, ending: str) -> list[str]:
+def _paths(folder: _SearchedFolder, ending: str) -> list[str]:
     """Return the first files with an extension in each of the `_places`."""
     return [
         _join(place, name)
@@ -514,25 +538,16 @@ def _paths(folder: Folder, ending: str) -> list[str]:
     ]
 
 
-def _first(folder: Folder, place: str, ending: str) -> list[str]:
+def _first(folder: _SearchedFolder, place: str, ending: str) -> list[str]:
     """Return the first file with an extension in a folder; an empty list without any."""
     return list(islice((_join(place, name) for name in folder.files(place) if name.endswith(ending)), 1))
 
 
-def _head(folder: Folder, path: str) -> bytes:
-    """Return the start of a file; nothing if it cannot be read."""
-    # `Folder.is_file` is False for a named pipe, whose opening would wait.
-    if folder.is_file(path):
-        with suppress(OSError), (folder.root / path).open("rb") as file:
-            return file.read(_HEAD_BYTES)
-    return b""
-
-
-def _image_dir(folder: Folder, name: str, path: str) -> str | None:
+def _image_dir(folder: _SearchedFolder, name: str, path: str) -> str | None:
     """Return the folder that the path of an image in an annotation file is relative to, or None.
 
     Args:
-        folder: Folder of the data set.
+        folder: _SearchedFolder of the data set.
         name: Untrusted path of an image.
         path: The annotation file; folders near it and of its stage are more likely than others.
     """

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.layouts import STAGES, Layout, choose_layout
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.sources import FileSource, StageTables
@@ -67,11 +66,11 @@ class AutoSource(FileSource):
         # A frozen dataclass has no other place for it.
         source: FormatSource | None = self.__dict__.get("_source")
         if source is None:
-            folder = Folder(self.root)
-            layout = choose_layout(folder, self.layout)
-            source = self._source_of(layout, folder)
+            root = Path(self.root).resolve()
+            layout = choose_layout(root, self.layout)
+            source = self._source_of(layout, root)
             self.__dict__["_source"] = source
-            _logger.info("%s: %s (%s)", folder.root, layout.format, layout.reason)
+            _logger.info("%s: %s (%s)", root, layout.format, layout.reason)
             _logger.info("the same without a search: %s", shlex.join(dataset_overrides(source)))
             for stage in ("val", "test"):
                 if fraction := getattr(source, f"{stage}_fraction"):
@@ -79,7 +78,7 @@ class AutoSource(FileSource):
                     _logger.info(message, stage, 100 * fraction)
         return source
 
-    def _source_of(self, layout: Layout, folder: Folder) -> FormatSource:
+    def _source_of(self, layout: Layout, root: Path) -> FormatSource:
         names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in STAGES}
         # Without a test split the run tests on the validation split, as the configs of single formats do.
         names["test"] = names["test"] or names["val"]
@@ -93,7 +92,7 @@ class AutoSource(FileSource):
         same = ("predict", "group_pattern", "seed", "class_names", "cache_dir", "num_workers", "progress")
         return FormatSource(
             layout.format,
-            folder.root / layout.root,
+            root / layout.root,
             options={**layout.options, **self.options},
             stage_options=stage_options,
             policy={**layout.policy, **self.policy},

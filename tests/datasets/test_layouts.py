@@ -10,7 +10,6 @@ import shlex
 import pytest
 
 import lit_loader
-from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.layouts import find_layouts
 from lit_loader.datasets import open_source
 from lit_loader.errors import AnnotationError
@@ -233,11 +232,12 @@ def test_no_image_is_opened_and_no_file_is_read_beyond_its_start(name, tmp_path,
 
     monkeypatch.setattr("builtins.open", record)
     monkeypatch.setattr(io, "open", record)  # Path.open
-    assert find_layouts(Folder(tmp_path / "set"))
+    assert find_layouts(tmp_path / "set")
     inside = [path for path in opened if path.startswith(str(tmp_path))]
     assert bool(inside) is (name != "image_folder")
     assert not [path for path in inside if path.endswith(".jpg")]
     # The lists of a split and the data file say which images belong to it; annotations of single images are not read.
+    assert len(inside) == len(set(inside))
     assert len(inside) <= 16
 
 
@@ -268,7 +268,7 @@ def test_several_layouts_are_named_with_the_option_that_chooses(tmp_path, settin
 def test_a_table_beside_class_folders_is_a_second_layout(tmp_path, settings):
     class_folders(tmp_path)
     write(tmp_path / "train.csv", "path,label\ntrain/cat/train_0.jpg,cat\ntrain/dog/train_1.jpg,dog\n")
-    assert [layout.name for layout in find_layouts(Folder(tmp_path))] == ["class_list", "image_folder"]
+    assert [layout.name for layout in find_layouts(tmp_path)] == ["class_list", "image_folder"]
 
 
 def test_a_stage_with_one_class_is_a_stage(tmp_path):
@@ -276,7 +276,7 @@ def test_a_stage_with_one_class_is_a_stage(tmp_path):
     for image in (tmp_path / "val" / "dog").iterdir():
         image.unlink()
     (tmp_path / "val" / "dog").rmdir()
-    (layout,) = find_layouts(Folder(tmp_path))
+    (layout,) = find_layouts(tmp_path)
     assert layout.stages == {stage: stage for stage in STAGES}
 
 
@@ -284,7 +284,7 @@ def test_folders_of_stages_are_no_classes(tmp_path):
     for stage in STAGES:
         for name in names_of(stage, 2):
             write_image(tmp_path / stage / name)
-    assert find_layouts(Folder(tmp_path)) == []
+    assert find_layouts(tmp_path) == []
 
 
 @pytest.mark.parametrize(
@@ -304,7 +304,7 @@ def test_paths_out_of_the_root_find_no_images(tmp_path, settings):
     write_image(tmp_path / "outside" / "train_0.jpg")
     write(tmp_path / "set" / "train.json", coco_text(["../outside/train_0.jpg"]))
     write(tmp_path / "set" / "train.csv", "filename,class\n../outside/train_0.jpg,cat\n")
-    (layout,) = find_layouts(Folder(tmp_path / "set"))
+    (layout,) = find_layouts(tmp_path / "set")
     assert layout.options == {}
     with pytest.raises(AnnotationError, match=r"'\.\.'"):
         open_source(tmp_path / "set", **settings).tables("train")
@@ -347,7 +347,7 @@ def test_real_sets_are_found_or_refused_with_the_option(shared_data, settings):
         "formats_datumaro/celeba_dataset": ["dataset/celeba", "dataset_with_meta_file/celeba"],
     }
     for name, layouts in found.items():
-        assert [layout.name for layout in find_layouts(Folder(shared_data / name))] == layouts, name
+        assert [layout.name for layout in find_layouts(shared_data / name)] == layouts, name
     udacity = open_source(shared_data / "udacity_faces", **settings)
     assert counts(udacity) == {"train": [71], "val": [8], "test": [16]}
     assert len(udacity.tables("train")[0].keypoint_names) == 68

@@ -91,10 +91,9 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
         UsageError: If there is no such folder.
         AnnotationError: If no layout fits, or several do.
     """
-    folder = Folder(arguments.format)
-    if not folder.root.is_dir():
+    if not Path(arguments.format).is_dir():
         raise UsageError(f"{arguments.format!r} is not a folder; give a folder, or FORMAT, ROOT and NAME")
-    layout = choose_layout(folder, arguments.layout)
+    layout = choose_layout(arguments.format, arguments.layout)
     settings = dict(layout.options)
     for stage, values in layout.stage_options.items():
         settings |= {f"{stage}:{key}": value for key, value in values.items()}
