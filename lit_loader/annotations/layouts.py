@@ -21,7 +21,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +29,9 @@ from lit_loader.annotations.formats import find_reader
 from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
 from lit_loader.annotations.formats.reader import other_format
 from lit_loader.annotations.formats.registry import format_options, make_format
+from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.foundation.escaping import printable
 
 __all__ = ["Layout", "STAGES", "choose_layout", "find_layouts"]
 
@@ -39,13 +41,27 @@ _MAX_FOLDERS: Final = 64  # folders of one level that are looked into
 _MAX_FILES: Final = 32  # files of one kind in a folder whose start is read
 _STAGE_BY_WORD: Final = {
     **dict.fromkeys(("train", "training"), "train"),
-    **dict.fromkeys(("val", "valid", "validation", "dev"), "val"),
+    **dict.fromkeys(("val", "valid", "validation"), "val"),
     **dict.fromkeys(("test", "testing"), "test"),
 }
+_MAX_CHOICES: Final = 8  # layouts of one format that differ in the folder of a stage
+_NOT_LABELS: Final = ("classes.txt", "labels.txt", "obj.names")
 _FACE_POINTS: Final = (5, 68, 98)  # numbers of points with a schema of that name
-_CLASS_COLUMNS: Final = ("class", "label", "classname", "category")
+_CLASS_COLUMNS: Final = (
+    "class",
+    "label",
+    "classname",
+    "category",
+    "categoryname",
+    "labelname",
+    "classid",
+    "categoryid",
+)
 _BOX_COLUMNS: Final = ({"xmin", "ymin", "xmax", "ymax"}, {"x1", "y1", "x2", "y2"}, {"x", "y", "w", "h"})
-_NO_CLASSES: Final = ("images", "image", "imgs", "labels", "annotations", "jpegimages", "imagesets", "masks")
+_NO_CLASSES: Final = (
+    *("images", "image", "imgs", "labels", "annotations", "jpegimages", "imagesets"),
+    *("mask", "masks", "original", "ground_truth", "groundtruth", "gt"),
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -79,6 +95,24 @@ class _SearchedFolder(Folder):
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
         self._heads: dict[str, bytes] = {}
+        self._files: dict[str, list[str]] = {}
+        # Why a reader refused a layout, for the error if none is left.
+        self.refusals: list[str] = []
+
+    def files(self, folder: str) -> list[str]:
+        """Return the sorted names of the files in a folder; none if the folder cannot be listed."""
+        if folder not in self._files:
+            self._files[folder] = []
+            with suppress(AnnotationError):
+                self._files[folder] = super().files(folder)
+        return self._files[folder]
+
+    def folders(self, folder: str) -> list[str]:
+        """Return the sorted names of the folders in a folder; none if the folder cannot be listed."""
+        # A disk's ``lost+found`` must not end the search.
+        with suppress(AnnotationError):
+            return super().folders(folder)
+        return []
 
     def head(self, path: str) -> bytes:
         """Return the first 64 KiB of a file; nothing if it cannot be read."""
@@ -114,6 +148,7 @@ def _layout_error(folder: _SearchedFolder, layouts: Sequence[Layout], name: str 
         files = (path for path in islice(folder.below("."), 1000) if path.endswith((".json", ".xml", ".csv", ".txt")))
         hint = next(filter(None, (other_format(folder.head(path)) for path in islice(files, _MAX_FILES))), "")
         message = f"no layout of a known format fits; it contains {listed}" + (f"; this may be {hint}" if hint else "")
+        message += "".join(f"; not {refusal}" for refusal in folder.refusals[:3])
         remedy = "name the format, as in dataset=files dataset.format=coco; `lit-loader index --help` lists all"
         return AnnotationError(message, path=folder.root, remedy=remedy)
     lines = [f"  {layout.name}: {layout.format}, {layout.reason}" for layout in layouts]
@@ -140,6 +175,9 @@ def _find_layouts(folder: _SearchedFolder) -> list[Layout]:
             break
         tops = [_join(top, name) for top in tops for name in folder.folders(top)[:_MAX_FOLDERS]]
         layouts = [layout for top in tops for layout in _layouts_below(folder, top)]
+        # Annotations that no format fits may be about these images.
+        if _has_annotations(folder, "."):
+            layouts = [layout for layout in layouts if layout.format != "image_folder"]
     return sorted(layouts, key=lambda layout: layout.name)
 
 
@@ -152,6 +190,9 @@ def _layouts_below(folder: _SearchedFolder, top: str) -> list[Layout]:
 def _layouts_of(folder: _SearchedFolder) -> list[Layout]:
     proposals = (layout for detector in _DETECTORS for layout in detector(folder))
     layouts = [layout for layout in map(partial(_accepted, folder), proposals) if layout is not None]
+    used = {name for layout in layouts for name in layout.stages.values()}
+    if any(name not in used for name in _annotation_names(folder, ".")):
+        layouts = [layout for layout in layouts if layout.format != "image_folder"]
     counts = Counter(layout.format for layout in layouts)
     # The format alone is the shortest name, if it is unique.
     return [replace(layout, name=layout.format) if counts[layout.format] == 1 else layout for layout in layouts]
@@ -163,11 +204,13 @@ def _accepted(folder: _SearchedFolder, layout: Layout) -> Layout | None:
     for stage in sorted(layout.stages, key=STAGES.index):
         options = {**layout.options, **layout.stage_options.get(stage, {})}
         # A stage that does not exist, such as the test folder that a data.yaml names, leaves the other stages usable.
-        with suppress(AnnotationError):
+        try:
             inputs = make_format(find_reader(layout.format), options).inputs(folder, layout.stages[stage])
             for file in inputs.files:
                 folder.stamp(file)
             stages[stage] = layout.stages[stage]
+        except AnnotationError as error:
+            folder.refusals.append(f"{layout.format} ({layout.reason}): {shorten(error.problem)}")
     if not stages:
         return None
     defaults = {name: option.default for name, option in format_options(find_reader(layout.format)).items()}
@@ -185,8 +228,8 @@ def _coco(folder: _SearchedFolder) -> Iterator[Layout]:
         path
         for path in _paths(folder, ".json")
         if re.search(rb'"(images|annotations)"\s*:\s*\[', folder.head(path))
-        # Captions and lists of test images have the same keys, and no objects.
-        if not posixpath.basename(path).startswith(("captions", "image_info"))
+        # Captions, panoptic segments and lists of test images have the same keys, and no boxes.
+        if not posixpath.basename(path).startswith(("captions", "image_info", "panoptic"))
     ]
     for kind, path_by_stage in _groups(paths).items():
         yield _layout(
@@ -232,24 +275,35 @@ def _yolo(folder: _SearchedFolder) -> Iterator[Layout]:
     if data_files:
         return
     names = {name.lower(): name for name in folder.folders(".")}
+    image_dir = names.get("images")
     for label_dir in filter(None, map(names.get, ("labels", "annotations"))):
-        image_dir = names.get("images")
         splits = folder.folders(label_dir)
-        path = next((path for place in (".", *splits) for path in _first(folder, _join(label_dir, place), ".txt")), "")
-        if image_dir and re.match(rb"\s*\d+([ \t]+-?[\d.]+){4,}\s", folder.head(path)):
-            yield Layout(
-                name=f"yolo:{label_dir}",
-                format="yolo",
-                reason=f"the rows of YOLO in {path}, images in {image_dir}",
-                stages={stage: name for name in splits if (stage := _stage_of(name))} or {"train": "."},
-                options={"image_dir": image_dir, "label_dir": label_dir},
-                policy=policy,
-            )
+        rows = _yolo_rows(folder, [label_dir, *(_join(label_dir, name) for name in splits)])
+        if image_dir is not None and rows:
+            for stages in _choices(splits) or [{"train": "."}]:
+                yield Layout(
+                    name=f"yolo:{_joined(stages)}",
+                    format="yolo",
+                    reason=f"the rows of YOLO in {rows}, images in {image_dir}{_unused(splits, stages)}",
+                    stages=stages,
+                    options={"image_dir": image_dir, "label_dir": label_dir},
+                    policy=policy,
+                )
     splits = [name for name in names.values() if {"images", "labels"} <= set(folder.folders(name))]
-    stages = {stage: name for name in splits if (stage := _stage_of(name))}
-    if stages:
-        reason = f"images and labels in {_listed(stages.values())}"
-        yield Layout(name="yolo:splits", format="yolo", reason=reason, stages=stages, policy=policy)
+    for stages in _choices(splits):
+        reason = f"images and labels in {_listed(stages.values())}{_unused(splits, stages)}"
+        yield Layout(name=f"yolo:{_joined(stages)}", format="yolo", reason=reason, stages=stages, policy=policy)
+
+
+def _yolo_rows(folder: _SearchedFolder, places: Iterable[str]) -> str | None:
+    """Return the first label file that has rows of YOLO, or None."""
+    for place in places:
+        names = (name for name in folder.files(place) if name.endswith(".txt") and name not in _NOT_LABELS)
+        # Images without objects have empty label files.
+        for path in islice((_join(place, name) for name in names), _MAX_FILES):
+            if head := folder.head(path).strip():
+                return path if re.match(rb"\d+([ \t]+-?[\d.]+){4,}(\s|$)", head) else None
+    return None
 
 
 def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
@@ -262,26 +316,26 @@ def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
         if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", folder.head(path), re.DOTALL)
     ]
     image_dirs = {place: _voc_image_dir(folder, place) for place in places}
-    splits = {name.removesuffix(".txt") for name in folder.files("ImageSets/Main")}
-    stages = {stage: stage for stage in STAGES if stage in splits}
-    if "trainval" in splits and "train" not in splits:
-        stages["train"] = "trainval"
-    place_by_stage = {stage: place for place in places if (stage := _stage_of(place))}
-    for place in places:
-        if _stage_of(place) is None:
-            where = " by the lists in ImageSets/Main" if stages else ""
+    lists = [name.removesuffix(".txt") for name in folder.files("ImageSets/Main") if name.endswith(".txt")]
+    choices = _choices(lists)
+    if "trainval" in lists:
+        choices = [stages if "train" in stages else {"train": "trainval", **stages} for stages in choices or [{}]]
+    unstaged = [place for place in places if _stage_of(place) is None]
+    for place in unstaged:
+        for stages in choices or [{"train": "."}]:
+            where = f", with the lists {_listed(stages.values())} of ImageSets/Main" if choices else ""
             yield _layout(
-                name=f"voc:{place}",
+                name=f"voc:{place}" + (f":{_joined(stages)}" if len(choices) > 1 else ""),
                 format="voc",
                 reason=f"VOC's XML files in {place}{where}",
-                stages=stages or {"train": "."},
+                stages=stages,
                 options_by_stage={"": {"annotation_dir": place, "image_dir": image_dirs[place]}},
             )
-    if place_by_stage:
+    for place_by_stage in _choices(places):
         yield _layout(
-            name="voc:splits",
+            name=f"voc:{_joined(place_by_stage)}",
             format="voc",
-            reason=f"VOC's XML files in {_listed(place_by_stage.values())}",
+            reason=f"VOC's XML files in {_listed(place_by_stage.values())}{_unused(places, place_by_stage)}",
             stages=dict.fromkeys(place_by_stage, "."),
             options_by_stage={
                 stage: {"annotation_dir": place, "image_dir": image_dirs[place] or place}
@@ -308,30 +362,51 @@ def _voc_image_dir(folder: _SearchedFolder, place: str) -> str | None:
 
 def _image_folder(folder: _SearchedFolder) -> Iterator[Layout]:
     """A folder of images for each class, in a folder for each stage or alone."""
-    stages = {stage: name for name in folder.folders(".") if (stage := _stage_of(name)) and folder.folders(name)}
-    reason = f"a folder of images for each class in {_listed(stages.values())}"
+    names = folder.folders(".")
+    choices = _choices(name for name in names if folder.folders(name))
     # One stage decides: another one may lack most of the classes.
-    if not any(_has_classes(folder, name) for name in stages.values()):
-        stages = {}
-    if not stages and _has_classes(folder, "."):
-        stages = {"train": "."}
-        reason = f"a folder of images for each class: {_listed(folder.folders('.'))}"
-    if stages:
-        yield Layout(name="image_folder", format="image_folder", reason=reason, stages=stages)
+    choices = [stages for stages in choices if any(_has_classes(folder, name) for name in stages.values())]
+    for stages in choices:
+        reason = f"a folder of images for each class in {_listed(stages.values())}{_unused(names, stages)}"
+        yield Layout(name=f"image_folder:{_joined(stages)}", format="image_folder", reason=reason, stages=stages)
+    if not choices and _has_classes(folder, "."):
+        reason = f"a folder of images for each class: {_listed(names)}"
+        yield Layout(name="image_folder", format="image_folder", reason=reason, stages={"train": "."})
 
 
 def _has_classes(folder: _SearchedFolder, top: str) -> bool:
-    """Return True if the folders in a folder, at least two, have images and no annotations, and none is a stage."""
+    """Return True if a folder has two or more folders with images, without annotations, and named like classes."""
     names = folder.folders(top)
-    if len(names) < 2 or any(_stage_of(name) or name.lower() in _NO_CLASSES for name in names):
+    if len(names) < 2 or any(name.lower() in _NO_CLASSES for name in names):
+        return False
+    # Stages, such as trainA and testB, and parts of one collection, such as images_part_1, are no classes.
+    if (
+        any(_stage_of(re.sub("([A-Z])", r" \1", name)) for name in names)
+        or len({_part_of(name) for name in names}) == 1
+    ):
         return False
     # An image outside of the folders has no class.
     if any(map(is_image_name, folder.files(top))):
         return False
     # The first few decide, because a set may have thousands of classes; some folders may be empty.
-    listings = [folder.files(_join(top, name)) for name in names[:8]]
-    has_annotations = any(name.endswith((".xml", ".json", ".txt", ".csv")) for files in listings for name in files)
-    return not has_annotations and sum(any(map(is_image_name, files)) for files in listings) >= 2
+    places = [_join(top, name) for name in names[:8]]
+    if any(_has_annotations(folder, place) for place in places):
+        return False
+    return sum(any(map(is_image_name, folder.files(place))) for place in places) >= 2
+
+
+def _part_of(name: str) -> str:
+    """Return a name without the number at its end; a name that is a number stays."""
+    return re.sub(r"(?<=.)[_\W]*\d+$", "", name) if re.search("[A-Za-z]{2}", name) else name
+
+
+def _annotation_names(folder: _SearchedFolder, place: str) -> list[str]:
+    """Return the files in a folder that may be annotations; texts are often only descriptions."""
+    return [name for name in folder.files(place) if name.endswith((".xml", ".json", ".csv"))]
+
+
+def _has_annotations(folder: _SearchedFolder, place: str) -> bool:
+    return bool(_annotation_names(folder, place))
 
 
 def _tables(folder: _SearchedFolder) -> Iterator[Layout]:
@@ -364,7 +439,7 @@ def _table_options(folder: _SearchedFolder, path: str) -> tuple[str, dict[str, A
         return None
     # The image must exist, because any text may look like a path.
     images = {i: image_dir for i, cell in enumerate(row) if (image_dir := _image_dir(folder, cell, path))}
-    if len(images) != 1 or len(header) != len(row):
+    if len(images) != 1 or len(header) != len(row) or len(row) < 2:
         return None
     ((place, image_dir),) = images.items()
     value_columns = [i for i in range(len(header)) if i != place]
@@ -372,22 +447,24 @@ def _table_options(folder: _SearchedFolder, path: str) -> tuple[str, dict[str, A
     class_list = {"image_dir": image_dir, **({} if separator == " " else {"separator": separator})}
     if _image_dir(folder, header[place], path):
         # Without a header only a path and its class explain themselves.
-        if len(row) == 2 and place == 0:
+        if len(row) == 2 and place == 0 and (row[1].isdigit() or not _is_number(row[1])):
             return "class_list", {**class_list, **_numbered(folder, row[1], path)}
         return None
-    if place == 0 and (len(value_columns) == 1 or all(row[i] in ("0", "1") for i in value_columns)):
-        return "class_list", {
-            **class_list,
-            "header": True,
-            **(_numbered(folder, row[1], path) if len(row) == 2 else {}),
-        }
+    # A number is a class only in a column that says so.
+    is_class = len(row) == 2 and (words[1] in _CLASS_COLUMNS or not _is_number(row[1]))
+    is_one_hot = len(row) > 2 and all(row[i] in ("0", "1") for i in value_columns)
+    if place == 0 and (is_class or is_one_hot):
+        numbers = _numbered(folder, row[1], path) if is_class else {}
+        return "class_list", {**class_list, "header": True, **numbers}
     table = {"image_dir": image_dir, **({} if separator == "," else {"separator": separator})}
     if place:
         table["path_column"] = header[place]
     if any(names <= set(words) for names in _BOX_COLUMNS):
         class_column = next((header[words.index(word)] for word in _CLASS_COLUMNS if word in words), None)
         return "keypoints_csv", {**table, **({} if class_column is None else {"class_column": class_column})}
-    if len(value_columns) >= 4 and len(value_columns) % 2 == 0 and all(_is_number(row[i]) for i in value_columns):
+    is_point = re.compile(r"\d+|[xy].*|.*[xy]\d*").fullmatch
+    has_points = all(_is_number(row[i]) and is_point(words[i]) for i in value_columns)
+    if has_points and len(value_columns) >= 4 and len(value_columns) % 2 == 0:
         num_points = len(value_columns) // 2
         schema = f"face_{num_points}" if num_points in _FACE_POINTS else num_points
         return "keypoints_csv", {**table, "schema": schema}
@@ -400,7 +477,7 @@ def _numbered(folder: _SearchedFolder, label: str, path: str) -> dict[str, Any]:
         return {}
     parent = posixpath.dirname(path) or "."
     files = (_join(place, name) for place in (parent, ".") for name in ("classes.txt", "labels.txt", "synsets.txt"))
-    class_file = next(filter(folder.is_file, files), None)
+    class_file = next((file for file in files if file != path and folder.is_file(file)), None)
     return {} if class_file is None else {"numbered": True, "class_file": class_file}
 
 
@@ -414,13 +491,14 @@ def _labelme(folder: _SearchedFolder) -> Iterator[Layout]:
         for path in _first(folder, place, ".json")
         if re.search(rb'"(shapes|imageData)"\s*:', folder.head(path))
     ]
-    stages = {_stage_of(place) or "train": place for place in places}
-    # Several folders without the name of a stage are parts of one set.
-    if len(stages) < len(places):
-        stages = {"train": "**/*.json"}
-    if stages:
-        reason = f"the keys of LabelMe in JSON files in {_listed(places)}"
-        yield Layout(name="labelme", format="labelme", reason=reason, stages=stages)
+    choices: list[dict[str, str]] = _choices(places)
+    if not choices and places:
+        # Several folders without the name of a stage are parts of one set.
+        choices = [{"train": places[0] if len(places) == 1 else "**/*.json"}]
+    for stages in choices:
+        unused = _unused(places, stages) if "**/*.json" not in stages.values() else ""
+        reason = f"the keys of LabelMe in JSON files in {_listed(places)}{unused}"
+        yield Layout(name=f"labelme:{_joined(stages)}", format="labelme", reason=reason, stages=stages)
 
 
 def _face_lists(folder: _SearchedFolder) -> Iterator[Layout]:
@@ -465,10 +543,16 @@ def _is_celeba(path: str) -> bool:
 
 def _imglab(folder: _SearchedFolder) -> Iterator[Layout]:
     """XML files of dlib's imglab."""
+    is_imglab = re.compile(rb"<dataset>\s*<(name|comment|images)\b").search
+    # The first file decides, because VOC has thousands.
+    places = [
+        place for place in _places(folder) for path in _first(folder, place, ".xml") if is_imglab(folder.head(path))
+    ]
     paths = [
-        path
-        for path in _paths(folder, ".xml")
-        if re.search(rb"<dataset>\s*<(name|comment|images)\b", folder.head(path))
+        _join(place, name)
+        for place in places
+        for name in folder.files(place)[:_MAX_FILES]
+        if name.endswith(".xml") and is_imglab(folder.head(_join(place, name)))
     ]
     for kind, path_by_stage in _groups(paths).items():
         reason = f"imglab's XML in {_listed(path_by_stage.values())}"
@@ -494,7 +578,34 @@ _DETECTORS: Final[tuple[Callable[[_SearchedFolder], Iterator[Layout]], ...]] = (
 def _stage_of(path: str) -> str | None:
     """Return the stage that a path names, the last one: ``"train/_annotations.csv"``, ``"instances_val2017.json"``."""
     words = re.findall("[a-z]+", path.lower())
-    return next((_STAGE_BY_WORD[word] for word in reversed(words) if word in _STAGE_BY_WORD), None)
+    stage = next((_STAGE_BY_WORD[word] for word in reversed(words) if word in _STAGE_BY_WORD), None)
+    # COCO's test-dev is a test set, and dev alone one for validation.
+    return "val" if stage is None and "dev" in words else stage
+
+
+def _choices(names: Iterable[str]) -> list[dict[str, str]]:
+    """Return the ways to give each stage one of the names; a name that is just a stage excludes longer ones."""
+    names_by_stage: dict[str, list[str]] = {}
+    for name in names:
+        if stage := _stage_of(name):
+            names_by_stage.setdefault(stage, []).append(name)
+    for stage, candidates in names_by_stage.items():
+        plain = [name for name in candidates if posixpath.basename(name).lower() in _STAGE_BY_WORD]
+        names_by_stage[stage] = plain or candidates
+    if not names_by_stage:
+        return []
+    combinations = islice(product(*names_by_stage.values()), _MAX_CHOICES)
+    return [dict(zip(names_by_stage, combination, strict=True)) for combination in combinations]
+
+
+def _unused(names: Iterable[str], stages: Mapping[str, str]) -> str:
+    """Return the end of a reason about folders that a layout does not read."""
+    unused = [name for name in names if name not in stages.values() and (_stage_of(name) or name == ".")]
+    return f"; not used: {_listed(unused)}" if unused else ""
+
+
+def _joined(stages: Mapping[str, str]) -> str:
+    return ",".join(stages.values())
 
 
 def _groups(paths: Iterable[str]) -> dict[str, dict[str, str]]:
@@ -502,8 +613,7 @@ def _groups(paths: Iterable[str]) -> dict[str, dict[str, str]]:
     groups: dict[str, dict[str, str]] = {}
     for path in paths:
         stem = re.sub("[A-Za-z]+", lambda match: "" if match[0].lower() in _STAGE_BY_WORD else match[0], path)
-        # 2017 in instances_train2017.json tells nothing, and so do the folders of the stages.
-        kind = re.sub(r"[\d._-]*\.\w+$", "", stem.strip("/")).strip("_.-")
+        kind = re.sub(r"[._-]*\.\w+$", "", stem.strip("/")).strip("_.-")
         stage = _stage_of(path) or "train"
         # A second file of a stage, such as train1.json next to train2.json, is another layout.
         if stage in groups.get(kind, {}):
@@ -557,7 +667,8 @@ def _image_dir(folder: _SearchedFolder, name: str, path: str) -> str | None:
     stage = _stage_of(path)
     places = _places(folder)
     places += [_join(place, child) for place in places[1:] for child in folder.folders(place)[:_MAX_FOLDERS]]
-    places = [place for place in places if _stage_of(place) in (None, stage)]
+    # A file of no stage may be about images in the folders of all stages.
+    places = [place for place in places if stage is None or _stage_of(place) in (None, stage)]
     places.sort(key=lambda place: (place != parent, _stage_of(place) != stage, not place.startswith(f"{parent}/")))
     with suppress(UnsafePathError):
         return next((place for place in places if folder.is_file(join_path(place, name))), None)
@@ -574,4 +685,5 @@ def _join(place: str, name: str) -> str:
 
 def _listed(names: Iterable[str]) -> str:
     first_names = list(islice(names, 4))
-    return ", ".join(first_names[:3]) + (" ..." if len(first_names) > 3 else "")
+    # Names of files may hold control characters.
+    return printable(", ".join(first_names[:3])) + (" ..." if len(first_names) > 3 else "")

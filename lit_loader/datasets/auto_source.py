@@ -12,7 +12,7 @@ from typing import Any
 from lit_loader.annotations.layouts import STAGES, Layout, choose_layout
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.sources import FileSource, StageTables
-from lit_loader.foundation.escaping import hydra_value
+from lit_loader.foundation.escaping import escape_interpolations, hydra_value, printable
 
 __all__ = ["AutoSource", "dataset_overrides", "open_source"]
 
@@ -70,12 +70,13 @@ class AutoSource(FileSource):
             layout = choose_layout(root, self.layout)
             source = self._source_of(layout, root)
             self.__dict__["_source"] = source
-            _logger.info("%s: %s (%s)", root, layout.format, layout.reason)
-            _logger.info("the same without a search: %s", shlex.join(dataset_overrides(source)))
+            _logger.info("%s: %s (%s)", printable(str(root)), layout.format, layout.reason)
+            _logger.info("the same without a search: %s", printable(shlex.join(dataset_overrides(source))))
             for stage in ("val", "test"):
                 if fraction := getattr(source, f"{stage}_fraction"):
-                    message = "no split for %s: %g %% of the training images are held out for it"
-                    _logger.info(message, stage, 100 * fraction)
+                    # A warning, because a program without logging set up shows nothing else.
+                    message = "%s: no split for %s: %g %% of the training images are held out for it"
+                    _logger.warning(message, printable(str(root)), stage, 100 * fraction)
         return source
 
     def _source_of(self, layout: Layout, root: Path) -> FormatSource:
@@ -127,10 +128,15 @@ def dataset_overrides(source: FormatSource) -> list[str]:
         value = getattr(source, name)
         if isinstance(value, Mapping):
             # The config has none of the options, so the words add them.
-            words += [f"++dataset.{name}.{key}={hydra_value(item)}" for key, item in _flatten(value).items()]
+            words += [f"++dataset.{name}.{key}={_text(item)}" for key, item in _flatten(value).items()]
         elif value != default:
-            words.append(f"dataset.{name}={hydra_value(value)}")
+            words.append(f"dataset.{name}={_text(value)}")
     return words
+
+
+def _text(value: Any) -> str:
+    # Names of files may contain "${", which OmegaConf would interpret.
+    return hydra_value(escape_interpolations(value) if isinstance(value, str) else value)
 
 
 def _flatten(values: Mapping[str, Any], path: str = "") -> dict[str, Any]:

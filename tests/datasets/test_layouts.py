@@ -5,13 +5,14 @@ from __future__ import annotations
 import io
 import json
 import logging
+import os
 import shlex
 
 import pytest
 
 import lit_loader
 from lit_loader.annotations.layouts import find_layouts
-from lit_loader.datasets import open_source
+from lit_loader.datasets import dataset_overrides, open_source
 from lit_loader.errors import AnnotationError
 from tests.support.extras import needs
 from tests.support.text_sets import write_image
@@ -257,9 +258,11 @@ def test_several_layouts_are_named_with_the_option_that_chooses(tmp_path, settin
     for stage in ("train", "val"):
         text = coco_text(names_of(stage, STAGES[stage] - 1))
         write(tmp_path / "annotations" / f"person_keypoints_{stage}2017.json", text)
-    with pytest.raises(AnnotationError, match=r"(?s)coco:annotations/instances: .*coco:annotations/person_.*layout="):
+    with pytest.raises(
+        AnnotationError, match=r"(?s)coco:annotations/instances_2017: .*coco:annotations/person_.*layout="
+    ):
         open_source(tmp_path, **settings)
-    source = open_source(tmp_path, layout="coco:annotations/person_keypoints", **settings)
+    source = open_source(tmp_path, layout="coco:annotations/person_keypoints_2017", **settings)
     assert counts(source)["train"] == [STAGES["train"] - 1]
     with pytest.raises(AnnotationError, match=r"(?s)layout='voc' is none of those that fit.*instances"):
         open_source(tmp_path, layout="voc", **settings)
@@ -278,6 +281,110 @@ def test_a_stage_with_one_class_is_a_stage(tmp_path):
     (tmp_path / "val" / "dog").rmdir()
     (layout,) = find_layouts(tmp_path)
     assert layout.stages == {stage: stage for stage in STAGES}
+
+
+@pytest.mark.parametrize(
+    ("folders", "layouts"),
+    [
+        (["train", "train_old", "valid"], [{"train": "train", "val": "valid"}]),
+        (["train1", "train2", "val"], [{"train": "train1", "val": "val"}, {"train": "train2", "val": "val"}]),
+        (["train", "val", "test-dev"], [{"train": "train", "val": "val", "test": "test-dev"}]),
+    ],
+)
+def test_folders_of_one_stage_are_never_mixed_or_chosen_silently(tmp_path, folders, layouts):
+    for folder in folders:
+        for i in range(2):
+            write(tmp_path / folder / "labels" / f"{folder}{i}.txt", f"{i} 0.5 0.5 0.2 0.3")
+            write_image(tmp_path / folder / "images" / f"{folder}{i}.jpg")
+    write(tmp_path / "classes.txt", "cat\ndog\n")
+    found = find_layouts(tmp_path)
+    assert [layout.stages for layout in found] == layouts
+    assert ("not used: train_old" in found[0].reason) == ("train_old" in folders)
+
+
+def test_labelme_folders_of_stages_do_not_train_on_other_stages(tmp_path):
+    labelme_folders(tmp_path)
+    (tmp_path / "train").rename(tmp_path / "train_a")
+    labelme_folders(tmp_path)
+    (layout,) = find_layouts(tmp_path)
+    assert layout.stages == {stage: stage for stage in STAGES}
+    assert "not used: train_a" in layout.reason
+
+
+@pytest.mark.parametrize(
+    ("folders", "files"),
+    [
+        (["images_part_1", "images_part_2"], []),
+        (["trainA", "trainB", "testA"], []),
+        (["image", "mask"], []),
+        (["images/cam", "images/drone"], ["annotations.xml"]),
+        (["cat", "dog"], ["metadata.json"]),
+    ],
+)
+def test_folders_that_are_no_classes_are_refused(tmp_path, folders, files):
+    for folder in folders:
+        write_image(tmp_path / folder / "a.jpg")
+    for file in files:
+        write(tmp_path / file, "<annotations><version>1.1</version></annotations>")
+    assert find_layouts(tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "image\na.jpg\nb.jpg\n",
+        "image,age,gender,height,weight\na.jpg,30,1,180,70\n",
+        "image,age\na.jpg,30\n",
+        "image,score\na.jpg,0.3\n",
+    ],
+)
+def test_tables_whose_columns_are_no_annotations_are_refused(tmp_path, text):
+    for name in ("a.jpg", "b.jpg"):
+        write_image(tmp_path / name)
+    write(tmp_path / "test.csv", text)
+    assert find_layouts(tmp_path) == []
+
+
+def test_a_list_is_not_its_own_class_file(tmp_path):
+    write_image(tmp_path / "0.jpg")
+    write(tmp_path / "labels.txt", "0.jpg 0\n0.jpg 1\n")
+    (layout,) = find_layouts(tmp_path)
+    assert (layout.format, layout.options) == ("class_list", {})
+
+
+def test_the_lists_of_voc_are_matched_by_their_stage(tmp_path):
+    voc_folders(tmp_path)
+    (tmp_path / "ImageSets" / "Main" / "val.txt").rename(tmp_path / "ImageSets" / "Main" / "valid.txt")
+    (layout,) = find_layouts(tmp_path)
+    assert layout.stages == {"train": "train", "val": "valid", "test": "test"}
+
+
+def test_labels_of_yolo_are_found_behind_empty_ones_and_lists_of_classes(tmp_path):
+    yolo_folders(tmp_path)
+    write(tmp_path / "labels" / "classes.txt", "cat\ndog\n")
+    for path in sorted((tmp_path / "labels").glob("*/*.txt"))[:-1]:
+        path.write_text("")
+    assert [layout.format for layout in find_layouts(tmp_path)] == ["yolo"]
+
+
+def test_the_reason_of_a_refused_layout_is_in_the_error(tmp_path):
+    write(tmp_path / "data.yaml", "train: /kaggle/input/set/images\nnames: [cat]\n")
+    with pytest.raises(AnnotationError, match=r"no layout .*not yolo \(data.yaml names .*: .*/kaggle/input"):
+        open_source(tmp_path)
+
+
+def test_an_unreadable_folder_does_not_end_the_search(tmp_path, monkeypatch):
+    roboflow_coco(tmp_path)
+    (tmp_path / "lost+found").mkdir()
+    scandir = os.scandir
+
+    def refuse(path):
+        if str(path).endswith("lost+found"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(path)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert [layout.format for layout in find_layouts(tmp_path)] == ["coco"]
 
 
 def test_folders_of_stages_are_no_classes(tmp_path):
@@ -310,7 +417,11 @@ def test_paths_out_of_the_root_find_no_images(tmp_path, settings):
         open_source(tmp_path / "set", **settings).tables("train")
 
 
+@needs("hydra")
 def test_names_are_text_in_the_printed_settings(tmp_path, settings):
+    from hydra import compose, initialize_config_module
+    from hydra.utils import instantiate
+
     root = tmp_path / "${oc.env:HOME}"
     for stage in ("train", "val"):
         write_split(root, stage, 2, images="im${x}", annotate=lambda i, name: None)
@@ -318,6 +429,9 @@ def test_names_are_text_in_the_printed_settings(tmp_path, settings):
     source = open_source(root, **settings)
     assert source.options == {"image_dir": "im${x}"}
     assert counts(source)["train"] == [2]
+    with initialize_config_module("lit_loader.conf", version_base="1.3"):
+        config = compose("train", overrides=dataset_overrides(source))
+    assert instantiate(config.dataset, _convert_="all") == source
 
 
 def test_arguments_override_what_was_found(tmp_path, settings):

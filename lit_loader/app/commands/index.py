@@ -24,7 +24,14 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.settings import UsageError, parse_actions, parse_options, parse_splits, usage_errors
+from lit_loader.app.commands.settings import (
+    UsageError,
+    parse_actions,
+    parse_options,
+    parse_splits,
+    parse_value,
+    usage_errors,
+)
 
 __all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
 
@@ -97,7 +104,7 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     settings = dict(layout.options)
     for stage, values in layout.stage_options.items():
         settings |= {f"{stage}:{key}": value for key, value in values.items()}
-    options = [f"{key}={value if isinstance(value, str) else json.dumps(value)}" for key, value in settings.items()]
+    options = [f"{key}={_yaml_text(value)}" for key, value in settings.items()]
     policy = [f"{problem}={action}" for problem, action in layout.policy.items()]
     root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
     names = [f"{stage}={name}" for stage, name in layout.stages.items()]
@@ -112,6 +119,13 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     # Options of the command line come last, because they override those that were found.
     arguments.option = [*options, *arguments.option]
     arguments.policy = [*policy, *arguments.policy]
+
+
+def _yaml_text(value: Any) -> str:
+    """Write a value of an option, which is read as YAML; only unusual text needs quotes."""
+    if isinstance(value, str) and value.isprintable() and parse_value(value) == value:
+        return value
+    return json.dumps(value)
 
 
 def _unique_stems(names: Iterable[str]) -> dict[str, str]:

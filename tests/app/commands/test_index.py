@@ -151,7 +151,7 @@ def test_a_folder_alone_is_indexed_by_the_layout_that_is_found(command, voc, tmp
         voc.split(split, "\n".join(names))
     found = command("index", voc.root, "--cache-dir", tmp_path / "cache")
     first, words, *figures = found.splitlines()
-    assert first == f"{voc.root}: voc (VOC's XML files in Annotations by the lists in ImageSets/Main)"
+    assert first == f"{voc.root}: voc (VOC's XML files in Annotations, with the lists train, val of ImageSets/Main)"
     named = command(*shlex.split(words)[1:], "--cache-dir", tmp_path / "cache")
     assert named.splitlines() == figures
 
