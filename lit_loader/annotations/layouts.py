@@ -317,7 +317,8 @@ def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
     ]
     image_dirs = {place: _voc_image_dir(folder, place) for place in places}
     lists = [name.removesuffix(".txt") for name in folder.files("ImageSets/Main") if name.endswith(".txt")]
-    choices = _choices(lists)
+    # The other lists of VOC are of single classes, such as cat_train.
+    choices = _choices(name for name in lists if name.lower() in _STAGE_BY_WORD)
     if "trainval" in lists:
         choices = [stages if "train" in stages else {"train": "trainval", **stages} for stages in choices or [{}]]
     unstaged = [place for place in places if _stage_of(place) is None]
