@@ -49,10 +49,8 @@ class AlbumentationsTransform(nn.Module):
       outside the result become absent. Albumentations counts coordinates from the centre of the first pixel, and this
       package from its corner, so half a pixel is subtracted before and added after.
     - If the pipeline mirrors the image, ``flip_pairs`` swap left and right points.
-    - Each field of a target with boxes is per object or per image, as in `SanitizeObjects`: an undeclared field with
-      a first dimension is refused.
-    - The pipeline moves ``boxes``, ``masks`` and ``keypoints``. If it can move pixels, any other tensor of
-      ``tv_tensors`` in the sample is refused.
+    - In a target with boxes, an undeclared field with a first dimension is refused, as in `SanitizeObjects`.
+    - A pipeline that can move pixels refuses ``tv_tensors`` other than ``boxes``, ``masks`` and ``keypoints``.
     - The image is uint8 ``(H, W, C)``; a PIL image of mode P or 1 is converted to RGB. The result of the pipeline may
       be a numpy array or, after ``ToTensorV2``, a tensor. The pipeline works on copies.
 
@@ -97,8 +95,8 @@ class AlbumentationsTransform(nn.Module):
         # Transforms of pixels alone have no target for boxes. Any other callable may move everything.
         self._moves = any("bboxes" in leaf.targets for leaf in _leaves(transform)) if _is_compose(transform) else True
         if self._box_params is not None and self._box_params.format not in _BOX_FORMATS:
-            formats = ", ".join(_BOX_FORMATS)
-            raise SettingError("bbox_params.format", self._box_params.format, f"must be one of {formats}")
+            rule = f"must be one of {', '.join(_BOX_FORMATS)}"
+            raise SettingError("bbox_params.format", self._box_params.format, rule)
         if self._point_params is not None:
             if self._point_params.format != "xy":
                 raise SettingError("keypoint_params.format", self._point_params.format, "must be 'xy'")
@@ -234,11 +232,9 @@ class AlbumentationsTransform(nn.Module):
             raise self._error(f"repeats objects: expected each row once, got rows {rows.tolist()}", _COUNT_REMEDY)
         height, width = size
         scale = [width, height, width, height] if self._box_params.format in _NORMALIZED else [1, 1, 1, 1]
-        boxes = tv_tensors.BoundingBoxes(
-            torch.from_numpy(values[:, :4] * np.array(scale)),
-            format=_BOX_FORMATS[self._box_params.format],
-            canvas_size=(height, width),
-        )
+        pixels = torch.from_numpy(values[:, :4] * np.array(scale))
+        kind = _BOX_FORMATS[self._box_params.format]
+        boxes = tv_tensors.BoundingBoxes(pixels, format=kind, canvas_size=(height, width))
         corners = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor)
         return corners.float(), rows
 
@@ -261,8 +257,7 @@ class AlbumentationsTransform(nn.Module):
         num_probes = _PROBES.size // 2
         if len(moved) != num_points + num_probes:
             expected = f"{num_points} of the target and {num_probes} that test for a mirroring"
-            rule = f"changes the number of points: expected {expected}, got {len(moved)}"
-            raise self._error(rule, _COUNT_REMEDY)
+            raise self._error(f"changes the number of points: expected {expected}, got {len(moved)}", _COUNT_REMEDY)
         new_points = torch.from_numpy(moved[:num_points]).float().reshape(points.shape)
         if not num_points or not self._is_mirrored(moved[num_points:]):
             return new_points, visibility
@@ -334,9 +329,6 @@ def _names_of_tv_tensors(value: Any, name: str) -> Iterator[str]:
     """Return the names of torchvision's tensors in a value, such as ``target['masks']``."""
     if isinstance(value, tv_tensors.TVTensor):
         yield name
-    elif isinstance(value, Mapping):
-        for key, item in value.items():
+    elif isinstance(value, Mapping | list | tuple):
+        for key, item in value.items() if isinstance(value, Mapping) else enumerate(value):
             yield from _names_of_tv_tensors(item, f"{name}[{key!r}]")
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _names_of_tv_tensors(item, f"{name}[{index}]")
