@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.moving import as_array, wrap
 
-__all__ = ["PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects", "num_rows"]
+__all__ = ["PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "DeclaredFields", "SanitizeObjects", "check_rows", "num_rows"]
 
 PER_OBJECT_FIELDS: Final = (
     "area",
@@ -39,6 +39,39 @@ PER_IMAGE_FIELDS: Final = ("image_id", "orig_size", "size")
 # The length of a field does not show whether it has one row per box: a per-image vector of 5 numbers looks per-object
 # in an image that happens to have 5 boxes, and would lose rows only there. So the name decides. A field with a first
 # dimension and an undeclared name is refused in every image, not only if the lengths match by chance.
+
+
+class DeclaredFields:
+    """Names of the per-object and per-image fields of targets; see NOTE [Fields are declared].
+
+    Args:
+        per_object: Names of per-object fields in addition to ``PER_OBJECT_FIELDS``.
+        per_image: Names of per-image fields in addition to ``PER_IMAGE_FIELDS``.
+
+    Raises:
+        ValueError: A name is declared as both.
+    """
+
+    def __init__(self, per_object: Sequence[str] = (), per_image: Sequence[str] = ()) -> None:
+        # Arguments override the defaults.
+        self.per_object = (frozenset(PER_OBJECT_FIELDS) - frozenset(per_image)) | frozenset(per_object)
+        self.per_image = (frozenset(PER_IMAGE_FIELDS) - frozenset(per_object)) | frozenset(per_image)
+        contradictory = sorted(self.per_object & self.per_image)
+        if contradictory:
+            raise ValueError(f"{contradictory} are in per_object and in per_image; keep each name in one of them.")
+
+    def is_per_object(self, name: str, value: Any) -> bool:
+        """Return True if a field has one row per box.
+
+        Raises:
+            ValueError: The field has a first dimension, but its name is not declared.
+        """
+        if name in self.per_object:
+            return True
+        if name in self.per_image or not _has_rows(value):
+            return False
+        remedy = f"add it to per_object=[{name!r}] or to per_image=[{name!r}]"
+        raise ValueError(f"target field {name!r} has a first dimension, but is not declared; {remedy}.")
 
 
 class SanitizeObjects(nn.Module):
@@ -75,12 +108,7 @@ class SanitizeObjects(nn.Module):
         super().__init__()
         if min_size < 0 or min_area < 0:
             raise ValueError(f"min_size={min_size} and min_area={min_area} must not be negative.")
-        # Arguments override the defaults.
-        self.per_object = (frozenset(PER_OBJECT_FIELDS) - frozenset(per_image)) | frozenset(per_object)
-        self.per_image = (frozenset(PER_IMAGE_FIELDS) - frozenset(per_object)) | frozenset(per_image)
-        contradictory = sorted(self.per_object & self.per_image)
-        if contradictory:
-            raise ValueError(f"{contradictory} are in per_object and in per_image; keep each name in one of them.")
+        self.fields = DeclaredFields(per_object, per_image)
         self.min_size = min_size
         self.min_area = min_area
 
@@ -111,7 +139,7 @@ class SanitizeObjects(nn.Module):
         valid = (sides >= self.min_size).all(axis=1) & (areas >= self.min_area)
         # A mask that a crop emptied removes its object; a wrong number of masks is refused below.
         masks = target.get("masks")
-        if "masks" in self.per_object and isinstance(masks, Tensor) and masks.shape[:1] == valid.shape:
+        if "masks" in self.fields.per_object and isinstance(masks, Tensor) and masks.shape[:1] == valid.shape:
             valid &= (masks.as_subclass(Tensor).flatten(1).amax(dim=1) > 0).cpu().numpy()
         # None if all objects are valid, which is common and saves a copy of each field.
         keep = None if valid.all() else torch.from_numpy(valid)
@@ -119,7 +147,7 @@ class SanitizeObjects(nn.Module):
         for name, value in target.items():
             if name == "boxes":
                 result[name] = boxes if keep is None else wrap(boxes.as_subclass(Tensor)[keep], like=boxes)
-            elif self._is_per_object(name, value):
+            elif self.fields.is_per_object(name, value):
                 result[name] = _take(name, value, keep, num_boxes=len(valid))
             else:
                 result[name] = value
@@ -128,14 +156,6 @@ class SanitizeObjects(nn.Module):
             dtype = result["area"].dtype if isinstance(result["area"], Tensor) else torch.float32
             result["area"] = torch.from_numpy(areas if keep is None else areas[valid]).to(dtype)
         return result
-
-    def _is_per_object(self, name: str, value: Any) -> bool:
-        if name in self.per_object:
-            return True
-        if name in self.per_image or not _has_rows(value):
-            return False
-        remedy = f"add it to per_object=[{name!r}] or to per_image=[{name!r}]"
-        raise ValueError(f"target field {name!r} has a first dimension, but is not declared; {remedy}.")
 
 
 def _clamped(boxes: tv_tensors.BoundingBoxes) -> tv_tensors.BoundingBoxes:
@@ -163,16 +183,25 @@ def num_rows(value: Any) -> int:
     return int(value.shape[0]) if isinstance(value, Tensor) and value.ndim else len(value)
 
 
+def check_rows(name: str, value: Any, *, num_boxes: int) -> None:
+    """Check that a per-object field has one row per box.
+
+    Raises:
+        ValueError: It has no rows, or another number of them.
+    """
+    count = num_rows(value) if _has_rows(value) else "no"
+    if count != num_boxes:
+        reason = "an earlier transform changed only the boxes, or the field is per image and belongs in per_image"
+        raise ValueError(f"per-object field {name!r} has {count} rows for {num_boxes} boxes; {reason}.")
+
+
 def _has_rows(value: Any) -> bool:
     return value.ndim > 0 if isinstance(value, Tensor | np.ndarray) else isinstance(value, list | tuple)
 
 
 def _take(name: str, value: Any, keep: Tensor | None, *, num_boxes: int) -> Any:
     """Return the rows of ``value`` where ``keep`` is True, or all rows if it is None, in the same type."""
-    count = num_rows(value) if _has_rows(value) else "no"
-    if count != num_boxes:
-        reason = "an earlier transform changed only the boxes, or the field is per image and belongs in per_image"
-        raise ValueError(f"per-object field {name!r} has {count} rows for {num_boxes} boxes; {reason}.")
+    check_rows(name, value, num_boxes=num_boxes)
     if keep is None:
         return value
     if isinstance(value, Tensor):

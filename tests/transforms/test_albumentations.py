@@ -9,27 +9,33 @@ import pickle
 import random
 
 import numpy as np
+import PIL.Image
 import pytest
 import torch
 from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
 from lit_loader import DataLoader
+from lit_loader.errors import SettingError
 from lit_loader.transforms import AlbumentationsTransform
 from tests.support.drawn_samples import MARKS, PAIRS, check_marks, draw
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for its newest version
 A = pytest.importorskip("albumentations")
+cv2 = pytest.importorskip("cv2")
 
 FORMATS = ("pascal_voc", "albumentations", "coco", "yolo")
 
 
-def pipeline(*transforms, kind="pascal_voc", fields=("rows",), **params):
-    return A.Compose(
-        list(transforms),
-        bbox_params=A.BboxParams(kind, label_fields=list(fields), **params),
-        keypoint_params=A.KeypointParams("xy", remove_invisible=False),
-    )
+def params_of_boxes_and_points(kind="pascal_voc", fields=("rows",), **params):
+    return {
+        "bbox_params": A.BboxParams(kind, label_fields=list(fields), **params),
+        "keypoint_params": A.KeypointParams("xy", remove_invisible=False),
+    }
+
+
+def pipeline(*transforms, **options):
+    return A.Compose(list(transforms), **params_of_boxes_and_points(**options))
 
 
 def adapted(*transforms, **options):
@@ -46,7 +52,14 @@ def adapted(*transforms, **options):
         ([A.RandomRotate90(p=1)], 0, 0.1),
         ([A.Rotate(limit=(20, 20), p=1)], 0, 0.35),
         ([A.Crop(5, 3, 140, 105, p=1)], 0, 0.1),
-        ([A.VerticalFlip(p=1), A.RandomBrightnessContrast(p=1, brightness_limit=0.05, contrast_limit=0.05)], 1, 0.2),
+        (
+            [
+                A.VerticalFlip(p=1),
+                A.RandomBrightnessContrast(p=1, brightness_limit=(0, 0.02), contrast_limit=(0, 0.05)),
+            ],
+            1,
+            0.2,
+        ),
         ([A.HorizontalFlip(p=1), A.Rotate(limit=(-15, -15), p=1)], 1, 0.35),
     ],
     ids=lambda value: "+".join(type(part).__name__ for part in value) if isinstance(value, list) else None,
@@ -97,11 +110,12 @@ def test_points_outside_of_the_result_become_absent():
     torch.testing.assert_close(result["keypoints"][0].as_subclass(torch.Tensor), torch.tensor(MARKS[0]))
 
 
-def test_the_result_equals_a_call_of_the_pipeline_itself():
+@pytest.mark.parametrize(("flip_chance", "order"), [(0, [0, 1, 2]), (1, [1, 0, 2])])
+def test_the_result_equals_a_call_of_the_pipeline_itself(flip_chance, order):
     image, target = draw()
     masks = torch.randint(0, 2, (2, 110, 150), dtype=torch.uint8)
     target["masks"] = tv_tensors.Mask(masks)
-    transforms = [A.HorizontalFlip(p=0.5), A.Affine(rotate=(-30, 30), p=1), A.ColorJitter(p=1)]
+    transforms = [A.HorizontalFlip(p=flip_chance), A.Affine(rotate=(-30, 30), p=1), A.ColorJitter(p=1)]
     dataset = WithTransform(adapted(*transforms), (image, target))
     new_image, result = dataset[0]
     direct = pipeline(*transforms)
@@ -117,9 +131,9 @@ def test_the_result_equals_a_call_of_the_pipeline_itself():
     assert np.array_equal(result["masks"].numpy(), expected["masks"])
     assert np.allclose(result["boxes"].numpy(), expected["bboxes"], atol=1e-3)
     moved = torch.tensor(np.array(expected["keypoints"])).reshape(2, 3, 2) + 0.5
-    unswapped = result["keypoints"].as_subclass(torch.Tensor)
-    orders = [unswapped, unswapped[:, [1, 0, 2]]]
-    assert any(torch.allclose(order, moved.float(), atol=1e-3) for order in orders)
+    torch.testing.assert_close(
+        result["keypoints"].as_subclass(torch.Tensor), moved.float()[:, order], atol=1e-3, rtol=0
+    )
 
 
 class WithTransform(Dataset):
@@ -264,3 +278,188 @@ def test_a_mirrored_target_with_points_needs_flip_pairs():
     with pytest.raises(ValueError, match=r"flip_pairs=None .*mirrored"):
         transform(*draw())
     AlbumentationsTransform(pipeline(A.Rotate(limit=(90, 90), p=1)))(*draw())
+
+
+def masks_of_boxes(dtype=torch.uint8):
+    masks = torch.zeros((2, 110, 150), dtype=dtype)
+    masks[0, 10:60, 12:62] = 1
+    masks[1, 48:98, 78:138] = 1
+    return tv_tensors.Mask(masks)
+
+
+def test_a_target_without_boxes_keeps_every_row():
+    image, target = draw()
+    del target["boxes"]
+    target |= {"masks": masks_of_boxes(), "names": ["first", "second"]}
+    new_image, result = adapted(A.Crop(70, 40, 150, 110, p=1))(image, target)
+    assert torch.equal(result["masks"].as_subclass(torch.Tensor), target["masks"][:, 40:, 70:])
+    assert result["keypoints"].shape == (2, 3, 2)
+    assert result["visibility"].tolist() == [[0, 0, 0], [2, 2, 2]]
+    assert result["labels"].tolist() == [1, 2]
+    assert result["names"] == ["first", "second"]
+    new_image, result = adapted(A.HorizontalFlip(p=1))(image, target)
+    assert check_marks(new_image, result, tolerance=0.1, mirrors=1) == 6
+
+
+@pytest.mark.filterwarnings("ignore:Got processor for:UserWarning")  # of the pipeline of pixels alone
+@pytest.mark.parametrize("transforms", [[A.HorizontalFlip(p=1)], [A.InvertImg(p=1)]], ids=["moves", "pixels"])
+@pytest.mark.parametrize("names", [(), ("keypoints", "visibility"), ("boxes",), ("masks",), ("label",)], ids="+".join)
+def test_declared_label_fields_need_neither_boxes_nor_points(transforms, names):
+    compose = A.Compose(
+        transforms,
+        bbox_params=A.BboxParams("coco", label_fields=["rows", "classes"]),
+        keypoint_params=A.KeypointParams("xy", remove_invisible=False, label_fields=["point_rows"]),
+    )
+    image, target = draw()
+    target |= {"masks": masks_of_boxes(), "label": 3}
+    result_image, result = AlbumentationsTransform(compose, flip_pairs=PAIRS)(
+        image, {name: target[name] for name in names}
+    )
+    assert result.keys() == set(names)
+    assert not torch.equal(result_image, image)
+    assert all(len(result[name]) == 2 for name in names if name != "label")
+
+
+def test_images_and_classes_pass_through_a_pipeline_with_label_fields():
+    image, _ = draw()
+    transform = adapted(A.HorizontalFlip(p=1))
+    assert torch.equal(transform(image), image.flip(-1))
+    new_image, label = transform(image, 3)
+    assert torch.equal(new_image, image.flip(-1))
+    assert label == 3
+    assert torch.equal(transform((image,))[0], image.flip(-1))
+
+
+MASK = tv_tensors.Mask(torch.zeros((110, 150), dtype=torch.uint8))
+
+
+@pytest.mark.parametrize(
+    ("others", "name"),
+    [
+        (({"mask": MASK},), r"target\['mask'\]"),
+        (({"crowds": {"boxes": draw()[1]["boxes"]}},), r"target\['crowds'\]\['boxes'\]"),
+        (({"hands": [draw()[1]["keypoints"]]},), r"target\['hands'\]\[0\]"),
+        ((MASK,), "target"),
+        ((3, MASK), r"sample\[2\]"),
+    ],
+    ids=["mask", "boxes", "points", "bare mask", "extra"],
+)
+def test_tensors_that_would_stay_behind_are_refused(others, name):
+    image, _ = draw()
+    with pytest.raises(SettingError, match=rf"moves pixels, so {name} would stay behind; store .*target\['masks'\]"):
+        adapted(A.HorizontalFlip(p=1))(image, *others)
+    assert len(AlbumentationsTransform(A.Compose([A.InvertImg(p=1)]))(image, *others)) == 1 + len(others)
+
+
+@pytest.mark.parametrize(
+    "transform",
+    [
+        A.PadIfNeeded(300, 300, border_mode=cv2.BORDER_REFLECT_101),
+        A.Rotate(limit=(20, 20), border_mode=cv2.BORDER_REFLECT, p=1),
+        A.Affine(rotate=20, border_mode=cv2.BORDER_REFLECT, p=1),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_reflected_objects_and_points_are_refused(transform):
+    image, target = draw()
+    remedy = "use a constant border .*BORDER_CONSTANT"
+    with pytest.raises(SettingError, match=rf"changes the number of points: expected 6 .*got \d+; {remedy}"):
+        adapted(transform)(image, target)
+    del target["keypoints"], target["visibility"]
+    with pytest.raises(SettingError, match=rf"repeats objects: .*; {remedy}"):
+        adapted(transform)(image, target)
+
+
+def test_a_pipeline_that_loses_points_is_refused():
+    class LossyCompose(A.Compose):
+        def __call__(self, **arguments):
+            return {**arguments, "keypoints": arguments["keypoints"][1:]}
+
+    compose = LossyCompose([A.HorizontalFlip()], **params_of_boxes_and_points())
+    with pytest.raises(SettingError, match="changes the number of points"):
+        AlbumentationsTransform(compose)(*draw())
+
+
+def test_shuffled_tiles_never_swap_points_by_mistake():
+    image, target = draw()
+    points = {name: target[name] for name in ("keypoints", "visibility")}
+    transform = AlbumentationsTransform(pipeline(A.RandomGridShuffle((9, 9), p=1)), flip_pairs=PAIRS)
+    messages = set()
+    for seed in range(20):
+        torch.manual_seed(seed)
+        try:
+            transform(image, points)
+        except SettingError as error:
+            messages.add(str(error))
+    assert len(messages) == 1
+    assert "mirrors only parts of the image" in messages.pop()
+    image_without_points, _ = transform(image, {"label": 3})
+    assert image_without_points.shape == image.shape
+
+
+@pytest.mark.parametrize(
+    "value", [torch.zeros(2), np.zeros(5), ["first", "second"], (1, 2)], ids=lambda v: type(v).__name__
+)
+def test_undeclared_fields_are_refused(value):
+    image, target = draw()
+    target["extra"] = value
+    flip = pipeline(A.Crop(70, 40, 150, 110, p=1))
+    with pytest.raises(
+        ValueError, match=r"'extra' has a first dimension.*per_object=\['extra'\].*per_image=\['extra'\]"
+    ):
+        AlbumentationsTransform(flip, flip_pairs=PAIRS)(image, target)
+    _, result = AlbumentationsTransform(flip, flip_pairs=PAIRS, per_image=["extra"])(image, target)
+    assert result["extra"] is value
+
+
+def test_a_field_with_too_few_rows_is_refused():
+    image, target = draw()
+    target["scores"] = torch.zeros(1)
+    with pytest.raises(ValueError, match="'scores' has 1 rows for 2 boxes"):
+        adapted(A.HorizontalFlip(p=1))(image, target)
+
+
+def test_masks_per_image_keep_their_rows():
+    image, target = draw()
+    target["masks"] = masks_of_boxes()[:1].as_subclass(tv_tensors.Mask)
+    crop = pipeline(A.Crop(70, 40, 150, 110, p=1))
+    _, result = AlbumentationsTransform(crop, flip_pairs=PAIRS, per_image=["masks"])(image, target)
+    assert result["labels"].tolist() == [2]
+    assert torch.equal(result["masks"].as_subclass(torch.Tensor), target["masks"][:, 40:, 70:])
+
+
+@pytest.mark.parametrize("dtype", [torch.bool, torch.uint8, torch.float32])
+def test_masks_keep_their_dtype_in_rotations(dtype):
+    image, target = draw()
+    results = []
+    for mask_dtype in (torch.uint8, dtype):
+        target["masks"] = masks_of_boxes(mask_dtype)
+        _, result = adapted(A.Rotate(limit=(20, 20), p=1))(image, target)
+        assert isinstance(result["masks"], tv_tensors.Mask)
+        results.append(result["masks"])
+    assert results[1].dtype is dtype
+    assert torch.equal(results[0].bool(), results[1].bool())
+
+
+@pytest.mark.parametrize("mode", ["P", "1"])
+def test_pil_images_with_a_palette_become_rgb(mode):
+    picture = PIL.Image.fromarray(draw()[0].permute(1, 2, 0).numpy()).convert(mode)
+    image = adapted(A.HorizontalFlip(p=1))(picture)
+    expected = np.asarray(picture.convert("RGB"))[:, ::-1]
+    assert np.array_equal(image.permute(1, 2, 0).numpy(), expected)
+
+
+@pytest.mark.filterwarnings("ignore:Got processor for:UserWarning")  # of the pipeline of pixels alone
+@pytest.mark.parametrize("planes", [1, 3])
+@pytest.mark.parametrize("transforms", [[A.HorizontalFlip(p=0)], [A.InvertImg(p=0)]], ids=["moves", "pixels"])
+def test_the_result_shares_no_memory_with_the_input(planes, transforms):
+    image, target = draw()
+    image = tv_tensors.Image(image[:planes].permute(1, 2, 0).contiguous().permute(2, 0, 1))
+    target["masks"] = masks_of_boxes()
+    new_image, result = adapted(*transforms)(image, target)
+    assert new_image.data_ptr() != image.data_ptr()
+    array = np.zeros((4, 4, 3), dtype=np.uint8)
+    assert not np.shares_memory(adapted(*transforms)(array).numpy(), array)
+    if isinstance(transforms[0], A.HorizontalFlip):
+        for name in ("boxes", "masks", "keypoints", "visibility"):
+            assert result[name].data_ptr() != target[name].data_ptr()
