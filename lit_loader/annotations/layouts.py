@@ -380,7 +380,7 @@ def _has_classes(folder: _SearchedFolder, top: str) -> bool:
     names = folder.folders(top)
     if len(names) < 2 or any(name.lower() in _NO_CLASSES for name in names):
         return False
-    # Stages, such as trainA and testB, and parts of one collection, such as images_part_1, are no classes.
+    # Classes are not named like stages (trainA, testB) or like parts of a collection (images_part_1).
     if (
         any(_stage_of(re.sub("([A-Z])", r" \1", name)) for name in names)
         or len({_part_of(name) for name in names}) == 1

@@ -115,18 +115,18 @@ class AlbumentationsTransform(nn.Module):
     def forward(self, *inputs: Any) -> Any:
         """Transform a sample; the input is not modified."""
         sample = inputs if len(inputs) > 1 else inputs[0]
-        image, *others = sample if isinstance(sample, tuple | list) else (sample,)
+        image, *further_elements = sample if isinstance(sample, tuple | list) else (sample,)
         if self._moves:
-            self._check_others(others)
-        target = others[0] if others and isinstance(others[0], Mapping) else None
+            self._check_others(further_elements)
+        target = further_elements[0] if further_elements and isinstance(further_elements[0], Mapping) else None
         new_image, new_target = self._transform(image, target or {})
         if target is not None:
-            others[0] = new_target
-        return (new_image, *others) if isinstance(sample, tuple | list) else new_image
+            further_elements[0] = new_target
+        return (new_image, *further_elements) if isinstance(sample, tuple | list) else new_image
 
-    def _check_others(self, others: Sequence[Any]) -> None:
+    def _check_others(self, further_elements: Sequence[Any]) -> None:
         """Raise an error if the elements after the image have a tensor that the pipeline would leave behind."""
-        for position, value in enumerate(others):
+        for position, value in enumerate(further_elements):
             for name in _names_of_tv_tensors(value, "target" if position == 0 else f"sample[{position + 1}]"):
                 if name not in ("target['boxes']", "target['masks']", "target['keypoints']"):
                     remedy = "store boxes in target['boxes'], masks in target['masks'], points in target['keypoints']"

@@ -15,7 +15,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.moving import as_array, wrap
 
-__all__ = ["PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "DeclaredFields", "SanitizeObjects", "check_rows", "num_rows"]
+__all__ = ["DeclaredFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects", "check_rows", "num_rows"]
 
 PER_OBJECT_FIELDS: Final = (
     "area",

@@ -45,8 +45,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
         differences = []
         for kind, names in lists.items():
             # The first list with names counts: a file may list an attribute without its values.
-            first = first_lists.get(kind) or names
-            first_lists[kind] = first
+            first = first_lists[kind] = first_lists.get(kind) or names
             if first != names:
                 # At most 120 names are joined, because a file may list millions.
                 listed, first_listed = (shorten(", ".join(values[:120]), 120) for values in (names, first))
