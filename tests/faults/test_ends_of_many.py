@@ -187,8 +187,7 @@ def test_fork_with_live_iterators_ends_cleanly(tmp_path):
         """
         import os, sys
         from lit_loader import DataLoader
-        from tests.support.outcomes import BACKENDS, FEW_BACKENDS
-from tests.support.slot_sets import Large, is_right
+        from tests.support.slot_sets import Large, is_right
 
         ways = ({}, {"multiprocessing_context": "fork"}, {"worker_method": "thread"})
         ways = [{**way, "num_workers": 2 if way else 0} for way in ways]
