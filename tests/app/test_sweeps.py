@@ -39,12 +39,12 @@ def test_grid_finds_the_better_of_two_learning_rates(app):
 @pytest.mark.soak
 def test_seeded_search_runs_four_trials_and_returns_the_best(app):
     words = ["hparams_search=optuna", "hydra.sweeper.n_trials=4", "hydra.sweeper.direction=minimize"]
-    result = app("train", *words, *QUICK)
-    result = yaml.safe_load((result.folder / "optimization_results.yaml").read_text())
-    values = [float(value) for value in re.findall(r"model\.optimizer\.lr=\S+ +│ (\S+)", result.out)]
+    run = app("train", *words, *QUICK)
+    best = yaml.safe_load((run.folder / "optimization_results.yaml").read_text())
+    values = [float(value) for value in re.findall(r"model\.optimizer\.lr=\S+ +│ (\S+)", run.out)]
     assert len(values) == 4
-    assert result["best_value"] == pytest.approx(min(values), rel=1e-3)
-    assert 1e-4 <= result["best_params"]["model.optimizer.lr"] <= 0.1
+    assert best["best_value"] == pytest.approx(min(values), rel=1e-3)
+    assert 1e-4 <= best["best_params"]["model.optimizer.lr"] <= 0.1
 
 
 EVERY_TASK = {"shapes_landmarks": "NME", "shapes_finish": "macro-F1", "shapes_unified": "finish macro-F1"}
