@@ -3,8 +3,8 @@
 NOTE [Proposals]
     Each function in `_DETECTORS` proposes layouts of one format. It lists folders and reads the start of a few files,
     and opens no image. A proposal counts only if the reader of the format accepts it: `Reader.inputs` finds the files
-    of every stage, but opens no label file. A folder that fits nothing is searched one level further down, because
-    archives often contain a single folder with everything in it.
+    of every stage, but opens no label file. If a folder fits nothing, the folders up to two levels down are searched,
+    because archives often contain a single folder with everything in it.
 
     Layouts are never ranked: if several fit, the user chooses. So a detector must not propose a layout that a person
     would not consider, such as the folders ``train`` and ``test`` as two classes.
@@ -191,8 +191,12 @@ def _layouts_of(folder: _SearchedFolder) -> list[Layout]:
     proposals = (layout for detector in _DETECTORS for layout in detector(folder))
     layouts = [layout for layout in map(partial(_accepted, folder), proposals) if layout is not None]
     used = {name for layout in layouts for name in layout.stages.values()}
-    if any(name not in used for name in _annotation_names(folder, ".")):
+    unread = [name for name in _annotation_names(folder, ".") if name not in used]
+    if unread and any(layout.format == "image_folder" for layout in layouts):
         layouts = [layout for layout in layouts if layout.format != "image_folder"]
+        folder.refusals.append(
+            f"image_folder: {_listed(unread)} may be annotations; choose dataset=image_folder if not"
+        )
     counts = Counter(layout.format for layout in layouts)
     # The format alone is the shortest name, if it is unique.
     return [replace(layout, name=layout.format) if counts[layout.format] == 1 else layout for layout in layouts]

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
 from lit_loader.annotations.layouts import STAGES, Layout, choose_layout
 from lit_loader.datasets.format_source import FormatSource
-from lit_loader.datasets.sources import FileSource, StageTables
+from lit_loader.datasets.sources import StageTables
 from lit_loader.foundation.escaping import escape_interpolations, hydra_value, printable
 
 __all__ = ["AutoSource", "dataset_overrides", "open_source"]
@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, kw_only=True)
-class AutoSource(FileSource):
+class AutoSource(FormatSource):
     """A data set whose format and layout are found when its tables are first asked for.
 
     The search lists names and reads the start of a few files; it opens no image. The log names the layout, and the
@@ -43,23 +43,13 @@ class AutoSource(FileSource):
             `FormatSource`.
     """
 
-    root: str | Path = field(kw_only=False)
+    format: str = field(default="", init=False)
     layout: str | None = None
-    train: str | None = None
-    val: str | Sequence[str] | None = None
-    test: str | Sequence[str] | None = None
-    predict: str | Sequence[str] | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    stage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     val_fraction: float = 0.1
     test_fraction: float = 0.1
-    group_pattern: str | None = None
-    seed: int = 0
-    class_names: Sequence[str] | None = None
-    policy: Mapping[str, Any] = field(default_factory=dict)
-    cache_dir: str | None = None
-    num_workers: int | None = None
-    progress: bool = True
+
+    def __post_init__(self) -> None:
+        """Leave the checks of the settings to the source that is found."""
 
     def find(self) -> FormatSource:
         """Return the source of the layout, after the first call always the same one."""
@@ -83,24 +73,30 @@ class AutoSource(FileSource):
         names: dict[str, Any] = {stage: getattr(self, stage) or layout.stages.get(stage) for stage in STAGES}
         # Without a test split the run tests on the validation split, as the configs of single formats do.
         names["test"] = names["test"] or names["val"]
-        stage_options = {**layout.stage_options, **self.stage_options}
-        if names["test"] == names["val"] and "val" in stage_options:
-            stage_options.setdefault("test", stage_options["val"])
+        # Options that were found belong to the files that were found.
+        found_options = {
+            stage: options for stage, options in layout.stage_options.items() if names[stage] == layout.stages[stage]
+        }
+        if names["test"] == names["val"] and "val" in found_options:
+            found_options.setdefault("test", found_options["val"])
+        stage_options = {
+            stage: {**found_options.get(stage, {}), **self.stage_options.get(stage, {})}
+            for stage in (*STAGES, "predict")
+            if stage in found_options or stage in self.stage_options
+        }
         fractions: dict[str, Any] = {
             f"{stage}_fraction": 0.0 if names[stage] or not names["train"] else getattr(self, f"{stage}_fraction")
             for stage in ("val", "test")
         }
-        same = ("predict", "group_pattern", "seed", "class_names", "cache_dir", "num_workers", "progress")
-        return FormatSource(
-            layout.format,
-            root / layout.root,
-            options={**layout.options, **self.options},
-            stage_options=stage_options,
-            policy={**layout.policy, **self.policy},
-            **{name: getattr(self, name) for name in same},
-            **names,
-            **fractions,
-        )
+        settings = {setting.name: getattr(self, setting.name) for setting in fields(FormatSource)}
+        settings |= {
+            "format": layout.format,
+            "root": root / layout.root,
+            "options": {**layout.options, **self.options},
+            "stage_options": stage_options,
+            "policy": {**layout.policy, **self.policy},
+        }
+        return FormatSource(**{**settings, **names, **fractions})
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Find the layout, and read the tables of all stages."""
@@ -122,7 +118,7 @@ def open_source(root: str | Path, **settings: Any) -> FormatSource:
 
 def dataset_overrides(source: FormatSource) -> list[str]:
     """Return the overrides of the config that give this source with ``dataset=files``."""
-    defaults = {field.name: field.default for field in fields(FormatSource)}
+    defaults = {setting.name: setting.default for setting in fields(FormatSource)}
     words = ["dataset=files"]
     for name, default in defaults.items():
         value = getattr(source, name)

@@ -51,8 +51,8 @@ class AlbumentationsTransform(nn.Module):
     - If the pipeline mirrors the image, ``flip_pairs`` swap left and right points.
     - In a target with boxes, an undeclared field with a first dimension is refused, as in `SanitizeObjects`.
     - A pipeline that can move pixels refuses ``tv_tensors`` other than ``boxes``, ``masks`` and ``keypoints``.
-    - The image is uint8 ``(H, W, C)``; a PIL image of mode P or 1 is converted to RGB. The result of the pipeline may
-      be a numpy array or, after ``ToTensorV2``, a tensor. The pipeline works on copies.
+    - The pipeline gets a copy of the image, ``(H, W, C)`` in its dtype; a PIL image of mode P or 1 is converted to RGB.
+      Its result may be a numpy array or, after ``ToTensorV2``, a tensor.
 
     Called as ``transform(image, target)``, ``transform((image, target))`` or ``transform(image)``; further elements
     pass through.
@@ -184,7 +184,8 @@ class AlbumentationsTransform(nn.Module):
                 new_target[name] = _take(new_target[name], torch.from_numpy(rows))
             new_boxes = tv_tensors.BoundingBoxes(new_corners, format="XYXY", canvas_size=size)
             new_target["boxes"] = functional.convert_bounding_box_format(new_boxes, new_format=boxes.format)
-        return UpdateVisibility()(new_image, new_target)  # type: ignore[no-any-return]
+        result_image, result_target = UpdateVisibility()(new_image, new_target)
+        return result_image, result_target
 
     def _empty_arguments(self) -> dict[str, Any]:
         """Return empty boxes, points and label fields; Albumentations refuses a call without declared label fields."""

@@ -222,7 +222,7 @@ def test_the_printed_overrides_compose_the_same_source(name, tmp_path, settings,
 
 
 @pytest.mark.parametrize("name", LAYOUTS)
-def test_no_image_is_opened_and_no_file_is_read_beyond_its_start(name, tmp_path, monkeypatch):
+def test_no_image_is_opened_and_no_file_twice(name, tmp_path, monkeypatch):
     LAYOUTS[name](tmp_path / "set")
     opened = []
     open_file = io.open
@@ -240,6 +240,16 @@ def test_no_image_is_opened_and_no_file_is_read_beyond_its_start(name, tmp_path,
     # The lists of a split and the data file say which images belong to it; annotations of single images are not read.
     assert len(inside) == len(set(inside))
     assert len(inside) <= 16
+
+
+def test_only_the_start_of_a_file_is_read(tmp_path):
+    """The keys of COCO behind the first 64 KiB are not found."""
+    write_image(tmp_path / "train_0.jpg")
+    text = coco_text(["train_0.jpg"])
+    write(tmp_path / "train.json", text)
+    assert [layout.format for layout in find_layouts(tmp_path)] == ["coco"]
+    write(tmp_path / "train.json", f'{{"note": "{"x" * 70_000}", {text[1:]}')
+    assert find_layouts(tmp_path) == []
 
 
 def test_images_are_held_out_where_there_is_no_split(tmp_path, settings, caplog):
@@ -441,6 +451,31 @@ def test_arguments_override_what_was_found(tmp_path, settings):
     assert source.tables("train")[0].class_names == ("dog", "cat")
     assert source.options == {"masks": False}
     assert source.policy == {"missing_image": "drop"}
+
+
+def test_every_other_setting_is_passed_on(tmp_path, settings):
+    roboflow_coco(tmp_path)
+    names = dict.fromkeys(("train", "val", "test", "predict"), "train/_annotations.coco.json")
+    others = {"group_pattern": "(.*)_", "seed": 3, "num_workers": 0, "stage_options": {"val": {"masks": False}}}
+    source = open_source(tmp_path, **names, **others, **settings)
+    assert {name: getattr(source, name) for name in names} == names
+    assert (source.group_pattern, source.seed, source.num_workers) == ("(.*)_", 3, 0)
+    assert (source.cache_dir, source.progress) == (settings["cache_dir"], False)
+    assert source.stage_options["val"] == {"masks": False}
+
+
+def test_options_of_a_stage_are_added_to_those_that_were_found(tmp_path, settings):
+    roboflow_coco(tmp_path)
+    source = open_source(tmp_path, stage_options={"val": {"masks": False}}, **settings)
+    assert source.stage_options["val"] == {"image_dir": "valid", "masks": False}
+    assert source.stage_options["train"] == {"image_dir": "train"}
+
+
+def test_class_folders_beside_unread_annotations_are_refused_with_the_remedy(tmp_path):
+    class_folders(tmp_path)
+    write(tmp_path / "metadata.csv", "id,age\n1,2\n")
+    with pytest.raises(AnnotationError, match=r"metadata\.csv may be annotations; choose dataset=image_folder"):
+        open_source(tmp_path)
 
 
 def test_real_sets_are_found_or_refused_with_the_option(shared_data, settings):
