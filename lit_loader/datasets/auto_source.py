@@ -81,8 +81,7 @@ class AutoSource(FormatSource):
             found_options.setdefault("test", found_options["val"])
         stage_options = {
             stage: {**found_options.get(stage, {}), **self.stage_options.get(stage, {})}
-            for stage in (*STAGES, "predict")
-            if stage in found_options or stage in self.stage_options
+            for stage in dict.fromkeys((*found_options, *self.stage_options))
         }
         fractions: dict[str, Any] = {
             f"{stage}_fraction": 0.0 if names[stage] or not names["train"] else getattr(self, f"{stage}_fraction")

@@ -469,6 +469,8 @@ def test_options_of_a_stage_are_added_to_those_that_were_found(tmp_path, setting
     source = open_source(tmp_path, stage_options={"val": {"masks": False}}, **settings)
     assert source.stage_options["val"] == {"image_dir": "valid", "masks": False}
     assert source.stage_options["train"] == {"image_dir": "train"}
+    with pytest.raises(ValueError, match="stage_options names .*vall"):
+        open_source(tmp_path, stage_options={"vall": {}}, **settings)
 
 
 def test_class_folders_beside_unread_annotations_are_refused_with_the_remedy(tmp_path):
