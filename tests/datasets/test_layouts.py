@@ -469,7 +469,7 @@ def test_options_of_a_stage_are_added_to_those_that_were_found(tmp_path, setting
     source = open_source(tmp_path, stage_options={"val": {"masks": False}}, **settings)
     assert source.stage_options["val"] == {"image_dir": "valid", "masks": False}
     assert source.stage_options["train"] == {"image_dir": "train"}
-    with pytest.raises(ValueError, match="stage_options names .*vall"):
+    with pytest.raises(ValueError, match=r"stage_options names .*vall"):
         open_source(tmp_path, stage_options={"vall": {}}, **settings)
 
 
