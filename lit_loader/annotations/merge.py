@@ -32,7 +32,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
         It has ``category_ids`` if every class has one and the tables agree.
 
     Raises:
-        ValueError: If ``tables`` is empty, or their roots or keypoint schemas differ.
+        ValueError: If ``tables`` is empty, or their roots, keypoint schemas or unlabelled classes differ.
     """
     if not tables:
         raise ValueError("tables is empty; pass at least one")
@@ -42,6 +42,11 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
             raise ValueError(
                 f"roots {first.root} and {table.root} differ; read both sets with a common parent folder as root"
             )
+    # Images without objects of a class mean different things where it is labelled and where it is not.
+    labelled_alike = {frozenset(table.unlabelled_classes): table for table in tables if table.num_images}
+    if len(labelled_alike) > 1:
+        lists = sorted(table.unlabelled_classes for table in labelled_alike.values())
+        raise ValueError(f"unlabelled_classes {lists} differ; keep the tables apart, as a MixedSource does")
     if split is None and len({table.split for table in tables}) == 1:
         split = first.split
     # A single table stays a view of its cache file.
@@ -72,6 +77,9 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
             for name, names in attributes.items()
         },
         category_ids=_category_ids(tables, aligned[0].class_names),
+        unlabelled_classes=next(
+            (table.unlabelled_classes for table in labelled_alike.values()), first.unlabelled_classes
+        ),
         split=split,
         report=report,
         **columns,

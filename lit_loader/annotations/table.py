@@ -82,6 +82,9 @@ class AnnotationTable:
         category_ids: int64 ``(num_classes,)``, the file's own class numbers, or None.
         widths: int32 ``(num_images,)`` pixels according to the annotations; 0 = unknown; default: all 0.
         heights: As ``widths``.
+        regions: int32 ``(num_images, 4)``, the part of each image file that a row describes, as left, top, right and
+            bottom in pixels of the upright image, or None for whole files. Sizes, boxes and keypoints are then relative
+            to the region's left upper corner; masks stay those of the whole image.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
         labels: int64 ``(num_objects,)``, class ids from 0.
@@ -100,6 +103,7 @@ class AnnotationTable:
         flip_pairs: Pairs of keypoint positions that swap when an image is mirrored.
         normalization_pair: The two keypoint positions whose distance normalizes errors, or None.
         attributes: Further named values per object.
+        unlabelled_classes: Names of classes whose objects may be visible in the images without being annotated.
         split: Name of the split, or None.
         report: Problems that the reader reported.
 
@@ -122,6 +126,9 @@ class AnnotationTable:
     category_ids: IndexArray | None = _column("classes", np.int64, default=None, optional=True)
     widths: npt.NDArray[np.int32] = _column("images", np.int32, default=None, limits=(0, np.inf))
     heights: npt.NDArray[np.int32] = _column("images", np.int32, default=None, limits=(0, np.inf))
+    regions: npt.NDArray[np.int32] | None = _column(
+        "images", np.int32, 4, default=None, optional=True, limits=(0, np.inf)
+    )
     offsets: IndexArray
     boxes: npt.NDArray[np.float32] = _column("objects", np.float32, 4)
     labels: IndexArray = _column("objects", np.int64)
@@ -138,6 +145,7 @@ class AnnotationTable:
     flip_pairs: tuple[tuple[int, int], ...] = ()
     normalization_pair: tuple[int, int] | None = None
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    unlabelled_classes: tuple[str, ...] = ()
     split: str | None = None
     report: ReadReport = field(default_factory=ReadReport)
     _lineage: _Lineage | None = field(default=None, init=False)  # None unless the rows are from a cache file
@@ -154,6 +162,7 @@ class AnnotationTable:
             "image_ids": paths if self.image_ids is None else self.image_ids,
             "root": Path(self.root).absolute(),
             "class_names": checked_names("class_names", self.class_names),
+            "unlabelled_classes": checked_names("unlabelled_classes", self.unlabelled_classes),
             "keypoint_names": (),
             "flip_pairs": (),
             "offsets": frozen_array(self.offsets, np.int64, "offsets"),
@@ -169,6 +178,9 @@ class AnnotationTable:
                 f"flip_pairs={self.flip_pairs} and normalization_pair={self.normalization_pair} are positions of "
                 "keypoints, but the table has none; remove them or pass keypoints"
             )
+        unknown_classes = sorted(set(values["unlabelled_classes"]) - set(values["class_names"]))
+        if unknown_classes:
+            raise ValueError(f"unlabelled_classes {unknown_classes} are not among the classes {values['class_names']}")
         for name, value in values.items():
             object.__setattr__(self, name, value)
         counts = {"images": len(paths), "objects": len(self.labels), "classes": len(self.class_names)}
@@ -379,6 +391,10 @@ class AnnotationTable:
         labels = lookup[self.labels]
         return self._changed(self._lineage, class_names=names, labels=labels, category_ids=category_ids)
 
+    def with_unlabelled_classes(self, names: Sequence[str]) -> AnnotationTable:
+        """Return a table with these ``unlabelled_classes``."""
+        return self._changed(self._lineage, unlabelled_classes=tuple(names))
+
     @property
     def cache_key(self) -> str | None:
         """Key of the cache file that the rows are from, or None."""
@@ -433,7 +449,7 @@ class AnnotationTable:
             # Plain values, because they are pickled for every worker.
             ids = None if self.category_ids is None else tuple(self.category_ids.tolist())
             source = (lineage.path, lineage.key, lineage.rows, lineage.by_object)
-            return _reopen, (*source, self.class_names, ids)
+            return _reopen, (*source, self.class_names, ids, self.unlabelled_classes)
         # A mapping proxy cannot be pickled.
         return partial(AnnotationTable, **self._parts() | {"attributes": dict(self.attributes)}), ()
 
@@ -480,9 +496,12 @@ def _reopen(
     by_object: bool,
     class_names: tuple[str, ...],
     category_ids: tuple[int, ...] | None,
+    unlabelled_classes: tuple[str, ...],
 ) -> AnnotationTable:
     """Unpickle a table from its cache file."""
     table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names, category_ids=category_ids)
+    if unlabelled_classes != table.unlabelled_classes:
+        table = table.with_unlabelled_classes(unlabelled_classes)
     if by_object:
         return table.per_object(rows)
     return table if rows is None else table.select(rows)

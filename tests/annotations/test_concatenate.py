@@ -109,6 +109,7 @@ def test_tables_without_images_add_nothing_but_names():
     [
         ([], "tables is empty"),
         ([full_table(), full_table("/other")], "roots /data and /other differ"),
+        ([full_table(), full_table(unlabelled_classes=())], r"unlabelled_classes \[\(\), \('owl',\)\] differ"),
         ([full_table(), full_table(keypoint_names=("x", "y"))], "one schema"),
         ([full_table(), full_table(flip_pairs=())], "one schema"),
         ([full_table(), full_table(normalization_pair=None)], "one schema"),

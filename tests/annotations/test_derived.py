@@ -71,6 +71,19 @@ def test_loaded_table_and_its_selections_pickle_as_references(tmp_path):
     assert_same(pickle.loads(pickle.dumps(pickle.loads(data))), part)
 
 
+def test_unlabelled_classes_survive_a_pickle_as_reference(tmp_path):
+    full_table(unlabelled_classes=()).save(tmp_path / "t.arrow", key="k")
+    table = AnnotationTable.load(tmp_path / "t.arrow", key="k").with_unlabelled_classes(["owl"])
+    data = pickle.dumps(table.select([2, 0]))
+    assert b"t.arrow" in data
+    assert_same(pickle.loads(data), table.select([2, 0]))
+
+
+def test_unlabelled_classes_must_be_classes_of_the_table():
+    with pytest.raises(ValueError, match=r"unlabelled_classes \['bee'\] are not among the classes"):
+        full_table(unlabelled_classes=["bee"])
+
+
 def test_class_names_must_include_all_classes_of_the_table():
     table = full_table()
     assert table.with_class_names(table.class_names) is table

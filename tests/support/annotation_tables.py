@@ -25,6 +25,7 @@ def full_table(root="/data", **changes):
         "category_ids": [17, 18, 90],
         "widths": [100, 0, 50],
         "heights": [80, 0, 60],
+        "regions": [[0, 0, 100, 80], [0, 0, 0, 0], [10, 20, 60, 80]],
         "offsets": [0, 2, 2, 3],
         "boxes": [[1, 2, 3, 4], [5.5, 6, 7, 8], [0, 0, 9, 9]],
         "labels": [1, 0, 1],
@@ -41,6 +42,7 @@ def full_table(root="/data", **changes):
         "flip_pairs": ((0, 1),),
         "normalization_pair": (1, 0),
         "attributes": {"pose": Attribute(ids=np.array([0, -1, 1]), names=("front", "side"))},
+        "unlabelled_classes": ("owl",),
         "split": "train",
         "report": report,
     }
@@ -48,7 +50,16 @@ def full_table(root="/data", **changes):
 
 
 def assert_same(a, b):
-    for name in ("root", "class_names", "split", "report", "keypoint_names", "flip_pairs", "normalization_pair"):
+    for name in (
+        "root",
+        "class_names",
+        "unlabelled_classes",
+        "split",
+        "report",
+        "keypoint_names",
+        "flip_pairs",
+        "normalization_pair",
+    ):
         assert getattr(a, name) == getattr(b, name), name
     np.testing.assert_array_equal(a.offsets, b.offsets)
     for name, spec in COLUMNS.items():
