@@ -32,7 +32,7 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
-from lit_loader.samplers import SequentialSampler
+from lit_loader.samplers import OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
 from lit_loader.types import FIRST_LABEL
 
@@ -349,11 +349,6 @@ class TableDataModule(LoaderDataModule):
         split_data: list[SplitData] = []
         tables = self.tables(stage)
         is_joined = stage == "train" and len(tables) > 1
-        if is_joined and not isinstance(self._batchings["train"], PlainBatching | None):
-            raise ValueError(
-                f"train_batching={self._batchings['train']} groups the images of one table, and training joins "
-                f"{len(tables)} tables; give PlainBatching(), in Hydra batching=plain"
-            )
         for table in tables:
             dataset = self.make_dataset(table, self._make_transforms(stage, table))
             cache = getattr(dataset, "cache", None)
@@ -364,7 +359,7 @@ class TableDataModule(LoaderDataModule):
             self._compare_sizes(stage, table)
             sampler: Any = None if is_joined else self._sampler(table, stage)
             # Batching needs an order to regroup, so None becomes the data set's order.
-            if (batching := self._batchings[stage]) is not None:
+            if (batching := self._batchings[stage]) is not None and not is_joined:
                 order = SequentialSampler(table.num_images) if sampler is None else sampler
                 sampler = batching.batched(order, table)
             split_data.append((dataset, sampler))
@@ -496,29 +491,43 @@ class TableDataModule(LoaderDataModule):
         """Return the sampler of several training tables that are joined.
 
         Raises:
-            ValueError: If a table is empty, or the sampler is not made by a config.
+            ValueError: If a table is empty, the sampler is not made by a config, the batching groups images, or the
+                batch size does not fit the mix.
         """
+        batching = self._batchings["train"]
+        if not isinstance(batching, PlainBatching | None):
+            num_sets = len(self.tables("train"))
+            raise ValueError(
+                f"train_batching={batching} groups the images of one table, and training joins {num_sets} tables; give "
+                "PlainBatching(), in Hydra batching=plain"
+            )
         samplers: list[Any] = []
         for samples in self._open_samples("train"):
             if samples.table.num_images == 0:
                 raise ValueError(f"{samples.name} has no samples to mix; leave the source out of training")
             samplers.append(self._sampler(samples.table, "train"))
-        return self.source.join_samplers(samplers)
+        sampler = self.source.join_samplers(samplers)
+        self._check_batch_size(sampler)
+        return sampler
+
+    def _check_batch_size(self, sampler: OrderSampler) -> None:
+        """Refuse a training batch size that is not a multiple of the samples that a sampler puts into every batch."""
+        multiple = sampler.batch_multiple
+        if self.batch_size % multiple:
+            argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
+            raise SettingError(
+                argument,
+                self.batch_size,
+                f"is not a multiple of {multiple}, the samples of all sources in a batch, so batches would differ in "
+                "their mix",
+                settings={argument: -(-self.batch_size // multiple) * multiple},
+            )
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
-        # Checked here, since `batch_size` may be set at any time before.
         if stage == "train" and len(self.tables(stage)) > 1:
+            # Once more, since `batch_size` may have been set after the data was opened.
             sampler: Any = self._open(stage)[0][1]
-            multiple = sampler.batch_multiple
-            if self.batch_size % multiple:
-                argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
-                raise SettingError(
-                    argument,
-                    self.batch_size,
-                    f"is not a multiple of {multiple}, the samples of all sources in a batch, so batches would differ "
-                    "in their mix",
-                    settings={argument: -(-self.batch_size // multiple) * multiple},
-                )
+            self._check_batch_size(sampler)
         return super()._make_loaders(stage, to_device=to_device)
 
     def _is_prepared_by_another(self) -> bool:

@@ -210,9 +210,14 @@ def test_each_source_is_balanced_in_itself(folder):
 
 @pytest.mark.parametrize(("size", "remedy"), [("batch_size", 8), ("train_batch_size", 8)])
 def test_batch_size_that_does_not_fit_the_ratio_is_refused_with_the_next_one(folder, size, remedy):
-    module = datamodule(folder, **{size: 6})
+    message = f"{size}=6 is not a multiple of 4, .*; pass {size}={remedy}"
+    for use in (lambda module: module.setup("fit"), lambda module: module.summary()):
+        with pytest.raises(ValueError, match=message):
+            use(datamodule(folder, **{size: 6}))
+    module = datamodule(folder, batch_size=4)
     module.setup("fit")
-    with pytest.raises(ValueError, match=f"{size}=6 is not a multiple of 4, .*; pass {size}={remedy}"):
+    module.batch_size = 6
+    with pytest.raises(ValueError, match="batch_size=6 is not a multiple of 4"):
         module.train_dataloader()
     module.batch_size = 8
     assert module.train_dataloader().batch_size == 8
