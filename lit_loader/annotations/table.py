@@ -7,9 +7,9 @@ NOTE [Columns are declared once]
 
 NOTE [A derived table is rows of a file]
     Images may be selected, objects turned into samples and classes renumbered, in any order and any number of times.
-    The result is always one of two things: images of the table in the cache file with all of their objects (without
-    those of dropped classes), or single objects of it, under some class names. A derived table is therefore pickled as
-    file, key, renamings, row numbers, which of the two it is, and classes. Any other operation on rows must keep to
+    The result is always one of two things: images of the table in the cache file with all of their objects, except for
+    objects of dropped classes, or single objects of it, under some class names. A derived table is therefore pickled
+    as file, key, renamings, row numbers, which of the two it is, and classes. Any other operation on rows must keep to
     that or drop the lineage.
 """
 

@@ -284,9 +284,10 @@ class TableDataModule(LoaderDataModule):
         return [samples.table for samples in self._open_samples(stage)]
 
     def set_names(self, stage: Stage) -> list[str]:
-        """Return the names of the sets of a stage, in the order of `tables`, such as those of a `MixedSource`.
+        """Return the names of a stage's sets, in the order of `tables`.
 
-        Without names of the source these are numbers, and the name of a single set is empty.
+        A `MixedSource` returns the names of its sources. By default names are numbers, and a single set has an empty
+        name.
         """
         return self.source.set_names(stage)
 
