@@ -160,10 +160,10 @@ def test_unlabelled_class_is_minus_one_unless_an_object_shows_it(table):
 def test_single_labels_and_attributes_ignore_unlabelled_classes(tmp_path):
     table = draw_set(tmp_path / "single", num_images=6, objects=1)
     partly = table.with_unlabelled_classes(UNLABELLED)
-    labels = [ClassificationDataset(each).label(2) for each in (table, partly)]
-    assert labels[0] == labels[1]
-    finishes = [ClassificationDataset(each, label_attribute="finish", multi_label=True) for each in (table, partly)]
-    assert finishes[0].label(1).tolist() == finishes[1].label(1).tolist()
+    assert ClassificationDataset(partly).label(2) == ClassificationDataset(table).label(2)
+    finishes = {"label_attribute": "finish", "multi_label": True}
+    labels = ClassificationDataset(partly, **finishes).label(1)
+    assert labels.tolist() == ClassificationDataset(table, **finishes).label(1).tolist()
 
 
 def test_batch_labels_and_texts_leave_unlabelled_classes_out(table):
