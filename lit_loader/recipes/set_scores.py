@@ -28,6 +28,11 @@ class SetMetrics(nn.Module):
         super().__init__()
         self.updates = nn.ModuleList()
 
+    @property
+    def is_used(self) -> bool:
+        """True once a step has updated one of the metrics."""
+        return len(self.updates) > 0
+
     def of_set(
         self, number: int, metric: WithoutDuplicates[Any], num_batches: Sequence[float]
     ) -> WithoutDuplicates[Any]:
@@ -50,8 +55,6 @@ class SetMetrics(nn.Module):
             metric: Metric of all sets.
             num_batches: Number of batches of each set; a set without batches has no scores.
         """
-        if len(num_batches) < 2:
-            return {}
         scores_by_set: dict[str, Any] = {}
         # A rank may have received no batch of a set, but has to take part in the exchange of its scores.
         updates = self._updates(metric, len(num_batches))
