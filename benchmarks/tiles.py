@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import functools
+import logging
 import random
 import tempfile
 import time
@@ -184,6 +185,8 @@ class TwoTables(TableSource):
 
 def compare_map() -> None:
     """Train with and without tiles, and print mAP and seconds."""
+    # Lightning reports its devices for every trainer.
+    logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         source = TwoTables(Path(folder))
         print(f"\n{MAP_STEPS} steps of {MAP_BATCH_SIZE} samples, objects of 12 to 32 pixels in {MAP_SIZE}")
