@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
@@ -18,6 +19,7 @@ from lit_loader.errors import SettingError
 from lit_loader.recipes.metrics import AveragePrecision
 from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
+from lit_loader.recipes.tiles import TiledSet, tiled_sets
 from lit_loader.recipes.weights import ModelBuilder, build_model, freeze_batch_norm, model_builder
 from lit_loader.types import FIRST_LABEL
 
@@ -85,6 +87,7 @@ class DetectionTask(Task):
         self.class_names = tuple(check_names("class_names", class_names))
         self.masks = masks
         self.max_detections = max_detections
+        self._tiled_sets: list[TiledSet] = []
         detector = build_model(
             model_builder(model, DETECTORS),
             num_classes=len(self.class_names) + FIRST_LABEL,
@@ -138,12 +141,62 @@ class DetectionTask(Task):
 
     def collect(self, batch: Batch, metric: Metric) -> None:
         """Update a metric with the detections in a batch."""
+        detections = self._detect(batch)
+        metric.update(detections, self.read_targets(batch), is_duplicate=batch_duplicates(batch))
+
+    def on_validation_epoch_start(self) -> None:
+        """Look up whether the samples are tiles."""
+        self._tiled_sets = tiled_sets(self._trainer, "val")
+
+    def on_test_epoch_start(self) -> None:
+        """Look up whether the samples are tiles."""
+        self._tiled_sets = tiled_sets(self._trainer, "test")
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of validation; detections in tiles are collected until the end of the epoch."""
+        if self._tiled_sets:
+            self._tiled_sets[dataloader_idx].collect(self._detect(batch), batch)
+        else:
+            super().validation_step(batch, batch_idx, dataloader_idx)
+
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of tests; detections in tiles are collected until the end of the epoch."""
+        if self._tiled_sets:
+            self._tiled_sets[dataloader_idx].collect(self._detect(batch), batch)
+        else:
+            super().test_step(batch, batch_idx, dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute and log the scores of the validation; of tiles, those of the whole images."""
+        self._score_tiles("val")
+        super().on_validation_epoch_end()
+
+    def on_test_epoch_end(self) -> None:
+        """Compute and log the scores of the test; of tiles, those of the whole images."""
+        self._score_tiles("test")
+        super().on_test_epoch_end()
+
+    def _detect(self, batch: Batch) -> list[dict[str, Tensor]]:
         detections = self.forward(batch_images(batch))
-        targets = self.read_targets(batch)
         if self.masks and any("masks" not in output for output in detections):
             name = type(self.model).__name__
             raise ValueError(f"masks=True, and {name} gives no masks; give a model that does, such as Mask R-CNN")
-        metric.update(detections, targets, is_duplicate=batch_duplicates(batch))
+        return detections
+
+    def _score_tiles(self, stage: Literal["val", "test"]) -> None:
+        """Merge the detections in the tiles of each image, and update the metric with the images."""
+        tiled = self._tiled_sets
+        self._tiled_sets = []
+        metric: Metric = getattr(self, f"{stage}_metric")
+        num_partial = sum(
+            tiled_set.score(
+                metric, read_targets=self.read_targets, max_detections=self.max_detections, device=self.device
+            )
+            for tiled_set in tiled
+        )
+        # The check before training stops after a few batches anyway.
+        if num_partial and not self.trainer.sanity_checking:
+            rank_zero_info(f"{stage}: {num_partial} images are not scored, because only some of their tiles were seen")
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""
