@@ -8,7 +8,7 @@ import operator
 from collections.abc import Mapping
 from dataclasses import asdict, is_dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
@@ -16,8 +16,9 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from lit_loader.foundation.files import new_file
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
+from lit_loader.recipes.set_scores import full_report
 
-__all__ = ["BestValidation", "plain_scores", "write_results"]
+__all__ = ["BestValidation", "plain_scores", "scores_of_sets", "write_results"]
 
 _KEY: Final = "lit_loader_best_validation"
 
@@ -29,8 +30,9 @@ class BestValidation(Callback):
     the last validation.
 
     Attributes:
-        best: ``epoch``, ``step`` and ``metrics`` by name; for a `Task` also ``scores``, see `plain_scores`, and
-            ``report``, see `Report`. Empty before the first validation.
+        best: ``epoch``, ``step`` and ``metrics`` by name; for a `Task` also ``scores``, see `plain_scores`, ``sets``,
+            the scores of each of several sets by name, and ``report``, see `Report`. Empty before the first
+            validation.
     """
 
     def __init__(self) -> None:
@@ -52,7 +54,9 @@ class BestValidation(Callback):
         self.best = {"epoch": trainer.current_epoch, "step": trainer.global_step, "metrics": metrics}
         if isinstance(pl_module, Task):
             self.best["scores"] = plain_scores(pl_module.val_scores)
-            self.best["report"] = [list(section) for section in pl_module.val_scores.report()]
+            self.best["sets"] = scores_of_sets(pl_module, "val")
+            report = full_report(pl_module.val_scores, pl_module.val_set_scores)
+            self.best["report"] = [list(section) for section in report]
 
     def report(self) -> Report:
         """Return the report of the best validation; empty without a `Task`."""
@@ -92,6 +96,12 @@ def write_results(path: Path, results: Mapping[str, Any]) -> None:
 def plain_scores(scores: Any) -> dict[str, Any] | None:
     """Return scores as dicts of numbers by name, or None if they are not a dataclass."""
     return asdict(scores) if is_dataclass(scores) and not isinstance(scores, type) else None
+
+
+def scores_of_sets(model: LightningModule, stage: Literal["val", "test"]) -> dict[str, Any]:
+    """Return the scores of each of several sets of a stage by name, see `plain_scores`; empty for a single set."""
+    scores_by_set: Mapping[str, Any] = getattr(model, f"{stage}_set_scores", {})
+    return {name: plain_scores(scores) for name, scores in scores_by_set.items()}
 
 
 def _without_nan(value: Any) -> Any:

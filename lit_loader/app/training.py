@@ -23,7 +23,7 @@ from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.composition.stored_overrides import overrides_to_repeat
 from lit_loader.app.report import print_report
-from lit_loader.app.results import BestValidation, plain_scores, write_results
+from lit_loader.app.results import BestValidation, plain_scores, scores_of_sets, write_results
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.datamodules import TableDataModule
@@ -210,10 +210,11 @@ def finish(
         if best:
             best["checkpoint"] = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or None
         test_scores = plain_scores(getattr(run.model, "test_scores", None))
+        test_sets = scores_of_sets(run.model, "test")
         test_metrics = {name: value for name, value in metrics.items() if name.startswith("test/")}
         results = {
             "best_validation": best or None,
-            "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores},
+            "test": {"tested": tested, "metrics": test_metrics, "scores": test_scores, "sets": test_sets},
             "metrics": metrics,
             "seconds": round(seconds, 1),
         }

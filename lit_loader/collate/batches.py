@@ -131,7 +131,8 @@ def masked_labels(
         # The number of selected labels decides a shape, so selecting them here would wait for the device.
         # Multi-hot: every image gets all class ids, and the mask selects those that it has.
         classes = torch.arange(batch.labels.shape[1], device=batch.labels.device)
-        return classes.expand(batch.labels.shape), batch.labels != 0
+        # -1 is a class that the image does not label.
+        return classes.expand(batch.labels.shape), batch.labels > 0
     if isinstance(batch, LandmarkBatch):
         if label is None:
             return batch.labels, None

@@ -34,6 +34,8 @@ class MultiTaskBatch(NamedTuple):
         iscrowd: int64 ``(B, N)``, 1 for a crowd; padding 0.
         image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
         is_duplicate: bool ``(B,)``, True for duplicates that fill up the last batches of several ranks.
+        unlabelled: int64 ``(B, U)``, labels of the classes that an image does not label, see `DetectionDataset`;
+            padding -1. U is 0, or the field None, if every image labels all classes.
     """
 
     images: Tensor
@@ -49,13 +51,14 @@ class MultiTaskBatch(NamedTuple):
     iscrowd: Tensor
     image_ids: Tensor
     is_duplicate: Tensor
+    unlabelled: Tensor | None = None
 
     def target_list(self) -> list[dict[str, Any]]:
         """Return one dict per image with views of its objects' rows.
 
         With N objects: ``boxes`` (N, 4), ``labels`` (N,), ``keypoints`` (N, K, 2), ``visibility`` (N, K), every
         attribute under its name (N,), ``iscrowd`` (N,), ``area`` (N,) of the boxes, the int ``image_id`` and the bool
-        ``is_duplicate``.
+        ``is_duplicate``; ``unlabelled`` (U,) only of an image that does not label all classes.
         """
         names = "boxes", "labels", "keypoints", "visibility", "iscrowd"
         columns = {name: getattr(self, name) for name in names} | self.attributes
@@ -64,10 +67,15 @@ class MultiTaskBatch(NamedTuple):
         num_objects = self.object_mask.sum(dim=1).tolist()
         image_ids = self.image_ids.tolist()
         is_duplicate = self.is_duplicate.tolist()
+        num_unlabelled = [0] * len(num_objects)
+        if self.unlabelled is not None and self.unlabelled.shape[1]:
+            num_unlabelled = (self.unlabelled >= 0).sum(dim=1).tolist()
         targets = []
         for i, count in enumerate(num_objects):
             # The objects of an image are its first rows; the others are padding.
             target: dict[str, Any] = {name: rows[i, :count] for name, rows in columns.items()}
+            if self.unlabelled is not None and num_unlabelled[i]:
+                target["unlabelled"] = self.unlabelled[i, : num_unlabelled[i]]
             targets.append(target | {"image_id": image_ids[i], "is_duplicate": is_duplicate[i]})
         return targets
 
@@ -107,7 +115,7 @@ class MultiTaskCollate:
         Args:
             batch: Samples ``(image, target)``. In a target, ``boxes``, ``labels``, ``iscrowd``, every attribute and,
                 with ``keypoints=True``, ``keypoints`` and ``visibility`` have one row per object, ``image_id`` is an
-                int and ``is_duplicate`` a bool.
+                int and ``is_duplicate`` a bool. ``unlabelled``, int64 ``(U,)``, may be absent.
 
         Raises:
             TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
@@ -141,7 +149,17 @@ class MultiTaskCollate:
             # int() also accepts 0-d tensors and numpy integers.
             image_ids=torch.tensor([int(target["image_id"]) for target in targets], dtype=torch.int64),
             is_duplicate=duplicate_mask(targets),
+            unlabelled=_unlabelled(targets),
         )
+
+
+def _unlabelled(targets: Sequence[Any]) -> Tensor:
+    """Return the labels of unlabelled classes of each image, int64 ``(B, U)``, padded with -1."""
+    if not any("unlabelled" in target for target in targets):
+        return torch.zeros(len(targets), 0, dtype=torch.int64)
+    none = torch.zeros(0, dtype=torch.int64)
+    rows = [target.get("unlabelled", none) for target in targets]
+    return pad_sequence(rows, batch_first=True, padding_value=-1)
 
 
 def _padded(

@@ -336,12 +336,12 @@ def label_texts(
     """Return a text for each label, followed by the values of the attributes.
 
     Args:
-        labels: int64 ``(N,)`` from 0, or multi-hot ``(N, num_classes)``.
+        labels: int64 ``(N,)`` from 0, or multi-hot ``(N, num_classes)``, where -1 is unknown.
         class_names: Names of the classes.
         attributes: For each attribute its ids ``(N,)``, -1 for none, and the names of its values.
     """
     if labels.ndim == 2:
-        class_ids = [row.nonzero().flatten().tolist() for row in labels]
+        class_ids = [(row > 0).nonzero().flatten().tolist() for row in labels]
         return [", ".join(class_names[c] for c in row) or "none" for row in class_ids]
     texts = [class_names[c] if 0 <= c < len(class_names) else f"label {c}" for c in labels.tolist()]
     for ids, names in (attributes or {}).values():

@@ -18,6 +18,7 @@ from torchvision.transforms import v2
 from lit_loader.annotations import LabelSets, image_labels
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.samples import SampleUnit, check_sample_unit, every_sample, labelled_samples
+from lit_loader.datasets.targets import unlabelled_labels
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings
 from lit_loader.images.reading import ImageReading
 from lit_loader.seeding import is_duplicate
@@ -41,9 +42,10 @@ class ClassificationDataset(Dataset[ClassificationSample]):
 
     ``dataset[i]`` is ``(image, label, image_id, is_duplicate)``. The image is a ``tv_tensors.Image``, uint8,
     ``(3, H, W)``, before ``transforms``. The label is an int from 0, or with ``multi_label`` a float32 tensor
-    ``(num_labels,)`` of 0 and 1. For ``image_id`` see `AnnotationTable.image_numbers`, for the bool ``is_duplicate``
-    see `lit_loader.is_duplicate`. A sample without a known label is left out, or with ``unlabelled="keep"`` gets
-    the label -1 (with ``multi_label``, all 0).
+    ``(num_labels,)`` of 0 and 1, and -1 for a class in ``unlabelled_classes`` of the table without an object in the
+    image (a single label ignores them). For ``image_id`` see `AnnotationTable.image_numbers`, for the bool
+    ``is_duplicate`` see `lit_loader.is_duplicate`. A sample without a known label is left out, or with
+    ``unlabelled="keep"`` gets the label -1 (with ``multi_label``, no 1).
 
     Labels apply to the whole image or object: a random crop that removes the labelled thing does not change them.
 
@@ -105,6 +107,8 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             self._labels = LabelSets(offsets, np.empty(0, dtype=np.int64))
         self.label_attribute = label_attribute
         self.multi_label = multi_label
+        # Classes say nothing about the values of an attribute.
+        self._unlabelled_ids = [] if label_attribute is not None else list(unlabelled_labels(self.table, 0))
         if transforms is not None and sample_unit == "image" and _takes_only_image(transforms):
             transforms = partial(_transform_image, transforms)
         # First label 0: a classifier has no background class, unlike torchvision's detectors.
@@ -137,7 +141,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         return sample[0], self.label(position), int(self.table.image_numbers[position]), is_duplicate()
 
     def label(self, position: int) -> int | Tensor:
-        """Return the label of a sample without opening its image; -1 if it has none, or more than one.
+        """Return the label of a sample without opening its image, see the class; -1 for none, or more than one.
 
         Args:
             position: From ``-len(self)`` to ``len(self) - 1``.
@@ -151,6 +155,9 @@ class ClassificationDataset(Dataset[ClassificationSample]):
         if not self.multi_label:
             return int(labels[0]) if len(labels) == 1 else -1
         one_hot = np.zeros(len(self.class_names), dtype=np.float32)
+        if self._unlabelled_ids:
+            one_hot[self._unlabelled_ids] = -1
+        # An annotated object is certain evidence, also of a class that is not labelled everywhere.
         one_hot[labels] = 1
         return torch.from_numpy(one_hot)
 

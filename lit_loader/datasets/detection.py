@@ -15,6 +15,7 @@ from lit_loader.datasets.targets import (
     check_masks,
     check_rows,
     object_target,
+    unlabelled_labels,
 )
 from lit_loader.errors import ImageError
 from lit_loader.images import DecodedImage, LazyImage
@@ -55,7 +56,8 @@ class DetectionDataset(Dataset[DetectionSample]):
       absent;
     - with ``masks``: ``masks``, a ``tv_tensors.Mask``, uint8 ``(N, H, W)``, 1 for pixels whose centre is inside the
       object. Masks take N bytes a pixel. An object without a mask gets an empty one, and `SanitizeObjects` removes it;
-    - each name in ``attributes``: int64 ``(N,)``, ids from 0, -1 for an object without the attribute.
+    - each name in ``attributes``: int64 ``(N,)``, ids from 0, -1 for an object without the attribute;
+    - ``unlabelled``, only if the table has ``unlabelled_classes``: int64 ``(U,)``, their labels, whatever N is.
 
     The decoded, upright image is the canvas. No row is removed here: an object without area after clipping keeps its
     row until ``SanitizeObjects`` removes it from every field at once.
@@ -110,6 +112,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.keypoints = keypoints
         self.masks = masks
         self.attributes = attribute_names(table, attributes)
+        # Of a table without such classes, targets have no such field.
+        self._unlabelled = unlabelled_labels(table, first_label)
         # See `skip_targets`.
         self._image_only = False
         # The table recomputes its number of images at each access.
@@ -172,6 +176,7 @@ class DetectionDataset(Dataset[DetectionSample]):
                 keypoints=self.keypoints,
                 attributes=self.attributes,
                 mask_size=image.size if self.masks else None,
+                unlabelled=self._unlabelled,
             )
             # The cache may have shrunk the image.
             if image.size != (height, width):

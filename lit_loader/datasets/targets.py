@@ -16,7 +16,15 @@ from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["OBJECT_FIELDS", "attribute_names", "check_keypoints", "check_masks", "check_rows", "object_target"]
+__all__ = [
+    "OBJECT_FIELDS",
+    "attribute_names",
+    "check_keypoints",
+    "check_masks",
+    "check_rows",
+    "object_target",
+    "unlabelled_labels",
+]
 
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 """Optional columns of the table that can be added to a target."""
@@ -76,6 +84,7 @@ def object_target(
     keypoints: bool,
     attributes: Sequence[str],
     mask_size: tuple[int, int] | None = None,
+    unlabelled: Sequence[int] = (),
 ) -> dict[str, Any]:
     """Create the target of one image, see `DetectionDataset`; its tensors share no memory with the table.
 
@@ -88,6 +97,7 @@ def object_target(
         keypoints: Add points.
         attributes: Names of the table's attributes to add.
         mask_size: Height and width of the masks to add, which a cached image may have shrunk; None for no masks.
+        unlabelled: Labels of the field ``unlabelled``, see `unlabelled_labels`; without any, there is no such field.
     """
     rows = table.objects(position)
     height, width = canvas_size
@@ -121,7 +131,14 @@ def object_target(
         target["masks"] = tv_tensors.Mask(torch.from_numpy(masks))
     for name in attributes:
         target[name] = torch.from_numpy(np.array(table.attributes[name].ids[rows]))
+    if unlabelled:
+        target["unlabelled"] = torch.tensor(unlabelled, dtype=torch.int64)
     return target
+
+
+def unlabelled_labels(table: AnnotationTable, first_label: int) -> tuple[int, ...]:
+    """Return the labels of the classes that the images of a table do not label, in ascending order."""
+    return tuple(sorted(table.class_names.index(name) + first_label for name in table.unlabelled_classes))
 
 
 def check_rows(sample: Any, *, fields: Sequence[str]) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from torch import Tensor, nn
 
 from lit_loader.collate.classification import ClassificationBatch
-from lit_loader.recipes.losses import ClassificationLoss
+from lit_loader.recipes.losses import ClassificationLoss, mean_of_labelled
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
 from lit_loader.recipes.task import Metric, Task
@@ -24,7 +24,8 @@ class ClassificationTask(Task):
     """The class of an image, or several labels, by any model that returns one logit a class.
 
     A batch is a `ClassificationBatch`: images of one size, float in [0, 1] or uint8; labels int64 from 0, or with
-    ``multi_label`` a float vector of 0 and 1 an image. The task normalises the images, see `image_mean_std`; the model
+    ``multi_label`` a float vector of 0 and 1 an image, and of -1 for a class that the image does not label, which is
+    neither trained nor scored. The task normalises the images, see `image_mean_std`; the model
     is called with float ``(B, 3, H, W)`` and returns float ``(B, num_classes)``.
 
     Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``val/macro_f1``, and the same under ``test/``.
@@ -37,7 +38,8 @@ class ClassificationTask(Task):
         weights: Name of weights, such as ``DEFAULT``, or a file, or None for random ones. See `build_model`. The last
             layer is replaced if it is for another number of classes, see `replace_classifier`.
         loss: Called with logits ``(B, num_classes)`` and labels; returns the loss of each image, float ``(B,)``, or of
-            each class ``(B, num_classes)``, in training, validation and tests. Examples are `ClassificationLoss` with
+            each class ``(B, num_classes)``, in training, validation and tests; for images with unlabelled classes, the
+            loss of each class. Examples are `ClassificationLoss` with
             label smoothing, class weights or the focal factor, and ``torch.nn.CrossEntropyLoss(reduction="none")``.
             None means cross-entropy.
         **training: Arguments of `Task`.
@@ -69,6 +71,7 @@ class ClassificationTask(Task):
         self.class_names = tuple(check_names("class_names", class_names))
         self.multi_label = multi_label
         self.loss = ClassificationLoss() if loss is None else loss
+        self._has_unlabelled = False
         # Weights by class name become a tensor in the order of the names.
         if isinstance(self.loss, ClassificationLoss):
             self.loss.set_class_names(self.class_names)
@@ -145,16 +148,29 @@ class ClassificationTask(Task):
         return labels
 
     def check_batch(self, batch: Any) -> None:
-        """Raise ValueError for labels without a name."""
-        if isinstance(batch, ClassificationBatch) and not batch.labels.is_floating_point():
+        """Raise ValueError for labels without a name, and note whether images have unlabelled classes."""
+        if not isinstance(batch, ClassificationBatch):
+            return
+        if not batch.labels.is_floating_point():
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
+        # Of all batches so far: a loader checks batches before the step that trains on them.
+        elif not self._has_unlabelled:
+            self._has_unlabelled = bool((batch.labels < 0).any())
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""
         # In single precision: half precision overflows in the exponentials of a loss written by hand.
-        losses = self.loss(logits.float(), labels)
+        logits = logits.float()
+        knows_unlabelled = isinstance(self.loss, ClassificationLoss) or not self.multi_label
+        # Other losses may be undefined for the label -1, and a gradient of NaN survives the mean below.
+        losses = self.loss(logits, labels if knows_unlabelled else labels.clamp(min=0))
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
-            losses = losses.mean(dim=1)
+            return mean_of_labelled(losses, labels) if self.multi_label else losses.mean(dim=1)
+        if self._has_unlabelled and not knows_unlabelled:
+            raise ValueError(
+                f"expected one loss a class {tuple(logits.shape)}, because images have classes that they do not label "
+                f"(label -1), got {tuple(losses.shape)}; give a loss of each class, or ClassificationLoss"
+            )
         if losses.shape != logits.shape[:1]:
             expected = tuple(logits.shape[:1])
             got = tuple(losses.shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import torch
@@ -20,6 +21,7 @@ from lit_loader.recipes.metrics import AveragePrecision
 from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
 from lit_loader.recipes.tiles import TiledSet, tiled_sets
+from lit_loader.recipes.unlabelled import drop_unlabelled, training_losses
 from lit_loader.recipes.weights import ModelBuilder, build_model, freeze_batch_norm, model_builder
 from lit_loader.types import FIRST_LABEL
 
@@ -44,7 +46,9 @@ class DetectionTask(Task):
     ``(3, H, W)``, or one tensor ``(B, 3, H, W)``, float in [0, 1] or uint8 in [0, 255]; targets a list of dicts with
     ``boxes`` (float32 xyxy pixels), ``labels`` (int64 from 1; 0 is background) and, with ``masks=True``, ``masks``
     (uint8 ``(n, H, W)``); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Objects marked by
-    ``iscrowd`` are not trained on, and detections on them count neither for nor against.
+    ``iscrowd`` are not trained on, and detections on them count neither for nor against. Classes in ``unlabelled``
+    (int64, labels) are not trained on the image, see `lit_loader.recipes.unlabelled`, and count neither for nor
+    against.
 
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, with masks ``val/mask_map`` and ``val/mask_map_50``;
     the same under ``test/``.
@@ -116,7 +120,8 @@ class DetectionTask(Task):
             targets = batch_targets(batch)
         except (TypeError, LookupError):  # a batch transform may still turn it into a batch that the task reads
             return
-        labels = [plain(target["labels"]) for target in targets if isinstance(target, Mapping) and "labels" in target]
+        fields = [target for target in targets if isinstance(target, Mapping)]
+        labels = [plain(target[name]) for target in fields for name in ("labels", "unlabelled") if name in target]
         if labels:
             check_labels(torch.cat(labels), self.class_names, argument="class_names", first=FIRST_LABEL)
 
@@ -137,12 +142,13 @@ class DetectionTask(Task):
         if len(flat):
             raise ValueError(f"the box {flat[0].tolist()} has no area; drop such objects with SanitizeObjects")
         images = [unit_range(image) for image in batch_images(batch)]
-        return self.log_sum(self.model(images, targets), batch_size=len(targets))
+        compiled = self.compile_settings is not False
+        losses = training_losses(self.model, images, targets, class_names=self.class_names, compiled=compiled)
+        return self.log_sum(losses, batch_size=len(targets))
 
     def collect(self, batch: Batch, metric: Metric) -> None:
         """Update a metric with the detections in a batch."""
-        detections = self._detect(batch)
-        metric.update(detections, self.read_targets(batch), is_duplicate=batch_duplicates(batch))
+        self._update(metric, self._detect(batch), self.read_targets(batch), batch_duplicates(batch))
 
     def on_validation_epoch_start(self) -> None:
         """Look up whether the samples are tiles."""
@@ -183,17 +189,31 @@ class DetectionTask(Task):
             raise ValueError(f"masks=True, and {name} gives no masks; give a model that does, such as Mask R-CNN")
         return detections
 
+    def _update(
+        self,
+        metric: Metric,
+        detections: Sequence[Mapping[str, Tensor]],
+        targets: Sequence[dict[str, Tensor]],
+        is_duplicate: Tensor | Sequence[bool],
+    ) -> None:
+        unlabelled = [target.pop("unlabelled", None) for target in targets]
+        # Neither side has the class, so it counts neither for nor against.
+        detections = list(map(drop_unlabelled, detections, unlabelled))
+        targets = list(map(drop_unlabelled, targets, unlabelled))
+        metric.update(detections, targets, is_duplicate=is_duplicate)
+
     def _score_tiles(self, stage: Literal["val", "test"]) -> None:
-        """Merge the detections in the tiles of each image, and update the metric with the images."""
+        """Merge the detections in the tiles of each image, and update the metrics with the images."""
         tiled = self._tiled_sets
         self._tiled_sets = []
-        metric: Metric = getattr(self, f"{stage}_metric")
-        num_partial = sum(
-            tiled_set.score(
-                metric, read_targets=self.read_targets, max_detections=self.max_detections, device=self.device
+        num_partial = 0
+        for number, tiled_set in enumerate(tiled):
+            num_partial += tiled_set.score(
+                partial(self._update, self.metric_of_set(stage, number)),
+                read_targets=self.read_targets,
+                max_detections=self.max_detections,
+                device=self.device,
             )
-            for tiled_set in tiled
-        )
         # The check before training stops after a few batches anyway.
         if num_partial and not self.trainer.sanity_checking:
             rank_zero_info(f"{stage}: {num_partial} images are not scored, because only some of their tiles were seen")
@@ -225,21 +245,25 @@ def plain_targets(targets: Sequence[Mapping[str, Any]], *, masks: bool = False) 
     """
     if masks and any("masks" not in target for target in targets):
         raise ValueError("masks=True, and the targets have no masks; give the data module masks=True as well")
-    fields = ("boxes", "labels", "iscrowd", *(["masks"] if masks else []))
+    fields = ("boxes", "labels", "iscrowd", "unlabelled", *(["masks"] if masks else []))
     return [{key: plain(target[key]) for key in fields if key in target} for target in targets]
 
 
 def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:
-    """Return targets without crowd regions.
+    """Return targets without crowd regions, and without objects of classes that their image does not label.
 
     Args:
-        targets: One dict an image, whose tensors have a row for each object; ``iscrowd`` may be absent.
+        targets: One dict an image, whose tensors have a row for each object; ``iscrowd`` may be absent. ``unlabelled``
+            has the labels of unlabelled classes instead, and may be absent.
     """
     filtered = []
     for target in targets:
+        objects = dict(target)
+        unlabelled = objects.pop("unlabelled", None)
         # A slice where nothing is marked, since indexing by a mask waits for the device.
-        is_single = target["iscrowd"] == 0 if "iscrowd" in target else slice(None)
-        filtered.append({name: values[is_single] for name, values in target.items()})
+        is_single = objects["iscrowd"] == 0 if "iscrowd" in objects else slice(None)
+        objects = drop_unlabelled({name: values[is_single] for name, values in objects.items()}, unlabelled)
+        filtered.append(objects if unlabelled is None else {**objects, "unlabelled": unlabelled})
     return filtered
 
 

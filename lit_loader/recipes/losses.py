@@ -19,7 +19,8 @@ class ClassificationLoss(nn.Module):
 
     The loss of an image of class c is ``w_c * (1 - p_c)^gamma * CE``; p_c is the probability of c, and CE has smoothed
     labels. With several labels an image, each class is a yes-or-no question with a loss of this form, where p is the
-    probability of the right answer, and the loss of the image is their mean. A batch's loss is the mean over its
+    probability of the right answer, and the loss of the image is their mean, without the classes that the image does
+    not label. A batch's loss is the mean over its
     images: weights are not divided by their sum.
 
     Args:
@@ -86,7 +87,8 @@ class ClassificationLoss(nn.Module):
 
         Args:
             logits: float ``(B, C)``.
-            labels: int64 ``(B,)``, or float ``(B, C)`` of 0 and 1 for several labels an image.
+            labels: int64 ``(B,)``, or float ``(B, C)`` of 0 and 1 for several labels an image; a class with another
+                label below 0 is not labelled. An image without a labelled class has the loss 0.
         """
         # In single precision, also under autocast: `exp` and `log` of bfloat16 have errors of about one percent.
         logits = logits.float()
@@ -97,7 +99,7 @@ class ClassificationLoss(nn.Module):
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
                 losses = losses * (1 - right) ** self.focal_gamma
             return losses if self.class_factors is None else losses * self.class_factors[labels]
-        answers = labels.float()
+        answers = labels.float().clamp(min=0)
         # With two classes, yes and no, an even spread moves half of the share to each.
         smoothed = answers
         if self.label_smoothing:
@@ -109,7 +111,18 @@ class ClassificationLoss(nn.Module):
             losses = losses * (1 - right) ** self.focal_gamma
         if self.class_factors is not None:
             losses = losses * self.class_factors
-        return losses.mean(dim=1)
+        return mean_of_labelled(losses, labels)
+
+
+def mean_of_labelled(losses: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of the losses of each image over the classes that it labels, ``(B,)``.
+
+    Args:
+        losses: float ``(B, C)``.
+        labels: float ``(B, C)``, below 0 for a class that an image does not label.
+    """
+    is_labelled = labels >= 0
+    return losses.masked_fill(~is_labelled, 0.0).sum(dim=1) / is_labelled.sum(dim=1).clamp(min=1)
 
 
 class WingLoss(nn.Module):

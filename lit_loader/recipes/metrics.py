@@ -7,10 +7,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torchmetrics import Metric
 from torchmetrics.detection import MeanAveragePrecision
 from torchmetrics.functional.classification import multiclass_stat_scores, multilabel_stat_scores
+from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lit_loader.foundation.extras import require
 from lit_loader.types import FIRST_LABEL
@@ -136,6 +138,7 @@ class AveragePrecision(MeanAveragePrecision):
 
     def compute_scores(self) -> DetectionScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
+        self._fill_up()
         result: dict[str, Any] = self.compute()
         classes = result["classes"]
         # torchmetrics prefixes its results with the kind of overlap only if there are several.
@@ -143,6 +146,19 @@ class AveragePrecision(MeanAveragePrecision):
             return self._scores(result["precision"], result["recall"], classes)
         masks = self._scores(result["segm_precision"], result["segm_recall"], classes)
         return replace(self._scores(result["bbox_precision"], result["bbox_recall"], classes), masks=masks)
+
+    def _fill_up(self) -> None:
+        """Add images without objects, which no score counts, until all ranks have equally many, and at least one."""
+        # torchmetrics gathers image by image, so ranks with different numbers of images would wait forever.
+        count = torch.tensor(len(self.detection_labels), device=self.device)
+        counts = gather_all_tensors(count) if dist.is_available() and dist.is_initialized() else [count]
+        num_missing = max(1, *map(int, counts)) - len(self.detection_labels)
+        if num_missing > 0:
+            boxes = torch.zeros(0, 4, device=self.device)
+            labels = torch.zeros(0, dtype=torch.int64, device=self.device)
+            masks = torch.zeros(0, 1, 1, dtype=torch.uint8, device=self.device)
+            image = {"boxes": boxes, "labels": labels, "scores": boxes[:, 0], "masks": masks}
+            self.update([image] * num_missing, [image] * num_missing)
 
     def _scores(self, precision: Tensor, recall: Tensor, classes: Tensor) -> DetectionScores:
         # Not `class_metrics=True`, which evaluates once more for every class and averages over ten IoU thresholds. The
@@ -236,7 +252,6 @@ class ClassMetric(Metric):
         # By class: true positives, false positives, true negatives, false negatives, support.
         self.add_state("counts", torch.zeros(len(class_names), 5, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # sum and number
-        self._has_losses = False
 
     def update(self, predicted: Tensor, target: Tensor, losses: Tensor | None = None) -> None:
         """Collect predictions.
@@ -254,12 +269,11 @@ class ClassMetric(Metric):
             counts = stat_scores(predicted, target, len(self.class_names), **settings)
             self.counts += counts.reshape(-1, 5)  # for a single class torchmetrics returns a row, not a table
         if losses is not None:
-            self._has_losses = True
             self.losses += torch.stack([losses.detach().sum(), losses.new_full((), len(losses))])
 
     def compute(self) -> dict[str, Tensor]:
-        """Return the counts by class, and the mean loss."""
-        return {"counts": self.counts, "loss": self.losses[0] / self.losses[1]}
+        """Return the counts by class, the mean loss and the number of losses."""
+        return {"counts": self.counts, "loss": self.losses[0] / self.losses[1], "num_losses": self.losses[1]}
 
     def compute_scores(self) -> ClassificationScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
@@ -283,7 +297,8 @@ class ClassMetric(Metric):
             f1=dict(zip(self.class_names, f1.tolist(), strict=True)),
             recall=dict(zip(self.class_names, recall.tolist(), strict=True)),
             support=dict(zip(self.class_names, result["counts"][:, 4].tolist(), strict=True)),
-            loss=float(result["loss"]) if self._has_losses else None,
+            # Over all ranks: one without samples has to log the same names as the others.
+            loss=float(result["loss"]) if result["num_losses"] else None,
         )
 
 

@@ -18,7 +18,16 @@ from lit_loader.recipes.weights import ModelBuilder
 __all__ = ["MultiTask"]
 
 # Fields of targets and predictions.
-_RESERVED: Final = ("boxes", "labels", "scores", "keypoints", "keypoint_scores", "keypoint_mask", "iscrowd")
+_RESERVED: Final = (
+    "boxes",
+    "labels",
+    "scores",
+    "keypoints",
+    "keypoint_scores",
+    "keypoint_mask",
+    "iscrowd",
+    "unlabelled",
+)
 
 
 class MultiTask(DetectionTask):

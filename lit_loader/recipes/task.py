@@ -23,6 +23,7 @@ from lit_loader.datamodules.resuming import held_loaders
 from lit_loader.recipes.metrics import Report
 from lit_loader.recipes.network import check_unit_range
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
+from lit_loader.recipes.set_scores import SetMetrics, full_report, set_names
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
 __all__ = ["LRSchedulerCallable", "OptimizerCallable", "Task", "WarmupCosineLR"]
@@ -93,7 +94,8 @@ class Task(LightningModule):
     """A LightningModule around a model that an app can fit, test and report on without knowing its task.
 
     A subclass gives ``monitor`` and ``monitor_mode``, calls `set_model` and `set_metric` in its constructor, and has
-    ``training_step``, ``predict_step`` and `collect`. Several validation or test sets are scored as one.
+    ``training_step``, ``predict_step`` and `collect`. Several validation or test sets are scored together, as
+    ``val/map``, and each alone, as ``val/NAME/map``; see `lit_loader.recipes.set_scores.set_names` for the names.
 
     Args:
         optimizer: Called with groups of parameters, such as ``partial(torch.optim.SGD, lr=0.01)``, or None for AdamW at
@@ -111,8 +113,10 @@ class Task(LightningModule):
         model: The model.
         monitor: Name of the validation metric that picks the best checkpoint.
         monitor_mode: Whether the best is its smallest or its largest value.
-        test_scores: The scores of the last test, or None before a test.
+        test_scores: The scores of the last test, over all of its sets, or None before a test.
         val_scores: The scores of the last validation, or None before one.
+        test_set_scores: The scores of each set of the last test by name, empty for a single set.
+        val_set_scores: The scores of each set of the last validation by name, empty for a single set.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -142,6 +146,8 @@ class Task(LightningModule):
         self._loaders_check = False
         self.val_scores: Any = None
         self.test_scores: Any = None
+        self.val_set_scores: dict[str, Any] = {}
+        self.test_set_scores: dict[str, Any] = {}
 
     def keep_arguments(self) -> None:
         """Save the arguments of the calling constructor as hyperparameters, in plain values.
@@ -182,6 +188,8 @@ class Task(LightningModule):
         # One for each stage: a validation that ended with an error leaves its samples in the metric.
         self.val_metric = WithoutDuplicates(make())
         self.test_metric = WithoutDuplicates(make())
+        self.val_set_metrics = SetMetrics()
+        self.test_set_metrics = SetMetrics()
 
     def setup(self, stage: str) -> None:
         """Compile the model if ``compile`` is set; state dicts keep their names."""
@@ -250,38 +258,70 @@ class Task(LightningModule):
         raise NotImplementedError(f"{type(self).__name__} needs a method collect(self, batch, metric)")
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of validation."""
-        self.collect(batch, self.val_metric)
+        """Update the metric of validation, and that of the batch's set if there are several."""
+        self.collect(batch, self.metric_of_set("val", dataloader_idx))
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of tests."""
-        self.collect(batch, self.test_metric)
+        """Update the metric of tests, and that of the batch's set if there are several."""
+        self.collect(batch, self.metric_of_set("test", dataloader_idx))
+
+    def metric_of_set(self, stage: Literal["val", "test"], number: int) -> Metric:
+        """Return a metric whose update reaches the metric of a stage, and that of one of its sets if there are several.
+
+        Args:
+            stage: The stage.
+            number: Position of the set.
+        """
+        metric, set_metrics = self.val_metric, self.val_set_metrics
+        if stage == "test":
+            metric, set_metrics = self.test_metric, self.test_set_metrics
+        return set_metrics.of_set(number, metric, self._num_batches(stage))
 
     def on_validation_epoch_end(self) -> None:
         """Compute and log the scores of the validation."""
-        self.val_scores = self._score("val", self.val_metric)
+        self.val_scores, self.val_set_scores = self._score("val", self.val_metric, self.val_set_metrics)
 
     def on_test_epoch_end(self) -> None:
         """Compute and log the scores of the test."""
-        self.test_scores = self._score("test", self.test_metric)
+        self.test_scores, self.test_set_scores = self._score("test", self.test_metric, self.test_set_metrics)
 
-    def _score(self, stage: str, metric: Metric) -> Any:
+    def _num_batches(self, stage: Literal["val", "test"]) -> Sequence[float]:
+        """Return the number of batches of each set of a stage; without a trainer there is one set."""
+        if self._trainer is None:
+            return [math.inf]
+        return self._trainer.num_val_batches if stage == "val" else self._trainer.num_test_batches
+
+    def _score(
+        self, stage: Literal["val", "test"], metric: Metric, set_metrics: SetMetrics
+    ) -> tuple[Any, dict[str, Any]]:
+        """Return the scores of all sets together, and of each by its name, after logging them."""
+        num_batches = self._num_batches(stage)
+        names = set_names(getattr(self.trainer, "datamodule", None), stage, len(num_batches))
         scores = metric.metric.compute_scores()
+        scores_by_set = set_metrics.compute_scores(names, metric, num_batches)
         metric.reset()
+        values = {
+            f"{stage}/{set_name}/{name}": value
+            for set_name, set_scores in scores_by_set.items()
+            for name, value in set_scores.logged.items()
+        }
         # Every rank has the scores of all ranks; their mean changes nothing and spares Lightning's warning.
+        self.log_dict(values, sync_dist=True)
         values = {f"{stage}/{name}": value for name, value in scores.logged.items()}
         self.log_dict(values, prog_bar=stage == "val", sync_dist=True)
-        return scores
+        return scores, scores_by_set
 
     def test_report(self) -> Report:
         """Return the scores of the last test as titled sections of named numbers, see `Report`.
+
+        The sections of all sets together come first; each of several sets has one with its main scores.
 
         Raises:
             RuntimeError: If no test has run.
         """
         if self.test_scores is None:
             raise RuntimeError("there is nothing to report before a test; call trainer.test(model, ...) first")
-        return cast(Report, self.test_scores.report())
+        return full_report(self.test_scores, self.test_set_scores)
 
     def log_sum(self, losses: Mapping[str, Tensor], *, batch_size: int) -> Tensor:
         """Return the sum of losses, and log it as ``train/loss`` and each under its name."""

@@ -26,7 +26,6 @@ from lit_loader.callbacks.tile_merging import TiledImages, is_tiled
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.datasets import DetectionDataset
 from lit_loader.datasets.targets import object_target
-from lit_loader.recipes.without_duplicates import WithoutDuplicates
 from lit_loader.transforms import SanitizeObjects
 
 __all__ = ["TiledSet", "tiled_sets"]
@@ -101,19 +100,20 @@ class TiledSet:
 
     def score(
         self,
-        metric: WithoutDuplicates[Any],
+        update: Callable[[list[dict[str, Tensor]], list[dict[str, Tensor]], list[bool]], None],
         *,
         read_targets: Callable[[Any], list[dict[str, Tensor]]],
         max_detections: int,
         device: torch.device,
     ) -> int:
-        """Update a metric with the images whose tiles have all been collected, on any rank.
+        """Update metrics with the images whose tiles have all been collected, on any rank.
 
         Args:
-            metric: Updated equally often on all ranks, at least once if the set has an image.
+            update: Called with detections, targets and ``is_duplicate`` of images, equally often on all ranks, and at
+                least once if the set has an image.
             read_targets: Returns the targets of a batch.
             max_detections: Number of detections per class that the metric counts.
-            device: Device of the metric.
+            device: Device of the metrics.
 
         Returns:
             Number of images that are not scored, because only some of their tiles were collected.
@@ -133,8 +133,10 @@ class TiledSet:
                 detection = {**{name: values[:0] for name, values in target.items()}, "scores": torch.zeros(0)}
             else:
                 detection = _as_tensors(predictions.pop(image), max_detections)
-            sample = [{name: values.to(device) for name, values in part.items()} for part in (detection, target)]
-            metric.update(*([part] for part in sample), is_duplicate=[is_padding])
+            detection, target = (
+                {name: values.to(device) for name, values in part.items()} for part in (detection, target)
+            )
+            update([detection], [target], [is_padding])
         return len(np.unique(self._tiled.image_of_tile[rows])) - len(complete)
 
     def _exchange(self, complete: Sequence[int], rank: int, world_size: int) -> dict[int, Prediction]:

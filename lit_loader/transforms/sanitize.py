@@ -32,7 +32,7 @@ PER_OBJECT_FIELDS: Final = (
 )
 """Fields that always have one row per box."""
 
-PER_IMAGE_FIELDS: Final = ("image_id", "orig_size", "size")
+PER_IMAGE_FIELDS: Final = ("image_id", "orig_size", "size", "unlabelled")
 """Fields that never have one row per box."""
 
 # NOTE [Fields are declared]

@@ -10,6 +10,10 @@ import torch
 from lightning.pytorch import LightningModule
 
 from lit_loader.app.results import BestValidation, write_results
+from tests.support.made_sets import WITHOUT_POINTS, make_voc, split_in_three
+from tests.support.small_app import SMALL
+from tests.support.toy_task import ToyTask, loader
+from tests.support.toy_task import trainer as toy_trainer
 
 
 def read_results(result):
@@ -41,6 +45,31 @@ def test_without_a_test_split_the_best_validation_is_printed(app):
     results = read_results(result)
     assert results["test"]["scores"] is None
     assert results["best_validation"]["scores"]["ap_50"].keys() == {"disc", "square", "star"}
+
+
+def test_scores_of_each_of_several_sets_are_written_and_printed(app, tmp_path):
+    tables = split_in_three(tmp_path, **WITHOUT_POINTS)
+    make_voc(tmp_path / "voc", tables)
+    data = ["dataset=voc", f"dataset.root={tmp_path / 'voc'}", "dataset.val=[val,test]", "dataset.test=[test,val]"]
+    small = [word for word in SMALL if not word.startswith("dataset.")]
+    monitor = "callbacks.model_checkpoint.monitor=val/1/map_50"
+    result = app("train", *small, *data, "logger=none", monitor, small=False)
+    assert all(title in result.out for title in ("set 0", "set 1"))
+    results = read_results(result)
+    assert set(results["test"]["sets"]) == set(results["best_validation"]["sets"]) == {"0", "1"}
+    for number, scores in results["test"]["sets"].items():
+        assert results["test"]["metrics"][f"test/{number}/map"] == pytest.approx(scores["map"])
+    assert set(results["test"]["sets"]["1"]["ap_50"]) == set(results["test"]["scores"]["ap_50"])
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers")
+def test_best_validation_reports_each_of_several_sets(tmp_path):
+    best = BestValidation()
+    running = toy_trainer(tmp_path, max_epochs=1, callbacks=[best])
+    model = ToyTask()
+    running.fit(model, loader(), [loader(2), loader(3)])
+    assert [title for title, _ in best.report()] == ["best validation", "recall", "F1", "set 0", "set 1"]
+    assert best.report()[-1][1]["accuracy"] == best.best["sets"]["1"]["accuracy"] == model.val_set_scores["1"].accuracy
 
 
 class Model(LightningModule):
