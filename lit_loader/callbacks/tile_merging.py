@@ -57,8 +57,8 @@ def merge_boxes(
     """Merge boxes that are one object, see NOTE [Detections of one object agree where tiles overlap].
 
     In the order of their scores, each detection that is not part of an object yet starts one, and takes detections of
-    the same class from tiles around it, at most one of a tile. Each side of the object's box comes from the member with
-    the highest score whose tile does not cut it there; if all are cut, the outermost side is taken.
+    the same class from tiles around it, at most one of a tile. Each side of the object's box comes from the best member
+    that is not cut there by its tile; if all are cut, the outermost side is taken.
 
     Args:
         boxes: ``(N, 4)``, xyxy in pixels of the image.
@@ -232,7 +232,8 @@ def merge_tiles(
 ) -> Prediction:
     """Merge the predictions in all tiles of an image, see `merge_boxes`.
 
-    Points and attributes come from the member with the largest box, which shows most of the object. Masks are united.
+    Points and attributes come from the member with the largest box, because it shows most of the object. Masks are
+    united.
 
     Args:
         parts: Predictions of each tile, at least one, in pixels of the tile.

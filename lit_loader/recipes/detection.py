@@ -50,6 +50,8 @@ class DetectionTask(Task):
     (int64, labels) are not trained on the image, see `lit_loader.recipes.unlabelled`, and count neither for nor
     against.
 
+    Detections in tiles of images (``tiling`` of the data module) are merged and scored as those of whole images.
+
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, with masks ``val/mask_map`` and ``val/mask_map_50``;
     the same under ``test/``.
 
@@ -173,12 +175,12 @@ class DetectionTask(Task):
             super().test_step(batch, batch_idx, dataloader_idx)
 
     def on_validation_epoch_end(self) -> None:
-        """Compute and log the scores of the validation; of tiles, those of the whole images."""
+        """Compute and log the scores of the validation; tiles are scored as whole images."""
         self._score_tiles("val")
         super().on_validation_epoch_end()
 
     def on_test_epoch_end(self) -> None:
-        """Compute and log the scores of the test; of tiles, those of the whole images."""
+        """Compute and log the scores of the test; tiles are scored as whole images."""
         self._score_tiles("test")
         super().on_test_epoch_end()
 

@@ -258,24 +258,24 @@ class Task(LightningModule):
         raise NotImplementedError(f"{type(self).__name__} needs a method collect(self, batch, metric)")
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of validation, and that of the batch's set if there are several."""
+        """Update the metric of validation and, if there are several sets, of the batch's set."""
         self.collect(batch, self.metric_of_set("val", dataloader_idx))
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of tests, and that of the batch's set if there are several."""
+        """Update the metric of tests and, if there are several sets, of the batch's set."""
         self.collect(batch, self.metric_of_set("test", dataloader_idx))
 
     def metric_of_set(self, stage: Literal["val", "test"], number: int) -> Metric:
-        """Return a metric whose update reaches the metric of a stage, and that of one of its sets if there are several.
+        """Return a metric whose update reaches the metric of a stage and, if there are several sets, of one of them.
 
         Args:
             stage: The stage.
             number: Position of the set.
         """
-        metric, set_metrics = self.val_metric, self.val_set_metrics
-        if stage == "test":
-            metric, set_metrics = self.test_metric, self.test_set_metrics
-        return set_metrics.of_set(number, metric, self._num_batches(stage))
+        num_batches = self._num_batches(stage)
+        if stage == "val":
+            return self.val_set_metrics.of_set(number, self.val_metric, num_batches)
+        return self.test_set_metrics.of_set(number, self.test_metric, num_batches)
 
     def on_validation_epoch_end(self) -> None:
         """Compute and log the scores of the validation."""
