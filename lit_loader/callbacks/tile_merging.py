@@ -20,6 +20,7 @@ import numpy.typing as npt
 from lit_loader.annotations import AnnotationTable, tile_images
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.callbacks.prediction_files import Prediction
+from lit_loader.datamodules import TableDataModule
 from lit_loader.datasets import Stage
 
 __all__ = ["MergedBoxes", "TiledImages", "is_tiled", "merge_boxes", "merge_tiles"]
@@ -311,7 +312,7 @@ def _placed_run_lengths(
 
 def is_tiled(datamodule: Any, stage: Stage) -> bool:
     """Return True if the samples of a stage of a data module are tiles."""
-    tiling = getattr(datamodule, "tiling", None)
+    tiling = datamodule.tiling if isinstance(datamodule, TableDataModule) else None
     return tiling is not None and stage in tiling.stages
 
 

@@ -25,7 +25,7 @@ from lit_loader.callbacks.prediction_files import Prediction
 from lit_loader.callbacks.tile_merging import TiledImages, is_tiled
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.datasets import DetectionDataset
-from lit_loader.datasets.targets import object_target
+from lit_loader.datasets.targets import object_target, unlabelled_labels
 from lit_loader.transforms import SanitizeObjects
 
 __all__ = ["TiledSet", "tiled_sets"]
@@ -169,6 +169,7 @@ class TiledSet:
             keypoints=dataset.keypoints,
             attributes=dataset.attributes,
             mask_size=size if dataset.masks else None,
+            unlabelled=unlabelled_labels(self._images, dataset.first_label),
         )
         # As evaluation of whole images, without objects that have no pixel.
         blank = torch.zeros(3, 1, 1)
