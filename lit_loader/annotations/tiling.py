@@ -22,7 +22,7 @@ from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.types import IndexArray
 
-__all__ = ["MAX_TILES", "TileStage", "Tiling", "tile_images", "tile_table"]
+__all__ = ["MAX_TILES", "TileStage", "Tiling", "file_sizes", "tile_images", "tile_table"]
 
 MAX_TILES: Final = 2**23
 """Maximum number of tiles of a table, about 1 GB of columns."""
@@ -98,7 +98,8 @@ def tile_table(table: AnnotationTable, tiling: Tiling) -> AnnotationTable:
     tile have visibility 0. Masks cover the whole image.
 
     The sizes of images that the table does not know are read from the files' headers. An image whose header cannot be
-    read gets one row with all of its objects and a region of zeros; reading its sample raises the file's error.
+    read gets one row with all of its objects and a region of zeros, which is the whole file; reading its sample raises
+    the file's error.
 
     Args:
         table: Whole images.
@@ -122,10 +123,6 @@ def tile_table(table: AnnotationTable, tiling: Tiling) -> AnnotationTable:
     regions = np.concatenate([corners, corners + sides], axis=1)
 
     objects, tiles = _tiles_of_objects(table, sizes, axes, first_tiles, regions, tiling)
-    # Pairs arrive in the order of objects. A stable sort by tile preserves this order within each tile.
-    order = np.argsort(tiles, kind="stable")
-    objects = objects[order]
-    tiles = tiles[order]
     source_rows = {"images": images, "objects": objects}
     columns_by_name = {
         name: spec.take(getattr(table, name), source_rows[spec.rows])
@@ -164,6 +161,24 @@ def tile_images(tiles: AnnotationTable) -> IndexArray:
         raise ValueError(f"{tiles!r} begins in the middle of an image; pass a whole table from tile_table")
     images: IndexArray = np.cumsum(is_first, dtype=np.int64) - 1
     return images
+
+
+def file_sizes(table: AnnotationTable) -> npt.NDArray[np.int32]:
+    """Return (width, height) of the image file of each row according to the table, int32 ``(num_images, 2)``.
+
+    With regions, a file ends where the last of its regions in the table ends.
+    """
+    sizes: npt.NDArray[np.int32] = np.stack([table.widths, table.heights], axis=1)
+    if table.regions is None:
+        return sizes
+    number_by_path: dict[str, int] = {}
+    files = np.array([number_by_path.setdefault(path, len(number_by_path)) for path in table.image_paths], np.int64)
+    # A region of zeros is the whole file, so the row's size is the file's.
+    ends = np.where(table.regions.any(axis=1, keepdims=True), table.regions[:, 2:], sizes)
+    sizes_by_file = np.zeros((len(number_by_path), 2), np.int32)
+    np.maximum.at(sizes_by_file, files, ends)
+    file_ends: npt.NDArray[np.int32] = sizes_by_file[files]
+    return file_ends
 
 
 class _Axis(NamedTuple):
@@ -228,7 +243,14 @@ def _check_number(axes: Sequence[_Axis], table: AnnotationTable, tiling: Tiling)
             f"{table.image_path(image)} alone, {axes[0].sizes[image]}x{axes[1].sizes[image]} pixels, gets "
             f"{counts[image]:.0f}"
         )
-        raise SettingError("tiling", tiling, problem, "choose larger tiles or a smaller overlap")
+        raise _too_many(tiling, problem)
+
+
+def _too_many(tiling: Tiling, problem: str) -> SettingError:
+    """Return the error for a tiling with too many tiles."""
+    # Plain values, which can be written in a config as well.
+    value = {"size": tiling.size, "overlap": tiling.overlap}
+    return SettingError("tiling", value, problem, "choose larger tiles or a smaller overlap")
 
 
 def _visible_boxes(table: AnnotationTable, objects: IndexArray, sizes: _Integers) -> _Floats:
@@ -250,7 +272,7 @@ def _tiles_of_objects(
     """Return the pairs of an object and a tile that keeps it; see NOTE [Objects of a tile].
 
     Returns:
-        int64 object rows and tile rows, in the order of the objects.
+        int64 object rows and tile rows, in the order of the tiles, and in each tile in the order of the objects.
     """
     image_of_object = table.image_of_object()
     boxes = _visible_boxes(table, np.arange(table.num_objects), sizes)
@@ -262,7 +284,7 @@ def _tiles_of_objects(
     pair_offsets = offsets_of(counts)
     if pair_offsets[-1] > _MAX_PAIRS:
         problem = f"divides {table.num_objects} objects among tiles in {pair_offsets[-1]} ways, more than {_MAX_PAIRS}"
-        raise SettingError("tiling", tiling, problem, "choose larger tiles or a smaller overlap")
+        raise _too_many(tiling, problem)
     object_parts = [np.zeros(0, np.int64)]
     tile_parts = [np.zeros(0, np.int64)]
     start = 0
@@ -282,7 +304,11 @@ def _tiles_of_objects(
         object_parts.append(objects[is_member])
         tile_parts.append(tiles[is_member])
         start = end
-    return np.concatenate(object_parts), np.concatenate(tile_parts)
+    all_objects = np.concatenate(object_parts)
+    all_tiles = np.concatenate(tile_parts)
+    # Pairs are in the order of objects. A stable sort by tile preserves this order within each tile.
+    order = np.argsort(all_tiles, kind="stable")
+    return all_objects[order], all_tiles[order]
 
 
 def _shows_enough(

@@ -30,6 +30,8 @@ class SetSummary:
         num_empty: Number of images without an object that has this label.
         num_left_out: Number of annotated images, or objects, that the data module does not take as samples.
         num_crowd: Number of crowd regions that were left out, together with images that contain nothing else.
+        num_tiled_images: Number of images whose tiles are the samples, or None if samples are not tiles. All other
+            numbers of images are then numbers of tiles, and an object in several tiles counts several times.
         class_names: Names of the classes, or of the attribute's values.
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that contain each class.
@@ -45,6 +47,7 @@ class SetSummary:
     num_empty: int
     num_left_out: int = 0
     num_crowd: int = 0
+    num_tiled_images: int | None = None
     class_names: tuple[str, ...]
     class_counts: npt.NDArray[np.int64]
     image_counts: npt.NDArray[np.int64]
@@ -60,7 +63,7 @@ class SetSummary:
         *,
         by: str | None = None,
         distinct: bool = False,
-        **left_out: int,
+        **counts: int,
     ) -> SetSummary:
         """Summarise a table under a sampler.
 
@@ -70,7 +73,7 @@ class SetSummary:
             sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
-            **left_out: ``num_left_out`` and ``num_crowd``, by default 0.
+            **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
         class_names = table.labels_of(by)[1]
         _, labels = _delivered_labels(table, by=by, distinct=distinct)
@@ -88,7 +91,7 @@ class SetSummary:
             image_counts=np.bincount(labels_by_image.classes, minlength=len(class_names)),
             expected_mix=expected_class_mix(table, sampler, by=by, distinct=distinct),
             problems=len(table.report),
-            **left_out,
+            **counts,
         )
 
     @property
@@ -161,6 +164,8 @@ def summary_table(summaries: list[SetSummary]) -> str:
             table.add_row("", _cell(name), str(num_images), str(count), f"{share:.1%}", mix)
         # These figures belong to the set, so they follow only its first label.
         if summary.name != previous:
+            if summary.num_tiled_images is not None:
+                table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
             if summary.problems:
                 table.add_row("", f"{summary.problems} annotation problems handled")
             if summary.num_left_out:

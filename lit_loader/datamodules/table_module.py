@@ -13,14 +13,14 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import Dataset, Sampler
 
-from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.annotations import AnnotationTable, KeypointSchema, Tiling, tile_table
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
-from lit_loader.datamodules.keywords import as_settings
+from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
@@ -44,10 +44,14 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 
 
 class _Samples(NamedTuple):
-    """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out."""
+    """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out.
+
+    ``images`` is the table of whole images that tiles were made from, or ``table`` itself.
+    """
 
     name: str
     table: AnnotationTable
+    images: AnnotationTable
     num_left_out: int
     num_crowd: int
 
@@ -70,6 +74,7 @@ class TableDataModule(LoaderDataModule):
         label_attribute: Attribute whose values are the labels, or None for the class.
         first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
+        tiling: Settings of the tiles that are the samples of some stages, or None for whole images.
 
     Args:
         source: Location of the data, and the split of each stage. Decoded caches use its ``progress``, if it has one.
@@ -117,6 +122,7 @@ class TableDataModule(LoaderDataModule):
     label_attribute: str | None = None
     first_label: int = FIRST_LABEL
     counts_images: bool = False
+    tiling: Tiling | None = None
 
     def __init__(
         self,
@@ -274,6 +280,14 @@ class TableDataModule(LoaderDataModule):
         """
         return [samples.table for samples in self._open_samples(stage)]
 
+    def image_tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the tables of a stage before `tiling`: the same images and names, one row for each image.
+
+        Raises:
+            ValueError: As `tables`.
+        """
+        return [samples.images for samples in self._open_samples(stage)]
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, or of the attribute values that are the labels, in label order."""
@@ -376,16 +390,31 @@ class TableDataModule(LoaderDataModule):
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
         names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
         parts = zip(names, selected, crowds, strict=True)
-        stage_samples = [_Samples(name, *samples, num_crowd) for name, samples, num_crowd in parts]
+        stage_samples = [
+            _Samples(name, self._tiled(stage, samples.table), *samples, num_crowd) for name, samples, num_crowd in parts
+        ]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
         for samples in stage_samples:
             self._check_names(all_samples[0].table, samples.table, stage)
             if samples.num_left_out or samples.num_crowd:
                 left_out = f"{samples.num_left_out} samples and {samples.num_crowd} crowd regions"
-                rank_zero_info(f"{stage}: {left_out} left out, {samples.table.num_images} samples stay")
+                rank_zero_info(f"{stage}: {left_out} left out, {samples.images.num_images} samples stay")
+            if samples.table is not samples.images:
+                rank_zero_info(f"{stage}: {samples.table.num_images} tiles of {samples.images.num_images} images")
         self._samples[stage] = stage_samples
         return stage_samples
+
+    def _tiled(self, stage: Stage, table: AnnotationTable) -> AnnotationTable:
+        """Return the tiles of a table of images if the samples of a stage are tiles, else the table."""
+        if self.tiling is None or stage not in self.tiling.stages:
+            return table
+        return tile_table(table, self.tiling)
+
+    def _set_tiling(self, tiling: Tiling | Mapping[str, Any] | None) -> None:
+        """Check the argument ``tiling`` of a data module and keep it."""
+        self.tiling = None if tiling is None else as_settings(Tiling, tiling)
+        self.hparams["tiling"] = None if self.tiling is None else plain_arguments(asdict(self.tiling))
 
     def _to_predict(self, tables: list[AnnotationTable]) -> list[SampleTable]:
         """Return every image, or object, of tables, with the names and points of another stage."""
@@ -496,6 +525,8 @@ class TableDataModule(LoaderDataModule):
             for samples in self._open_samples(stage):
                 sampler = self._sampler(samples.table, stage)
                 left_out = {"num_left_out": samples.num_left_out, "num_crowd": samples.num_crowd}
+                if samples.table is not samples.images:
+                    left_out["num_tiled_images"] = samples.images.num_images
                 summaries += [
                     SetSummary.of(
                         samples.name, samples.table, sampler, by=label, distinct=self.counts_images, **left_out
@@ -509,7 +540,7 @@ class TableDataModule(LoaderDataModule):
 
         Image files are opened only if a file of another set has the same size.
         """
-        sets = {samples.name: samples.table for stage in STAGES[:3] for samples in self._open_samples(stage)}
+        sets = {samples.name: samples.images for stage in STAGES[:3] for samples in self._open_samples(stage)}
         return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
 
     def first_batch(self, stage: Stage) -> Any:
