@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations.columns import Attribute, offsets_of
-from lit_loader.annotations.formats.image_sizes import read_image_sizes
+from lit_loader.annotations.formats.image_sizes import read_shown_sizes
 from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.types import IndexArray
@@ -85,7 +85,7 @@ class Tiling:
         return (self.size, self.size) if isinstance(self.size, int) else (self.size[0], self.size[1])
 
 
-def tile_table(table: AnnotationTable, tiling: Tiling) -> AnnotationTable:
+def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool = True) -> AnnotationTable:
     """Return a table with one row for each tile of each image, in the order of the images.
 
     The tiles of an image follow each other row by row from its left upper corner. Neighbours have a constant stride,
@@ -104,13 +104,14 @@ def tile_table(table: AnnotationTable, tiling: Tiling) -> AnnotationTable:
     Args:
         table: Whole images.
         tiling: The grid.
+        exif_orientation: Whether images are turned upright, for the sides of images of unknown size.
 
     Raises:
         ValueError: If the table has regions already, or the grid has more than `MAX_TILES` tiles.
     """
     if table.regions is not None:
         raise ValueError(f"{table!r} already describes regions of images; pass the table of whole images")
-    sizes = _known_sizes(table)
+    sizes = _known_sizes(table, exif_orientation)
     # The axes of an array are x and y from here on.
     axes = [_Axis.of(sizes[:, axis], side, tiling.overlap) for axis, side in enumerate(reversed(tiling.sides))]
     _check_number(axes, table, tiling)
@@ -218,14 +219,16 @@ class _Axis(NamedTuple):
         return first, last
 
 
-def _known_sizes(table: AnnotationTable) -> _Integers:
+def _known_sizes(table: AnnotationTable, exif_orientation: bool) -> _Integers:
     """Return int64 ``(num_images, 2)`` width and height of each image, 0 if its header cannot be read."""
     sizes = np.stack([table.widths, table.heights], axis=1).astype(np.int64)
     unknown = np.flatnonzero((sizes == 0).any(axis=1))
     if len(unknown):
         # A table may have an image several times; its header is read once.
         paths = dict.fromkeys(table.image_paths[int(row)] for row in unknown)
-        header_sizes, _ = read_image_sizes(table.root, list(paths), num_workers=None, progress=False)
+        header_sizes, is_turned, _ = read_shown_sizes(table.root, list(paths), num_workers=None, progress=False)
+        if not exif_orientation:
+            header_sizes = np.where(is_turned[:, None], header_sizes[:, ::-1], header_sizes)
         size_by_path = dict(zip(paths, header_sizes, strict=True))
         for row in unknown:
             sizes[row] = size_by_path[table.image_paths[int(row)]]

@@ -409,7 +409,7 @@ class TableDataModule(LoaderDataModule):
         """Return the tiles of a table of images if the samples of a stage are tiles, else the table."""
         if self.tiling is None or stage not in self.tiling.stages:
             return table
-        return tile_table(table, self.tiling)
+        return tile_table(table, self.tiling, exif_orientation=self.reading.exif_orientation)
 
     def _set_tiling(self, tiling: Tiling | Mapping[str, Any] | None) -> None:
         """Check the argument ``tiling`` of a data module and keep it."""

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from PIL import Image
 
 from lit_loader.annotations import AnnotationTable, Attribute, Masks, Tiling, tile_images, tile_table
+from lit_loader.annotations.formats import write_annotations
 from lit_loader.annotations.tiling import MAX_TILES
 from lit_loader.errors import SettingError, UnsafePathError
 from tests.support.annotation_tables import full_table
@@ -217,6 +218,13 @@ def test_a_table_of_regions_is_refused():
         tile_images(image_table([(20, 10)]))
     with pytest.raises(ValueError, match="begins in the middle"):
         tile_images(tiles.select([1, 2]))
+
+
+def test_tiles_are_not_written_as_if_they_were_images(tmp_path):
+    tiles = tile_table(image_table([(20, 10)], [[5, 0, 15, 10]], [0]), Tiling(10))
+    with pytest.raises(ValueError, match="describes regions of images; write the table of whole images"):
+        write_annotations("coco", tiles, tmp_path, "tiles.json", allow_loss=True, progress=False)
+    assert not list(tmp_path.iterdir())
 
 
 def test_an_image_that_a_table_has_twice_has_its_tiles_twice():

@@ -7,6 +7,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from PIL import Image
 
 from lit_loader import DetectionDataModule, MultiTaskDataModule, Tiling
 from lit_loader.annotations import AnnotationTable, tile_images, tile_table
@@ -88,6 +89,19 @@ def test_predicted_tiles_have_the_names_of_training(tmp_path):
     assert tiles.class_names == train.class_names
     # The headers of the files have the sizes.
     assert tiles.regions.max(axis=0).tolist()[2:] == list(SIZE)
+
+
+def test_the_exif_setting_of_the_data_module_decides_the_sides_of_unknown_images(tmp_path):
+    exif = Image.Exif()
+    exif[0x0112] = 6
+    Image.new("RGB", (64, 32)).save(tmp_path / "turned.jpg", exif=exif)
+    table = AnnotationTable(
+        root=tmp_path, image_paths=["turned.jpg"], class_names=["a"], offsets=[0, 0], boxes=[], labels=[]
+    )
+    for exif_orientation, size in ((True, [32, 64]), (False, [64, 32])):
+        reading = {"exif_orientation": exif_orientation}
+        datamodule = DetectionDataModule(DrawnSource(test=table), tiling={"size": 16}, reading=reading, **SETTINGS)
+        assert datamodule.tables("test")[0].regions.max(axis=0).tolist()[2:] == size
 
 
 def test_summary_names_tiles_and_images(source):

@@ -254,6 +254,16 @@ def test_tiles_of_the_stored_size_of_a_turned_image_are_refused(photos):
     assert torch.equal(dataset[0][0], stored[:, :50, :50])
 
 
+def test_tiles_of_images_as_stored_end_at_their_stored_sides(photos):
+    turned = photos.select([list(KINDS).index("turned.jpg")])
+    for exif_orientation, size in ((True, [130, 150]), (False, [150, 130])):
+        tiles = tile_table(turned, Tiling(50), exif_orientation=exif_orientation)
+        assert tiles.regions[-1, 2:].tolist() == size
+        dataset = DetectionDataset(tiles, reading=ImageReading(exif_orientation=exif_orientation))
+        image = decode_image(tiles.image_path(0), exif_orientation=exif_orientation)
+        assert torch.equal(dataset[len(dataset) - 1][0], image[:, -50:, -50:])
+
+
 def test_an_unreadable_image_is_one_sample_that_raises_its_error(tmp_path, photos):
     (tmp_path / "broken.png").write_text("no image")
     table = AnnotationTable(
