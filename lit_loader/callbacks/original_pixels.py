@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.image_sizes import read_image_sizes
+from lit_loader.annotations.masks import run_lengths
+from lit_loader.callbacks.prediction_files import Prediction
 
 _Size = tuple[int, int]  # height and width
 _Pair = tuple[float, float]  # along x and y
@@ -66,11 +70,13 @@ class Placements:
         dataset: Dataset that may have ``transforms`` of ``(image, target)``, and ``cache`` and ``reading`` like
             `DetectionDataset`.
         table: Table of its samples.
+        name: Name of the argument with the transforms, for messages.
     """
 
-    def __init__(self, dataset: Any, table: AnnotationTable) -> None:
+    def __init__(self, dataset: Any, table: AnnotationTable, *, name: str = "predict_transforms") -> None:
         self._dataset = dataset
         self._table = table
+        self._name = name
         # By size of the decoded image: the transformed size, and scale and offset of its pixels.
         self._transform_by_size: dict[_Size, tuple[_Size, _Pair, _Pair]] = {}
 
@@ -93,8 +99,8 @@ class Placements:
         if transformed != input_size:
             raise ValueError(
                 f"{self._table.image_path(row)}: predictions cannot be converted to the image's own pixels: "
-                f"predict_transforms turn a blank image of height and width {decoded} into {transformed}, the input "
-                f"has {input_size}; give predict_transforms that are not random, and {_REMEDY}"
+                f"{self._name} turn a blank image of height and width {decoded} into {transformed}, the input "
+                f"has {input_size}; give {self._name} that are not random, and {_REMEDY}"
             )
         # A cache may hold a smaller image than the file.
         scale_x = scale[0] * decoded[1] / original[1]
@@ -103,6 +109,11 @@ class Placements:
 
     def sizes(self, row: int) -> tuple[_Size, _Size]:
         """Return height and width of the original image, and of the decoded one that the transforms receive."""
+        regions = self._table.regions
+        # The region of a tile is its image; a region of zeros is a whole file.
+        if regions is not None and regions[row].any():
+            width, height = (regions[row, 2:] - regions[row, :2]).tolist()
+            return (height, width), (height, width)
         path = self._table.image_path(row)
         cache = getattr(self._dataset, "cache", None)
         if cache is not None:
@@ -147,8 +158,8 @@ class Placements:
             image, target = transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
         boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
         if boxes.shape != (1, 4):
-            rule = f"predict_transforms dropped a box in the middle of a blank {width}x{height} image"
-            raise ValueError(f"{rule}; give predict_transforms that {_REMEDY}")
+            rule = f"{self._name} dropped a box in the middle of a blank {width}x{height} image"
+            raise ValueError(f"{rule}; give {self._name} that {_REMEDY}")
         x1, y1, x2, y2 = corners[0].double().tolist()
         new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
         scale_x = (new_x2 - new_x1) / (x2 - x1)
@@ -157,3 +168,46 @@ class Placements:
         transformed = (int(image.shape[-2]), int(image.shape[-1]))
         self._transform_by_size[size] = transformed, (scale_x, scale_y), offset
         return self._transform_by_size[size]
+
+
+def original_detections(
+    detections: Mapping[str, Any],
+    placement: Placement,
+    *,
+    first_label: int,
+    attributes: Sequence[str] = (),
+    min_score: float = 0.0,
+) -> Prediction:
+    """Convert the detections in an image from the model's input to pixels of the original.
+
+    Args:
+        detections: ``boxes`` ``(n, 4)``, ``labels`` and ``scores`` ``(n,)``; optionally ``masks`` ``(n, H, W)`` or
+            ``(n, 1, H, W)``, bool, probabilities or integers, ``keypoints`` ``(n, K, 2)``, ``keypoint_scores``
+            ``(n, K)``, and attributes ``(n,)``. Only tensors are read.
+        placement: Placement of the image.
+        first_label: Label of the first class.
+        attributes: Names of attributes to convert, if the detections have them.
+        min_score: Detections with lower scores are left out.
+    """
+    tensors = {name: value for name, value in detections.items() if isinstance(value, Tensor)}
+    values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
+    is_selected = values["scores"] >= min_score
+    # `image_id` is a 0-d tensor, which has no row for each object.
+    values = {name: value[is_selected] if value.ndim else value for name, value in values.items()}
+    masks = None
+    if "masks" in values:
+        pixels = values["masks"].reshape(-1, *values["masks"].shape[-2:])
+        if pixels.dtype != np.bool_:
+            pixels = pixels > (0.5 if pixels.dtype.kind == "f" else 0)
+        # Run lengths, because the masks of a whole set would not fit into memory.
+        masks = [run_lengths(placement.mask(mask)) for mask in pixels]
+    return Prediction(
+        size=placement.size,
+        labels=values["labels"].astype(np.int64) - first_label,
+        scores=values["scores"].astype(np.float32),
+        boxes=placement.boxes(values["boxes"]),
+        keypoints=placement.points(values["keypoints"]) if "keypoints" in values else None,
+        keypoint_scores=values.get("keypoint_scores"),
+        attributes={name: values[name] for name in attributes if name in values},
+        masks=masks,
+    )

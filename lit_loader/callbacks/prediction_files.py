@@ -64,6 +64,18 @@ class Prediction:
     attributes: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict)
     masks: Sequence[RunLengths] | None = None
 
+    def select(self, is_selected: npt.NDArray[np.bool_]) -> Prediction:
+        """Return some of the objects, those marked by a mask ``(n,)``."""
+        names = ("labels", "scores", "boxes", "keypoints", "keypoint_scores")
+        columns = {name: getattr(self, name) for name in names}
+        masks = self.masks
+        return Prediction(
+            size=self.size,
+            attributes={name: ids[is_selected] for name, ids in self.attributes.items()},
+            masks=None if masks is None else [masks[row] for row in np.flatnonzero(is_selected)],
+            **{name: values if values is None else values[is_selected] for name, values in columns.items()},
+        )
+
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class PredictedSet:

@@ -16,11 +16,10 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
-from lit_loader.annotations.masks import run_lengths
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.paths import check_relative
 from lit_loader.callbacks.attached import table_datamodule
-from lit_loader.callbacks.original_pixels import Placements
+from lit_loader.callbacks.original_pixels import Placements, original_detections
 from lit_loader.callbacks.prediction_files import (
     PredictedSet,
     Prediction,
@@ -29,6 +28,7 @@ from lit_loader.callbacks.prediction_files import (
     draw_prediction,
     write_predictions,
 )
+from lit_loader.callbacks.tile_merging import TiledImages, is_tiled
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplicates, batch_images, batch_targets
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
 from lit_loader.errors import SettingError
@@ -51,6 +51,7 @@ class _PredictSet:
         is_object: Whether a sample is the crop of an object.
         row_by_id: Row of each sample by its ``image_id``.
         placements: Placements of the images in the model's input.
+        tiled: The tiles of the images, or None if the samples are not tiles.
     """
 
     output: PredictedSet
@@ -58,6 +59,7 @@ class _PredictSet:
     is_object: bool
     row_by_id: Mapping[int, int]
     placements: Placements
+    tiled: TiledImages | None
 
 
 class PredictionWriter(BasePredictionWriter):
@@ -65,8 +67,9 @@ class PredictionWriter(BasePredictionWriter):
 
     Accepts the return values of the tasks of `lit_loader.recipes`, for batches of a data module of lit_loader that
     reads tables. Boxes, points and masks are converted from the model's input to pixels of the image file. Objects that
-    were predicted in crops are written with the image they were cropped from. Duplicates that fill up the last batches
-    of several ranks are left out. Rank 0 writes the results of all ranks.
+    were predicted in crops are written with the image they were cropped from. Objects that were predicted in tiles are
+    merged in their image, see `merge_boxes`. Duplicates that fill up the last batches of several ranks are left out.
+    Rank 0 writes the results of all ranks.
 
     An object whose points were predicted in a crop has the mean score of its points. Its box is the annotated one, and
     so is its class if the model does not predict it. Images without predictions do not appear in the lists; with
@@ -179,6 +182,8 @@ class PredictionWriter(BasePredictionWriter):
             # The data module's table has one row per object, the source's one per image.
             if datamodule.sample_unit == "object":
                 images = with_same_names([samples.select([]), datamodule.source.tables("predict")[index]])[1]
+            elif is_tiled(datamodule, "predict"):
+                images = datamodule.image_tables("predict")[index]
             # The model's classes come first, because predicted labels are their indices.
             other_names = [name for name in images.class_names if name not in class_names]
             images = images.with_class_names((*class_names, *other_names))
@@ -214,6 +219,7 @@ class PredictionWriter(BasePredictionWriter):
                 is_object=datamodule.sample_unit == "object",
                 row_by_id={image_id: row for row, image_id in enumerate(samples.image_numbers.tolist())},
                 placements=Placements(dataset, samples),
+                tiled=TiledImages(samples, output.images) if is_tiled(datamodule, "predict") else None,
             )
             self._sets.append(predict_set)
 
@@ -263,12 +269,26 @@ class PredictionWriter(BasePredictionWriter):
             prediction_by_row = {
                 row: predictions[set_index, row] for set_index, row in sorted(predictions) if set_index == index
             }
-            results = _merge_objects(prediction_by_row, predict_set)
+            count = f"{len(prediction_by_row)} samples"
+            if predict_set.tiled is None:
+                results = _merge_objects(prediction_by_row, predict_set)
+            else:
+                results = self._merge_tiles(prediction_by_row, predict_set.tiled)
+                count = f"{len(prediction_by_row)} tiles of {len(results)} images"
             path = write_predictions(self.format, self.folder, results, predict_set.output)
             self.paths.append(path)
-            rank_zero_info(f"predictions of {len(prediction_by_row)} samples: {path}")
+            rank_zero_info(f"predictions of {count}: {path}")
             if self.num_pictures != 0:
                 self.paths.append(self._draw(results, predict_set))
+
+    def _merge_tiles(self, predictions: Mapping[int, Prediction], tiled: TiledImages) -> dict[int, Prediction]:
+        """Return predictions by row of the image from those by row of the tile."""
+        rows = np.array(list(predictions), dtype=np.int64)
+        num_partial = len(np.unique(tiled.image_of_tile[rows])) - len(tiled.complete(rows))
+        if num_partial:
+            rank_zero_info(f"{num_partial} images lack predictions in some of their tiles")
+        merged = tiled.merge(predictions)
+        return {row: prediction.select(prediction.scores >= self.min_score) for row, prediction in merged.items()}
 
     def _draw(self, predictions: Mapping[int, Prediction], predict_set: _PredictSet) -> Path:
         """Draw the first images of a set, and return the folder of the pictures."""
@@ -363,29 +383,14 @@ class PredictionWriter(BasePredictionWriter):
         self, predictions: Sequence[Mapping[str, Any]], batch: Any, rows: Sequence[int], predict_set: _PredictSet
     ) -> Iterator[Prediction]:
         for prediction, row, image in zip(predictions, rows, batch_images(batch), strict=True):
-            tensors = {name: value for name, value in prediction.items() if isinstance(value, Tensor)}
-            values = {name: value.detach().cpu().numpy() for name, value in tensors.items()}
-            is_kept = values["scores"] >= self.min_score
-            # `image_id` is a 0-d tensor, which has no row for each object.
-            values = {name: value[is_kept] if value.ndim else value for name, value in values.items()}
             placement = predict_set.placements.find(row, (int(image.shape[-2]), int(image.shape[-1])))
-            masks = None
-            if "masks" in values:
-                # (N, H, W), or torchvision's (N, 1, H, W): bool, probabilities, or integers.
-                pixels = values["masks"].reshape(-1, *values["masks"].shape[-2:])
-                if pixels.dtype != np.bool_:
-                    pixels = pixels > (0.5 if pixels.dtype.kind == "f" else 0)
-                # Run lengths, because the masks of a whole set would not fit into memory.
-                masks = [run_lengths(placement.mask(mask)) for mask in pixels]
-            yield Prediction(
-                size=placement.size,
-                labels=values["labels"].astype(np.int64) - self._first_label,
-                scores=values["scores"].astype(np.float32),
-                boxes=placement.boxes(values["boxes"]),
-                keypoints=placement.points(values["keypoints"]) if "keypoints" in values else None,
-                keypoint_scores=values.get("keypoint_scores"),
-                attributes={name: values[name] for name in predict_set.output.attributes if name in values},
-                masks=masks,
+            yield original_detections(
+                prediction,
+                placement,
+                first_label=self._first_label,
+                attributes=tuple(predict_set.output.attributes),
+                # The score of an object that several tiles show is known only when they are merged.
+                min_score=self.min_score if predict_set.tiled is None else 0.0,
             )
 
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias, cast
+from functools import partial
+from typing import Any, Final, Literal, TypeAlias, cast
 
 import torch
+from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
@@ -18,6 +20,7 @@ from lit_loader.errors import SettingError
 from lit_loader.recipes.metrics import AveragePrecision
 from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
+from lit_loader.recipes.tiles import TiledSet, tiled_sets
 from lit_loader.recipes.unlabelled import drop_unlabelled, training_losses
 from lit_loader.recipes.weights import ModelBuilder, build_model, freeze_batch_norm, model_builder
 from lit_loader.types import FIRST_LABEL
@@ -46,6 +49,8 @@ class DetectionTask(Task):
     ``iscrowd`` are not trained on, and detections on them count neither for nor against. Classes in ``unlabelled``
     (int64, labels) are not trained on the image, see `lit_loader.recipes.unlabelled`, and count neither for nor
     against.
+
+    Detections in tiles of images (``tiling`` of the data module) are merged and scored as those of whole images.
 
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, with masks ``val/mask_map`` and ``val/mask_map_50``;
     the same under ``test/``.
@@ -88,6 +93,7 @@ class DetectionTask(Task):
         self.class_names = tuple(check_names("class_names", class_names))
         self.masks = masks
         self.max_detections = max_detections
+        self._tiled_sets: list[TiledSet] = []
         detector = build_model(
             model_builder(model, DETECTORS),
             num_classes=len(self.class_names) + FIRST_LABEL,
@@ -144,16 +150,75 @@ class DetectionTask(Task):
 
     def collect(self, batch: Batch, metric: Metric) -> None:
         """Update a metric with the detections in a batch."""
+        self._update(metric, self._detect(batch), self.read_targets(batch), batch_duplicates(batch))
+
+    def on_validation_epoch_start(self) -> None:
+        """Look up whether the samples are tiles."""
+        self._tiled_sets = tiled_sets(self._trainer, "val")
+
+    def on_test_epoch_start(self) -> None:
+        """Look up whether the samples are tiles."""
+        self._tiled_sets = tiled_sets(self._trainer, "test")
+
+    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of validation; detections in tiles are collected until the end of the epoch."""
+        if self._tiled_sets:
+            self._tiled_sets[dataloader_idx].collect(self._detect(batch), batch)
+        else:
+            super().validation_step(batch, batch_idx, dataloader_idx)
+
+    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of tests; detections in tiles are collected until the end of the epoch."""
+        if self._tiled_sets:
+            self._tiled_sets[dataloader_idx].collect(self._detect(batch), batch)
+        else:
+            super().test_step(batch, batch_idx, dataloader_idx)
+
+    def on_validation_epoch_end(self) -> None:
+        """Compute and log the scores of the validation; tiles are scored as whole images."""
+        self._score_tiles("val")
+        super().on_validation_epoch_end()
+
+    def on_test_epoch_end(self) -> None:
+        """Compute and log the scores of the test; tiles are scored as whole images."""
+        self._score_tiles("test")
+        super().on_test_epoch_end()
+
+    def _detect(self, batch: Batch) -> list[dict[str, Tensor]]:
         detections = self.forward(batch_images(batch))
-        targets = self.read_targets(batch)
         if self.masks and any("masks" not in output for output in detections):
             name = type(self.model).__name__
             raise ValueError(f"masks=True, and {name} gives no masks; give a model that does, such as Mask R-CNN")
+        return detections
+
+    def _update(
+        self,
+        metric: Metric,
+        detections: Sequence[Mapping[str, Tensor]],
+        targets: Sequence[dict[str, Tensor]],
+        is_duplicate: Tensor | Sequence[bool],
+    ) -> None:
         unlabelled = [target.pop("unlabelled", None) for target in targets]
         # Neither side has the class, so it counts neither for nor against.
         detections = list(map(drop_unlabelled, detections, unlabelled))
         targets = list(map(drop_unlabelled, targets, unlabelled))
-        metric.update(detections, targets, is_duplicate=batch_duplicates(batch))
+        metric.update(detections, targets, is_duplicate=is_duplicate)
+
+    def _score_tiles(self, stage: Literal["val", "test"]) -> None:
+        """Merge the detections in the tiles of each image, and update the metrics with the images."""
+        tiled = self._tiled_sets
+        self._tiled_sets = []
+        num_partial = 0
+        for number, tiled_set in enumerate(tiled):
+            num_partial += tiled_set.score(
+                partial(self._update, self.metric_of_set(stage, number)),
+                read_targets=self.read_targets,
+                max_detections=self.max_detections,
+                device=self.device,
+            )
+        # The check before training stops after a few batches anyway.
+        if num_partial and not self.trainer.sanity_checking:
+            rank_zero_info(f"{stage}: {num_partial} images are not scored, because only some of their tiles were seen")
 
     def predict_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> list[dict[str, Tensor]]:
         """Return the detections of each image of a batch as `forward` does, and its ``image_id``."""

@@ -258,12 +258,24 @@ class Task(LightningModule):
         raise NotImplementedError(f"{type(self).__name__} needs a method collect(self, batch, metric)")
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of validation, and that of the batch's set if there are several."""
-        self.collect(batch, self.val_set_metrics.of_set(dataloader_idx, self.val_metric, self._num_batches("val")))
+        """Update the metric of validation and, if there are several sets, of the batch's set."""
+        self.collect(batch, self.metric_of_set("val", dataloader_idx))
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of tests, and that of the batch's set if there are several."""
-        self.collect(batch, self.test_set_metrics.of_set(dataloader_idx, self.test_metric, self._num_batches("test")))
+        """Update the metric of tests and, if there are several sets, of the batch's set."""
+        self.collect(batch, self.metric_of_set("test", dataloader_idx))
+
+    def metric_of_set(self, stage: Literal["val", "test"], number: int) -> Metric:
+        """Return a metric whose update reaches the metric of a stage and, if there are several sets, of one of them.
+
+        Args:
+            stage: The stage.
+            number: Position of the set.
+        """
+        num_batches = self._num_batches(stage)
+        if stage == "val":
+            return self.val_set_metrics.of_set(number, self.val_metric, num_batches)
+        return self.test_set_metrics.of_set(number, self.test_metric, num_batches)
 
     def on_validation_epoch_end(self) -> None:
         """Compute and log the scores of the validation."""

@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 import lightning
+import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -95,6 +96,41 @@ def test_images_of_a_folder_get_the_predictions_of_the_data_set(app, run, tmp_pa
     assert results_by_name(result.folder) == expected
     assert f"1 images could not be read: {result.folder}/bad_samples.jsonl" in result.out
     assert len(list(result.folder.rglob("*.jpg"))) == 8
+
+
+def test_large_images_are_predicted_in_tiles_by_a_model_of_whole_images(app, run, tmp_path):
+    # Four scenes in a row: without an overlap, each is a tile.
+    words = ["trust_run=true", f"ckpt_path={run[0]}/checkpoints/best.ckpt", f"source={tmp_path}/images"]
+    source = ShapesSource(
+        num_images={"train": 16, "val": 8, "test": 8}, image_size=48, class_shares=(0.5, 0.3, 0.2), progress=False
+    )
+    (table,) = source.tables("test")
+    (tmp_path / "images").mkdir()
+    row = Image.new("RGB", (4 * 48, 48))
+    for number in range(4):
+        shutil.copy(table.image_path(number), tmp_path / "images" / f"{number}.png")
+        row.paste(Image.open(table.image_path(number)), (number * 48, 0))
+    tiling = "datamodule.tiling={size: 48, overlap: 0, stages: [predict]}"
+    scenes = results_by_name(app("predict", *words, small=False).folder)
+    # A scene is not larger than a tile, so tiling changes nothing.
+    assert results_by_name(app("predict", *words, tiling, small=False).folder) == scenes
+    for number in range(4):
+        (tmp_path / "images" / f"{number}.png").unlink()
+    row.save(tmp_path / "images" / "row.png")
+    result = app("predict", *words, tiling, small=False)
+    predictions = results_by_name(result.folder)
+    assert "predictions of 4 tiles of 1 images" in result.out + result.err
+    offsets = {f"{number}.png": 48 * number for number in range(4)}
+    shifted = [("row.png", name, score, x + offsets[file], *box) for file, name, score, x, *box in scenes]
+    ends = np.array([(x, x + width) for _, _, _, x, _, width, _ in shifted])
+    # Objects that end at a border between scenes may be joined.
+    may_be_joined = (np.abs(ends[:, :, None] - np.arange(48, 192, 48)) < 2.1).any(axis=(1, 2))
+    expected = [row for row, skip in zip(shifted, may_be_joined, strict=True) if not skip]
+    assert len(expected) > 100
+    for row in expected:
+        differences = [np.abs(np.subtract(row[2:], other[2:])).max() for other in predictions if other[:2] == row[:2]]
+        assert min(differences) < 0.01
+    assert len(predictions) < len(scenes)
 
 
 @pytest.fixture
