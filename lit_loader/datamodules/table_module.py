@@ -24,6 +24,7 @@ from lit_loader.datamodules.keywords import as_settings
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
+from lit_loader.datamodules.transform_lines import transform_lines
 from lit_loader.datasets import SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
@@ -32,6 +33,7 @@ from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.samplers import SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.transforms.preset_extras import EXTRA_TRANSFORMS
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
@@ -86,8 +88,8 @@ class TableDataModule(LoaderDataModule):
             the preset's defaults. The preset also gets keywords that depend on the table, such as flip pairs.
             ``hflip=None`` means the preset's default, or 0 for points without known mirror pairs.
         val_transforms: The same for validation, or None for the preset without randomness. If ``train_transforms`` is a
-            mapping, the preset gets its keywords, updated by a mapping given here. If ``train_transforms`` is a
-            callable, a warning names both image sizes if they differ.
+            mapping, the preset gets its keywords except ``extra_before`` and ``extra_after``, updated by a mapping
+            given here. If ``train_transforms`` is a callable, a warning names both image sizes if they differ.
         test_transforms: The same for testing.
         predict_transforms: The same for prediction.
         batch_transforms: A function or module that maps a batch to a batch, applied to each training batch on the
@@ -184,7 +186,11 @@ class TableDataModule(LoaderDataModule):
         """Return a stage's transforms; keywords of the preset are added to the training keywords, and checked."""
         if transforms is not None and not isinstance(transforms, Mapping):
             return transforms
-        train_keywords = train_transforms if isinstance(train_transforms, Mapping) else {}
+        train_keywords = dict(train_transforms) if isinstance(train_transforms, Mapping) else {}
+        # Transforms that the user adds may be random, so each stage has only those that are given for it.
+        if transforms is not train_transforms:
+            for name in EXTRA_TRANSFORMS:
+                train_keywords.pop(name, None)
         keywords = {**train_keywords, **(transforms or {})}
         # A config cannot leave a key out. Without hflip `transform_defaults` decides by the mirror pairs.
         if keywords.get("hflip", 0.0) is None:
@@ -505,12 +511,19 @@ class TableDataModule(LoaderDataModule):
         return summaries
 
     def summary(self) -> str:
-        """Return counts, imbalance and the expected class mix as a table for a terminal, and duplicates across sets.
+        """Return counts, imbalance and the expected class mix as a table for a terminal, duplicates, and transforms.
 
         Image files are opened only if a file of another set has the same size.
         """
         sets = {samples.name: samples.table for stage in STAGES[:3] for samples in self._open_samples(stage)}
-        return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
+        return "\n".join(
+            [summary_table(self.summaries()), *map(printable, copies_across(sets)), *self._transform_lines()]
+        )
+
+    def _transform_lines(self) -> list[str]:
+        table = self.first_table(STAGES[:3])
+        # Presets get keywords from a table.
+        return [] if table is None else transform_lines({s: self._make_transforms(s, table) for s in STAGES})
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage's first set as the model gets it, on the CPU.
