@@ -17,7 +17,7 @@ from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["describe"]
 
-_MAX_LENGTH: Final = 88
+_MAX_LENGTH: Final = 96
 # Arguments that are shown even if they have their default.
 _ALWAYS_SHOWN: Final = ("magnitude", "num_ops", "p", "size")
 _CONTAINERS: Final = (v2.RandomApply, v2.RandomChoice, v2.RandomOrder)
@@ -29,7 +29,7 @@ def describe(transforms: Any) -> list[str]:
 
     A transform of torchvision or lit_loader is its class with its probability, its size, and the arguments that differ
     from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are without
-    control characters and have at most 88 characters. `UpdateVisibility`, which changes no pixel, is left out.
+    control characters and have at most 96 characters. `UpdateVisibility`, which changes no pixel, is left out.
 
     Args:
         transforms: A transform, a composition of them such as a preset returns, or a list of them.

@@ -19,7 +19,7 @@ from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.sanitize import SanitizeObjects
 
-__all__ = ["EXTRA_TRANSFORMS", "extra_steps", "takes_only_image"]
+__all__ = ["EXTRA_TRANSFORMS", "extra_steps", "may_move_pixels", "takes_only_image"]
 
 EXTRA_TRANSFORMS: Final = ("extra_before", "extra_after")
 """Keywords of the presets for transforms that a user adds."""
@@ -191,6 +191,17 @@ class _Rules:
             raise SettingError(name, _text(transform), rule, "take (image, target), and return both")
 
 
+def may_move_pixels(steps: Any) -> bool:
+    """Return True if a step that a user added to a preset may move pixels.
+
+    Args:
+        steps: The preset, or one of its steps.
+    """
+    if isinstance(steps, ExtraTransform):
+        return not steps.image_only
+    return any(map(may_move_pixels, getattr(steps, "transforms", ())))
+
+
 def takes_only_image(transform: Callable[..., Any]) -> bool:
     """Return True if the signature of a transform shows that it takes an image without a target."""
     # nn.Module.__call__ accepts any arguments; forward has the real signature.
@@ -215,7 +226,7 @@ def _check_kind(name: str, transform: Any) -> None:
     function = transform.func if isinstance(transform, partial) else transform
     if isinstance(function, type):
         remedy = f"give an instance, {function.__name__}(...); in YAML leave out _partial_"
-        raise SettingError(name, _text(transform), "is a class, expected a transform", remedy)
+        raise SettingError(name, function.__name__, "is a class, expected a transform", remedy)
     if not callable(transform):
         rule = f"is a {type(transform).__name__}, expected a transform"
         raise SettingError(name, transform, rule, "give a callable of (image, target) that returns both")

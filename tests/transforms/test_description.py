@@ -80,7 +80,7 @@ class Silent:
 def test_a_users_transform_is_one_short_line_without_control_characters(name):
     (line,) = describe(Own(name))
     assert line.isprintable()
-    assert len(line) <= 88
+    assert len(line) <= 96
     assert line.startswith("Own(")
     assert line.endswith("...") == (len(name) > 100)
 
