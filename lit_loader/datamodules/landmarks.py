@@ -70,11 +70,11 @@ class LandmarkDataModule(TableDataModule):
             raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
         predict_transforms = self._transforms["predict"]
         # Predicted points are converted from the crop alone, which does not know of further moves.
-        is_crop = sample_unit == "object" and isinstance(predict_transforms, Mapping)
-        if is_crop and may_move_pixels(preset(False, **predict_transforms)):
+        keywords = predict_transforms if isinstance(predict_transforms, Mapping) else {}
+        if sample_unit == "object" and may_move_pixels(preset(False, **keywords)):
             rule = "may move pixels, so predicted points could not be converted to pixels of the file"
             remedy = "leave out its extra_before and extra_after, except for transforms of colours"
-            raise SettingError("predict_transforms", dict(predict_transforms), rule, remedy)
+            raise SettingError("predict_transforms", dict(keywords), rule, remedy)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         # Made for its check of the divisor, before the data is prepared.

@@ -68,7 +68,7 @@ def _text(transform: Any) -> str:
 
 def _repr(value: Any) -> str:
     # The default repr of an object or a function holds its address, which differs in every run.
-    if type(value).__repr__ is object.__repr__:
+    if getattr(type(value), "__repr__", None) is object.__repr__:
         return f"{type(value).__name__}()"
     if inspect.isroutine(value) or isinstance(value, type):
         return str(getattr(value, "__qualname__", value))

@@ -14,7 +14,7 @@ from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill, check_rotation
-from lit_loader.transforms.preset_extras import extra_steps
+from lit_loader.transforms.preset_extras import PresetExtras
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -112,11 +112,11 @@ def detection_transforms(
         (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
     fields = {"per_object": per_object, "per_image": per_image}
-    extras: dict[str, Any] = {"task": "detection", "flip_pairs": flip_pairs, "moves_objects": True}
     # Only boxes without area are removed early; the final sizes are checked after the resize.
-    extras["sanitize"] = SanitizeObjects(min_size=_SMALLEST_SIDE, min_area=0, **fields)
+    sanitize = SanitizeObjects(min_size=_SMALLEST_SIDE, min_area=0, **fields)
+    extras = PresetExtras("detection", extra_before, extra_after, flip_pairs=flip_pairs, sanitize=sanitize)
     # Update visibility before the canvas grows: a point outside the image must not become a point on the padding.
-    transforms: list[Any] = [UpdateVisibility(), *extra_steps("extra_before", extra_before, **extras)]
+    transforms: list[Any] = [UpdateVisibility(), *extras.first_steps()]
     if train:
         transforms += [transform for amount, transform in random_transforms if amount > 0]
     if shorter_sides is None:
@@ -127,7 +127,7 @@ def detection_transforms(
     else:
         transforms.append(_random_resize(list(shorter_sides), max_size=max_size, train=train))
     transforms += [
-        *extra_steps("extra_after", extra_after, **extras),
+        *extras.last_steps(),
         # After the resize, because the smallest sizes are in pixels of the result.
         SanitizeObjects(min_size=min_box_size, min_area=min_box_area, **fields),
         # Detection images differ in size and are batched as a list, which needs no planes.

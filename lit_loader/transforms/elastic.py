@@ -71,16 +71,12 @@ def _moved(points: Tensor, displacement: Tensor) -> Tensor:
 def _moved_boxes(boxes: tv_tensors.BoundingBoxes, displacement: Tensor) -> Any:
     xyxy = functional.convert_bounding_box_format(boxes, new_format="XYXY").as_subclass(Tensor).to(torch.float32)
     share = torch.linspace(0, 1, _POINTS_PER_SIDE)[:, None]
-    left, top, right, bottom = xyxy.T[:, None]  # each (1, N)
-    x = left + (right - left) * share
-    y = top + (bottom - top) * share
-    sides = [
-        torch.stack([x, top.expand_as(x)], dim=-1),
-        torch.stack([x, bottom.expand_as(x)], dim=-1),
-        torch.stack([left.expand_as(y), y], dim=-1),
-        torch.stack([right.expand_as(y), y], dim=-1),
-    ]
-    outline = torch.cat(sides)
+    x1, y1, x2, y2 = xyxy.T[:, None]  # (1, N)
+    x = x1 + (x2 - x1) * share
+    y = y1 + (y2 - y1) * share
+    x_of_sides = [x, x, x1.expand_as(y), x2.expand_as(y)]
+    y_of_sides = [y1.expand_as(x), y2.expand_as(x), y, y]
+    outline = torch.stack([torch.cat(x_of_sides), torch.cat(y_of_sides)], dim=-1)
     moved = _moved(outline.reshape(-1, 2), displacement).reshape(outline.shape)
     corners = torch.cat([moved.amin(dim=0), moved.amax(dim=0)], dim=1)
     new_boxes = tv_tensors.BoundingBoxes(corners.to(boxes.dtype), format="XYXY", canvas_size=boxes.canvas_size)

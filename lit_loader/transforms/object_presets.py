@@ -15,7 +15,7 @@ from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.preset_extras import extra_steps
+from lit_loader.transforms.preset_extras import PresetExtras
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -78,7 +78,7 @@ def classification_transforms(
         fill: Value of pixels beyond the image, 0..255.
         extra_before: Transforms of ``(image, target)`` or of an image of your own, with or without training, that come
             first. They get the uint8 image of the dataset. With ``crop`` they must move boxes with the pixels.
-        extra_after: Transforms of your own that come before the conversion, with the uint8 image in its final size.
+        extra_after: The same before the conversion, with the uint8 image in its final size.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
     Returns:
@@ -114,13 +114,12 @@ def classification_transforms(
         eval_view = make_view(scale=(_CENTER_CROP, _CENTER_CROP))
         train_view = RandomResizedCrop(eval_view.size, scale=(min_area, max_area))
     view = train_view if train else eval_view
+    task = "classification of crops" if crop else "classification"
+    # A crop needs the object's box, and nothing after it does.
+    needs_objects = (crop, False)
+    extras = PresetExtras(task, extra_before, extra_after, flip_pairs=flip_pairs, needs_objects=needs_objects)
     probabilities = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
-    extras = {"task": "classification of crops" if crop else "classification", "flip_pairs": flip_pairs}
-    # The crop needs the object's box, and nothing after it does.
-    before = extra_steps("extra_before", extra_before, moves_objects=crop, **extras)
-    after = extra_steps("extra_after", extra_after, moves_objects=False, **extras)
-    settings = {"before": before, "after": after, "flip_pairs": flip_pairs, "fill": fill, "to_float": to_float}
-    return _compose(view, train, **settings, **probabilities)
+    return _compose(view, train, extras, fill=fill, to_float=to_float, **probabilities)
 
 
 def landmark_transforms(
@@ -142,13 +141,10 @@ def landmark_transforms(
 ) -> nn.Module:
     """Compose a square crop to a sample's only object with augmentations for its points.
 
-    The order is: the crop, shifted, scaled and rotated at random in training only (see `CropToObjects`; the pixels are
-    resampled once); horizontal flip and photometric distortion, in training only; conversion to float32 in [0, 1].
-    ``extra_before`` comes first, and ``extra_after`` before the conversion. With ``train=False`` nothing else is
-    random, so both splits can use the same arguments. HRNet is trained on faces with ``scale=(0.75, 1.25),
-    rotation=30``.
-
-    The object is never removed: the target always has one row, and points that leave the crop get visibility 0.
+    The order is: ``extra_before``; the crop (`CropToObjects`), shifted, scaled and rotated at random in training only;
+    horizontal flip and photometric distortion, in training only; ``extra_after``; conversion to float32. With
+    ``train=False`` nothing else is random, so both splits can use the same arguments. The object is never removed: the
+    target always has one row, and points that leave the crop get visibility 0.
 
     Determinism: draws only from torch's global generator.
 
@@ -166,9 +162,8 @@ def landmark_transforms(
             training with ``hflip`` above 0.
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
-        extra_before: Transforms of ``(image, target)`` of your own, with or without training, that come first. They get
-            the uint8 image of the dataset.
-        extra_after: Transforms of your own that come before the conversion, with the uint8 crop in its final size.
+        extra_before: Your own transforms of ``(image, target)``, with or without ``train``, before all others.
+        extra_after: The same after the photometric distortion, with the uint8 crop in its final size.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
     Returns:
@@ -178,31 +173,23 @@ def landmark_transforms(
         ValueError: An argument is outside its range, or ``hflip`` is above 0 in training without ``flip_pairs``.
 
     Source:
-        Sun et al. 2019, High-Resolution Representations for Labeling Pixels and Regions, section 4.4 (256 x 256).
+        Sun et al. 2019, HRNet, section 4.4: 256 x 256, on faces ``scale=(0.75, 1.25)`` and ``rotation=30``.
     """
     # The flip would only refuse the first batch; a landmark dataset always has points, so refuse now.
     if train and hflip > 0 and flip_pairs is None:
         rule = "would label left points as right without flip_pairs"
         raise SettingError("hflip", hflip, rule, FLIP_REMEDY, settings={"hflip": 0})
     make_view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
-    train_view = make_view(shift=shift, scale=scale, rotation=rotation)
-    view = train_view if train else make_view()
-    probabilities = {"hflip": hflip, "photometric": photometric}
-    # An object that leaves the image keeps its row, with absent points, so nothing is removed.
-    extras = {"task": "landmarks", "flip_pairs": flip_pairs, "moves_objects": True}
-    before = extra_steps("extra_before", extra_before, **extras)
-    after = extra_steps("extra_after", extra_after, **extras)
-    settings = {"before": before, "after": after, "flip_pairs": flip_pairs, "fill": fill, "to_float": to_float}
-    return _compose(view, train, **settings, **probabilities)
+    views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
+    extras = PresetExtras("landmarks", extra_before, extra_after, flip_pairs=flip_pairs)
+    return _compose(views[train], train, extras, fill=fill, to_float=to_float, hflip=hflip, photometric=photometric)
 
 
 def _compose(
     view: nn.Module,
     train: bool,
+    extras: PresetExtras,
     *,
-    before: Sequence[nn.Module],
-    after: Sequence[nn.Module],
-    flip_pairs: FlipPairs | None,
     fill: float,
     to_float: bool,
     hflip: float,
@@ -214,11 +201,13 @@ def _compose(
     check_fill(fill)
     # All are made in either split, so that both refuse a wrong argument.
     random_transforms = (
-        (hflip, RandomHorizontalFlip(hflip, flip_pairs=flip_pairs)),
-        (vflip, RandomVerticalFlip(vflip, flip_pairs=flip_pairs)),
+        (hflip, RandomHorizontalFlip(hflip, flip_pairs=extras.flip_pairs)),
+        (vflip, RandomVerticalFlip(vflip, flip_pairs=extras.flip_pairs)),
         (photometric, v2.RandomPhotometricDistort(p=photometric)),
     )
     transforms = [transform for chance, transform in random_transforms if train and chance > 0]
+    first_steps = extras.first_steps()
     # A point outside the image must be absent before a transform moves it.
-    first = [UpdateVisibility(), *before] if before else []
-    return DecodeAwareCompose([*first, view, *transforms, *after, ToFloat32() if to_float else ToUInt8()])
+    steps = [UpdateVisibility(), *first_steps] if first_steps else []
+    steps += [view, *transforms, *extras.last_steps()]
+    return DecodeAwareCompose([*steps, ToFloat32() if to_float else ToUInt8()])

@@ -6,7 +6,7 @@ import inspect
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from torch import nn
 from torchvision.transforms import v2
@@ -16,10 +16,10 @@ from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.description import describe
 from lit_loader.transforms.elastic import ElasticTransform
 from lit_loader.transforms.extra_transform import ExtraTransform
-from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
+from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip, check_flip_pairs
 from lit_loader.transforms.sanitize import SanitizeObjects
 
-__all__ = ["EXTRA_TRANSFORMS", "extra_steps", "may_move_pixels", "takes_only_image"]
+__all__ = ["EXTRA_TRANSFORMS", "PresetExtras", "may_move_pixels", "takes_only_image"]
 
 EXTRA_TRANSFORMS: Final = ("extra_before", "extra_after")
 """Keywords of the presets for transforms that a user adds."""
@@ -30,6 +30,7 @@ EXTRA_TRANSFORMS: Final = ("extra_before", "extra_after")
 # added transform runs in an `ExtraTransform`, which brings the target back in step before the next transform.
 # - A box that a crop clamped to a segment on the rim would have an area again after a rotation, and a point off the
 #   canvas could come back with a perspective. Both are therefore dealt with after each transform, not only at the end.
+# - A flip by a user's function would call a mirrored left eye a left eye. `_is_mirrored` detects it by the points.
 # - Containers are made anew from their parts, so that each part gets an `ExtraTransform`.
 
 _FLIPS: Final = {
@@ -79,53 +80,67 @@ _MOVING_REMEDY: Final = (
     "use transforms of colours such as ColorJitter, transforms that move boxes too such as RandomAffine, or an "
     "AlbumentationsTransform"
 )
-_Place = Literal["extra_before", "extra_after"]
 
 
-def extra_steps(
-    place: _Place,
-    transforms: Sequence[Any],
-    *,
-    task: str,
-    flip_pairs: FlipPairs | None,
-    moves_objects: bool,
-    sanitize: SanitizeObjects | None = None,
-) -> list[nn.Module]:
-    """Check the transforms that a user adds to a preset, and return them as steps of the preset.
+@dataclass(frozen=True)
+class PresetExtras:
+    """Transforms that a user adds to a preset; see NOTE [Transforms added to a preset].
 
-    See NOTE [Transforms added to a preset].
-
-    Args:
-        place: Argument of the preset.
-        transforms: Its value.
+    Attributes:
         task: The preset's task for errors, such as ``"detection"``.
+        extra_before: Value of the preset's argument.
+        extra_after: Value of the preset's argument.
         flip_pairs: The preset's pairs of points, for flips that have none.
-        moves_objects: True if boxes, masks and points of the target matter after these transforms.
+        needs_objects: True for each place, before and after, if boxes, masks and points matter from there on.
         sanitize: Removes objects that left the image after each transform, or None to keep every row.
-
-    Raises:
-        SettingError: A transform cannot be used there; the message names a remedy.
     """
-    if callable(transforms):
-        rule = "is one transform, expected a sequence of them"
-        raise SettingError(place, _text(transforms), rule, f"put it into a list: {place}=[...]")
-    if isinstance(transforms, str | Mapping) or not isinstance(transforms, Sequence):
-        raise SettingError(place, transforms, "is no sequence of transforms", f"give a list: {place}=[...]")
-    rules = _Rules(task=task, flip_pairs=flip_pairs, moves_objects=moves_objects, sanitize=sanitize)
-    steps: list[nn.Module] = []
-    for position, transform in enumerate(transforms):
-        steps += rules.steps(f"{place}[{position}]", transform)
-    _check_normalize(place, steps)
-    return steps
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Rules:
-    """Rules of one place in a preset, see `extra_steps`."""
 
     task: str
-    flip_pairs: FlipPairs | None
-    moves_objects: bool
+    extra_before: Sequence[Any]
+    extra_after: Sequence[Any]
+    flip_pairs: FlipPairs | None = None
+    needs_objects: tuple[bool, bool] = (True, True)
+    sanitize: SanitizeObjects | None = None
+
+    def first_steps(self) -> list[nn.Module]:
+        """Return the steps before all others of the preset.
+
+        Raises:
+            SettingError: A transform cannot be used there; the message names a remedy.
+        """
+        return self._checked_steps("extra_before", self.extra_before, needs_objects=self.needs_objects[0])
+
+    def last_steps(self) -> list[nn.Module]:
+        """Return the steps after all random transforms of the preset.
+
+        Raises:
+            SettingError: A transform cannot be used there; the message names a remedy.
+        """
+        return self._checked_steps("extra_after", self.extra_after, needs_objects=self.needs_objects[1])
+
+    def _checked_steps(self, place: str, transforms: Any, *, needs_objects: bool) -> list[nn.Module]:
+        if callable(transforms):
+            rule = "is one transform, expected a sequence of them"
+            raise SettingError(place, _text(transforms), rule, f"put it into a list: {place}=[...]")
+        if isinstance(transforms, str | Mapping) or not isinstance(transforms, Sequence):
+            rule = "should be a sequence of transforms"
+            raise SettingError(place, transforms, rule, f"give a list: {place}=[...]")
+        flip_pairs = None if self.flip_pairs is None else check_flip_pairs(self.flip_pairs)
+        rules = _Rules(self.task, flip_pairs, needs_objects, self.sanitize)
+        steps: list[nn.Module] = []
+        for position, transform in enumerate(transforms):
+            steps += rules.steps(f"{place}[{position}]", transform)
+        _check_normalize(place, steps)
+        return steps
+
+
+@dataclass(frozen=True)
+class _Rules:
+    """Rules of one place in a preset, see `PresetExtras`."""
+
+    task: str
+    flip_pairs: tuple[tuple[int, int], ...] | None
+    needs_objects: bool
     sanitize: SanitizeObjects | None
 
     def steps(self, name: str, transform: Any) -> Iterator[nn.Module]:
@@ -164,7 +179,7 @@ class _Rules:
         elif type(transform) is v2.ElasticTransform:
             transform = ElasticTransform.like(transform)
         image_only = isinstance(transform, _AUTO_AUGMENT) or type(transform) in _PIXELS_ONLY
-        if self.moves_objects:
+        if self.needs_objects:
             self._check_moves(name, transform)
         elif takes_only_image(transform):
             image_only = True
@@ -173,7 +188,9 @@ class _Rules:
             name=name,
             text=_text(transform),
             image_only=image_only,
-            check_canvas=self.moves_objects,
+            check_mirror=self.flip_pairs != () and _may_mirror(transform),
+            flip_pairs=self.flip_pairs,
+            check_canvas=self.needs_objects,
             sanitize=None if image_only else self.sanitize,
         )
 
@@ -182,13 +199,19 @@ class _Rules:
         if isinstance(transform, _AUTO_AUGMENT):
             rule = f"would move pixels without their boxes, masks and points, which {self.task} needs"
             raise SettingError(name, _text(transform), rule, _MOVING_REMEDY)
-        # torchvision rounds the new canvas of boxes and that of pixels differently, and forgets it without boxes.
+        # torchvision rounds the canvas of boxes and the size of the image differently, and skips empty boxes.
         if isinstance(transform, v2.RandomRotation) and transform.expand:
             rule = "sets a canvas of boxes and points that can differ from the image by a pixel"
             raise SettingError(name, _text(transform), rule, "rotate without expand=True, after v2.Pad if need be")
         if takes_only_image(transform):
             rule = f"takes only an image, so {self.task} does not know whether boxes and points stay in place"
             raise SettingError(name, _text(transform), rule, "take (image, target), and return both")
+
+
+def _may_mirror(transform: Any) -> bool:
+    """Return True for functions of the user; transforms of torchvision other than flips never mirror."""
+    is_known = type(transform).__module__.startswith(("torchvision.", "lit_loader."))
+    return not is_known or isinstance(transform, v2.Lambda)
 
 
 def may_move_pixels(steps: Any) -> bool:

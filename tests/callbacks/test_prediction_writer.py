@@ -102,7 +102,7 @@ def test_random_transforms_are_refused(tmp_path, table):
     ids=lambda extra: type(extra).__name__,
 )
 def test_transforms_that_no_scale_and_offset_describe_are_refused(tmp_path, table, extra):
-    """A result of the right size is no proof: each of these would write boxes at wrong places."""
+    """The result of each has the expected size, so the size alone would not show the wrong boxes."""
     datamodule = DetectionDataModule(DrawnSource(predict=table), predict_transforms={"extra_after": [extra]})
     with pytest.raises(ValueError, match=r"place boxes of blank 64x48 images differently; .*not random, do not rotate"):
         predict(tmp_path, datamodule)

@@ -116,6 +116,43 @@ def test_a_flip_of_points_without_pairs_is_refused_in_the_first_sample(flip, pre
             preset(False, extra_after=extras)(*draw(objects=(0,)))
 
 
+def flip(sample, *, axis=-1, pairs=()):
+    """Flip a sample; with pairs, left and right exchange their names."""
+    image, target = sample
+    flip_leaf = v2.functional.horizontal_flip if axis == -1 else v2.functional.vertical_flip
+    moved = {
+        name: flip_leaf(value) if isinstance(value, tv_tensors.TVTensor) else value for name, value in target.items()
+    }
+    order = [0, 1, 2]
+    for first, second in pairs:
+        order[first] = second
+        order[second] = first
+    moved["keypoints"] = tv_tensors.wrap(moved["keypoints"][:, order], like=moved["keypoints"])
+    return flip_leaf(image), {**moved, "visibility": moved["visibility"][:, order]}
+
+
+@pytest.mark.parametrize("axis", [-1, -2])
+@pytest.mark.parametrize("flip_pairs", [PAIRS, None])
+@pytest.mark.parametrize("rotation", [0, 30, 90])
+def test_a_users_flip_that_does_not_exchange_left_and_right_is_refused(axis, flip_pairs, rotation):
+    def wrong(image, target):
+        return flip(v2.RandomRotation((rotation, rotation))(image, target), axis=axis)
+
+    def right(image, target):
+        return flip(v2.RandomRotation((rotation, rotation))(image, target), axis=axis, pairs=PAIRS)
+
+    settings = {"hflip": 0, "flip_pairs": flip_pairs}
+    with pytest.raises(
+        SettingError, match=r"mirrored points without exchanging left and right; .*RandomHorizontalFlip"
+    ):
+        detection_transforms(False, extra_after=[wrong], **settings)(*draw())
+    detection_transforms(False, extra_after=[right], **settings)(*draw())
+    detection_transforms(False, extra_after=[wrong], **{**settings, "flip_pairs": []})(*draw())
+    lambda_flip = v2.Lambda(v2.functional.horizontal_flip, tv_tensors.TVTensor)
+    with pytest.raises(SettingError, match="mirrored points"):
+        detection_transforms(False, extra_after=[v2.RandomApply([lambda_flip], p=1)], **settings)(*draw())
+
+
 def test_flips_draw_and_mirror_as_torchvisions_do():
     image, target = draw()
     target = {"boxes": target["boxes"], "labels": target["labels"]}
@@ -134,13 +171,13 @@ def test_auto_augment_changes_the_pixels_of_classification_as_torchvision_does(k
     settings = {"size": 64, "crop": crop, "hflip": 0, "to_float": False}
     plain = classification_transforms(False, **settings)
     preset = classification_transforms(False, extra_after=[kind()], **settings)
-    shown, shown_target = plain(image, target)
+    view, view_target = plain(image, target)
     num_changed = 0
     for seed in range(8):
         result, result_target = seeded(seed, preset, image, target)
-        assert torch.equal(result, seeded(seed, kind(), shown))
-        assert torch.equal(result_target["keypoints"], shown_target["keypoints"])
-        num_changed += not torch.equal(result, shown)
+        assert torch.equal(result, seeded(seed, kind(), view))
+        assert torch.equal(result_target["keypoints"], view_target["keypoints"])
+        num_changed += not torch.equal(result, view)
     assert num_changed >= 4
 
 
@@ -185,8 +222,8 @@ def of_image(image):
         ([torchvision.transforms.RandomRotation(5)], "do not know boxes.*use torchvision.transforms.v2.RandomRotation"),
         ([torchvision.transforms.Lambda(of_image)], "do not know boxes.*use torchvision.transforms.v2.Lambda"),
         (v2.ColorJitter(0.2), r"is one transform, expected a sequence of them; put it into a list"),
-        ("ColorJitter", r"'ColorJitter' is no sequence of transforms; give a list"),
-        ({"_target_": "x"}, "is no sequence of transforms"),
+        ("ColorJitter", r"'ColorJitter' should be a sequence of transforms; give a list"),
+        ({"_target_": "x"}, "should be a sequence of transforms"),
         ([v2.MixUp(num_classes=2)], "mixes the images of a batch; .*batch_transforms"),
         ([v2.FiveCrop(20)], "returns several images; use RandomCrop"),
         ([v2.SanitizeBoundingBoxes()], "no other field of their objects; remove it; .*min_box_size"),
