@@ -144,6 +144,9 @@ class Placements:
         if min(size) < _TINY_SIDE:
             corners = torch.tensor([[0.0, 0.0, width, height]])
         transformed, boxes = self._probe(corners, size)
+        if boxes.shape != (1, 4):
+            rule = f"predict_transforms dropped a box in the middle of a blank {width}x{height} image"
+            raise ValueError(f"{rule}; give predict_transforms that {_REMEDY}")
         x1, y1, x2, y2 = corners[0].double().tolist()
         new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
         scale_x = (new_x2 - new_x1) / (x2 - x1)
@@ -160,14 +163,16 @@ class Placements:
             ValueError: The transforms do not scale and move every image of this size in the same way.
         """
         height, width = size
-        # Off the centre, and in the first box, so that a crop that keeps that one keeps this one.
-        corners = torch.tensor([[width / 4, height / 4, width / 2, height * 5 / 8]])
+        # In the first box, so that a crop that keeps that one keeps this one, and off the centre and the diagonal.
+        corners = torch.tensor([[width / 4, height / 4, width * 11 / 16, height * 5 / 8]])
         scale = torch.tensor(placement.scale * 2, dtype=torch.float64)
         expected = corners.double() * scale + torch.tensor(placement.offset * 2, dtype=torch.float64)
         # Other sizes get the same transforms, so one more probe is enough for them.
         for _ in range(1 if self._transform_by_size else _NUM_FIRST_PROBES):
             new_size, boxes = self._probe(corners, size)
-            if new_size != transformed or (boxes - expected).abs().max() > _TOLERANCE:
+            # A dropped box is smaller than `min_box_size`, and tells nothing.
+            is_moved = len(boxes) > 0 and bool((boxes - expected).abs().max() > _TOLERANCE)
+            if is_moved or new_size != transformed:
                 raise ValueError(
                     "predictions cannot be converted to the images' own pixels: predict_transforms place boxes of "
                     f"blank {width}x{height} images differently; give predict_transforms that are not random, do not "
@@ -175,8 +180,7 @@ class Placements:
                 )
 
     def _probe(self, corners: Tensor, size: _Size) -> tuple[_Size, Tensor]:
-        """Transform a blank image with one box; return the new size and the new box, float64 ``(1, 4)``."""
-        height, width = size
+        """Transform a blank image with one box; return the new size and its boxes, float64 ``(N, 4)``."""
         # All fields of a target of `DetectionDataset`, because transforms may expect a row in each.
         names = (*getattr(self._dataset, "extra_fields", ()), *getattr(self._dataset, "attributes", ()))
         target: dict[str, Any] = {
@@ -189,7 +193,4 @@ class Placements:
         }
         image, target = self._dataset.transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
         boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
-        if boxes.shape != (1, 4):
-            rule = f"predict_transforms dropped a box in the middle of a blank {width}x{height} image"
-            raise ValueError(f"{rule}; give predict_transforms that {_REMEDY}")
         return (int(image.shape[-2]), int(image.shape[-1])), boxes
