@@ -17,6 +17,7 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
+from lit_loader.datamodules.applied_transforms import transform_lines
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
@@ -24,7 +25,6 @@ from lit_loader.datamodules.keywords import as_settings
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
-from lit_loader.datamodules.transform_lines import transform_lines
 from lit_loader.datasets import SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
@@ -427,6 +427,14 @@ class TableDataModule(LoaderDataModule):
         preset_transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
         return preset_transforms
 
+    def _transform_lines(self) -> list[str]:
+        """Return the transforms of every stage as lines of a summary."""
+        # Presets get keywords from a table, such as the mirror pairs of its points.
+        table = self.first_table(STAGES[:3])
+        if table is None:
+            return []
+        return transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})
+
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
         if stage not in self._stages_without_transforms or table.num_images == 0:
@@ -519,11 +527,6 @@ class TableDataModule(LoaderDataModule):
         return "\n".join(
             [summary_table(self.summaries()), *map(printable, copies_across(sets)), *self._transform_lines()]
         )
-
-    def _transform_lines(self) -> list[str]:
-        table = self.first_table(STAGES[:3])
-        # Presets get keywords from a table.
-        return [] if table is None else transform_lines({s: self._make_transforms(s, table) for s in STAGES})
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage's first set as the model gets it, on the CPU.
