@@ -13,6 +13,7 @@ from lit_loader.datasets import DetectionDataset, LandmarkDataset, SampleTable, 
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.errors import SettingError
 from lit_loader.transforms import detection_transforms, landmark_transforms
+from lit_loader.transforms.preset_extras import may_move_pixels
 from lit_loader.types import CollateFn
 
 if TYPE_CHECKING:
@@ -67,6 +68,13 @@ class LandmarkDataModule(TableDataModule):
             rule = "has no effect with sample_unit='object', whose size the transforms set"
             alternatives = {"sample_unit": "image"}
             raise SettingError("size_divisor", size_divisor, rule, "leave it out", settings=alternatives)
+        predict_transforms = self._transforms["predict"]
+        # Predicted points are converted from the crop alone, which does not know of further moves.
+        keywords = predict_transforms if isinstance(predict_transforms, Mapping) else {}
+        if sample_unit == "object" and may_move_pixels(preset(False, **keywords)):
+            rule = "may move pixels, so predicted points could not be converted to pixels of the file"
+            remedy = "leave out its extra_before and extra_after, except for transforms of colours"
+            raise SettingError("predict_transforms", dict(keywords), rule, remedy)
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         # Made for its check of the divisor, before the data is prepared.

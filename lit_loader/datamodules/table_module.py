@@ -17,6 +17,7 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema, Tiling, tile
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
+from lit_loader.datamodules.applied_transforms import transform_lines
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, PlainBatching, checked_batching
@@ -34,6 +35,7 @@ from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.transforms.preset_extras import EXTRA_TRANSFORMS
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
@@ -100,8 +102,8 @@ class TableDataModule(LoaderDataModule):
             the preset's defaults. The preset also gets keywords that depend on the table, such as flip pairs.
             ``hflip=None`` means the preset's default, or 0 for points without known mirror pairs.
         val_transforms: The same for validation, or None for the preset without randomness. If ``train_transforms`` is a
-            mapping, the preset gets its keywords, updated by a mapping given here. If ``train_transforms`` is a
-            callable, a warning names both image sizes if they differ.
+            mapping, the preset gets its keywords except ``extra_before`` and ``extra_after``, updated by a mapping
+            given here. If ``train_transforms`` is a callable, a warning names both image sizes if they differ.
         test_transforms: The same for testing.
         predict_transforms: The same for prediction.
         batch_transforms: A function or module that maps a batch to a batch, applied to each training batch on the
@@ -199,7 +201,11 @@ class TableDataModule(LoaderDataModule):
         """Return a stage's transforms; keywords of the preset are added to the training keywords, and checked."""
         if transforms is not None and not isinstance(transforms, Mapping):
             return transforms
-        train_keywords = train_transforms if isinstance(train_transforms, Mapping) else {}
+        train_keywords = dict(train_transforms) if isinstance(train_transforms, Mapping) else {}
+        # Transforms that the user adds may be random, so each stage has only those that are given for it.
+        if transforms is not train_transforms:
+            for name in EXTRA_TRANSFORMS:
+                train_keywords.pop(name, None)
         keywords = {**train_keywords, **(transforms or {})}
         # A config cannot leave a key out. Without hflip `transform_defaults` decides by the mirror pairs.
         if keywords.get("hflip", 0.0) is None:
@@ -476,6 +482,14 @@ class TableDataModule(LoaderDataModule):
         preset_transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
         return preset_transforms
 
+    def _transform_lines(self) -> list[str]:
+        """Return the transforms of every stage as lines of a summary."""
+        # Presets get keywords from a table, such as the mirror pairs of its points.
+        table = self.first_table(STAGES[:3])
+        if table is None:
+            return []
+        return transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})
+
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
         if stage not in self._stages_without_transforms or table.num_images == 0:
@@ -608,13 +622,14 @@ class TableDataModule(LoaderDataModule):
         return summaries
 
     def summary(self) -> str:
-        """Return counts, imbalance and the expected class mix as a table for a terminal, and duplicates across sets.
+        """Return counts, imbalance and the expected class mix as a table for a terminal, duplicates, and transforms.
 
         Image files are opened only if a file of another set has the same size.
         """
         sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
         sets |= {samples.name: [samples.images] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
-        return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
+        copies = map(printable, copies_across(sets))
+        return "\n".join([summary_table(self.summaries()), *copies, *self._transform_lines()])
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage's first set as the model gets it, on the CPU.

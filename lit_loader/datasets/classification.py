@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import operator
 from collections.abc import Callable
 from functools import partial
@@ -11,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import Dataset
 from torchvision.transforms import v2
 
@@ -23,6 +22,7 @@ from lit_loader.images.decoded_cache import CachedReader, CacheSettings
 from lit_loader.images.reading import ImageReading
 from lit_loader.seeding import is_duplicate
 from lit_loader.transforms import DecodeAwareCompose
+from lit_loader.transforms.preset_extras import takes_only_image
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -175,12 +175,4 @@ def _takes_only_image(transforms: Callable[..., Any]) -> bool:
         return True
     if isinstance(transforms, _CONTAINERS):
         return any(map(_takes_only_image, transforms.transforms))
-    # nn.Module.__call__ accepts any arguments; forward has the real signature.
-    function = transforms.forward if isinstance(transforms, nn.Module) else transforms
-    try:
-        parameters = list(inspect.signature(function).parameters.values())
-    except (TypeError, ValueError):
-        # Some builtins have no signature.
-        return False
-    kinds = [parameter.kind for parameter in parameters if parameter.kind != parameter.KEYWORD_ONLY]
-    return kinds in ([inspect.Parameter.POSITIONAL_ONLY], [inspect.Parameter.POSITIONAL_OR_KEYWORD])
+    return takes_only_image(transforms)

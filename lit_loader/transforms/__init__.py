@@ -7,6 +7,7 @@ from lit_loader.transforms.batch_normalize import NormalizeBatch
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.coordinates import to_image_points
 from lit_loader.transforms.crops import CropToObjects
+from lit_loader.transforms.description import describe
 from lit_loader.transforms.detection import detection_transforms
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
@@ -33,6 +34,7 @@ __all__ = [
     "ToUInt8",
     "UpdateVisibility",
     "classification_transforms",
+    "describe",
     "detection_transforms",
     "landmark_transforms",
     "to_image_points",

@@ -13,6 +13,7 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.crops import CropToObjects
+from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
@@ -94,6 +95,8 @@ def needs_target(transform: Any) -> bool:
     kind = type(transform)
     if kind in (v2.Compose, DecodeAwareCompose):
         return any(map(needs_target, transform.transforms))
+    if kind is ExtraTransform:
+        return not transform.image_only
     # A crop around an object moves with its box.
     return transform.around != "image" if kind is CropToObjects else kind not in _IGNORE_TARGET
 

@@ -14,10 +14,13 @@ from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill, check_rotation
+from lit_loader.transforms.preset_extras import PresetExtras
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["detection_transforms"]
+
+_SMALLEST_SIDE = 1e-3  # in pixels
 
 
 def detection_transforms(
@@ -39,13 +42,16 @@ def detection_transforms(
     min_box_area: float = 1.0,
     per_object: Sequence[str] = (),
     per_image: Sequence[str] = (),
+    extra_before: Sequence[Any] = (),
+    extra_after: Sequence[Any] = (),
     to_float: bool = True,
 ) -> nn.Module:
     """Compose torchvision's v2 transforms for ``(image, target)`` samples, with or without points.
 
-    The order is: photometric distortion, zoom out, IoU crop, rotation, flips (all in training only), resize,
-    ``SanitizeObjects``, conversion to float32 in [0, 1]. With ``train=False`` nothing is random and the probabilities
-    have no effect, so both splits can use the same arguments. Points that leave the image get visibility 0; only the
+    The order is: ``extra_before``; photometric distortion, zoom out, IoU crop, rotation, flips (all in training only);
+    resize; ``extra_after``; ``SanitizeObjects``; conversion to float32 in [0, 1]. With ``train=False`` nothing is
+    random, except in ``extra_before`` and ``extra_after``, and the probabilities have no effect, so both splits can use
+    the same arguments. Points that leave the image get visibility 0; only the
     boxes decide which objects are removed.
 
     Determinism: draws only from torch's global generator.
@@ -73,6 +79,9 @@ def detection_transforms(
         min_box_area: Smallest allowed area of a box, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
+        extra_before: Transforms of ``(image, target)`` of your own, with or without training, that come first. They get
+            the uint8 image of the dataset.
+        extra_after: The same after the resize, with the image in its final size.
         to_float: Convert the image to float32 in [0, 1], in its memory order; ``False`` keeps uint8, channels last in
             memory.
 
@@ -81,7 +90,8 @@ def detection_transforms(
 
     Raises:
         ValueError: A probability is outside [0, 1], the sizes contradict each other, ``fill`` has no effect,
-            ``rotation`` is not from 0 to 180, or ``flip_pairs`` are not disjoint pairs.
+            ``rotation`` is not from 0 to 180, ``flip_pairs`` are not disjoint pairs, or a transform of
+            ``extra_before`` or ``extra_after`` would move pixels without boxes.
     """
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric, zoom_out=zoom_out, iou_crop=iou_crop)
     check_fill(fill)
@@ -101,8 +111,12 @@ def detection_transforms(
         (hflip, RandomHorizontalFlip(p=hflip, flip_pairs=flip_pairs)),
         (vflip, RandomVerticalFlip(p=vflip, flip_pairs=flip_pairs)),
     )
+    fields = {"per_object": per_object, "per_image": per_image}
+    # Only boxes without area are removed early; the final sizes are checked after the resize.
+    sanitize = SanitizeObjects(min_size=_SMALLEST_SIDE, min_area=0, **fields)
+    extras = PresetExtras("detection", extra_before, extra_after, flip_pairs=flip_pairs, sanitize=sanitize)
     # Update visibility before the canvas grows: a point outside the image must not become a point on the padding.
-    transforms: list[Any] = [UpdateVisibility()]
+    transforms: list[Any] = [UpdateVisibility(), *extras.first_steps()]
     if train:
         transforms += [transform for amount, transform in random_transforms if amount > 0]
     if shorter_sides is None:
@@ -113,8 +127,9 @@ def detection_transforms(
     else:
         transforms.append(_random_resize(list(shorter_sides), max_size=max_size, train=train))
     transforms += [
+        *extras.last_steps(),
         # After the resize, because the smallest sizes are in pixels of the result.
-        SanitizeObjects(min_size=min_box_size, min_area=min_box_area, per_object=per_object, per_image=per_image),
+        SanitizeObjects(min_size=min_box_size, min_area=min_box_area, **fields),
         # Detection images differ in size and are batched as a list, which needs no planes.
         ToFloat32(planes=False) if to_float else ToUInt8(),
     ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from typing import Any
 
 from torch import nn
 from torchvision.transforms import v2
@@ -14,7 +15,9 @@ from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
+from lit_loader.transforms.preset_extras import PresetExtras
 from lit_loader.transforms.resized_crop import RandomResizedCrop
+from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["classification_transforms", "landmark_transforms"]
 
@@ -39,6 +42,8 @@ def classification_transforms(
     flip_pairs: FlipPairs | None = None,
     photometric: float = 0.0,
     fill: float = 0,
+    extra_before: Sequence[Any] = (),
+    extra_after: Sequence[Any] = (),
     to_float: bool = True,
 ) -> nn.Module:
     """Compose a transform for images, or for ``(image, target)`` samples, that returns images of one size.
@@ -47,7 +52,8 @@ def classification_transforms(
     central 7/8 of the shorter side in evaluation. With ``resize``, ``margin``, ``shift``, ``scale``, ``rotation`` or
     ``fill``, and for crops of objects, the image is shown by one view instead, which is shifted, scaled and rotated at
     random in training only (see `CropToObjects`). Then follow flips and photometric distortion, in training only, and
-    conversion to float32 in [0, 1]. With ``train=False`` nothing is random, so both splits can use the same arguments.
+    conversion to float32 in [0, 1]. With ``train=False`` nothing is random, except in ``extra_before`` and
+    ``extra_after``, so both splits can use the same arguments.
     Without ``crop`` the target may be anything: a label is unchanged, and boxes, points and masks are transformed.
 
     Determinism: draws only from torch's global generator.
@@ -70,6 +76,9 @@ def classification_transforms(
         flip_pairs: Pairs of positions of points that a flip swaps, for targets with points.
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
+        extra_before: Transforms of ``(image, target)`` or of an image of your own, with or without training, that come
+            first. They get the uint8 image of the dataset. With ``crop`` they must move boxes with the pixels.
+        extra_after: The same before the conversion, with the uint8 image in its final size.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
     Returns:
@@ -105,8 +114,12 @@ def classification_transforms(
         eval_view = make_view(scale=(_CENTER_CROP, _CENTER_CROP))
         train_view = RandomResizedCrop(eval_view.size, scale=(min_area, max_area))
     view = train_view if train else eval_view
+    task = "classification of crops" if crop else "classification"
+    # A crop needs the object's box, and nothing after it does.
+    needs_objects = (crop, False)
+    extras = PresetExtras(task, extra_before, extra_after, flip_pairs=flip_pairs, needs_objects=needs_objects)
     probabilities = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
-    return _compose(view, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **probabilities)
+    return _compose(view, train, extras, fill=fill, to_float=to_float, **probabilities)
 
 
 def landmark_transforms(
@@ -122,16 +135,16 @@ def landmark_transforms(
     flip_pairs: FlipPairs | None = None,
     photometric: float = 0.0,
     fill: float = 0,
+    extra_before: Sequence[Any] = (),
+    extra_after: Sequence[Any] = (),
     to_float: bool = True,
 ) -> nn.Module:
     """Compose a square crop to a sample's only object with augmentations for its points.
 
-    The order is: the crop, shifted, scaled and rotated at random in training only (see `CropToObjects`; the pixels are
-    resampled once); horizontal flip and photometric distortion, in training only; conversion to float32 in [0, 1]. With
-    ``train=False`` nothing is random, so both splits can use the same arguments. HRNet is trained on faces with
-    ``scale=(0.75, 1.25), rotation=30``.
-
-    The object is never removed: the target always has one row, and points that leave the crop get visibility 0.
+    The order is: ``extra_before``; the crop (`CropToObjects`), shifted, scaled and rotated at random in training only;
+    horizontal flip and photometric distortion, in training only; ``extra_after``; conversion to float32. With
+    ``train=False`` nothing else is random, so both splits can use the same arguments. The object is never removed: the
+    target always has one row, and points that leave the crop get visibility 0.
 
     Determinism: draws only from torch's global generator.
 
@@ -149,6 +162,8 @@ def landmark_transforms(
             training with ``hflip`` above 0.
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
+        extra_before: Your own transforms of ``(image, target)``, with or without ``train``, before all others.
+        extra_after: The same after the photometric distortion, with the uint8 crop in its final size.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
     Returns:
@@ -158,38 +173,41 @@ def landmark_transforms(
         ValueError: An argument is outside its range, or ``hflip`` is above 0 in training without ``flip_pairs``.
 
     Source:
-        Sun et al. 2019, High-Resolution Representations for Labeling Pixels and Regions, section 4.4 (256 x 256).
+        Sun et al. 2019, HRNet, section 4.4: 256 x 256, on faces ``scale=(0.75, 1.25)`` and ``rotation=30``.
     """
     # The flip would only refuse the first batch; a landmark dataset always has points, so refuse now.
     if train and hflip > 0 and flip_pairs is None:
         rule = "would label left points as right without flip_pairs"
         raise SettingError("hflip", hflip, rule, FLIP_REMEDY, settings={"hflip": 0})
     make_view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
-    train_view = make_view(shift=shift, scale=scale, rotation=rotation)
-    view = train_view if train else make_view()
-    probabilities = {"hflip": hflip, "photometric": photometric}
-    return _compose(view, train, flip_pairs=flip_pairs, fill=fill, to_float=to_float, **probabilities)
+    views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
+    extras = PresetExtras("landmarks", extra_before, extra_after, flip_pairs=flip_pairs)
+    return _compose(views[train], train, extras, fill=fill, to_float=to_float, hflip=hflip, photometric=photometric)
 
 
 def _compose(
     view: nn.Module,
     train: bool,
+    extras: PresetExtras,
     *,
-    flip_pairs: FlipPairs | None,
     fill: float,
     to_float: bool,
     hflip: float,
     photometric: float,
     vflip: float = 0.0,
 ) -> nn.Module:
-    """Compose a view, the random transforms of training, and the conversion of the image."""
+    """Compose a view, the random transforms of training, a user's transforms, and the conversion of the image."""
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric)
     check_fill(fill)
     # All are made in either split, so that both refuse a wrong argument.
     random_transforms = (
-        (hflip, RandomHorizontalFlip(hflip, flip_pairs=flip_pairs)),
-        (vflip, RandomVerticalFlip(vflip, flip_pairs=flip_pairs)),
+        (hflip, RandomHorizontalFlip(hflip, flip_pairs=extras.flip_pairs)),
+        (vflip, RandomVerticalFlip(vflip, flip_pairs=extras.flip_pairs)),
         (photometric, v2.RandomPhotometricDistort(p=photometric)),
     )
     transforms = [transform for chance, transform in random_transforms if train and chance > 0]
-    return DecodeAwareCompose([view, *transforms, ToFloat32() if to_float else ToUInt8()])
+    first_steps = extras.first_steps()
+    # A point outside the image must be absent before a transform moves it.
+    steps = [UpdateVisibility(), *first_steps] if first_steps else []
+    steps += [view, *transforms, *extras.last_steps()]
+    return DecodeAwareCompose([*steps, ToFloat32() if to_float else ToUInt8()])

@@ -84,9 +84,44 @@ def test_boxes_are_converted_from_smaller_caches_and_other_transforms(tmp_path, 
 def test_random_transforms_are_refused(tmp_path, table):
     random = v2.Compose([v2.RandomResize(20, 300), v2.ToDtype(torch.float32, scale=True)])
     datamodule = DetectionDataModule(DrawnSource(predict=table), predict_transforms=random)
-    with pytest.raises(ValueError, match=r"0\.png: predictions cannot be converted"):
+    with pytest.raises(ValueError, match=r"predictions cannot be converted .* are not random"):
         predict(tmp_path, datamodule)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(
+    "extra",
+    [
+        v2.RandomAffine(0, (0.2, 0.2)),
+        v2.RandomRotation((90, 90)),
+        v2.RandomRotation((-9, 9)),
+        v2.RandomHorizontalFlip(p=1),
+        v2.RandomHorizontalFlip(p=0.5),
+        v2.RandomCrop((40, 50)),
+    ],
+    ids=lambda extra: type(extra).__name__,
+)
+def test_transforms_that_no_scale_and_offset_describe_are_refused(tmp_path, table, extra):
+    """The result of each has the expected size, so the size alone would not show the wrong boxes."""
+    datamodule = DetectionDataModule(DrawnSource(predict=table), predict_transforms={"extra_after": [extra]})
+    with pytest.raises(ValueError, match=r"place boxes of blank 64x48 images differently; .*not random, do not rotate"):
+        predict(tmp_path, datamodule)
+    assert not (tmp_path / "out").exists()
+
+
+def test_extra_transforms_that_scale_move_or_recolour_are_undone(tmp_path, table):
+    extras = {"extra_before": [v2.Pad([3, 5, 7, 9]), v2.ColorJitter(0.3)], "extra_after": [v2.Resize([50, 60])]}
+    datamodule = DetectionDataModule(DrawnSource(predict=table), predict_transforms=extras)
+    check_boxes(results(predict(tmp_path, datamodule)), table)
+
+
+def test_landmark_crops_refuse_extra_transforms_of_prediction_that_may_move_pixels(table):
+    source = DrawnSource(predict=table)
+    for extra in (v2.RandomAffine(5), v2.RandomApply([v2.Pad(3)])):
+        with pytest.raises(ValueError, match="may move pixels, so predicted points could not be converted"):
+            LandmarkDataModule(source, predict_transforms={"extra_before": [extra]})
+    LandmarkDataModule(source, predict_transforms={"extra_after": [v2.ColorJitter(0.2)]})
+    LandmarkDataModule(source, train_transforms={"extra_after": [v2.RandomAffine(5)]})
 
 
 @pytest.mark.parametrize("letterbox", [False, True])

@@ -17,7 +17,7 @@ from torchvision import tv_tensors
 
 from lit_loader import DataLoader
 from lit_loader.errors import SettingError
-from lit_loader.transforms import AlbumentationsTransform
+from lit_loader.transforms import AlbumentationsTransform, describe, detection_transforms
 from tests.support.drawn_samples import MARKS, PAIRS, check_marks, draw
 
 os.environ.setdefault("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for its newest version
@@ -463,3 +463,11 @@ def test_the_result_shares_no_memory_with_the_input(planes, transforms):
     if isinstance(transforms[0], A.HorizontalFlip):
         for name in ("boxes", "masks", "keypoints", "visibility"):
             assert result[name].data_ptr() != target[name].data_ptr()
+
+
+@pytest.mark.parametrize("place", ["extra_before", "extra_after"])
+def test_a_preset_takes_a_pipeline_among_its_extra_transforms(place):
+    preset = detection_transforms(False, **{place: [adapted(A.HorizontalFlip(p=1), A.Rotate(limit=(20, 20), p=1))]})
+    image, target = preset(*draw())
+    assert check_marks(image, target, tolerance=0.35, mirrors=1) == 6
+    assert describe(preset)[0].startswith("AlbumentationsTransform(Compose([")

@@ -177,7 +177,7 @@ def test_every_transform_and_preset_of_the_package_is_tried_here():
     tried |= set().union(*(parts(preset) for preset in PRESETS.values()))
     tried |= {f"{name.split()[0].rstrip(',')}_transforms".replace("landmarks", "landmark") for name in PRESETS}
     sources = {"ChangedImage", "DecodedImage", "ImageRegion", "LazyImage"}
-    move_nothing = {"PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8"}
+    move_nothing = {"PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "NormalizeBatch", "ToUInt8", "describe"}
     other_coordinates = {"denormalize_keypoints", "normalize_keypoints", "to_image_points"}
     # Tried with real pipelines in test_albumentations.
     adapters = {"AlbumentationsTransform"}

@@ -103,3 +103,21 @@ def test_no_object_is_left_without_a_pixel_of_its_mask():
         assert target["masks"].flatten(1).any(dim=1).all()
         counts.add(len(target["labels"]))
     assert counts == {1, 2}
+
+
+@pytest.mark.parametrize("place", ["extra_before", "extra_after"])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        v2.RandomAffine(20, (0.2, 0.2), (0.8, 1.2), 10, v2.InterpolationMode.BILINEAR),
+        v2.RandomPerspective(0.3, p=1),
+        v2.ElasticTransform(100.0, 8.0),
+        v2.RandomHorizontalFlip(p=1),
+        v2.RandomCrop((80, 100)),
+    ],
+    ids=lambda transform: type(transform).__name__,
+)
+def test_masks_land_on_their_objects_after_transforms_that_a_user_adds(transform, place):
+    preset = detection_transforms(True, hflip=0, **{place: [transform]})
+    num_visible = sum(check(*seeded(seed, preset, *draw())) for seed in range(10))
+    assert num_visible >= 10

@@ -1,0 +1,141 @@
+"""Transform that a user adds to a preset, with a target that stays in step with the image."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import torch
+from torch import Tensor, nn
+
+from lit_loader.errors import SettingError
+from lit_loader.transforms.flips import FlipPairs
+from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.visibility import UpdateVisibility, target_points
+
+__all__ = ["ExtraTransform"]
+
+_MIN_EXTENT: Final = 1.0  # pixels
+_MAX_ERROR: Final = 0.5  # pixels
+
+
+class ExtraTransform(nn.Module):
+    """Call a transform on a sample, and bring the visibility of points and the rows of objects back in step.
+
+    Determinism: depends on the transform.
+
+    Args:
+        transform: Transform of ``(image, target)``, or of an image if ``image_only`` is True.
+        name: Argument and position for errors, such as ``extra_after[0]``.
+        text: Text of the transform for errors.
+        image_only: True to call the transform without the target, which is unchanged.
+        check_mirror: True to refuse a result whose points were mirrored without exchanging left and right.
+        flip_pairs: Pairs of points for this check, or None to use all points.
+        check_canvas: True to refuse a result whose boxes belong to an image of another size.
+        sanitize: Removes objects that left the image, or None to keep every row.
+    """
+
+    def __init__(
+        self,
+        transform: Callable[..., Any],
+        *,
+        name: str,
+        text: str,
+        image_only: bool,
+        check_mirror: bool = False,
+        flip_pairs: FlipPairs | None = None,
+        check_canvas: bool = False,
+        sanitize: SanitizeObjects | None = None,
+    ) -> None:
+        super().__init__()
+        self.transform = transform
+        self.name = name
+        self.text = text
+        self.image_only = image_only
+        self.check_mirror = check_mirror
+        self.flip_pairs = flip_pairs
+        self.check_canvas = check_canvas
+        self.sanitize = sanitize
+        self._update_visibility = UpdateVisibility()
+
+    def forward(self, *inputs: Any) -> Any:
+        """Transform ``image, target``, one tuple of them, or an image alone.
+
+        Raises:
+            SettingError: The transform returned no image, no target, boxes of an image of another size, or points that
+                it mirrored without exchanging left and right.
+        """
+        sample = inputs if len(inputs) > 1 else inputs[0]
+        if not isinstance(sample, tuple | list):
+            return self._checked_image(self.transform(sample))
+        image, *targets = sample
+        if self.image_only or not targets:
+            return (self._checked_image(self.transform(image)), *targets)
+        source_points = None
+        if self.check_mirror and (points_and_visibility := target_points(targets[0])) is not None:
+            # The transform may change its target in place.
+            points, visibility = points_and_visibility
+            source_points = points.as_subclass(Tensor).clone(), visibility.clone()
+        result = self.transform(image, *targets)
+        if not isinstance(result, tuple | list) or len(result) != len(sample):
+            raise self._error(f"returned {type(result).__name__} instead of (image, target)", "return both")
+        self._checked_image(result[0])
+        target = result[1]
+        if not isinstance(target, Mapping):
+            return tuple(result)
+        if self.check_canvas:
+            self._check_canvas(result[0], target)
+        if source_points is not None and _is_mirrored(source_points, target_points(target), self.flip_pairs):
+            rule = "mirrored points without exchanging left and right"
+            remedy = "use lit_loader.transforms.RandomHorizontalFlip, or flip_pairs=[] if every point keeps its name"
+            raise self._error(rule, remedy)
+        result = self._update_visibility(*result)
+        return result if self.sanitize is None else self.sanitize(*result)
+
+    def _checked_image(self, image: Any) -> Any:
+        if isinstance(image, Tensor) and image.ndim == 3:
+            return image
+        shape = f" {tuple(image.shape)}" if isinstance(image, Tensor) else ""
+        rule = f"returned {type(image).__name__}{shape}, expected an image tensor (C, H, W)"
+        raise self._error(rule, "end a pipeline of other images with v2.ToImage()")
+
+    def _check_canvas(self, image: Tensor, target: Mapping[str, Any]) -> None:
+        for field in ("boxes", "keypoints"):
+            canvas_size = getattr(target.get(field), "canvas_size", None)
+            if canvas_size is not None and tuple(canvas_size) != tuple(image.shape[-2:]):
+                rule = f"returned an image of height and width {tuple(image.shape[-2:])} with {field} for {canvas_size}"
+                raise self._error(rule, "move target['boxes'], ['masks'] and ['keypoints'] with the pixels")
+
+    def _error(self, rule: str, remedy: str) -> SettingError:
+        return SettingError(self.name, self.text, rule, remedy)
+
+
+def _is_mirrored(
+    source: tuple[Tensor, Tensor] | None, result: tuple[Tensor, Tensor] | None, flip_pairs: FlipPairs | None
+) -> bool:
+    """Return True if an affine map with a reflection moves every point, under its own name, to its new place.
+
+    After a flip that exchanges left and right, no such map exists, because the two points of a pair keep their order.
+
+    Args:
+        source: Points ``(N, K, 2)`` and visibility ``(N, K)`` before a transform.
+        result: The same after it.
+        flip_pairs: Pairs of points to look at, or None for all points.
+    """
+    if source is None or result is None or source[0].shape != result[0].shape:
+        return False
+    present = (source[1] > 0) & (result[1] > 0)
+    if flip_pairs is not None:
+        # A point without a counterpart keeps its name in a flip, so it tells nothing.
+        paired = torch.zeros_like(present)
+        for first, second in flip_pairs:
+            paired[:, [first, second]] = (present[:, first] & present[:, second])[:, None]
+        present = paired
+    points, new_points = (value[0].as_subclass(Tensor)[present].double() for value in (source, result))
+    # Three points in a line fit a reflection as well as a rotation.
+    if len(points) < 3 or torch.linalg.svdvals(points - points.mean(dim=0))[1] < _MIN_EXTENT:
+        return False
+    columns = torch.cat([points, torch.ones((len(points), 1), dtype=torch.float64)], dim=1)
+    affine_map = torch.linalg.lstsq(columns, new_points).solution
+    error = (columns @ affine_map - new_points).abs().max()
+    return bool(error < _MAX_ERROR and torch.linalg.det(affine_map[:2]) < 0)
