@@ -17,13 +17,14 @@ from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
-from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
+from lit_loader.datamodules.base import RUN_STAGES, STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
+from lit_loader.datamodules.data_fingerprint import check_data, data_record, set_record
 from lit_loader.datamodules.keywords import as_settings
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
-from lit_loader.datamodules.summary import SetSummary, summary_table
+from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
 from lit_loader.datasets import SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
@@ -104,6 +105,8 @@ class TableDataModule(LoaderDataModule):
         cache_size: Longest side in pixels of a cached image, or None for the full size.
         cache_budget: Maximum number of bytes of all caches that this data module opens, such as ``"8 GiB"``, or None
             for half of the disk space that is free when a cache is made.
+        strict_data: True to refuse a checkpoint if the data of a stage that runs has changed since; False to warn. A
+            checkpoint records the images, annotations, transforms and samplers of the open stages.
         **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
@@ -140,6 +143,7 @@ class TableDataModule(LoaderDataModule):
         cache_dir: Path | str | None = None,
         cache_size: int | None = None,
         cache_budget: int | str | None = None,
+        strict_data: bool = False,
         **settings: Any,
     ) -> None:
         self._save_arguments(TableDataModule, locals())
@@ -167,6 +171,9 @@ class TableDataModule(LoaderDataModule):
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
+        self.strict_data = strict_data
+        # Records of the sets of a stage, and the samples from which they were computed.
+        self._set_records: dict[Stage, tuple[list[_Samples], dict[str, Any]]] = {}
         # The settings are checked even if the cache is off.
         cache_settings = CacheSettings(
             cache_dir=getattr(source, "cache_dir", None) if cache_dir is None else cache_dir,
@@ -478,6 +485,63 @@ class TableDataModule(LoaderDataModule):
             self._data.clear()
             self._samples.clear()
         self._fingerprint = fingerprint
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the training loader, and a record of the open data, the same on every rank."""
+        state = super().state_dict()
+        record = self._data_record()
+        return state if record is None else {**state, "data": record}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Compare the data of the stages that run with the checkpoint's, and continue when training starts.
+
+        Raises:
+            DataChangedError: If the data has changed, and ``strict_data`` is true.
+        """
+        trainer = self.trainer
+        stages = ("train",) if trainer is None else RUN_STAGES[str(getattr(trainer.state.fn, "value", None))]
+        sets = [samples.name for stage in stages if stage != "predict" for samples in self._samples.get(stage, ())]
+        if sets:
+            check_data(state_dict.get("data"), self._data_record(), sets, strict=self.strict_data)
+        super().load_state_dict(state_dict)
+
+    def _data_record(self) -> dict[str, Any] | None:
+        """Return the record of the open data, or None without any; what is recorded of a table is computed once."""
+        open_stages = [stage for stage in STAGES if stage != "predict" and self._samples.get(stage)]
+        if not open_stages:
+            return None
+        sets: dict[str, Any] = {}
+        for stage in open_stages:
+            stage_samples = self._samples[stage]
+            cached_samples, records = self._set_records.get(stage, (None, {}))
+            if cached_samples is not stage_samples:
+                records = {samples.name: self._set_record(stage, samples.table) for samples in stage_samples}
+                self._set_records[stage] = (stage_samples, records)
+            sets |= records
+        table = self._samples[open_stages[0]][0].table
+        schema = table.keypoint_schema if self.keypoints else None
+        return data_record(sets, self.names(table).get("labels", table.class_names), schema)
+
+    def _set_record(self, stage: Stage, table: AnnotationTable) -> dict[str, Any]:
+        """Return the record of one set."""
+        sampler = self._samplers[stage]
+        has_config = isinstance(sampler, SamplerConfig)
+        mix = None
+        # The mix of evaluation is that of the data.
+        if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
+            by = self.label_attribute
+            mix = expected_class_mix(table, sampler.make_sampler(table), by=by, distinct=self.counts_images)
+        return set_record(
+            table,
+            table.labels_of(self.label_attribute)[0],
+            mix=mix,
+            transforms=self._make_transforms(stage, table),
+            batch_transforms=self._batch_transforms[stage == "train"],
+            # A sampler object may show its progress.
+            sampler=sampler if has_config or sampler is None else type(sampler),
+        )
 
     # -- summaries and pictures -----------------------------------------------------------------------------
 
