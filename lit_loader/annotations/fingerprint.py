@@ -118,7 +118,7 @@ def _object_hashes(table: AnnotationTable) -> dict[str, _Words]:
         column = _name_hashes(table.class_names)[column] if name == "labels" else column
         columns.setdefault(KIND_BY_COLUMN[name], []).append(column)
     for name, attribute in sorted(table.attributes.items()):
-        # The last entry stands for an object without a value, whose id is -1.
+        # An object without a value has the id -1, which selects the last entry.
         values = _name_hashes([*attribute.names, ""])[attribute.ids]
         columns.setdefault("attributes", []).append(hash_u64(key64(_encodable(name)), values))
     return {kind: _row_hashes(parts, table.num_objects) for kind, parts in columns.items()}
@@ -143,7 +143,8 @@ def _words(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
     if column.dtype.kind == "f":
         # -0.0 becomes 0.0, and every NaN the same NaN.
         column = np.where(np.isnan(column), np.float32(np.nan), column + np.float32(0))
-    return np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
+    words: npt.NDArray[Any] = np.ascontiguousarray(column).view(f"u{column.dtype.itemsize}")
+    return words
 
 
 def _sum_per_row(hashes: _Words, table: AnnotationTable) -> _Words:

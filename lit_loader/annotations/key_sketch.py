@@ -67,7 +67,7 @@ class KeySketch:
 
         Args:
             hashes: uint64 ``(n,)``, a hash of each key; its upper 48 bits identify the key.
-            values: uint64 ``(n,)``, a hash of each value, of which 32 bits count.
+            values: uint64 ``(n,)``, a hash of each value; its lower 32 bits are used.
         """
         keys = _with_check(hashes)
         counts = np.zeros((_ROWS, _CELLS), np.int64)

@@ -1,8 +1,8 @@
 """Record of the data in a checkpoint, and its comparison with the data of a later run.
 
 NOTE [A record is untrusted]
-    A checkpoint may come from anyone. A record is parsed with limits on every length and type before anything of it is
-    used, and its text is escaped before it becomes a message. A record that does not fit is reported as damaged.
+    Anyone may have written a checkpoint. `_parsed` checks the type and the length of every value before the comparison
+    uses it, and every text is escaped before a message contains it. A record that fails a check is reported as damaged.
 """
 
 from __future__ import annotations
@@ -49,17 +49,17 @@ _TEXTS: Final = ("transforms", "batch_transforms", "sampler")
 
 
 class DamagedRecordError(ValueError):
-    """A record in a checkpoint is no record that this version of lit_loader has written."""
+    """The record in a checkpoint has a value that this version of lit_loader does not write."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataChanges:
-    """Differences between the data of a checkpoint and that of a run.
+    """Differences between the data of a checkpoint and the data of a run.
 
     Attributes:
         lines: One line for each set, and for the names of all sets, that differ.
         versions: Libraries whose versions differ, as ``name old -> new``.
-        missing: Names of sets of the run that the record does not have.
+        missing: Names of sets of the run whose stage is not in the record.
     """
 
     lines: list[str]
@@ -183,7 +183,7 @@ def _versions() -> dict[str, str]:
 
 
 def check_data(stored: object, record: Mapping[str, Any] | None, sets: Sequence[str], *, strict: bool) -> None:
-    """Warn of differences between the data of a checkpoint and that of this run, on rank 0, one line for each set.
+    """Warn of differences between the data of a checkpoint and of this run, on rank 0, one line for each set.
 
     A checkpoint without a record is accepted, with a warning if ``strict`` is true. Versions of libraries are logged.
 
@@ -233,12 +233,13 @@ def data_changes(stored: object, record: Mapping[str, Any], sets: Iterable[str])
         sets: Names of the sets to compare.
 
     Raises:
-        DamagedRecordError: If ``stored`` is no record.
+        DamagedRecordError: If ``stored`` is not a record.
     """
     old = _parsed(stored)
     new = _parsed(record)
     compared = [_shortened(name, _MAX_NAME) for name in sets]
-    missing = [name for name in compared if name not in old.sets]
+    stages = set(map(_stage, old.sets))
+    missing = [name for name in compared if _stage(name) not in stages]
     lines = [f"{name}: {', '.join(changes)}" for name, changes in _changes(old, new, compared) if changes]
     versions = [
         f"{name} {_excerpt(old.versions[name])} -> {version}"
@@ -248,13 +249,31 @@ def data_changes(stored: object, record: Mapping[str, Any], sets: Iterable[str])
     return DataChanges(lines=lines, versions=versions, missing=missing)
 
 
-def _changes(old: _Record, new: _Record, sets: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
+def _stage(name: str) -> str:
+    """Return the stage of a set, such as ``val`` of ``val/1``."""
+    return name.partition("/")[0]
+
+
+def _changes(old: _Record, new: _Record, sets: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
     """Yield the name of each part of the data, and the differences in it."""
-    compared = [name for name in sets if name in old.sets and name in new.sets]
-    if compared:
+    shared_sets = [name for name in sets if name in old.sets and name in new.sets]
+    if shared_sets:
         yield "names", list(_name_changes(old, new))
-    for name in compared:
+    yield "sets", list(_membership_changes(old, sets))
+    for name in shared_sets:
         yield name, list(_set_changes(old, new, old.sets[name], new.sets[name]))
+
+
+def _membership_changes(old: _Record, sets: Sequence[str]) -> Iterator[str]:
+    """Yield the sets that only one side has, among the stages that both have."""
+    old_stages = set(map(_stage, old.sets))
+    stages = set(map(_stage, sets))
+    added = [name for name in sets if name not in old.sets and _stage(name) in old_stages]
+    removed = [name for name in old.sets if name not in sets and _stage(name) in stages]
+    if added:
+        yield f"{_listed(added)} new"
+    if removed:
+        yield f"{_listed(removed)} gone"
 
 
 def _name_changes(old: _Record, new: _Record) -> Iterator[str]:
@@ -346,15 +365,14 @@ def _count_changes(
         new_set: The same of this run.
         unit: Percents of one count, or None for plain counts.
     """
-    changes = {name: (old.get(name, 0), new.get(name, 0)) for name in {**old, **new}}
-    changes = {name: (before, after) for name, (before, after) in changes.items() if before != after}
+    pairs = {name: (old.get(name, 0), new.get(name, 0)) for name in {**old, **new}}
+    changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
     # By name where changes are equal, so that every rank gives the same text.
     order = sorted(changes, key=lambda name: (-abs(changes[name][1] - changes[name][0]), name))
-    largest = [(_excerpt(name), *changes[name]) for name in order[:_NUM_CHANGES]]
-    if unit is None:
-        texts = [f"{name} {before:,} -> {after:,}" for name, before, after in largest]
-    else:
-        texts = [f"{name} {before * unit:.1f} % -> {after * unit:.1f} %" for name, before, after in largest]
+    texts = []
+    for name in order[:_NUM_CHANGES]:
+        counts = [f"{count:,}" if unit is None else f"{count * unit:.1f} %" for count in changes[name]]
+        texts.append(f"{_excerpt(name)} {' -> '.join(counts)}")
     if not texts and old_set is not None and new_set is not None and old_set.num_objects != new_set.num_objects:
         texts.append(f"objects {old_set.num_objects:,} -> {new_set.num_objects:,}")
     return ", ".join([*texts, *(["..."] if len(changes) > _NUM_CHANGES else [])])
@@ -366,7 +384,7 @@ def _excerpts(old: str | None, new: str | None) -> str:
     new = new or "none"
     pairs = enumerate(zip(old, new, strict=False))
     first = next((place for place, (a, b) in pairs if a != b), min(len(old), len(new)))
-    # From the start of the word that differs.
+    # Show the differing word from its start.
     start = max(old.rfind(" ", 0, first), old.rfind("(", 0, first)) + 1
     return f"{_excerpt(old[start:]) or 'none'} -> {_excerpt(new[start:]) or 'none'}"
 
@@ -400,7 +418,7 @@ def _parsed(value: object) -> _Record:
     """Return an untrusted value as a record.
 
     Raises:
-        DamagedRecordError: If the value is no record.
+        DamagedRecordError: If the value is not a record.
     """
     record = _mapping(value, 16)
     if record.get("version") != _VERSION:

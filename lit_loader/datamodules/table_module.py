@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
@@ -151,10 +152,9 @@ class TableDataModule(LoaderDataModule):
         self.reading = as_settings(ImageReading, reading)
         self.hparams["reading"] = asdict(self.reading)
         self.source = source
+        train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
         self._samplers: dict[Stage, Any] = dict(zip(STAGES, samplers, strict=True))
-        if train_sampler is None:
-            self._samplers["train"] = RandomSamplerConfig()
         self._batchings: dict[Stage, Batching | None] = {
             stage: checked_batching(stage, train_batching if stage == "train" else eval_batching, sampler)
             for stage, sampler in self._samplers.items()
@@ -172,8 +172,6 @@ class TableDataModule(LoaderDataModule):
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
         self.strict_data = strict_data
-        # Records of the sets of a stage, and the samples from which they were computed.
-        self._set_records: dict[Stage, tuple[list[_Samples], dict[str, Any]]] = {}
         # The settings are checked even if the cache is off.
         cache_settings = CacheSettings(
             cache_dir=getattr(source, "cache_dir", None) if cache_dir is None else cache_dir,
@@ -182,8 +180,7 @@ class TableDataModule(LoaderDataModule):
             progress=getattr(source, "progress", True),
         )
         self._cache = cache_settings if cache else None
-        # Sizes of the open caches by cache key, which count against cache_budget.
-        self._cached_bytes: dict[str, int] = {}
+        self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
         self._fingerprint: Any = None  # of the source, see `_close_changed`
         self._is_prepared = False
 
@@ -507,8 +504,13 @@ class TableDataModule(LoaderDataModule):
             check_data(state_dict.get("data"), self._data_record(), sets, strict=self.strict_data)
         super().load_state_dict(state_dict)
 
+    @cached_property
+    def _set_records(self) -> dict[Stage, tuple[list[_Samples], dict[str, Any]]]:
+        """Records of the sets of each stage by their names, and the samples from which they were computed."""
+        return {}
+
     def _data_record(self) -> dict[str, Any] | None:
-        """Return the record of the open data, or None without any; what is recorded of a table is computed once."""
+        """Return the record of the open data, or None without open data; each table is hashed only once."""
         open_stages = [stage for stage in STAGES if stage != "predict" and self._samples.get(stage)]
         if not open_stages:
             return None
@@ -529,10 +531,10 @@ class TableDataModule(LoaderDataModule):
         sampler = self._samplers[stage]
         has_config = isinstance(sampler, SamplerConfig)
         mix = None
-        # The mix of evaluation is that of the data.
+        # Evaluation, and random order, have the mix of the data.
         if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
-            by = self.label_attribute
-            mix = expected_class_mix(table, sampler.make_sampler(table), by=by, distinct=self.counts_images)
+            order = sampler.make_sampler(table)
+            mix = expected_class_mix(table, order, by=self.label_attribute, distinct=self.counts_images)
         return set_record(
             table,
             table.labels_of(self.label_attribute)[0],

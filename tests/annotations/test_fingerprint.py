@@ -13,7 +13,8 @@ from tests.support.annotation_tables import SQUARE, full_table
 
 def changed(table, other):
     """Return the names of the digests that differ."""
-    old, new = table_fingerprint(table).digests, table_fingerprint(other).digests
+    old = table_fingerprint(table).digests
+    new = table_fingerprint(other).digests
     return {name for name in {*old, *new} if old.get(name) != new.get(name)}
 
 
@@ -44,8 +45,8 @@ CHANGES = {
 @pytest.mark.parametrize("name", CHANGES)
 def test_each_change_is_found_by_its_kind(name):
     change, expected = CHANGES[name]
-    found = changed(full_table(), full_table(**change))
-    assert found == expected if expected else "images" in found
+    digests = changed(full_table(), full_table(**change))
+    assert digests == expected if expected else "images" in digests
 
 
 def test_every_column_is_compared_or_listed_as_not_compared():

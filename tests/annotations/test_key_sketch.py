@@ -64,6 +64,6 @@ def test_bytes_give_the_same_sketch():
 @settings(max_examples=30, deadline=None)
 def test_any_bytes_are_compared_without_an_error(data):
     foreign = KeySketch.from_bytes(data)
-    own = sketch(np.arange(30))
-    own.difference(foreign)
-    assert own.estimated_difference(foreign) >= 0
+    thirty = sketch(np.arange(30))
+    thirty.difference(foreign)
+    assert thirty.estimated_difference(foreign) >= 0

@@ -110,30 +110,29 @@ def names(shapes):
     ],
 )
 def test_a_change_is_named_in_one_line_for_each_set(shapes, names, change, text):
-    old, new = record(shapes), record(Changed(shapes, change))
-    found = lines(old, new)
-    assert [line.partition(":")[0] for line in found] == list(STAGES)
-    assert re.fullmatch(text.format(*names), found[0])
+    messages = lines(record(shapes), record(Changed(shapes, change)))
+    assert [line.partition(":")[0] for line in messages] == list(STAGES)
+    assert re.fullmatch(text.format(*names), messages[0])
 
 
 def test_new_images_are_counted_beside_the_labels_they_bring(shapes):
-    found = lines(record(Changed(shapes, shorter)), record(shapes), ["test"])
-    assert found[0].startswith("test: 3 of 24 images are new, labels differ (")
-    assert " -> " in found[0]
+    messages = lines(record(Changed(shapes, shorter)), record(shapes), ["test"])
+    assert messages[0].startswith("test: 3 of 24 images are new, labels differ (")
+    assert " -> " in messages[0]
 
 
 def test_another_order_of_the_classes_is_no_change_of_the_labels(shapes):
-    found = lines(record(shapes), record(Changed(shapes, reordered_classes)))
-    assert found == ["names: the classes are in another order"]
+    messages = lines(record(shapes), record(Changed(shapes, reordered_classes)))
+    assert messages == ["names: the classes are in another order"]
 
 
 def test_other_classes_are_named(shapes, names):
     def renamed(stage, table):
         return replaced(table, class_names=("car", *names[1:]))
 
-    found = lines(record(shapes), record(Changed(shapes, renamed)), ["train"])
-    assert found[0] == f"names: the classes differ (new: car; gone: {names[0]})"
-    assert found[1].startswith("train: labels differ (")
+    messages = lines(record(shapes), record(Changed(shapes, renamed)), ["train"])
+    assert messages[0] == f"names: the classes differ (new: car; gone: {names[0]})"
+    assert messages[1].startswith("train: labels differ (")
 
 
 def test_keypoints_are_compared_where_batches_have_them(shapes):
@@ -172,13 +171,13 @@ def test_thousands_of_changed_images_are_estimated(shapes):
 def test_transforms_and_samplers_are_compared(shapes):
     old = record(shapes, train_transforms={"size": 48})
     new = record(shapes, train_transforms={"size": 64}, train_sampler=ClassBalancedSamplerConfig())
-    found = lines(old, new)
-    assert [line.partition(":")[0] for line in found] == list(STAGES)
-    assert "transforms differ (" in found[0]
-    assert "48" in found[0]
-    assert "64" in found[0]
-    assert "sampler differ (RandomSamplerConfig() -> ClassBalancedSamplerConfig(" in found[0]
-    assert "sampler" not in found[1]
+    messages = lines(old, new)
+    assert [line.partition(":")[0] for line in messages] == list(STAGES)
+    assert "transforms differ (" in messages[0]
+    assert "48" in messages[0]
+    assert "64" in messages[0]
+    assert "sampler differ (RandomSamplerConfig() -> ClassBalancedSamplerConfig(" in messages[0]
+    assert "sampler" not in messages[1]
 
 
 def test_another_balance_of_the_same_sampler_changes_the_class_mix(shapes):
@@ -186,7 +185,8 @@ def test_another_balance_of_the_same_sampler_changes_the_class_mix(shapes):
         return table.select(np.arange(10))
 
     settings = {"stages": ["train"], "train_sampler": ClassBalancedSamplerConfig()}
-    old, new = record(shapes, **settings), record(Changed(shapes, few), **settings)
+    old = record(shapes, **settings)
+    new = record(Changed(shapes, few), **settings)
     new["sets"]["train"]["mix"] = [700, 200, 100]
     assert "the expected class mix differs (" in lines(old, new, ["train"])[0]
 
@@ -205,6 +205,17 @@ def test_data_read_through_another_cache_is_the_same(shapes, tmp_path):
     records = [record(ShapesSource(cache_dir=str(tmp_path / name), **arguments)) for name in "ab"]
     assert records[0] == records[1]
     assert records[0]["sets"]["train"]["images"] == 6
+
+
+def test_another_number_of_sets_of_a_stage_is_a_change(shapes):
+    class TwoSets(Changed):
+        def tables(self, stage):
+            return super().tables(stage) * (2 if stage == "val" else 1)
+
+    old = record(shapes)
+    new = record(TwoSets(shapes))
+    assert lines(old, new, ["val/0", "val/1"]) == ["sets: val/0, val/1 new, val gone"]
+    assert data_changes(record(shapes, ["train"]), new, ["val/0", "val/1"]).missing == ["val/0", "val/1"]
 
 
 def test_only_open_stages_are_recorded_and_none_is_opened(shapes):
@@ -281,9 +292,9 @@ def in_stage(stage, change):
 @pytest.mark.parametrize(("kind", "stage"), [("fit", "train"), ("fit", "val"), ("validate", "val"), ("test", "test")])
 def test_a_run_warns_of_its_own_stages(shapes, checkpoint, kind, stage):
     source = Changed(shapes, in_stage(stage, relabelled))
-    found = run(kind, DetectionDataModule(source, batch_size=4, seed=1), checkpoint)
-    assert len(found) == 1
-    assert found[0].startswith(f"data changed since the checkpoint: {stage}: labels differ (")
+    messages = run(kind, DetectionDataModule(source, batch_size=4, seed=1), checkpoint)
+    assert len(messages) == 1
+    assert messages[0].startswith(f"data changed since the checkpoint: {stage}: labels differ (")
 
 
 @pytest.mark.parametrize(
