@@ -12,6 +12,7 @@ __all__ = [
     "BadBatchError",
     "BadSamplesWarning",
     "CacheError",
+    "DataChangedError",
     "ImageError",
     "LitLoaderError",
     "NotResumableWarning",
@@ -162,6 +163,10 @@ class UnsafePathError(AnnotationError):
 
 class CacheError(LitLoaderError, OSError):
     """A cache file is damaged or was written by another version."""
+
+
+class DataChangedError(LitLoaderError, ValueError):
+    """The data has changed since a checkpoint was saved, and ``strict_data`` is true."""
 
 
 class ImageError(LitLoaderError, OSError):

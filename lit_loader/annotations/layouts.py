@@ -95,17 +95,40 @@ class _SearchedFolder(Folder):
     def __init__(self, root: Path | str) -> None:
         super().__init__(root)
         self._heads: dict[str, bytes] = {}
-        self._files: dict[str, list[str]] = {}
+        self._names_by_ending: dict[str, dict[str, list[str]]] = {}
         # Why a reader refused a layout, for the error if none is left.
         self.refusals: list[str] = []
 
     def files(self, folder: str) -> list[str]:
         """Return the sorted names of the files in a folder; none if the folder cannot be listed."""
-        if folder not in self._files:
-            self._files[folder] = []
+        with suppress(AnnotationError):
+            return super().files(folder)
+        return []
+
+    def files_ending(self, folder: str, *endings: str) -> list[str]:
+        """Return the sorted names of the files in a folder that have one of these extensions."""
+        names_by_ending = self._endings(folder)
+        # A single extension, the usual case, needs no further pass.
+        lists = [names_by_ending[ending] for ending in endings if ending in names_by_ending]
+        return lists[0] if len(lists) == 1 else sorted(name for names in lists for name in names)
+
+    def has_images(self, folder: str) -> bool:
+        """Return True if a folder contains a file with the extension of an image."""
+        return any(map(is_image_name, self._endings(folder)))
+
+    def _endings(self, folder: str) -> Mapping[str, list[str]]:
+        """Return the names of the files in a folder by their extensions; names of images are not sorted."""
+        if folder not in self._names_by_ending:
+            names_by_ending: dict[str, list[str]] = {}
             with suppress(AnnotationError):
-                self._files[folder] = super().files(folder)
-        return self._files[folder]
+                # One pass for all formats, because a folder may contain a million images.
+                for name in self.visible_files(folder):
+                    names_by_ending.setdefault(name[name.rfind(".") :], []).append(name)
+            for ending, names in names_by_ending.items():
+                if not is_image_name(ending):
+                    names.sort()
+            self._names_by_ending[folder] = names_by_ending
+        return self._names_by_ending[folder]
 
     def folders(self, folder: str) -> list[str]:
         """Return the sorted names of the folders in a folder; none if the folder cannot be listed."""
@@ -210,7 +233,8 @@ def _accepted(folder: _SearchedFolder, layout: Layout) -> Layout | None:
         # A stage that does not exist, such as the test folder that a data.yaml names, leaves the other stages usable.
         try:
             inputs = make_format(find_reader(layout.format), options).inputs(folder, layout.stages[stage])
-            for file in inputs.files:
+            # Reading stamps every file; for a proposal a few are enough, as there may be one for each image.
+            for file in inputs.files[:_MAX_FILES]:
                 folder.stamp(file)
             stages[stage] = layout.stages[stage]
         except AnnotationError as error:
@@ -302,7 +326,7 @@ def _yolo(folder: _SearchedFolder) -> Iterator[Layout]:
 def _yolo_rows(folder: _SearchedFolder, places: Iterable[str]) -> str | None:
     """Return the first label file that has rows of YOLO, or None."""
     for place in places:
-        names = (name for name in folder.files(place) if name.endswith(".txt") and name not in _NOT_LABELS)
+        names = (name for name in folder.files_ending(place, ".txt") if name not in _NOT_LABELS)
         # Images without objects have empty label files.
         for path in islice((_join(place, name) for name in names), _MAX_FILES):
             if head := folder.head(path).strip():
@@ -320,7 +344,7 @@ def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
         if re.search(rb"<annotation\b(?!.*<sourceAnnotation>)", folder.head(path), re.DOTALL)
     ]
     image_dirs = {place: _voc_image_dir(folder, place) for place in places}
-    lists = [name.removesuffix(".txt") for name in folder.files("ImageSets/Main") if name.endswith(".txt")]
+    lists = [name.removesuffix(".txt") for name in folder.files_ending("ImageSets/Main", ".txt")]
     # The other lists of VOC are of single classes, such as cat_train.
     choices = _choices(name for name in lists if name.lower() in _STAGE_BY_WORD)
     if "trainval" in lists:
@@ -391,13 +415,13 @@ def _has_classes(folder: _SearchedFolder, top: str) -> bool:
     ):
         return False
     # An image outside of the folders has no class.
-    if any(map(is_image_name, folder.files(top))):
+    if folder.has_images(top):
         return False
     # The first few decide, because a set may have thousands of classes; some folders may be empty.
     places = [_join(top, name) for name in names[:8]]
     if any(_has_annotations(folder, place) for place in places):
         return False
-    return sum(any(map(is_image_name, folder.files(place))) for place in places) >= 2
+    return sum(map(folder.has_images, places)) >= 2
 
 
 def _part_of(name: str) -> str:
@@ -407,7 +431,7 @@ def _part_of(name: str) -> str:
 
 def _annotation_names(folder: _SearchedFolder, place: str) -> list[str]:
     """Return the files in a folder that may be annotations; texts are often only descriptions."""
-    return [name for name in folder.files(place) if name.endswith((".xml", ".json", ".csv"))]
+    return folder.files_ending(place, ".xml", ".json", ".csv")
 
 
 def _has_annotations(folder: _SearchedFolder, place: str) -> bool:
@@ -556,8 +580,8 @@ def _imglab(folder: _SearchedFolder) -> Iterator[Layout]:
     paths = [
         _join(place, name)
         for place in places
-        for name in folder.files(place)[:_MAX_FILES]
-        if name.endswith(".xml") and is_imglab(folder.head(_join(place, name)))
+        for name in folder.files_ending(place, ".xml")[:_MAX_FILES]
+        if is_imglab(folder.head(_join(place, name)))
     ]
     for kind, path_by_stage in _groups(paths).items():
         reason = f"imglab's XML in {_listed(path_by_stage.values())}"
@@ -649,13 +673,13 @@ def _paths(folder: _SearchedFolder, ending: str) -> list[str]:
     return [
         _join(place, name)
         for place in _places(folder)
-        for name in islice((name for name in folder.files(place) if name.endswith(ending)), _MAX_FILES)
+        for name in folder.files_ending(place, ending)[:_MAX_FILES]
     ]
 
 
 def _first(folder: _SearchedFolder, place: str, ending: str) -> list[str]:
     """Return the first file with an extension in a folder; an empty list without any."""
-    return list(islice((_join(place, name) for name in folder.files(place) if name.endswith(ending)), 1))
+    return [_join(place, name) for name in folder.files_ending(place, ending)[:1]]
 
 
 def _image_dir(folder: _SearchedFolder, name: str, path: str) -> str | None:

@@ -39,7 +39,7 @@ SplitData: TypeAlias = tuple[Any, Sampler[int] | None]
 STAGES: tuple[Stage, ...] = get_args(Stage)
 
 # Lightning passes a TrainerFn to setup(), a str enum with these values.
-_STAGES: dict[str, tuple[Stage, ...]] = {
+RUN_STAGES: dict[str, tuple[Stage, ...]] = {
     "fit": ("train", "val"),
     "validate": ("val",),
     "test": ("test",),
@@ -225,7 +225,7 @@ class LoaderDataModule(LightningDataModule):
 
     def _stage_dataset(self, stage: Stage) -> Any:
         if stage not in self._data:
-            setup_stage = next(name for name, stages in _STAGES.items() if stage in stages)
+            setup_stage = next(name for name, stages in RUN_STAGES.items() if stage in stages)
             raise RuntimeError(f"{stage}_dataset is not open yet; call setup({setup_stage!r}) first")
         datasets = [dataset for dataset, _ in self._data[stage]]
         if not datasets:
@@ -244,9 +244,9 @@ class LoaderDataModule(LightningDataModule):
         close_after_validation(self.trainer)
         # TrainerFn is a str enum, whose str() is "TrainerFn.FITTING" and whose value is "fit".
         key = None if stage is None else str(getattr(stage, "value", stage))
-        if key is not None and key not in _STAGES:
-            raise ValueError(f"stage={key!r} is not one of {list(_STAGES)}, or None for all stages")
-        for name in STAGES if key is None else _STAGES[key]:
+        if key is not None and key not in RUN_STAGES:
+            raise ValueError(f"stage={key!r} is not one of {list(RUN_STAGES)}, or None for all stages")
+        for name in STAGES if key is None else RUN_STAGES[key]:
             split_data = self._open(name)
             # Without data Lightning would silently do nothing. An error in `..._dataloader` would come too late:
             # Lightning would leave torch's classes patched.

@@ -6,6 +6,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -18,13 +19,14 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.applied_transforms import transform_lines
-from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
+from lit_loader.datamodules.base import RUN_STAGES, STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, PlainBatching, checked_batching
+from lit_loader.datamodules.data_fingerprint import check_data, data_record, set_record
 from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
-from lit_loader.datamodules.summary import SetSummary, summary_table
+from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
 from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
@@ -120,6 +122,8 @@ class TableDataModule(LoaderDataModule):
         cache_size: Longest side in pixels of a cached image, or None for the full size.
         cache_budget: Maximum number of bytes of all caches that this data module opens, such as ``"8 GiB"``, or None
             for half of the disk space that is free when a cache is made.
+        strict_data: True to refuse a checkpoint if the data of a stage that runs has changed since; False to warn. A
+            checkpoint records the images, annotations, transforms and samplers of the open stages.
         **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
@@ -157,6 +161,7 @@ class TableDataModule(LoaderDataModule):
         cache_dir: Path | str | None = None,
         cache_size: int | None = None,
         cache_budget: int | str | None = None,
+        strict_data: bool = False,
         **settings: Any,
     ) -> None:
         self._save_arguments(TableDataModule, locals())
@@ -164,10 +169,9 @@ class TableDataModule(LoaderDataModule):
         self.reading = as_settings(ImageReading, reading)
         self.hparams["reading"] = asdict(self.reading)
         self.source = source
+        train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
         self._samplers: dict[Stage, Any] = dict(zip(STAGES, samplers, strict=True))
-        if train_sampler is None:
-            self._samplers["train"] = RandomSamplerConfig()
         self._batchings: dict[Stage, Batching | None] = {
             stage: checked_batching(stage, train_batching if stage == "train" else eval_batching, sampler)
             for stage, sampler in self._samplers.items()
@@ -184,6 +188,7 @@ class TableDataModule(LoaderDataModule):
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
+        self.strict_data = strict_data
         # The settings are checked even if the cache is off.
         cache_settings = CacheSettings(
             cache_dir=getattr(source, "cache_dir", None) if cache_dir is None else cache_dir,
@@ -192,8 +197,7 @@ class TableDataModule(LoaderDataModule):
             progress=getattr(source, "progress", True),
         )
         self._cache = cache_settings if cache else None
-        # Sizes of the open caches by cache key, which count against cache_budget.
-        self._cached_bytes: dict[str, int] = {}
+        self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
         self._fingerprint: Any = None  # of the source, see `_close_changed`
         self._is_prepared = False
 
@@ -590,6 +594,68 @@ class TableDataModule(LoaderDataModule):
             self._data.clear()
             self._samples.clear()
         self._fingerprint = fingerprint
+
+    # -- checkpoints ----------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state of the training loader, and a record of the open data, the same on every rank."""
+        state = super().state_dict()
+        record = self._data_record()
+        return state if record is None else {**state, "data": record}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Compare the data of the stages that run with the checkpoint's, and continue when training starts.
+
+        Raises:
+            DataChangedError: If the data has changed, and ``strict_data`` is true.
+        """
+        trainer = self.trainer
+        stages = ("train",) if trainer is None else RUN_STAGES[str(getattr(trainer.state.fn, "value", None))]
+        sets = [samples.name for stage in stages if stage != "predict" for samples in self._samples.get(stage, ())]
+        if sets:
+            check_data(state_dict.get("data"), self._data_record(), sets, strict=self.strict_data)
+        super().load_state_dict(state_dict)
+
+    @cached_property
+    def _set_records(self) -> dict[Stage, tuple[list[_Samples], dict[str, Any]]]:
+        """Records of the sets of each stage by their names, and the samples from which they were computed."""
+        return {}
+
+    def _data_record(self) -> dict[str, Any] | None:
+        """Return the record of the open data, or None without open data; each table is hashed only once."""
+        open_stages = [stage for stage in STAGES if stage != "predict" and self._samples.get(stage)]
+        if not open_stages:
+            return None
+        sets: dict[str, Any] = {}
+        for stage in open_stages:
+            stage_samples = self._samples[stage]
+            cached_samples, records = self._set_records.get(stage, (None, {}))
+            if cached_samples is not stage_samples:
+                records = {samples.name: self._set_record(stage, samples.table) for samples in stage_samples}
+                self._set_records[stage] = (stage_samples, records)
+            sets |= records
+        table = self._samples[open_stages[0]][0].table
+        schema = table.keypoint_schema if self.keypoints else None
+        return data_record(sets, self.names(table).get("labels", table.class_names), schema)
+
+    def _set_record(self, stage: Stage, table: AnnotationTable) -> dict[str, Any]:
+        """Return the record of one set."""
+        sampler = self._samplers[stage]
+        has_config = isinstance(sampler, SamplerConfig)
+        mix = None
+        # Evaluation, and random order, have the mix of the data.
+        if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
+            order = sampler.make_sampler(table)
+            mix = expected_class_mix(table, order, by=self.label_attribute, distinct=self.counts_images)
+        return set_record(
+            table,
+            table.labels_of(self.label_attribute)[0],
+            mix=mix,
+            transforms=self._make_transforms(stage, table),
+            batch_transforms=self._batch_transforms[stage == "train"],
+            # A sampler object may show its progress.
+            sampler=sampler if has_config or sampler is None else type(sampler),
+        )
 
     # -- summaries and pictures -----------------------------------------------------------------------------
 

@@ -144,9 +144,17 @@ class Folder:
         Raises:
             AnnotationError: If the folder cannot be listed.
         """
-        listing = self._readable(folder)
         # Sorted, because the order of a directory differs between file systems.
-        return sorted(name for name in listing.files | listing.broken if not name.startswith("."))
+        return sorted(self.visible_files(folder))
+
+    def visible_files(self, folder: str) -> list[str]:
+        """Return the names of `files` in any order.
+
+        Raises:
+            AnnotationError: If the folder cannot be listed.
+        """
+        listing = self._readable(folder)
+        return [name for names in (listing.files, listing.broken) for name in names if name[0] != "."]
 
     def folders(self, folder: str) -> list[str]:
         """Return the sorted names of the folders in a folder; none if the folder does not exist.

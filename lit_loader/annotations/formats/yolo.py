@@ -174,9 +174,11 @@ class YoloReader(Reader):
         # Everything that the set uses; other files in its folders are reported, because they may be misplaced.
         files_read = {*images, *labels, *sources, file, row_format.file}
         for path in dict.fromkeys(path for top in folders for path in folder.below(top)):
+            if path in files_read:
+                continue
             base, ending = posixpath.splitext(posixpath.basename(path))
             # ultralytics writes its label cache into the set.
-            if path not in files_read and ending != ".cache" and base + ending not in _CLASS_FILES:
+            if ending != ".cache" and base + ending not in _CLASS_FILES:
                 problem = f"files *{shorten(ending)}", "belongs to no image"
                 units.append(_Unit(row_format, "", "", path, problem=problem))
         for key in sorted(data.entries.keys() - {*_READ_KEYS, *_SPLITS, name}):

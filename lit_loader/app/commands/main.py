@@ -32,6 +32,8 @@ _APP: Final = {
     "eval": ("lit_loader.app.evaluation", "test a checkpoint"),
     "predict": ("lit_loader.app.prediction", "write predictions of a checkpoint"),
 }
+# Flags of train and eval, which Hydra does not know, and the overrides that they stand for.
+_APP_FLAGS: Final = {"--strict-data": "datamodule.strict_data=true"}
 # Flags of Hydra that run no job.
 _SHOWING: Final = {"-c", "--cfg", "-h", "--help", "--hydra-help", "-i", "--info", "--version"}
 
@@ -78,6 +80,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run_app(name: str, words: Sequence[str]) -> int:
     """Run ``train``, ``eval`` or ``predict``, with arguments for Hydra."""
+    # Prediction compares no data, so Hydra refuses the flag there.
+    if name != "predict":
+        words = [_APP_FLAGS.get(word, word) for word in words]
     # Showing a config must not import torch, which takes seconds.
     shows = any(word.partition("=")[0] in _SHOWING for word in words)
     try:

@@ -32,7 +32,17 @@ _MAX_BYTES: Final = 1 << 16
 _LIGHTNING_WORDS: Final = ("last", "best", "hpc", "null")
 # Keys that belong to one command, and mean nothing for a later one.
 _ONE_COMMAND: Final = frozenset(
-    {"ckpt_path", "hparams_search", "optimized_metric", "resume_in_place", "source", "task_name", "train", "trust_run"}
+    {
+        "ckpt_path",
+        "datamodule.strict_data",
+        "hparams_search",
+        "optimized_metric",
+        "resume_in_place",
+        "source",
+        "task_name",
+        "train",
+        "trust_run",
+    }
 )
 # Groups of the shipped configs that a stored override may choose, without `hydra`, `paths` and `hparams_search`.
 _GROUPS: Final = frozenset(
