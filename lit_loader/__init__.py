@@ -79,6 +79,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "DetectionDataset",
         "FormatSource",
         "LandmarkDataset",
+        "RowsSource",
         "ShapesSource",
         "TableSource",
         "VocSource",

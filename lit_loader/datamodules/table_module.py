@@ -144,8 +144,8 @@ class TableDataModule(LoaderDataModule):
     ) -> None:
         self._save_arguments(TableDataModule, locals())
         super().__init__(**settings)
-        self.reading = as_settings(ImageReading, reading)
-        self.hparams["reading"] = asdict(self.reading)
+        self._reading = as_settings(ImageReading, reading)
+        self.hparams["reading"] = asdict(self._reading)
         self.source = source
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
         self._samplers: dict[Stage, Any] = dict(zip(STAGES, samplers, strict=True))
@@ -244,6 +244,11 @@ class TableDataModule(LoaderDataModule):
         )
 
     # -- for use in a task ----------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> ImageReading:
+        """Reading of the source's images."""
+        return self.source.image_reading(self._reading)
 
     @property
     def reading_arguments(self) -> dict[str, Any]:
@@ -510,7 +515,9 @@ class TableDataModule(LoaderDataModule):
         Image files are opened only if a file of another set has the same size.
         """
         sets = {samples.name: samples.table for stage in STAGES[:3] for samples in self._open_samples(stage)}
-        return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
+        return "\n".join(
+            [summary_table(self.summaries()), *map(printable, copies_across(sets, self.reading.copy_traits))]
+        )
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage's first set as the model gets it, on the CPU.

@@ -8,6 +8,7 @@ from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.image_files import ImageFilesSource
 from lit_loader.datasets.landmarks import LandmarkDataset
+from lit_loader.datasets.rows_source import RowsSource
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
 from lit_loader.datasets.sources import Stage, TableSource
@@ -21,6 +22,7 @@ __all__ = [
     "FormatSource",
     "ImageFilesSource",
     "LandmarkDataset",
+    "RowsSource",
     "SampleTable",
     "ShapesSource",
     "Stage",
