@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.splitting import Traits, hold_out
 from lit_loader.datasets.sources import Stage, StageTables
 from lit_loader.errors import AnnotationError
@@ -34,8 +35,7 @@ def check_fractions(fractions: Mapping[Stage, float], sets: Mapping[Stage, Any])
         if fraction and sets[stage] is not None:
             remedy = f"give {stage}=None to hold images out of train, or {stage}_fraction=0"
             # A data set may print all of its rows.
-            value = repr(sets[stage]) if isinstance(sets[stage], str | list) else f"a {type(sets[stage]).__name__}"
-            raise ValueError(f"{stage}={value} and {setting} contradict each other; {remedy}")
+            raise ValueError(f"{stage}={shorten(repr(sets[stage]), 80)} and {setting} contradict each other; {remedy}")
         if fraction and sets["train"] is None:
             raise ValueError(f"{setting} holds images out of train, which is None; give train as well")
     if sum(fractions.values()) >= 1:

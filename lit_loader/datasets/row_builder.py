@@ -51,10 +51,10 @@ class RowColumns:
     height: str | None = None
     image_id: str | None = None
 
-    def annotations(self) -> list[str]:
-        """Return the names of all columns but that of the image."""
-        names = (self.boxes, self.labels, self.keypoints, self.crowd, self.width, self.height, self.image_id)
-        return [name for name in names if name is not None]
+    def annotations(self) -> dict[str, str]:
+        """Return the columns of annotations by the name of the attribute."""
+        names = ("boxes", "labels", "keypoints", "crowd", "width", "height", "image_id")
+        return {name: column for name in names if (column := getattr(self, name)) is not None}
 
 
 class _WrongRow(ValueError):

@@ -40,17 +40,18 @@ class RowSet(ABC):
     Args:
         name: Name of the data set, for messages.
         image: Column of the images.
-        columns: Columns of the annotations: keys, or keys of nested mappings joined by dots.
+        columns: Columns of the annotations by the name of the setting: keys, or keys of nested mappings joined by dots.
 
     Attributes:
         rows: Map-style data set whose rows have the image, not decoded where that is possible.
         class_names_of: Names of the classes of a column of numbers, where the data set declares them.
     """
 
-    def __init__(self, name: str, image: str, columns: Iterable[str]) -> None:
+    def __init__(self, name: str, image: str, columns: Mapping[str, str]) -> None:
         self.name = name
         self.image = image
-        self.columns = tuple(columns)
+        self.columns = tuple(dict.fromkeys(columns.values()))
+        self._setting_by_column = {image: "image", **{column: setting for setting, column in columns.items()}}
         self.rows: Any = None
         self.class_names_of: dict[str, tuple[str, ...]] = {}
 
@@ -87,17 +88,17 @@ class RowSet(ABC):
     def missing_column(self, column: str, names: Iterable[str]) -> SettingError:
         """Return the error for a column that the data set does not have."""
         rule = f"is no column of {self.name}, which has {sorted(names)}"
-        return SettingError("image" if column == self.image else "columns", column, rule, "name one of these")
+        return SettingError(self._setting_by_column[column], column, rule, "name one of these")
 
 
-def open_rows(dataset: Any, *, name: str, image: str, columns: Iterable[str], optional: bool) -> RowSet:
+def open_rows(dataset: Any, *, name: str, image: str, columns: Mapping[str, str], optional: bool) -> RowSet:
     """Return the rows of a data set.
 
     Args:
         dataset: A Hugging Face ``Dataset``, or a map-style data set of mappings.
         name: Name of the data set, for messages.
         image: Column of the images.
-        columns: Columns of the annotations.
+        columns: Columns of the annotations by the name of the setting.
         optional: Leave out the columns that the data set does not have.
 
     Raises:
@@ -156,7 +157,7 @@ def _pieces(read: Callable[[range], list[Any]], numbers: range) -> Iterator[list
 class _SequenceRows(RowSet):
     """Rows of a list, or of another map-style data set."""
 
-    def __init__(self, dataset: Any, *, name: str, image: str, columns: Iterable[str], optional: bool) -> None:
+    def __init__(self, dataset: Any, *, name: str, image: str, columns: Mapping[str, str], optional: bool) -> None:
         super().__init__(name, image, columns)
         self.rows = dataset
         if len(dataset) == 0:
@@ -195,7 +196,9 @@ class _SequenceRows(RowSet):
                 values[column] = value_at(row, column)
             except KeyError as error:
                 problem = f"row {number} has no {error.args[0]!r} for the column {column!r}"
-                raise AnnotationError(problem, path=self.name, remedy="give every row the same keys") from None
+                raise AnnotationError(
+                    problem, path=self.name, remedy="name another column, or give every row the same keys"
+                ) from None
         image = values.pop(self.image)
         return Row({column: _plain(value) for column, value in values.items()}, image)
 
@@ -210,7 +213,7 @@ class _SequenceRows(RowSet):
 class _ArrowRows(RowSet):
     """Rows of a Hugging Face data set, read as Arrow batches: images are not decoded."""
 
-    def __init__(self, dataset: Any, *, name: str, image: str, columns: Iterable[str], optional: bool) -> None:
+    def __init__(self, dataset: Any, *, name: str, image: str, columns: Mapping[str, str], optional: bool) -> None:
         super().__init__(name, image, columns)
         if (dataset.format or {}).get("type") == "custom":
             remedy = "pass dataset.with_format(None), and the transform to the data module"

@@ -136,7 +136,7 @@ class RowsSource(FileSource):
         # Both raise an error for wrong values.
         ReadPolicy(**self.policy)
         self._schema()
-        check_fractions(self._fractions(), self._datasets())
+        check_fractions(self._fractions(), {stage: sets or None for stage, sets in self._datasets().items()})
 
     def prepare(self) -> None:
         """Read all rows at the first call; rows do not change."""

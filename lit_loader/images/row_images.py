@@ -25,7 +25,6 @@ from lit_loader.images.decoding import (
     SIXTEEN_BIT_MAX,
     check_num_bytes,
     decode_picture,
-    interleaved,
     orientation_of,
     read_image_file,
 )
@@ -217,7 +216,8 @@ class RowReading(ImageReading):
             raise ImageError(f"{place}: {size} exceed max_pixels={self.max_pixels}; raise it if you trust the image.")
         # Gray becomes RGB, and alpha is dropped, as for files. New memory: the array belongs to the rows.
         colours = image.expand(3, -1, -1) if image.shape[0] == 1 else image[:3]
-        return DecodedImage(interleaved(colours.clone()))
+        pixels = colours.permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+        return DecodedImage(pixels.permute(2, 0, 1))
 
     def size(self, path: Path | str) -> tuple[int, int]:
         """Return height and width of an image as `open` returns it, from its header if possible."""
