@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
 from pathlib import Path
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +31,7 @@ from lit_loader.foundation.files import new_file
 from lit_loader.types import IndexArray
 
 __all__ = [
+    "Traits",
     "check_groups",
     "copies_across",
     "find_copies",
@@ -38,6 +40,9 @@ __all__ = [
     "shared_names",
     "stratified_split",
 ]
+
+Traits: TypeAlias = Sequence[Callable[[str], Any]]
+"""Functions of an image's path that are equal for copies; false if it is empty, OSError if it cannot be read."""
 
 _TAIL_BYTES = 4096
 
@@ -49,6 +54,7 @@ def hold_out(
     group_pattern: str | None = None,
     seed: int = 0,
     cache_dir: Path | str | None = None,
+    traits: Traits | None = None,
 ) -> tuple[dict[str, IndexArray], str, bool]:
     """Return a `stratified_split` in which copies of an image stay together; see NOTE [Copies].
 
@@ -58,6 +64,7 @@ def hold_out(
         group_pattern: As for `group_names`, or None for no groups. Groups that share copies are merged.
         seed: As for `stratified_split`.
         cache_dir: Folder to cache the copies in, or None for the user's cache folder.
+        traits: As for `find_copies`.
 
     Returns:
         The parts, a sentence about the copies (empty if there are none), and True if the images were compared in this
@@ -67,7 +74,7 @@ def hold_out(
         ValueError: As for `group_names` and `stratified_split`.
     """
     groups = None if group_pattern is None else group_names(table.image_paths, group_pattern)
-    copies, is_new = find_copies(table, cache_dir)
+    copies, is_new = find_copies(table, cache_dir, traits)
     text = ""
     if copies:
         # Every image is its own group without a pattern, so copies are the only groups of several images.
@@ -80,12 +87,16 @@ def hold_out(
     return stratified_split(table, shares, groups=groups, seed=seed), text, is_new
 
 
-def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> tuple[list[list[int]], bool]:
+def find_copies(
+    table: AnnotationTable, cache_dir: Path | str | None = None, traits: Traits | None = None
+) -> tuple[list[list[int]], bool]:
     """Return groups of byte-identical images, and True if they were compared in this call; see NOTE [Copies].
 
     Args:
         table: The images; unreadable and empty files do not count as copies.
         cache_dir: Folder to cache the result in, or None for the user's cache folder.
+        traits: Functions of an image's path that are equal for copies, ordered by their cost, if the images are no
+            files; None for sizes and contents of files.
 
     Returns:
         Per group, the positions of its images in the table, ascending.
@@ -101,14 +112,14 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
         copies = json.loads(path.read_bytes())
         if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
             return copies, False
-    copies = _equal_files([f"{table.root}/{image}" for image in table.image_paths])
+    copies = _equal_files([f"{table.root}/{image}" for image in table.image_paths], traits)
     # Without a writable cache they are compared every time.
     with suppress(OSError), new_file(path) as file:
         file.write(json.dumps(copies).encode())
     return copies, True
 
 
-def copies_across(tables: Mapping[str, Sequence[AnnotationTable]]) -> list[str]:
+def copies_across(tables: Mapping[str, Sequence[AnnotationTable]], traits: Traits | None = None) -> list[str]:
     """Return a sentence for each pair of sets in which one has byte-identical copies of images of the other.
 
     A file is opened only if another set has a file of the same size, and read completely only if their last bytes are
@@ -116,6 +127,7 @@ def copies_across(tables: Mapping[str, Sequence[AnnotationTable]]) -> list[str]:
 
     Args:
         tables: The tables of each set, by the set's name. A path in several sets is one file, not a copy of itself.
+        traits: As for `find_copies`.
     """
     sets_of_file: dict[str, set[str]] = defaultdict(set)
     for name, set_tables in tables.items():
@@ -125,7 +137,7 @@ def copies_across(tables: Mapping[str, Sequence[AnnotationTable]]) -> list[str]:
     files = list(sets_of_file)
     sets = list(sets_of_file.values())
     # Copies within one set are harmless, so a file is only opened if another set has a file of its size.
-    groups = _equal_files(files, lambda group: len(set().union(*(sets[file] for file in group))) > 1)
+    groups = _equal_files(files, traits, lambda group: len(set().union(*(sets[file] for file in group))) > 1)
     sentences = []
     for a, b in combinations(tables, 2):
         pairs = []
@@ -143,16 +155,19 @@ def copies_across(tables: Mapping[str, Sequence[AnnotationTable]]) -> list[str]:
     return sentences
 
 
-def _equal_files(files: Sequence[str], matters: Callable[[list[int]], bool] = lambda group: True) -> list[list[int]]:
+def _equal_files(
+    files: Sequence[str], traits: Traits | None, matters: Callable[[list[int]], bool] = lambda group: True
+) -> list[list[int]]:
     """Return groups of positions of byte-identical files, without unreadable and empty files.
 
     Args:
         files: Absolute paths.
+        traits: As for `find_copies`.
         matters: Returns False for a group of positions that need not be compared further.
     """
     groups = [list(range(len(files)))]
     # Each trait is more expensive and more precise than the one before, and only splits the groups further.
-    for trait in (os.path.getsize, _tail, _digest):
+    for trait in (os.path.getsize, _tail, _digest) if traits is None else traits:
         subgroups: list[list[int]] = []
         for group in groups:
             positions_by_value: dict[object, list[int]] = defaultdict(list)

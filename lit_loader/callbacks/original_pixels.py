@@ -13,9 +13,9 @@ from torch import Tensor
 from torchvision import tv_tensors
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.formats.image_sizes import read_image_sizes
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.callbacks.prediction_files import Prediction
+from lit_loader.images import ImageReading
 
 _Size = tuple[int, int]  # height and width
 _Pair = tuple[float, float]  # along x and y
@@ -123,16 +123,9 @@ class Placements:
         if cache is not None:
             image, original_size = cache.open(row)
             return original_size[::-1], image.size
-        # The file is opened for its header only: the sizes in the table are the annotations', which may be wrong.
-        reading = getattr(self._dataset, "reading", None)
-        if reading is not None and not reading.exif_orientation:  # the transforms get stored pixels, without rotation
-            size = reading.open(path).size
-            return size, size
-        sizes, reasons = read_image_sizes(path.parent, [path.name], num_workers=0, progress=False)
-        if reasons:
-            raise ValueError(f"{path}: cannot read the size of the image: {reasons[0]}")
-        width, height = sizes[0].tolist()
-        return (height, width), (height, width)
+        # The header decides: the sizes in the table are the annotations', which may be wrong.
+        size = (getattr(self._dataset, "reading", None) or ImageReading()).size(path)
+        return size, size
 
     def _transform(self, size: _Size) -> tuple[_Size, _Pair, _Pair]:
         """Return the size of a transformed image, and scale and offset of its pixels, for an image of a size."""

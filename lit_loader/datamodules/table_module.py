@@ -166,8 +166,8 @@ class TableDataModule(LoaderDataModule):
     ) -> None:
         self._save_arguments(TableDataModule, locals())
         super().__init__(**settings)
-        self.reading = as_settings(ImageReading, reading)
-        self.hparams["reading"] = asdict(self.reading)
+        self._reading = as_settings(ImageReading, reading)
+        self.hparams["reading"] = asdict(self._reading)
         self.source = source
         train_sampler = RandomSamplerConfig() if train_sampler is None else train_sampler
         samplers = (train_sampler, val_sampler, test_sampler, predict_sampler)
@@ -269,6 +269,11 @@ class TableDataModule(LoaderDataModule):
         )
 
     # -- for use in a task ----------------------------------------------------------------------------------
+
+    @property
+    def reading(self) -> ImageReading:
+        """Reading of the source's images."""
+        return self.source.image_reading(self._reading)
 
     @property
     def reading_arguments(self) -> dict[str, Any]:
@@ -694,7 +699,7 @@ class TableDataModule(LoaderDataModule):
         """
         sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
         sets |= {samples.name: [samples.images] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
-        copies = map(printable, copies_across(sets))
+        copies = map(printable, copies_across(sets, self.reading.copy_traits))
         return "\n".join([summary_table(self.summaries()), *copies, *self._transform_lines()])
 
     def first_batch(self, stage: Stage) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
@@ -21,7 +22,6 @@ from lit_loader.datasets.targets import (
 from lit_loader.errors import ImageError, SettingError
 from lit_loader.images import DecodedImage, LazyImage
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_target
-from lit_loader.images.encoded_image import decode_image
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
@@ -265,8 +265,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         """Refuse an image that EXIF turns onto its side if its annotation has the stored size; see `_check_size`."""
         # Its boxes were then drawn on the stored pixels.
         if self.reading.exif_orientation and annotated == size[::-1]:
-            stored = decode_image(path, max_pixels=self.reading.max_pixels, exif_orientation=False)
-            if annotated == (stored.shape[2], stored.shape[1]):
+            stored_size = replace(self.reading, exif_orientation=False).open(path).size
+            if annotated == stored_size[::-1]:
                 raise ImageError(
                     f"{path}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "
                     "annotation has the size as stored, so its boxes were drawn on the pixels as stored",

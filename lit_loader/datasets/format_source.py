@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -13,14 +12,14 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.merge import with_same_names
-from lit_loader.annotations.splitting import check_groups, group_names, hold_out
+from lit_loader.annotations.splitting import check_groups, group_names
+from lit_loader.datasets.held_out import check_fractions, held_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, StageTables, listed
 from lit_loader.errors import AnnotationError
 
 __all__ = ["FormatSource", "ShapesSource", "VocSource"]
 
-_logger = logging.getLogger(__name__)
 _SPLITS: Final[tuple[Stage, ...]] = ("train", "val", "test")
 
 
@@ -86,22 +85,12 @@ class FormatSource(FileSource):
         unknown_stages = sorted(set(self.stage_options) - set(stages))
         if unknown_stages:
             raise ValueError(f"stage_options names {unknown_stages}; the stages are {', '.join(stages)}")
-        for stage, fraction in self._fractions().items():
-            setting = f"{stage}_fraction={fraction}"
-            if not 0 <= fraction < 1:
-                raise ValueError(f"{setting} must be in [0, 1)")
-            if fraction and getattr(self, stage) is not None:
-                remedy = f"give {stage}=None to hold images out of train, or {stage}_fraction=0"
-                raise ValueError(f"{stage}={getattr(self, stage)!r} and {setting} contradict each other; {remedy}")
-            if fraction and self.train is None:
-                raise ValueError(f"{setting} holds images out of train, which is None; give train as well")
-        if self.val_fraction + self.test_fraction >= 1:
-            raise ValueError(f"val_fraction + test_fraction = {self.val_fraction + self.test_fraction} must be below 1")
+        check_fractions(self._fractions(), {stage: getattr(self, stage) for stage in stages})
         # Without paths, this only checks that the pattern compiles and has a group.
         if self.group_pattern is not None:
             group_names([], self.group_pattern)
 
-    def _fractions(self) -> dict[str, float]:
+    def _fractions(self) -> dict[Stage, float]:
         return {"val": self.val_fraction, "test": self.test_fraction}
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
@@ -128,7 +117,15 @@ class FormatSource(FileSource):
         table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
         # After the merge, so that the new tables have the same class ids as all others.
-        tables |= self._held_out(tables["train"])
+        if any(self._fractions().values()):
+            tables |= held_out(
+                tables["train"][0],
+                self._fractions(),
+                origin=self.root,
+                group_pattern=self.group_pattern,
+                seed=self.seed,
+                cache_dir=self.cache_dir,
+            )
         if self.group_pattern is not None:
             paths: dict[str, list[str]] = {}
             for split in _SPLITS:
@@ -142,33 +139,6 @@ class FormatSource(FileSource):
     def _read_list(self, folder: Folder, name: str, options: Mapping[str, Any]) -> AnnotationTable:
         settings = ("class_names", "policy", "cache_dir", "num_workers", "progress")
         return read_annotations(self.format, folder, name, **{key: getattr(self, key) for key in settings}, **options)
-
-    def _held_out(self, train: Sequence[AnnotationTable]) -> StageTables:
-        """Split the training table by fractions; return the new tables by stage, including training."""
-        fractions = {stage: fraction for stage, fraction in self._fractions().items() if fraction}
-        if not fractions:
-            return {}
-        # __post_init__ requires `train`, which is one name.
-        (table,) = train
-        # The remaining share is training's, so that all shares add up to 1.
-        rows_by_stage, copies, is_new = hold_out(
-            table,
-            {"train": 1 - sum(fractions.values()), **fractions},
-            group_pattern=self.group_pattern,
-            seed=self.seed,
-            cache_dir=self.cache_dir,
-        )
-        if copies:
-            # Warn only when the split is made, not on every rank and in every run.
-            _logger.log(logging.WARNING if is_new else logging.INFO, "%s: %s", self.root, copies)
-        for stage, fraction in fractions.items():
-            if table.num_images and not len(rows_by_stage[stage]):
-                pattern = self.group_pattern
-                units = "images" if pattern is None else f"groups of {pattern!r}, which are never divided"
-                problem = f"{stage}_fraction={fraction} of {table.num_images} images leaves no image for {stage}"
-                remedy = f"raise the fraction, or give a list for {stage}"
-                raise AnnotationError(f"{problem}: there are too few {units}", path=self.root, remedy=remedy)
-        return {stage: [table.select(rows_by_stage[stage])] for stage in get_args(Stage) if stage in rows_by_stage}
 
 
 @dataclass(frozen=True, kw_only=True)

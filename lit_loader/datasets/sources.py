@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.images import ImageReading
 from lit_loader.samplers import MixedSourceSampler, OrderSampler
 
 __all__ = ["FileSource", "Names", "Stage", "StageTables", "TableSource", "listed"]
@@ -48,6 +49,14 @@ class TableSource(ABC):
     def fingerprint(self) -> Any:
         """Return a value that changes if `prepare` or `reopen` found other tables; by default always None."""
         return None
+
+    def image_reading(self, reading: ImageReading) -> ImageReading:
+        """Return the reading of the images that the tables name; by default ``reading``, which reads files.
+
+        Args:
+            reading: The user's settings.
+        """
+        return reading
 
 
 class FileSource(TableSource):

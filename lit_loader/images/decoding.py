@@ -7,11 +7,11 @@ import math
 import os
 import stat
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable
 from functools import partial
 from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -61,14 +61,12 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
             ``max_pixels``; the message names it.
         ValueError: If ``max_pixels`` is below 1.
     """
-    if max_pixels < 1:
-        raise ValueError(f"max_pixels={max_pixels} would refuse every image; give at least 1.")
+    max_bytes = max_file_bytes(max_pixels)
     if str(path).endswith(LABELME_ENDING):
         try:
             return embedded_image(path)
         except AnnotationError as error:
             raise ImageError(f"{error}.") from None
-    max_bytes = SPARE_BYTES + BYTES_A_PIXEL * max_pixels
     try:
         # os.open takes a third of the time of Path.open.
         descriptor = os.open(path, _OPEN_FLAGS)
@@ -86,12 +84,35 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
             os.close(descriptor)
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or error}.") from error
-    if size > max_bytes:
-        rule = f"{size} bytes exceed the limit of {max_bytes} for max_pixels={max_pixels}"
-        raise ImageError(f"{path}: refused before reading: {rule}; raise max_pixels if you trust the image.")
-    if not data:
-        raise ImageError(f"{path}: the file is empty (0 bytes).")
+    if size > max_bytes or not data:
+        # A file may have become empty since `fstat`.
+        check_num_bytes(size if size > max_bytes else 0, path, max_pixels=max_pixels)
     return data
+
+
+def max_file_bytes(max_pixels: int) -> int:
+    """Return the largest accepted size of an image file in bytes.
+
+    Raises:
+        ValueError: If ``max_pixels`` is below 1.
+    """
+    if max_pixels < 1:
+        raise ValueError(f"max_pixels={max_pixels} would refuse every image; give at least 1.")
+    return SPARE_BYTES + BYTES_A_PIXEL * max_pixels
+
+
+def check_num_bytes(num_bytes: int, path: Path | str, *, max_pixels: int) -> None:
+    """Refuse an encoded image that is empty, or larger than any image of ``max_pixels`` pixels.
+
+    Raises:
+        ImageError: The message begins with ``path``.
+    """
+    max_bytes = max_file_bytes(max_pixels)
+    if num_bytes > max_bytes:
+        rule = f"{num_bytes} bytes exceed the limit of {max_bytes} for max_pixels={max_pixels}"
+        raise ImageError(f"{path}: refused before reading: {rule}; raise max_pixels if you trust the image.")
+    if not num_bytes:
+        raise ImageError(f"{path}: the file is empty (0 bytes).")
 
 
 def decode_bytes(
@@ -109,6 +130,41 @@ def decode_bytes(
     decode = partial(
         _decode_upright, data, max_pixels=max_pixels, exif_orientation=exif_orientation, sixteen_bit_max=sixteen_bit_max
     )
+    return _decoded(decode, path, source=f"The file ({len(data)} bytes)")
+
+
+def decode_picture(
+    image: Image.Image, name: str, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int = SIXTEEN_BIT_MAX
+) -> Tensor:
+    """Convert an image of Pillow by the rules of `decode_bytes`, without changing it.
+
+    Args:
+        image: The image; its pixels are loaded if they are not yet. Other threads must not use it at the same time.
+        name: The image to name in error messages.
+        max_pixels: Largest width x height accepted.
+        exif_orientation: Turn the image upright.
+        sixteen_bit_max: The 16-bit grayscale value that maps to 255.
+
+    Returns:
+        New memory, uint8 ``(3, H, W)``, RGB, with the channels of each pixel adjacent.
+
+    Raises:
+        ImageError: The image is too large, of a refused type, or cannot be loaded.
+    """
+
+    def decode() -> Tensor:
+        _check_header(image, max_pixels=max_pixels)
+        image.load()
+        orientation = orientation_of(image) if exif_orientation else 1
+        # The conversion removes the transparency from the object that it is given.
+        source = image.copy() if "transparency" in image.info else image
+        return interleaved(upright(_to_rgb(source, sixteen_bit_max), orientation))
+
+    return _decoded(decode, name, source="The image")
+
+
+def _decoded(decode: Callable[[], Tensor], path: Path | str, *, source: str) -> Tensor:
+    """Decode an image, and name it in every error."""
     try:
         try:
             return decode()
@@ -126,7 +182,7 @@ def decode_bytes(
     # Pillow's plugins raise SyntaxError, struct.error, ValueError, EOFError and more.
     except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
-        remedy = f"The file ({len(data)} bytes) is damaged; replace it or remove it from the dataset."
+        remedy = f"{source} is damaged; replace it or remove it from the dataset."
         raise ImageError(f"{path}: cannot be decoded: {reason}. {remedy}") from error
 
 
@@ -254,22 +310,26 @@ def interleaved(pixels: Tensor) -> Tensor:
     return torch.from_numpy(packed_pixels.view(np.uint8)).permute(2, 0, 1)
 
 
-def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
+def sixteen_bit_report(files: Iterable[str | BinaryIO], *, max_pixels: int) -> str | None:
     """Describe how the 16-bit images among some files are reduced to 8 bits, or return None if there are none.
 
     Reads the header of each PNG, TIFF and JPEG 2000 file, and decodes up to 4 of them. An unreadable file is skipped;
     its sample raises the error.
 
     Args:
-        paths: The image files to inspect.
+        files: Paths of the image files to inspect, or file objects, which are all inspected.
         max_pixels: Largest width x height that is decoded.
     """
     num_gray = 0
     num_colour = 0
+    num_files = 0
     max_values: list[int] = []
-    # Other formats have no 16 bits, and reading a header takes time.
-    for path in (path for path in paths if path.lower().endswith(_SUFFIXES_16_BIT)):
-        with contextlib.suppress(Exception), Image.open(path, formats=IMAGE_FORMATS) as image:
+    for file in files:
+        num_files += 1
+        # Other formats have no 16 bits, and reading a header takes time.
+        if isinstance(file, str) and not file.lower().endswith(_SUFFIXES_16_BIT):
+            continue
+        with contextlib.suppress(Exception), Image.open(file, formats=IMAGE_FORMATS) as image:
             if image.mode.startswith("I;16"):
                 num_gray += 1
                 if len(max_values) < _MAX_DECODED:
@@ -287,14 +347,14 @@ def sixteen_bit_report(paths: Sequence[str], *, max_pixels: int) -> str | None:
         if num_bits == 16:
             remedy = f"sixteen_bit_max={SIXTEEN_BIT_MAX} if this is right, or the value that should become 255"
         sentences += [
-            f"{num_gray} of {len(paths)} inspected images are 16-bit grayscale, which is divided by 257",
+            f"{num_gray} of {num_files} inspected images are 16-bit grayscale, which is divided by 257",
             f"The largest value of the first {len(max_values)} is {max_value}, which becomes {max_result}; "
             f"give {remedy}",
         ]
     if num_colour:
         kind = "16-bit colour, and only the high byte of their values is used"
         remedy = "convert them to 8 bits if their values use fewer than 16"
-        sentences.append(f"{num_colour} of {len(paths)} inspected images are {kind}; {remedy}")
+        sentences.append(f"{num_colour} of {num_files} inspected images are {kind}; {remedy}")
     return ". ".join(sentences) or None
 
 

@@ -28,7 +28,7 @@ from lit_loader.images.jpeg import JpegFrame, check_jpeg_cost, jpeg_frame
 from lit_loader.images.jpeg_decoders import decode_whole, turbo_decoder
 from lit_loader.images.lazy_image import ChangedImage, CroppedImage, DecodedImage, ImageRegion, LazyImage, Part, Step
 
-__all__ = ["EncodedImage", "decode_image", "open_image"]
+__all__ = ["EncodedImage", "decode_image", "open_bytes", "open_image"]
 
 # NOTE [Regions of a JPEG]
 # Huffman decoding takes most of the time, and its blocks come row by row. libjpeg-turbo 3 therefore stops below a
@@ -113,6 +113,26 @@ def open_image(
         ImageError: See `decode_image`; damage inside a JPEG may only be detected when it is decoded.
     """
     data = read_image_file(path, max_pixels=max_pixels)
+    return open_bytes(
+        data, path, max_pixels=max_pixels, exif_orientation=exif_orientation, sixteen_bit_max=sixteen_bit_max
+    )
+
+
+def open_bytes(
+    data: bytes, path: Path | str, *, max_pixels: int, exif_orientation: bool, sixteen_bit_max: int
+) -> LazyImage:
+    """Open the bytes of an image file, see `open_image`.
+
+    Args:
+        data: The bytes, which `check_num_bytes` accepts.
+        path: The file, or another name of the image, for error messages.
+        max_pixels: See `decode_image`.
+        exif_orientation: See `decode_image`.
+        sixteen_bit_max: See `decode_image`.
+
+    Raises:
+        ImageError: See `open_image`.
+    """
     decode = partial(
         decode_bytes,
         data,

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias, get_args
+from typing import BinaryIO, Literal, TypeAlias, get_args
 
 from torch import Tensor
 
+from lit_loader.annotations.formats.image_sizes import read_image_sizes
+from lit_loader.annotations.splitting import Traits
+from lit_loader.errors import ImageError
 from lit_loader.images.decoding import MAX_PIXELS, SIXTEEN_BIT_MAX, sixteen_bit_report
 from lit_loader.images.encoded_image import open_image
 from lit_loader.images.lazy_image import LazyImage
@@ -89,11 +92,35 @@ class ImageReading:
             sixteen_bit_max=self.sixteen_bit_max or SIXTEEN_BIT_MAX,
         )
 
+    def size(self, path: Path | str) -> tuple[int, int]:
+        """Return height and width of an image as `open` returns it, from its header if possible.
+
+        Raises:
+            ImageError: The size cannot be read; the message names the file.
+        """
+        if not self.exif_orientation:
+            return self.open(path).size
+        path = Path(path)
+        sizes, reasons = read_image_sizes(path.parent, [path.name], num_workers=0, progress=False)
+        if reasons:
+            raise ImageError(f"{path}: the size of the image cannot be read: {reasons[0]}.")
+        width, height = sizes[0].tolist()
+        return height, width
+
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
         """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None.
 
         Args:
             paths: Image files, sampled from the whole dataset.
         """
-        if self.sixteen_bit_max is None and (report := sixteen_bit_report(paths, max_pixels=self.max_pixels)):
-            warnings.warn(report, UserWarning, stacklevel=3)
+        self._warn_of_sixteen_bits(paths)
+
+    @property
+    def copy_traits(self) -> Traits | None:
+        """Functions of a path that are equal for copies of an image, or None to compare files."""
+        return None
+
+    def _warn_of_sixteen_bits(self, files: Iterable[str | BinaryIO]) -> None:
+        if self.sixteen_bit_max is None and (report := sixteen_bit_report(files, max_pixels=self.max_pixels)):
+            # Three callers up: the code that creates the data set.
+            warnings.warn(report, UserWarning, stacklevel=4)

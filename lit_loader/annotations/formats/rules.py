@@ -17,7 +17,7 @@ from lit_loader.annotations.cache import image_stamp
 from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.formats.declared import unite
 from lit_loader.annotations.formats.folder import Folder, is_image_name
-from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
+from lit_loader.annotations.formats.image_sizes import ShownSizes, read_shown_sizes
 from lit_loader.annotations.formats.rows import FLAG_BITS, BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
@@ -48,6 +48,7 @@ def build_table(
     split: str | None = None,
     num_workers: int | None = None,
     progress: bool = True,
+    shown: ShownSizes | None = None,
 ) -> AnnotationTable:
     """Return the table of all rows that readers added.
 
@@ -59,12 +60,14 @@ def build_table(
         split: The table's split, or None for the one that a file names.
         num_workers: Processes that read image headers, or None to decide by their number.
         progress: Whether to draw a progress bar on a terminal.
+        shown: Sizes of the images in the order of ``rows``, if the images are no files in the folder; their paths are
+            then names, which are not looked up.
 
     Raises:
         AnnotationError: For the first problem whose action is ``"raise"``; names file and line.
     """
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
-    images = _Images(rows, folder)
+    images = _Images(rows, folder, shown)
     images.check_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     # Checks modify points, visibility and `keep` in place.
@@ -148,9 +151,10 @@ class _Images:
         stamps: `image_stamp` of each image whose header was read or that is missing, else 0. Shape ``(num_images,)``.
     """
 
-    def __init__(self, rows: Rows, folder: Folder) -> None:
+    def __init__(self, rows: Rows, folder: Folder, shown: ShownSizes | None) -> None:
         self._rows = rows
         self._folder = folder
+        self._shown = shown
         self._files = list(rows.files)
         count = len(rows.images.paths)
         self.paths = list(rows.images.paths)
@@ -159,8 +163,9 @@ class _Images:
         self.first_rows = np.arange(count)
         self.stamps = np.zeros(count, dtype=np.int64)
         self._exists: _Mask = np.ones(count, dtype=np.bool_)
-        self._resolve()
-        self._report_missing()
+        if shown is None:
+            self._resolve()
+            self._report_missing()
 
     def _resolve(self) -> None:
         """Look up the file of each image row, and unite rows of the same file."""
@@ -235,11 +240,10 @@ class _Images:
 
         NOTE [When a cached table is stale] explains what happens if an image changes later.
         """
-        root = self._folder.root
-        read = partial(read_shown_sizes, root, num_workers=num_workers, progress=progress)
+        read = partial(self._read_headers, num_workers=num_workers, progress=progress)
 
         def select_turned(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-            upright_sizes, is_turned, _ = read([self.paths[number] for number in numbers.tolist()])
+            upright_sizes, is_turned, _ = read(numbers)
             is_stored_size: _Mask = _all(upright_sizes[:, ::-1] == self.sizes[numbers])
             return numbers[is_turned & is_stored_size]
 
@@ -248,7 +252,7 @@ class _Images:
         turned = select_turned(candidates)
         # A stamp must be taken before its file is read, or a change in between is missed. Only few images are turned,
         # so it is cheaper to stamp these and read them once more than to stamp all candidates first.
-        self.stamps[turned] = [image_stamp(root, self.paths[number]) for number in turned.tolist()]
+        self._put_stamps(turned)
         turned = select_turned(turned)
         for number in turned.tolist():
             width, height = self.sizes[number].tolist()
@@ -262,12 +266,10 @@ class _Images:
 
     def _read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the size of each image from its header if the annotations do not give it."""
-        root = self._folder.root
         unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
-        paths = [self.paths[number] for number in unsized.tolist()]
         # Stamps first: a file that changes while it is read then has another stamp at the next start.
-        self.stamps[unsized] = [image_stamp(root, path) for path in paths]
-        self.sizes[unsized], reasons = read_image_sizes(root, paths, num_workers=num_workers, progress=progress)
+        self._put_stamps(unsized)
+        self.sizes[unsized], _, reasons = self._read_headers(unsized, num_workers=num_workers, progress=progress)
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
@@ -279,7 +281,22 @@ class _Images:
             path = shorten(self.paths[int(unknown[0])])
             problem = f"coordinates {kind} of the image, and the size of {path!r} is unknown"
             remedy = "choose 'drop' or 'raise' for missing_image and unreadable_image"
-            raise AnnotationError(problem, path=root, remedy=remedy)
+            raise AnnotationError(problem, path=self._folder.root, remedy=remedy)
+
+    def _read_headers(self, numbers: npt.NDArray[np.intp], *, num_workers: int | None, progress: bool) -> ShownSizes:
+        """Return the sizes of some images, with the reasons by position in ``numbers``."""
+        if self._shown is None:
+            paths = [self.paths[number] for number in numbers.tolist()]
+            return read_shown_sizes(self._folder.root, paths, num_workers=num_workers, progress=progress)
+        shown = self._shown
+        reasons = {i: shown.reasons[number] for i, number in enumerate(numbers.tolist()) if number in shown.reasons}
+        return ShownSizes(shown.sizes[numbers], shown.turned[numbers], reasons)
+
+    def _put_stamps(self, numbers: npt.NDArray[np.intp]) -> None:
+        """Stamp the files of some images; images that are no files have no stamp."""
+        if self._shown is None:
+            root = self._folder.root
+            self.stamps[numbers] = [image_stamp(root, self.paths[number]) for number in numbers.tolist()]
 
     def _problem(self, number: int, kind: str, message: str, action: str | None = None) -> None:
         """Report a problem of an image, and drop the image if ``action``, by default the policy's, says so."""

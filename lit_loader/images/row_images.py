@@ -1,0 +1,345 @@
+"""Images in the rows of data sets: encoded bytes, paths, Pillow images and arrays, read by the rules of files."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import os
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path, PurePath
+from typing import Any, BinaryIO, Final, TypeAlias
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from lit_loader.annotations.formats.image_sizes import BytesFile, Header, read_header
+from lit_loader.annotations.paths import check_relative
+from lit_loader.annotations.splitting import Traits
+from lit_loader.errors import AnnotationError, ImageError
+from lit_loader.images.decoding import (
+    SIDEWAYS,
+    SIXTEEN_BIT_MAX,
+    check_num_bytes,
+    decode_picture,
+    orientation_of,
+    read_image_file,
+)
+from lit_loader.images.encoded_image import open_bytes
+from lit_loader.images.lazy_image import DecodedImage, LazyImage
+from lit_loader.images.reading import ImageReading
+
+__all__ = ["RowImage", "RowImages", "RowReading", "header_of", "identity_of", "unpacked"]
+
+RowImage: TypeAlias = bytes | memoryview | Path | Image.Image | Tensor
+"""Image of a row: the bytes of an image file, a file, loaded pixels of Pillow, or uint8 ``(1, 3 or 4, H, W)``."""
+
+Rows: TypeAlias = Any
+"""Map-style data set: ``rows[i]`` is a mapping."""
+
+_TAIL_BYTES: Final = 64
+# The last bytes of these formats depend on all pixels: entropy-coded data, or a checksum.
+_COMPRESSED_STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
+_DIGEST_BYTES: Final = 16
+
+
+def unpacked(value: Any, folder: Path | None) -> RowImage:
+    """Return the image of a row in one of the forms of `RowImage`, without a copy of its pixels or bytes.
+
+    Args:
+        value: Bytes; a path; a mapping with ``bytes`` and ``path``, of which the bytes count if there are any; an image
+            of Pillow; a uint8 array ``(H, W)`` or ``(H, W, C)``; a uint8 tensor ``(H, W)`` or ``(C, H, W)``.
+        folder: Folder that paths may lead into, or None to refuse paths.
+
+    Raises:
+        ImageError: The value is none of these, or its path is refused; the message does not name the row.
+    """
+    if isinstance(value, Mapping):
+        encoded = value.get("bytes")
+        value = value.get("path") if encoded is None else encoded
+    if value is None:
+        raise ImageError("there is no image (None)")
+    if isinstance(value, bytes | memoryview):
+        return value
+    if isinstance(value, bytearray):
+        return bytes(value)
+    if isinstance(value, str | PurePath):
+        return _file(str(value), folder)
+    if isinstance(value, Image.Image):
+        return _unloaded(value) if getattr(value, "tile", None) else value
+    if isinstance(value, np.ndarray | Tensor):
+        return _pixels(value)
+    kinds = "bytes, a path, {'bytes': ..., 'path': ...}, a PIL image, a numpy array or a tensor"
+    raise ImageError(f"expected an image as {kinds}, got {type(value).__name__}; choose the column with image=")
+
+
+def header_of(image: RowImage) -> Header:
+    """Return width and height of an upright image, and whether EXIF turns it onto its side; or why they are unknown."""
+    with warnings.catch_warnings():
+        # About broken EXIF and large images, as for files: decoding reports both.
+        warnings.simplefilter("ignore")
+        return _header_of(image)
+
+
+def _header_of(image: RowImage) -> Header:
+    if isinstance(image, bytes | memoryview):
+        return read_header(BytesFile(image))
+    if isinstance(image, Path):
+        try:
+            if not image.is_file():
+                return f"{image} is missing, or not a regular file"
+            return read_header(io.FileIO(image, "rb"))
+        except OSError as error:
+            return error.strerror or str(error)
+    if isinstance(image, Tensor):
+        return image.shape[2], image.shape[1], False
+    width, height = image.size
+    is_turned = _orientation(image) >= SIDEWAYS
+    return (height, width, True) if is_turned else (width, height, False)
+
+
+def identity_of(image: RowImage) -> bytes:
+    """Return a digest that other images do not have, reading as little as that takes.
+
+    Of JPEG and PNG these are length and last bytes, of a file its path, size and time, and otherwise all bytes or
+    pixels.
+    """
+    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    if isinstance(image, bytes | memoryview):
+        is_compressed = bytes(image[:8]).startswith(_COMPRESSED_STARTS)
+        digest.update(b"%d " % len(image))
+        digest.update(image[-_TAIL_BYTES:] if is_compressed else image)
+    elif isinstance(image, Path):
+        try:
+            state = image.stat()
+            stamp = f"{state.st_size} {state.st_mtime_ns}"
+        except OSError:
+            stamp = "missing"
+        digest.update(f"{image} {stamp}".encode("utf-8", "surrogateescape"))
+    elif isinstance(image, Tensor):
+        digest.update(f"{tuple(image.shape)} ".encode())
+        digest.update(image.contiguous().numpy().data)
+    else:
+        digest.update(f"{image.mode} {image.size} {_orientation(image)} ".encode())
+        digest.update(image.tobytes())
+    return digest.digest()
+
+
+class RowImages:
+    """Images of a data set, by the number of the row.
+
+    Runs in: the main process, workers and threads, if ``rows`` does. A worker process that is spawned gets a pickled
+    copy of ``rows``.
+
+    Args:
+        name: Name of the data set in messages, such as ``train``.
+        rows: Map-style data set of mappings.
+        column: Key of the image in a row.
+        folder: Folder that paths may lead into, or None to refuse paths.
+
+    Attributes:
+        identities: `identity_of` each row's image, in order, if it is known; a pickled copy has none.
+    """
+
+    def __init__(self, name: str, rows: Rows, column: str, folder: Path | None) -> None:
+        self.name = name
+        self.identities: Sequence[bytes] | None = None
+        self._rows = rows
+        self._column = column
+        self._folder = folder
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Workers only read pixels.
+        return {**self.__dict__, "identities": None}
+
+    def image(self, row: int) -> RowImage:
+        """Return the image of a row.
+
+        Raises:
+            ImageError: The row has no image; the message names data set, row and column.
+        """
+        try:
+            return unpacked(self._rows[row][self._column], self._folder)
+        except ImageError as error:
+            raise ImageError(f"{self.place(row)}: {error.problem}", remedy=error.remedy) from None
+
+    def identity(self, row: int) -> bytes:
+        """Return `identity_of` the image of a row.
+
+        Raises:
+            ImageError: See `image`.
+        """
+        return identity_of(self.image(row)) if self.identities is None else self.identities[row]
+
+    def place(self, row: int) -> str:
+        """Return the data set, the row and the column for messages."""
+        return f"row {row} of {self.name}, column {self._column!r}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowReading(ImageReading):
+    """Reads the images of rows, and all others as files.
+
+    Args:
+        images: By the folder part of their paths: a path ``FOLDER/000012`` is the image of row 12.
+        **settings: See `ImageReading`.
+    """
+
+    images: Mapping[str, RowImages] = field(default_factory=dict, repr=False, compare=False)
+
+    def open(self, path: Path | str) -> LazyImage:
+        """Read the image of a row, or an image file; the pixels of a JPEG are decoded on demand."""
+        match = self._row_of(path)
+        if match is None:
+            return super().open(path)
+        images, row = match
+        image = images.image(row)
+        place = images.place(row)
+        limits: dict[str, Any] = {
+            "max_pixels": self.max_pixels,
+            "exif_orientation": self.exif_orientation,
+            "sixteen_bit_max": self.sixteen_bit_max or SIXTEEN_BIT_MAX,
+        }
+        if isinstance(image, Path):
+            data = read_image_file(image, max_pixels=self.max_pixels)
+            return open_bytes(data, f"{place} ({image})", **limits)
+        if isinstance(image, bytes | memoryview):
+            check_num_bytes(len(image), place, max_pixels=self.max_pixels)
+            return open_bytes(bytes(image), place, **limits)
+        if isinstance(image, Image.Image):
+            return DecodedImage(decode_picture(image, place, **limits))
+        if image.shape[1] * image.shape[2] > self.max_pixels:
+            size = f"{image.shape[2]}x{image.shape[1]} pixels"
+            raise ImageError(f"{place}: {size} exceed max_pixels={self.max_pixels}; raise it if you trust the image.")
+        # Gray becomes RGB, and alpha is dropped, as for files. New memory: the array belongs to the rows.
+        colours = image.expand(3, -1, -1) if image.shape[0] == 1 else image[:3]
+        pixels = colours.permute(1, 2, 0).clone(memory_format=torch.contiguous_format)
+        return DecodedImage(pixels.permute(2, 0, 1))
+
+    def size(self, path: Path | str) -> tuple[int, int]:
+        """Return height and width of an image as `open` returns it, from its header if possible."""
+        match = self._row_of(path)
+        if match is None:
+            return super().size(path)
+        images, row = match
+        header = header_of(images.image(row))
+        if isinstance(header, str):
+            raise ImageError(f"{images.place(row)}: the size of the image cannot be read: {header}.")
+        # `header` is of the upright image; the pixels as stored may have the sides exchanged.
+        if not self.exif_orientation:
+            return self.open(path).size
+        return header[1], header[0]
+
+    def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
+        """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None; see `ImageReading`."""
+        self._warn_of_sixteen_bits(self._encoded_files(paths))
+
+    @property
+    def copy_traits(self) -> Traits | None:
+        """Functions of a path that are equal for copies of an image."""
+        return self._identity, self._digest
+
+    @classmethod
+    def extending(cls, reading: ImageReading, images: Mapping[str, RowImages]) -> RowReading:
+        """Return a reading with the settings and the images of another one, and with the images of further rows.
+
+        Raises:
+            TypeError: ``reading`` is of a subclass of the user's, whose way of reading would be lost.
+        """
+        if type(reading) not in (ImageReading, RowReading):
+            raise TypeError(f"expected an ImageReading for images in rows, got a {type(reading).__name__}")
+        settings = {setting.name: getattr(reading, setting.name) for setting in fields(ImageReading)}
+        return cls(**settings, images={**getattr(reading, "images", {}), **images})
+
+    def _row_of(self, path: Path | str) -> tuple[RowImages, int] | None:
+        folder, _, number = str(path).rpartition("/")
+        images = self.images.get(folder)
+        return None if images is None else (images, int(number))
+
+    def _encoded_files(self, paths: Iterable[str]) -> Iterable[str | BinaryIO]:
+        """Yield the files and the encoded images of rows, one at a time; arrays have 8 bits."""
+        for path in paths:
+            match = self._row_of(path)
+            if match is None:
+                yield path
+                continue
+            # A row without an image raises its error when it is read.
+            try:
+                image = match[0].image(match[1])
+            except ImageError:
+                continue
+            if isinstance(image, Path):
+                yield str(image)
+            elif isinstance(image, bytes | memoryview):
+                yield io.BufferedReader(BytesFile(image))
+
+    def _identity(self, path: str) -> bytes | int:
+        match = self._row_of(path)
+        return Path(path).stat().st_size if match is None else match[0].identity(match[1])
+
+    def _digest(self, path: str) -> bytes:
+        match = self._row_of(path)
+        image = Path(path) if match is None else match[0].image(match[1])
+        if isinstance(image, Path):
+            with image.open("rb") as file:
+                return hashlib.file_digest(file, "blake2b").digest()
+        # The identity of pixels is a digest of all of them.
+        return hashlib.blake2b(image).digest() if isinstance(image, bytes | memoryview) else identity_of(image)
+
+
+def _file(path: str, folder: Path | None) -> Path:
+    """Return the file of a path that comes with the data, which must stay in the user's folder."""
+    if folder is None:
+        remedy = f"give the folder that images may be read from, such as root={str(PurePath(path).parent)!r}"
+        raise ImageError(f"{path!r} is the path of a file", remedy=remedy)
+    # Data sets that were loaded from folders have absolute paths.
+    relative = os.path.relpath(path, folder) if PurePath(path).is_absolute() and ".." not in path.split("/") else path
+    try:
+        check_relative(relative)
+    except AnnotationError as error:
+        raise ImageError(f"{path!r} is not in root={str(folder)!r} ({error.message})") from None
+    return folder / relative
+
+
+def _unloaded(image: Image.Image) -> RowImage:
+    """Return the file, or the bytes, of an image whose pixels Pillow has not read yet.
+
+    Workers and threads share the position of an open file, so they must not load the same object at once.
+    """
+    file = getattr(image, "fp", None)
+    if image.tell() == 0:
+        filename = getattr(image, "filename", "")
+        if filename:
+            return Path(os.fsdecode(filename))
+        if isinstance(file, io.BytesIO):
+            return file.getvalue()
+    raise ImageError("the pixels of the PIL image are not loaded", remedy="call image.load()")
+
+
+def _pixels(array: Any) -> Tensor:
+    """Return a uint8 array ``(H, W[, C])`` or tensor ``([C, ]H, W)`` as ``(C, H, W)``, without a copy if possible."""
+    is_tensor = isinstance(array, Tensor)
+    shape = tuple(array.shape)
+    expected = "tensor (H, W) or (C, H, W)" if is_tensor else "array (H, W) or (H, W, C)"
+    num_channels = 1 if len(shape) == 2 else shape[0 if is_tensor else -1] if len(shape) == 3 else 0
+    if array.dtype not in (np.uint8, torch.uint8) or num_channels not in (1, 3, 4) or 0 in shape:
+        problem = f"expected a uint8 {expected} with C = 1, 3 or 4, got {array.dtype} {shape}"
+        raise ImageError(problem, remedy="convert the image to 8 bits, and move its channels")
+    pixels: Tensor
+    if is_tensor:
+        pixels = array.detach().cpu()
+    else:
+        # torch warns about memory that it may not write to, and about negative strides.
+        pixels = torch.from_numpy(array if array.flags.writeable and min(array.strides) >= 0 else array.copy())
+        pixels = pixels if pixels.ndim == 2 else pixels.permute(2, 0, 1)
+    return pixels[None] if pixels.ndim == 2 else pixels
+
+
+def _orientation(image: Image.Image) -> int:
+    try:
+        return orientation_of(image)
+    except Warning:  # about broken EXIF, if the user turned warnings into errors
+        return 1
