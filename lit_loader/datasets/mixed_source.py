@@ -14,6 +14,7 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.datasets.auto_source import AutoSource
 from lit_loader.datasets.sources import Stage, StageTables, TableSource
 from lit_loader.errors import AnnotationError, LitLoaderError, SettingError
+from lit_loader.images import ImageReading
 from lit_loader.samplers import MixedSourceSampler, OrderSampler
 
 __all__ = ["MixedSource"]
@@ -201,6 +202,12 @@ class MixedSource(TableSource):
                 settings={"num_samples": -(-self.num_samples // sum(counts)) * sum(counts)},
             )
         return MixedSourceSampler(samplers, counts, num_samples=self.num_samples)
+
+    def image_reading(self, reading: ImageReading) -> ImageReading:
+        """Return a reading for the images of every source."""
+        for source in self._opened.values():
+            reading = source.image_reading(reading)
+        return reading
 
     @property
     def _opened(self) -> dict[str, TableSource]:
