@@ -32,7 +32,7 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
-from lit_loader.samplers import OrderSampler, SequentialSampler
+from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
 from lit_loader.types import FIRST_LABEL
 
@@ -562,17 +562,21 @@ class TableDataModule(LoaderDataModule):
         summaries = []
         for stage in stages:
             sets = self._open_samples(stage)
-            parts: list[tuple[str, list[_Samples], Any]] = []
+            shares: list[float | None] = [None] * len(sets)
+            # The sets of a summary, their sampler, and their share of a mix.
+            parts: list[tuple[str, list[_Samples], Any, float | None]] = []
             if stage == "train" and len(sets) > 1:
-                parts.append((stage, sets, self._joined_sampler()))
-            parts += [(samples.name, [samples], self._sampler(samples.table, stage)) for samples in sets]
-            for name, part, sampler in parts:
+                joined_sampler = self._joined_sampler()
+                parts.append((stage, sets, joined_sampler, None))
+                if isinstance(joined_sampler, MixedSourceSampler):
+                    shares = (joined_sampler.quotas / len(joined_sampler)).tolist()
+            for samples, share in zip(sets, shares, strict=True):
+                parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))
+            for name, part, sampler, share in parts:
                 counts = {field: sum(getattr(samples, field) for samples in part) for field in _LEFT_OUT}
                 tables = [samples.table for samples in part]
-                summaries += [
-                    SetSummary.of(name, tables, sampler, by=label, distinct=self.counts_images, **counts)
-                    for label in labels
-                ]
+                settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 
     def summary(self) -> str:

@@ -314,9 +314,11 @@ def test_summaries_show_the_mix_of_each_source_and_of_all_together(folder):
     delivered = sum(weight * part.class_counts for weight, part in zip((2, 1, 1), parts, strict=True))
     np.testing.assert_allclose(together.expected_mix, delivered / delivered.sum())
     np.testing.assert_allclose(parts[0].expected_mix, parts[0].natural_mix)
+    assert [summary.share for summary in summaries] == [None, 0.5, 0.25, 0.25, *[None] * 6]
+    assert [summary.unlabelled_classes for summary in summaries[:4]] == [(), (), ("stem",), ()]
     text = module.summary()
-    assert "train/plant" in text
-    assert "MixedSourceSampler" in text
+    assert "50.0% of the training samples" in text
+    assert text.count("unlabelled: stem") == 3
 
 
 def test_class_mix_monitor_counts_all_sources_together(folder):
