@@ -31,6 +31,8 @@ class SetSummary:
         num_empty: Number of images without an object that has this label.
         num_left_out: Number of annotated images, or objects, that the data module does not take as samples.
         num_crowd: Number of crowd regions that were left out, together with images that contain nothing else.
+        num_tiled_images: Number of images whose tiles are the samples, or None if samples are not tiles. All other
+            numbers of images are then numbers of tiles, and an object in several tiles counts several times.
         class_names: Names of the classes, or of the attribute's values.
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that contain each class.
@@ -48,6 +50,7 @@ class SetSummary:
     num_empty: int
     num_left_out: int = 0
     num_crowd: int = 0
+    num_tiled_images: int | None = None
     class_names: tuple[str, ...]
     class_counts: npt.NDArray[np.int64]
     image_counts: npt.NDArray[np.int64]
@@ -66,7 +69,7 @@ class SetSummary:
         by: str | None = None,
         distinct: bool = False,
         share: float | None = None,
-        **left_out: int,
+        **counts: int,
     ) -> SetSummary:
         """Summarise a table, or several joined ones, under a sampler.
 
@@ -77,7 +80,7 @@ class SetSummary:
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
             share: Share of the set in a mix, or None.
-            **left_out: ``num_left_out`` and ``num_crowd``, by default 0.
+            **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
         tables = _listed(tables)
         class_names = tables[0].labels_of(by)[1]
@@ -105,7 +108,7 @@ class SetSummary:
                 if by is None and all(label in table.unlabelled_classes for table in tables)
             ),
             share=share,
-            **left_out,
+            **counts,
         )
 
     @property
@@ -201,6 +204,8 @@ def summary_table(summaries: list[SetSummary]) -> str:
             table.add_row("", _cell(name), str(num_images), str(count), f"{share:.1%}", mix)
         # These figures belong to the set, so they follow only its first label.
         if summary.name != previous:
+            if summary.num_tiled_images is not None:
+                table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
             if summary.share is not None:
                 table.add_row("", f"{summary.share:.1%} of the training samples")
             if summary.unlabelled_classes:

@@ -365,3 +365,16 @@ def test_batch_of_a_mix_is_drawn(folder, tmp_path):
     path = Path(tmp_path, "batch.png")
     datamodule(folder).plot_batch("train", path=path)
     assert path.stat().st_size > 0
+
+
+def test_tiles_of_several_sources_are_mixed(folder):
+    module = datamodule(folder, tiling={"size": 32, "overlap": 0.0, "stages": ["train"]})
+    module.setup("fit")
+    num_tiles = [table.num_images for table in module.tables("train")]
+    assert all(n > table.num_images for n, table in zip(num_tiles, module.image_tables("train"), strict=True))
+    assert len(module.train_dataset) == sum(num_tiles)
+    assert [table.unlabelled_classes for table in module.tables("train")] == [(), ("stem",), ()]
+    assert {tuple(image.shape) for images, _ in module.train_dataloader() for image in images} == {(3, 32, 32)}
+    together, *parts = module.summaries(["train"])
+    assert together.num_images == sum(part.num_images for part in parts) == sum(num_tiles)
+    assert together.num_tiled_images == 18
