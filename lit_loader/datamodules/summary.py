@@ -39,6 +39,8 @@ class SetSummary:
         expected_mix: float64 ``(num_classes,)``, expected share of each class among the labels that the sampler
             delivers, or None if the sampler cannot compute it.
         problems: Number of annotation problems that the reader handled.
+        unlabelled_classes: Names of classes whose objects may be visible without being annotated.
+        share: Share of the set among the samples of a training epoch that mixes several sets, or None without a mix.
     """
 
     name: str
@@ -54,6 +56,8 @@ class SetSummary:
     image_counts: npt.NDArray[np.int64]
     expected_mix: npt.NDArray[np.float64] | None
     problems: int
+    unlabelled_classes: tuple[str, ...] = ()
+    share: float | None = None
 
     @classmethod
     def of(
@@ -64,6 +68,7 @@ class SetSummary:
         *,
         by: str | None = None,
         distinct: bool = False,
+        share: float | None = None,
         **counts: int,
     ) -> SetSummary:
         """Summarise a table, or several joined ones, under a sampler.
@@ -74,6 +79,7 @@ class SetSummary:
             sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
+            share: Share of the set in a mix, or None.
             **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
         tables = _listed(tables)
@@ -95,6 +101,13 @@ class SetSummary:
             image_counts=np.bincount(classes, minlength=len(class_names)),
             expected_mix=expected_class_mix(tables, sampler, by=by, distinct=distinct),
             problems=sum(len(table.report) for table in tables),
+            # A class that one of several tables labels has objects of these tables, and is not named.
+            unlabelled_classes=tuple(
+                label
+                for label in tables[0].unlabelled_classes
+                if by is None and all(label in table.unlabelled_classes for table in tables)
+            ),
+            share=share,
             **counts,
         )
 
@@ -193,6 +206,10 @@ def summary_table(summaries: list[SetSummary]) -> str:
         if summary.name != previous:
             if summary.num_tiled_images is not None:
                 table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
+            if summary.share is not None:
+                table.add_row("", f"{summary.share:.1%} of the training samples")
+            if summary.unlabelled_classes:
+                table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
                 table.add_row("", f"{summary.problems} annotation problems handled")
             if summary.num_left_out:

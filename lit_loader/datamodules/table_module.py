@@ -21,8 +21,9 @@ from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.applied_transforms import transform_lines
 from lit_loader.datamodules.base import RUN_STAGES, STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
-from lit_loader.datamodules.batching import Batching, PlainBatching, checked_batching
+from lit_loader.datamodules.batching import Batching, checked_batching
 from lit_loader.datamodules.data_fingerprint import check_data, data_record, set_record
+from lit_loader.datamodules.joining import check_batch_size, check_can_join, shares_of_sets
 from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
@@ -30,7 +31,6 @@ from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summa
 from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
-from lit_loader.errors import SettingError
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
@@ -304,14 +304,6 @@ class TableDataModule(LoaderDataModule):
         """
         return [samples.table for samples in self._open_samples(stage)]
 
-    def set_names(self, stage: Stage) -> list[str]:
-        """Return the names of a stage's sets, in the order of `tables`.
-
-        A `MixedSource` returns the names of its sources. By default names are numbers, and a single set has an empty
-        name.
-        """
-        return self.source.set_names(stage)
-
     def image_tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the tables of a stage before `tiling`: the same images and names, one row for each image.
 
@@ -319,6 +311,14 @@ class TableDataModule(LoaderDataModule):
             ValueError: As `tables`.
         """
         return [samples.images for samples in self._open_samples(stage)]
+
+    def set_names(self, stage: Stage) -> list[str]:
+        """Return the names of a stage's sets, in the order of `tables`.
+
+        A `MixedSource` returns the names of its sources. By default names are numbers, and a single set has an empty
+        name.
+        """
+        return self.source.set_names(stage)
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -441,8 +441,9 @@ class TableDataModule(LoaderDataModule):
                 left_out = f"{samples.num_left_out} samples and {samples.num_crowd} crowd regions"
                 rank_zero_info(f"{samples.name}: {left_out} left out, {samples.images.num_images} samples stay")
             if samples.table is not samples.images:
-                num_tiles = samples.table.num_images
-                rank_zero_info(f"{samples.name}: {num_tiles} tiles of {samples.images.num_images} images")
+                rank_zero_info(
+                    f"{samples.name}: {samples.table.num_images} tiles of {samples.images.num_images} images"
+                )
         self._samples[stage] = stage_samples
         return stage_samples
 
@@ -541,47 +542,28 @@ class TableDataModule(LoaderDataModule):
             )
         return sampler
 
-    def _joined_sampler(self) -> Sampler[int]:
+    def _joined_sampler(self) -> OrderSampler:
         """Return the sampler of several training tables that are joined.
 
         Raises:
-            ValueError: If a table is empty, the sampler is not made by a config, the batching groups images, or the
-                batch size does not fit the mix.
+            ValueError: If the tables, their sampler, the batching or the batch size do not fit a mix.
         """
-        batching = self._batchings["train"]
-        if not isinstance(batching, PlainBatching | None):
-            num_sets = len(self.tables("train"))
-            raise ValueError(
-                f"train_batching={batching} groups the images of one table, and training joins {num_sets} tables; give "
-                "PlainBatching(), in Hydra batching=plain"
-            )
-        samplers: list[Any] = []
-        for samples in self._open_samples("train"):
-            if samples.table.num_images == 0:
-                raise ValueError(f"{samples.name} has no samples to mix; leave the source out of training")
-            samplers.append(self._sampler(samples.table, "train"))
+        tables = {samples.name: samples.table for samples in self._open_samples("train")}
+        check_can_join(tables, self._batchings["train"])
+        samplers: list[Any] = [self._sampler(table, "train") for table in tables.values()]
         sampler = self.source.join_samplers(samplers)
-        self._check_batch_size(sampler)
+        self._check_mix(sampler)
         return sampler
 
-    def _check_batch_size(self, sampler: OrderSampler) -> None:
-        """Refuse a training batch size that is not a multiple of the samples that a sampler puts into every batch."""
-        multiple = sampler.batch_multiple
-        if self.batch_size % multiple:
-            argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
-            raise SettingError(
-                argument,
-                self.batch_size,
-                f"is not a multiple of {multiple}, the samples of all sources in a batch, so batches would differ in "
-                "their mix",
-                settings={argument: -(-self.batch_size // multiple) * multiple},
-            )
+    def _check_mix(self, sampler: OrderSampler) -> None:
+        argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
+        check_batch_size(sampler, argument, self.batch_size)
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
         if stage == "train" and len(self.tables(stage)) > 1:
             # Once more, since `batch_size` may have been set after the data was opened.
             sampler: Any = self._open(stage)[0][1]
-            self._check_batch_size(sampler)
+            self._check_mix(sampler)
         return super()._make_loaders(stage, to_device=to_device)
 
     def _is_prepared_by_another(self) -> bool:
@@ -677,19 +659,22 @@ class TableDataModule(LoaderDataModule):
         summaries = []
         for stage in stages:
             sets = self._open_samples(stage)
-            parts: list[tuple[str, list[_Samples], Any]] = []
+            shares: list[float | None] = [None] * len(sets)
+            # The sets of a summary, their sampler, and their share of a mix.
+            parts: list[tuple[str, list[_Samples], Any, float | None]] = []
             if stage == "train" and len(sets) > 1:
-                parts.append((stage, sets, self._joined_sampler()))
-            parts += [(samples.name, [samples], self._sampler(samples.table, stage)) for samples in sets]
-            for name, part, sampler in parts:
+                joined_sampler = self._joined_sampler()
+                shares = shares_of_sets(joined_sampler, len(sets))
+                parts.append((stage, sets, joined_sampler, None))
+            for samples, share in zip(sets, shares, strict=True):
+                parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))
+            for name, part, sampler, share in parts:
                 counts = {field: sum(getattr(samples, field) for samples in part) for field in _LEFT_OUT}
-                tables = [samples.table for samples in part]
-                if part[0].table is not part[0].images:
+                if any(samples.table is not samples.images for samples in part):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
-                summaries += [
-                    SetSummary.of(name, tables, sampler, by=label, distinct=self.counts_images, **counts)
-                    for label in labels
-                ]
+                tables = [samples.table for samples in part]
+                settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 
     def summary(self) -> str:

@@ -16,6 +16,7 @@ from lit_loader.datasets.sources import Stage, StageTables, TableSource
 from lit_loader.errors import AnnotationError, LitLoaderError, SettingError
 from lit_loader.images import ImageReading
 from lit_loader.samplers import MixedSourceSampler, OrderSampler
+from lit_loader.samplers.checks import checked_int
 
 __all__ = ["MixedSource"]
 
@@ -61,7 +62,7 @@ class MixedSource(TableSource):
         sources: Source of each name, or the path of a data set, which `AutoSource` opens. A name consists of letters,
             digits, ``_`` and ``-``, because names of metrics and files contain it.
         classes: For each source the new name of its classes, the same name for classes to merge, or None for classes to
-            drop. The class ``"*"`` stands for all classes without an entry, which otherwise keep their names.
+            drop. The entry ``"*"`` is for all classes that have none, which otherwise keep their names.
         class_names: Names of the run in the order of their ids, or None for the order of first occurrence.
         missing: Meaning of the classes that a source does not label: ``"unlabelled"`` if their objects may be visible
             in its images, so that loss and metrics ignore the class there, or ``"absent"`` if there are none, so that
@@ -98,8 +99,8 @@ class MixedSource(TableSource):
     def __post_init__(self) -> None:
         if not isinstance(self.sources, Mapping):
             raise TypeError(
-                f"`sources` must map names to sources, got {type(self.sources).__name__}; give such as {{'plant': "
-                "'data/plant', 'street': 'data/street'}}"
+                f"`sources` must map names to sources, got {type(self.sources).__name__}; give a mapping such as "
+                "{'plant': 'data/plant', 'street': 'data/street'}"
             )
         if not self.sources:
             raise ValueError("`sources` is empty; give at least one source")
@@ -127,6 +128,8 @@ class MixedSource(TableSource):
     def _check_ratio(self) -> None:
         if self.ratio_per not in ("batch", "epoch"):
             raise ValueError(f"ratio_per={self.ratio_per!r} is not one of ['batch', 'epoch']")
+        if self.num_samples is not None:
+            checked_int("num_samples", self.num_samples, minimum=1)
         if self.ratio is None:
             if self.ratio_per == "batch":
                 raise SettingError(

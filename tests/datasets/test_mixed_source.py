@@ -292,7 +292,7 @@ def test_table_sources_mix_their_training_tables_in_full():
     ("settings", "error", "message"),
     [
         ({"sources": {}}, ValueError, "`sources` is empty"),
-        ({"sources": ["a"]}, TypeError, r"must map names to sources, got list; give such as \{'plant': 'data/plant'"),
+        ({"sources": ["a"]}, TypeError, r"got list; give .* \{'plant': 'data/plant', 'street': 'data/street'\}$"),
         ({"sources": {"a/b": "x"}}, ValueError, "sources names 'a/b'.*use letters, digits, _ and -"),
         ({"sources": {"": "x"}}, ValueError, "sources names ''"),
         ({"sources": {3: "x"}}, ValueError, "sources names 3"),
@@ -309,6 +309,8 @@ def test_table_sources_mix_their_training_tables_in_full():
         ({"ratio": {"a": 0, "b": 1}}, ValueError, r"ratio\['a'\]=0 must be positive"),
         ({"ratio": {"a": "1"}}, TypeError, r"ratio\['a'\]='1' must be a number"),
         ({"ratio": {"a": 1.5, "b": 1}, "ratio_per": "batch"}, ValueError, "got ratio.*1.5; pass ratio_per='epoch'"),
+        ({"num_samples": 0}, ValueError, "`num_samples` must be at least 1, got num_samples=0"),
+        ({"num_samples": "9"}, TypeError, "`num_samples` must be an int, got '9'"),
         ({"ratio_per": "batch"}, ValueError, "needs the number of each source in a batch; pass ratio="),
         ({"ratio_per": "step"}, ValueError, r"ratio_per='step' is not one of \['batch', 'epoch'\]"),
     ],
