@@ -258,11 +258,11 @@ class Task(LightningModule):
         raise NotImplementedError(f"{type(self).__name__} needs a method collect(self, batch, metric)")
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of validation, and that of the batch's set if there are several."""
+        """Update the metric of validation and, if there are several sets, of the batch's set."""
         self.collect(batch, self.val_set_metrics.of_set(dataloader_idx, self.val_metric, self._num_batches("val")))
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of tests, and that of the batch's set if there are several."""
+        """Update the metric of tests and, if there are several sets, of the batch's set."""
         self.collect(batch, self.test_set_metrics.of_set(dataloader_idx, self.test_metric, self._num_batches("test")))
 
     def on_validation_epoch_end(self) -> None:
