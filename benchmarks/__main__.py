@@ -16,6 +16,7 @@ from benchmarks import (
     resume,
     sample_profile,
     startup,
+    tiles,
     transport,
     walk,
 )
@@ -24,7 +25,7 @@ from benchmarks.rounds import run
 
 def main(rounds: int) -> None:
     """Run all benchmarks of the loader."""
-    questions = (class_weights, overhead, transport, detection, classification, decoded_cache, sample_profile)
+    questions = (class_weights, overhead, transport, detection, classification, decoded_cache, tiles, sample_profile)
     for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk):
         question.main(rounds)
 

@@ -13,10 +13,12 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "lit_loader.annotations": (
         "AnnotationTable",
         "KeypointSchema",
+        "Tiling",
         "class_weights",
         "concatenate",
         "image_weights",
         "keypoint_schema",
+        "tile_table",
     ),
     "lit_loader.annotations.formats": (
         "ReadOptions",

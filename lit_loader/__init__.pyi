@@ -2,10 +2,12 @@
 
 from lit_loader.annotations import AnnotationTable as AnnotationTable
 from lit_loader.annotations import KeypointSchema as KeypointSchema
+from lit_loader.annotations import Tiling as Tiling
 from lit_loader.annotations import class_weights as class_weights
 from lit_loader.annotations import concatenate as concatenate
 from lit_loader.annotations import image_weights as image_weights
 from lit_loader.annotations import keypoint_schema as keypoint_schema
+from lit_loader.annotations import tile_table as tile_table
 from lit_loader.annotations.formats import Reader as Reader
 from lit_loader.annotations.formats import ReadOptions as ReadOptions
 from lit_loader.annotations.formats import ReadPolicy as ReadPolicy

@@ -7,6 +7,7 @@ from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.annotations.merge import concatenate, with_same_names
 from lit_loader.annotations.problems import Problem, ReadReport
 from lit_loader.annotations.table import AnnotationTable, Attribute
+from lit_loader.annotations.tiling import Tiling, tile_images, tile_table
 from lit_loader.annotations.weights import LabelSets, class_weights, image_labels, image_weights, label_counts
 
 __all__ = [
@@ -19,11 +20,14 @@ __all__ = [
     "Problem",
     "ReadReport",
     "RunLengths",
+    "Tiling",
     "class_weights",
     "concatenate",
     "image_labels",
     "image_weights",
     "keypoint_schema",
     "label_counts",
+    "tile_images",
+    "tile_table",
     "with_same_names",
 ]

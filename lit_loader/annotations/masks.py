@@ -38,6 +38,7 @@ MAX_ROW_CROSSINGS: Final = 2**22
 """Maximum number of crossings of an object's outlines with rows of pixels; drawing that many takes about 1 s."""
 
 _CROSSINGS_AT_ONCE: Final = 2**20
+_MAX_HEIGHT_RATIO: Final = 16  # of run lengths and their canvas
 _MAX_CHARS: Final = 7  # per number in COCO's text; 7 * 5 bits hold any difference of two counts
 
 Polygon: TypeAlias = npt.ArrayLike
@@ -157,7 +158,15 @@ class Masks(RaggedColumn):
         counts = self.runs[self.run_offsets[row] : self.run_offsets[row + 1]]
         return RunLengths(counts, int(self.heights[row]), int(self.widths[row])) if len(counts) else None
 
-    def rasterize(self, row: int, height: int, width: int, *, scale: tuple[float, float] = (1.0, 1.0)) -> Bitmap:
+    def rasterize(
+        self,
+        row: int,
+        height: int,
+        width: int,
+        *,
+        scale: tuple[float, float] = (1.0, 1.0),
+        corner: tuple[int, int] = (0, 0),
+    ) -> Bitmap:
         """Return the bitmap of an object, uint8 ``(height, width)``, 1 inside.
 
         The mask is clipped to the canvas; it is empty for an object without one. Memory is bounded by the canvas,
@@ -169,13 +178,14 @@ class Masks(RaggedColumn):
             height: Height of the canvas in pixels.
             width: Width of the canvas in pixels.
             scale: Canvas pixels per pixel of the annotated image, along x and y.
+            corner: x and y of the canvas's left upper corner, in pixels of the annotated image.
         """
         runs = self.run_lengths(row)
         if runs is not None:
-            return _draw_runs(runs, height, width, scale)
+            return _draw_runs(runs, height, width, scale, corner)
         bitmap = np.zeros((height, width), dtype=np.uint8)
         starts = self.value_offsets[self.part_offsets[row] : self.part_offsets[row + 1] + 1]
-        points = self.values[starts[0] : starts[-1]].reshape(-1, 2).astype(np.float64) * scale
+        points = (self.values[starts[0] : starts[-1]].reshape(-1, 2).astype(np.float64) - corner) * scale
         _draw_polygons(bitmap, points, (starts - starts[0]) // 2)
         return bitmap
 
@@ -294,16 +304,26 @@ def _inside(edges: _Edges, top: int, bottom: int, x_min: int, x_max: int) -> Bit
     return inside.view(np.uint8)
 
 
-def _draw_runs(runs: RunLengths, height: int, width: int, scale: tuple[float, float]) -> Bitmap:
+def _draw_runs(
+    runs: RunLengths, height: int, width: int, scale: tuple[float, float], corner: tuple[int, int]
+) -> Bitmap:
     counts = np.asarray(runs.counts)
-    if (runs.height, runs.width) == (height, width) and scale == (1.0, 1.0):
-        # Runs alternate between outside (even) and inside (odd), and go column by column.
-        pixels = np.repeat((np.arange(len(counts)) & 1).astype(np.uint8), counts)
-        return np.ascontiguousarray(pixels.reshape(width, height).T)
-    # The canvas differs from the annotated image: look up the run of each canvas pixel's centre.
-    xs = np.floor((np.arange(width) + 0.5) / scale[0]).astype(np.int64)
-    ys = np.floor((np.arange(height) + 0.5) / scale[1]).astype(np.int64)
     ends = np.cumsum(counts, dtype=np.int64)
+    x_min, y_min = corner
+    covers_canvas = x_min + width <= runs.width and y_min + height <= runs.height
+    # Whole columns of the mask are drawn, and their height is not bounded by the canvas.
+    if covers_canvas and scale == (1.0, 1.0) and runs.height <= _MAX_HEIGHT_RATIO * height:
+        # Runs alternate between outside (even) and inside (odd), and go column by column. Draw only the columns of the
+        # canvas.
+        bounds = x_min * runs.height, (x_min + width) * runs.height
+        first, last = np.searchsorted(ends, bounds).tolist()
+        stops = np.clip(ends[first : last + 1], *bounds)
+        lengths = np.diff(stops, prepend=bounds[0])
+        pixels = np.repeat((np.arange(first, first + len(lengths)) & 1).astype(np.uint8), lengths)
+        return np.ascontiguousarray(pixels.reshape(width, runs.height)[:, y_min : y_min + height].T)
+    # The canvas differs from the annotated image: look up the run of each canvas pixel's centre.
+    xs = x_min + np.floor((np.arange(width) + 0.5) / scale[0]).astype(np.int64)
+    ys = y_min + np.floor((np.arange(height) + 0.5) / scale[1]).astype(np.int64)
     run_of_pixel = np.searchsorted(ends, xs[None] * runs.height + ys[:, None], side="right")
     bitmap: Bitmap = run_of_pixel.astype(np.uint8) & 1
     # Beyond the annotated image the search gives the run of another column.

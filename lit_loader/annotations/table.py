@@ -7,9 +7,9 @@ NOTE [Columns are declared once]
 
 NOTE [A derived table is rows of a file]
     Images may be selected, objects turned into samples and classes renumbered, in any order and any number of times.
-    The result is always one of two things: images of the table in the cache file with all of their objects (without
-    those of dropped classes), or single objects of it, under some class names. A derived table is therefore pickled as
-    file, key, renamings, row numbers, which of the two it is, and classes. Any other operation on rows must keep to
+    The result is always one of two things: images of the table in the cache file with all of their objects, except for
+    objects of dropped classes, or single objects of it, under some class names. A derived table is therefore pickled
+    as file, key, renamings, row numbers, which of the two it is, and classes. Any other operation on rows must keep to
     that or drop the lineage.
 """
 
@@ -84,8 +84,8 @@ class AnnotationTable:
         widths: int32 ``(num_images,)`` pixels according to the annotations; 0 = unknown; default: all 0.
         heights: As ``widths``.
         regions: int32 ``(num_images, 4)``, the part of each image file that a row describes, as left, top, right and
-            bottom in pixels of the upright image, or None for whole files. Sizes, boxes and keypoints are then relative
-            to the region's left upper corner; masks stay those of the whole image.
+            bottom in pixels of the upright image, or None for whole files; a row of zeros is a whole file. Sizes, boxes
+            and keypoints are then relative to the region's left upper corner; masks stay those of the whole image.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
         labels: int64 ``(num_objects,)``, class ids from 0.

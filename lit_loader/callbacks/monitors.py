@@ -173,8 +173,8 @@ class ClassMixMonitor(Callback):
         datamodule = table_datamodule(trainer, "ClassMixMonitor", remedy=remedy)
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
         mixes: dict[str, ClassMix] = {}
-        # Several training sets are summarised alone, too. Without a training set there is no summary, which Lightning
-        # reports.
+        # Several training sets also have summaries under other names. Without a training set the list is empty, which
+        # Lightning reports.
         summaries = [summary for summary in datamodule.summaries(["train"]) if summary.name == "train"]
         # The first summary is of the labels of samples.
         for index, summary in enumerate(summaries):

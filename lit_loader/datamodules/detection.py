@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations import AnnotationTable, Tiling
 from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
@@ -29,6 +29,8 @@ class DetectionDataModule(TableDataModule):
         size_divisor: With ``pad``, height and width are rounded up to a multiple of it.
         collate_fn: Replaces the collation that ``images`` and ``size_divisor`` choose, or None to keep it.
         first_label: Label of the first class; torchvision reserves 0 for the background.
+        tiling: Settings of `Tiling`, or a mapping of its fields such as ``{"size": 640, "overlap": 0.2}``, if samples
+            are tiles of the images; None for whole images. Samplers then weight and count tiles.
         extra_fields: Additional per-object fields of the targets: ``difficult``, ``truncated``, ``occluded``.
         masks: True for targets with ``masks``, as torchvision's Mask R-CNN takes them. The tables must have masks,
             except for prediction.
@@ -55,10 +57,12 @@ class DetectionDataModule(TableDataModule):
         first_label: int = FIRST_LABEL,
         extra_fields: Sequence[str] = (),
         masks: bool = False,
+        tiling: Tiling | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self._save_arguments(DetectionDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
+        self._set_tiling(tiling)
         # Made in any case, because it checks both arguments before the data is prepared.
         collate = DetectionCollate(images=images, size_divisor=size_divisor)
         if collate_fn is not None and (images != "list" or size_divisor != 1):

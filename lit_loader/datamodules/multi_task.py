@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations import AnnotationTable, Tiling
 from lit_loader.collate import MultiTaskCollate
 from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
@@ -30,6 +30,8 @@ class MultiTaskDataModule(TableDataModule):
         size_divisor: Height and width of a batch are rounded up to a multiple of it.
         pad_value: Value of padded pixels, in the units of the images.
         first_label: Label of the first class; torchvision reserves 0 for the background.
+        tiling: Settings of `Tiling`, or a mapping of its fields such as ``{"size": 640, "overlap": 0.2}``, if samples
+            are tiles of the images; None for whole images. Samplers then weight and count tiles.
         **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
             `detection_transforms` with the flip pairs of the tables; without flip pairs it flips only if asked to);
             batch sizes, workers and seed, as in `LoaderDataModule`.
@@ -48,10 +50,12 @@ class MultiTaskDataModule(TableDataModule):
         size_divisor: int = 1,
         pad_value: float = 0,
         first_label: int = FIRST_LABEL,
+        tiling: Tiling | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
         self._save_arguments(MultiTaskDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
+        self._set_tiling(tiling)
         # Made for its check of the divisor, before the data is prepared.
         MultiTaskCollate(size_divisor=size_divisor)
         check_dataset_settings(first_label=first_label, extra_fields=())

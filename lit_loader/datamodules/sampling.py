@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
+import numpy as np
+
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.errors import SettingError
 from lit_loader.loader.arguments import check_choice
@@ -59,11 +61,37 @@ class SequentialSamplerConfig(SamplerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class RandomSamplerConfig(SamplerConfig):
-    """Every image once an epoch, in a new order each time."""
+    """Every image once an epoch, in a new order each time.
+
+    Args:
+        empty_share: Share of an epoch's samples for images without any object, such as tiles that show nothing, in
+            [0, 1). Every other image still comes once an epoch. Those without objects come in shuffled cycles that
+            continue from epoch to epoch, so all of them are seen in time. None for each of them once an epoch.
+    """
+
+    empty_share: float | None = None
+
+    def __post_init__(self) -> None:
+        check_settings(vars(self))
+        if self.empty_share == 1:
+            raise ValueError("empty_share=1 leaves no sample for images with objects; give a share below 1")
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table."""
-        return RandomSampler(table.num_images)
+        """Return the sampler for a table; ValueError if ``empty_share`` is above 0 and no image is without objects."""
+        if self.empty_share is None:
+            return RandomSampler(table.num_images)
+        # All images with objects are one class, whose quota is their number: each comes once an epoch.
+        labels = np.where(np.diff(table.offsets) > 0, 0, -1)
+        num_labelled = int((labels == 0).sum())
+        for is_missing, kind in ((num_labelled == 0, "an object"), (num_labelled == len(labels), "no object")):
+            if is_missing and self.empty_share > 0:
+                rule = f"is a share of images without objects among others, but no image of {table!r} has {kind}"
+                raise SettingError("empty_share", self.empty_share, rule, settings={"empty_share": None})
+        num_samples = round(num_labelled / (1 - self.empty_share))
+        if self.empty_share > 0:
+            # The sampler gives any share above 0 a position, which must not be one of the class's.
+            num_samples = max(num_samples, num_labelled + 1)
+        return ClassBalancedSampler(labels, exponent=0, num_samples=max(num_samples, 1), empty_share=self.empty_share)
 
 
 @dataclass(frozen=True, kw_only=True)

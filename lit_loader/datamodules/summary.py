@@ -31,12 +31,16 @@ class SetSummary:
         num_empty: Number of images without an object that has this label.
         num_left_out: Number of annotated images, or objects, that the data module does not take as samples.
         num_crowd: Number of crowd regions that were left out, together with images that contain nothing else.
+        num_tiled_images: Number of images whose tiles are the samples, or None if samples are not tiles. All other
+            numbers of images are then numbers of tiles, and an object in several tiles counts several times.
         class_names: Names of the classes, or of the attribute's values.
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that contain each class.
         expected_mix: float64 ``(num_classes,)``, expected share of each class among the labels that the sampler
             delivers, or None if the sampler cannot compute it.
         problems: Number of annotation problems that the reader handled.
+        unlabelled_classes: Names of classes whose objects may be visible without being annotated.
+        share: Share of the set among the samples of a training epoch that mixes several sets, or None without a mix.
     """
 
     name: str
@@ -46,11 +50,14 @@ class SetSummary:
     num_empty: int
     num_left_out: int = 0
     num_crowd: int = 0
+    num_tiled_images: int | None = None
     class_names: tuple[str, ...]
     class_counts: npt.NDArray[np.int64]
     image_counts: npt.NDArray[np.int64]
     expected_mix: npt.NDArray[np.float64] | None
     problems: int
+    unlabelled_classes: tuple[str, ...] = ()
+    share: float | None = None
 
     @classmethod
     def of(
@@ -61,7 +68,8 @@ class SetSummary:
         *,
         by: str | None = None,
         distinct: bool = False,
-        **left_out: int,
+        share: float | None = None,
+        **counts: int,
     ) -> SetSummary:
         """Summarise a table, or several joined ones, under a sampler.
 
@@ -71,7 +79,8 @@ class SetSummary:
             sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
-            **left_out: ``num_left_out`` and ``num_crowd``, by default 0.
+            share: Share of the set in a mix, or None.
+            **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
         tables = _listed(tables)
         class_names = tables[0].labels_of(by)[1]
@@ -92,7 +101,14 @@ class SetSummary:
             image_counts=np.bincount(classes, minlength=len(class_names)),
             expected_mix=expected_class_mix(tables, sampler, by=by, distinct=distinct),
             problems=sum(len(table.report) for table in tables),
-            **left_out,
+            # A class that one of several tables labels has objects of these tables, and is not named.
+            unlabelled_classes=tuple(
+                label
+                for label in tables[0].unlabelled_classes
+                if by is None and all(label in table.unlabelled_classes for table in tables)
+            ),
+            share=share,
+            **counts,
         )
 
     @property
@@ -188,6 +204,12 @@ def summary_table(summaries: list[SetSummary]) -> str:
             table.add_row("", _cell(name), str(num_images), str(count), f"{share:.1%}", mix)
         # These figures belong to the set, so they follow only its first label.
         if summary.name != previous:
+            if summary.num_tiled_images is not None:
+                table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
+            if summary.share is not None:
+                table.add_row("", f"{summary.share:.1%} of the training samples")
+            if summary.unlabelled_classes:
+                table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
                 table.add_row("", f"{summary.problems} annotation problems handled")
             if summary.num_left_out:

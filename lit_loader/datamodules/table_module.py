@@ -13,26 +13,26 @@ import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import Dataset, Sampler
 
-from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.annotations import AnnotationTable, KeypointSchema, Tiling, tile_table
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
-from lit_loader.datamodules.batching import Batching, PlainBatching, checked_batching
-from lit_loader.datamodules.keywords import as_settings
+from lit_loader.datamodules.batching import Batching, checked_batching
+from lit_loader.datamodules.joining import check_batch_size, check_can_join, shares_of_sets
+from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
 from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
-from lit_loader.errors import SettingError
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
-from lit_loader.samplers import SequentialSampler
+from lit_loader.samplers import OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
 from lit_loader.types import FIRST_LABEL
 
@@ -46,10 +46,14 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 
 
 class _Samples(NamedTuple):
-    """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out."""
+    """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out.
+
+    ``images`` is the table of whole images that tiles were made from, or ``table`` itself.
+    """
 
     name: str
     table: AnnotationTable
+    images: AnnotationTable
     num_left_out: int
     num_crowd: int
 
@@ -79,6 +83,7 @@ class TableDataModule(LoaderDataModule):
         label_attribute: Attribute whose values are the labels, or None for the class.
         first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
+        tiling: Settings of the tiles that are the samples of some stages, or None for whole images.
 
     Args:
         source: Location of the data, and the split of each stage. Decoded caches use its ``progress``, if it has one.
@@ -126,6 +131,7 @@ class TableDataModule(LoaderDataModule):
     label_attribute: str | None = None
     first_label: int = FIRST_LABEL
     counts_images: bool = False
+    tiling: Tiling | None = None
 
     def __init__(
         self,
@@ -283,10 +289,19 @@ class TableDataModule(LoaderDataModule):
         """
         return [samples.table for samples in self._open_samples(stage)]
 
-    def set_names(self, stage: Stage) -> list[str]:
-        """Return the names of the sets of a stage, in the order of `tables`, such as those of a `MixedSource`.
+    def image_tables(self, stage: Stage) -> list[AnnotationTable]:
+        """Return the tables of a stage before `tiling`: the same images and names, one row for each image.
 
-        Without names of the source these are numbers, and the name of a single set is empty.
+        Raises:
+            ValueError: As `tables`.
+        """
+        return [samples.images for samples in self._open_samples(stage)]
+
+    def set_names(self, stage: Stage) -> list[str]:
+        """Return the names of a stage's sets, in the order of `tables`.
+
+        A `MixedSource` returns the names of its sources. By default names are numbers, and a single set has an empty
+        name.
         """
         return self.source.set_names(stage)
 
@@ -349,11 +364,6 @@ class TableDataModule(LoaderDataModule):
         split_data: list[SplitData] = []
         tables = self.tables(stage)
         is_joined = stage == "train" and len(tables) > 1
-        if is_joined and not isinstance(self._batchings["train"], PlainBatching | None):
-            raise ValueError(
-                f"train_batching={self._batchings['train']} groups the images of one table, and training joins "
-                f"{len(tables)} tables; give PlainBatching(), in Hydra batching=plain"
-            )
         for table in tables:
             dataset = self.make_dataset(table, self._make_transforms(stage, table))
             cache = getattr(dataset, "cache", None)
@@ -364,7 +374,7 @@ class TableDataModule(LoaderDataModule):
             self._compare_sizes(stage, table)
             sampler: Any = None if is_joined else self._sampler(table, stage)
             # Batching needs an order to regroup, so None becomes the data set's order.
-            if (batching := self._batchings[stage]) is not None:
+            if (batching := self._batchings[stage]) is not None and not is_joined:
                 order = SequentialSampler(table.num_images) if sampler is None else sampler
                 sampler = batching.batched(order, table)
             split_data.append((dataset, sampler))
@@ -405,16 +415,33 @@ class TableDataModule(LoaderDataModule):
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
         names = [stage] if len(tables) == 1 else [f"{stage}/{name}" for name in self.set_names(stage)]
         parts = zip(names, selected, crowds, strict=True)
-        stage_samples = [_Samples(name, *samples, num_crowd) for name, samples, num_crowd in parts]
+        stage_samples = [
+            _Samples(name, self._tiled(stage, samples.table), *samples, num_crowd) for name, samples, num_crowd in parts
+        ]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
         for samples in stage_samples:
             self._check_names(all_samples[0].table, samples.table, stage)
             if samples.num_left_out or samples.num_crowd:
                 left_out = f"{samples.num_left_out} samples and {samples.num_crowd} crowd regions"
-                rank_zero_info(f"{samples.name}: {left_out} left out, {samples.table.num_images} samples stay")
+                rank_zero_info(f"{samples.name}: {left_out} left out, {samples.images.num_images} samples stay")
+            if samples.table is not samples.images:
+                rank_zero_info(
+                    f"{samples.name}: {samples.table.num_images} tiles of {samples.images.num_images} images"
+                )
         self._samples[stage] = stage_samples
         return stage_samples
+
+    def _tiled(self, stage: Stage, table: AnnotationTable) -> AnnotationTable:
+        """Return the tiles of a table of images if the samples of a stage are tiles, else the table."""
+        if self.tiling is None or stage not in self.tiling.stages:
+            return table
+        return tile_table(table, self.tiling, exif_orientation=self.reading.exif_orientation)
+
+    def _set_tiling(self, tiling: Tiling | Mapping[str, Any] | None) -> None:
+        """Check the argument ``tiling`` of a data module and keep it."""
+        self.tiling = None if tiling is None else as_settings(Tiling, tiling)
+        self.hparams["tiling"] = None if self.tiling is None else plain_arguments(asdict(self.tiling))
 
     def _to_predict(self, tables: list[AnnotationTable]) -> list[SampleTable]:
         """Return every image, or object, of tables, with the names and points of another stage."""
@@ -492,33 +519,28 @@ class TableDataModule(LoaderDataModule):
             )
         return sampler
 
-    def _joined_sampler(self) -> Sampler[int]:
+    def _joined_sampler(self) -> OrderSampler:
         """Return the sampler of several training tables that are joined.
 
         Raises:
-            ValueError: If a table is empty, or the sampler is not made by a config.
+            ValueError: If the tables, their sampler, the batching or the batch size do not fit a mix.
         """
-        samplers: list[Any] = []
-        for samples in self._open_samples("train"):
-            if samples.table.num_images == 0:
-                raise ValueError(f"{samples.name} has no samples to mix; leave the source out of training")
-            samplers.append(self._sampler(samples.table, "train"))
-        return self.source.join_samplers(samplers)
+        tables = {samples.name: samples.table for samples in self._open_samples("train")}
+        check_can_join(tables, self._batchings["train"])
+        samplers: list[Any] = [self._sampler(table, "train") for table in tables.values()]
+        sampler = self.source.join_samplers(samplers)
+        self._check_mix(sampler)
+        return sampler
+
+    def _check_mix(self, sampler: OrderSampler) -> None:
+        argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
+        check_batch_size(sampler, argument, self.batch_size)
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
-        # Checked here, since `batch_size` may be set at any time before.
         if stage == "train" and len(self.tables(stage)) > 1:
+            # Once more, since `batch_size` may have been set after the data was opened.
             sampler: Any = self._open(stage)[0][1]
-            multiple = sampler.batch_multiple
-            if self.batch_size % multiple:
-                argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
-                raise SettingError(
-                    argument,
-                    self.batch_size,
-                    f"is not a multiple of {multiple}, the samples of all sources in a batch, so batches would differ "
-                    "in their mix",
-                    settings={argument: -(-self.batch_size // multiple) * multiple},
-                )
+            self._check_mix(sampler)
         return super()._make_loaders(stage, to_device=to_device)
 
     def _is_prepared_by_another(self) -> bool:
@@ -552,17 +574,22 @@ class TableDataModule(LoaderDataModule):
         summaries = []
         for stage in stages:
             sets = self._open_samples(stage)
-            parts: list[tuple[str, list[_Samples], Any]] = []
+            shares: list[float | None] = [None] * len(sets)
+            # The sets of a summary, their sampler, and their share of a mix.
+            parts: list[tuple[str, list[_Samples], Any, float | None]] = []
             if stage == "train" and len(sets) > 1:
-                parts.append((stage, sets, self._joined_sampler()))
-            parts += [(samples.name, [samples], self._sampler(samples.table, stage)) for samples in sets]
-            for name, part, sampler in parts:
+                joined_sampler = self._joined_sampler()
+                shares = shares_of_sets(joined_sampler, len(sets))
+                parts.append((stage, sets, joined_sampler, None))
+            for samples, share in zip(sets, shares, strict=True):
+                parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))
+            for name, part, sampler, share in parts:
                 counts = {field: sum(getattr(samples, field) for samples in part) for field in _LEFT_OUT}
+                if any(samples.table is not samples.images for samples in part):
+                    counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
-                summaries += [
-                    SetSummary.of(name, tables, sampler, by=label, distinct=self.counts_images, **counts)
-                    for label in labels
-                ]
+                settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 
     def summary(self) -> str:
@@ -570,8 +597,8 @@ class TableDataModule(LoaderDataModule):
 
         Image files are opened only if a file of another set has the same size.
         """
-        sets: dict[str, list[AnnotationTable]] = {"train": self.tables("train")}
-        sets |= {samples.name: [samples.table] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
+        sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
+        sets |= {samples.name: [samples.images] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
         return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
 
     def first_batch(self, stage: Stage) -> Any:

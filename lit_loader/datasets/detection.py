@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
 from torch.utils.data import Dataset
 
+from lit_loader.annotations.tiling import file_sizes
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
     attribute_names,
@@ -17,7 +18,7 @@ from lit_loader.datasets.targets import (
     object_target,
     unlabelled_labels,
 )
-from lit_loader.errors import ImageError
+from lit_loader.errors import ImageError, SettingError
 from lit_loader.images import DecodedImage, LazyImage
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_target
 from lit_loader.images.encoded_image import decode_image
@@ -62,6 +63,10 @@ class DetectionDataset(Dataset[DetectionSample]):
     The decoded, upright image is the canvas. No row is removed here: an object without area after clipping keeps its
     row until ``SanitizeObjects`` removes it from every field at once.
 
+    If the table has ``regions``, such as the tiles of `tile_table`, the image of a sample is the region, with the bits
+    that it has in the whole image. Of a JPEG only the region is decoded, so damage elsewhere in the file may remain
+    undetected; a cache holds whole images.
+
     Runs in: the main process, workers and threads; it has no mutable state.
     Owns: its mapping of the ``cache``, if any. It references the table's arrays and creates no Python object per image,
         so forked workers do not copy it page by page, and its pickle is as small as the table's.
@@ -80,7 +85,8 @@ class DetectionDataset(Dataset[DetectionSample]):
             size and a budget. With a size, larger images and their targets are shrunk to it.
 
     Raises:
-        ValueError: An argument is not one of its choices, or the table lacks a requested column.
+        ValueError: An argument is not one of its choices, the table lacks a requested column, or a table with regions
+            meets a cache of shrunk images.
         CacheError: The cache exceeds its budget, or cannot be written.
     """
 
@@ -121,6 +127,10 @@ class DetectionDataset(Dataset[DetectionSample]):
         inspected = range(0, self._num_images, max(1, self._num_images // _NUM_INSPECTED))
         reading.warn_of_sixteen_bits(list(dict.fromkeys(map(self._path, inspected))))
         cache_settings = CacheSettings.of(cache)
+        self._file_sizes = None if table.regions is None else file_sizes(table)
+        if self._file_sizes is not None and cache_settings is not None and cache_settings.cache_size is not None:
+            rule = "shrinks whole images, so their regions would lose the detail that they are cut out for"
+            raise SettingError("cache_size", cache_settings.cache_size, rule, settings={"cache_size": None})
         self.cache = None if cache_settings is None else CachedReader(table, reading, cache_settings)
 
     def skip_targets(self) -> None:
@@ -204,14 +214,35 @@ class DetectionDataset(Dataset[DetectionSample]):
     def _open(self, position: int) -> tuple[LazyImage, tuple[int, int]]:
         """Return the image, and its (width, height) in the file."""
         if self.cache is not None:
-            return self.cache.open(position)
-        path = self._path(position)
-        image = self.reading.open(path)
+            cached_image, size = self.cache.open(position)
+            cropped_image = self._cropped(cached_image, position)
+            return cropped_image, (size if cropped_image is cached_image else cropped_image.size[::-1])
+        image = self._cropped(self.reading.open(self._path(position)), position)
         # Only these transforms decode no more than they show.
         if self.reading.decode != "fast" or not isinstance(self.transforms, DecodeAwareCompose):
             image = DecodedImage(image.read())
         height, width = image.size
         return image, (width, height)
+
+    def _cropped(self, image: LazyImage, position: int) -> LazyImage:
+        """Return the region of an image that a row of the table describes; the image itself without a region.
+
+        Raises:
+            ImageError: The region is not inside the image.
+        """
+        # A region of zeros is the whole file.
+        if self.table.regions is None or self._file_sizes is None or not self.table.regions[position].any():
+            return image
+        x0, y0, x1, y1 = self.table.regions[position].tolist()
+        height, width = image.size
+        file_width, file_height = self._file_sizes[position].tolist()
+        if (file_width, file_height) != (width, height):
+            self._check_orientation(self._path(position), (file_width, file_height), (width, height))
+        if not (x0 < x1 <= width and y0 < y1 <= height):
+            region = f"{x0}, {y0}, {x1}, {y1} (left, top, right, bottom)"
+            problem = f"{self._path(position)}: the region {region} is not inside the image, which is {width}x{height}"
+            raise ImageError(problem, remedy="correct the image's size in its annotation, and make the tiles again")
+        return image.cropped((x0, y0, x1, y1))
 
     def _check_size(self, path: str, annotated: tuple[int, int], size: tuple[int, int]) -> None:
         """Refuse an image whose (width, height) differs from the annotation, if the settings or its boxes require it.
@@ -221,7 +252,18 @@ class DetectionDataset(Dataset[DetectionSample]):
             annotated: Size in the annotation.
             size: Size of the decoded, upright image.
         """
-        # If EXIF exchanged the sides and the annotation has the stored size, the boxes refer to other pixels.
+        self._check_orientation(path, annotated, size)
+        # A size of 0 is unknown, and any image matches it.
+        if self.reading.size_mismatch == "raise" and all(annotated):
+            raise ImageError(
+                f"{path}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}",
+                remedy="correct the annotation, set exif_orientation if width and height are exchanged",
+                settings={"size_mismatch": "clip"},
+            )
+
+    def _check_orientation(self, path: str, annotated: tuple[int, int], size: tuple[int, int]) -> None:
+        """Refuse an image that EXIF turns onto its side if its annotation has the stored size; see `_check_size`."""
+        # Its boxes were then drawn on the stored pixels.
         if self.reading.exif_orientation and annotated == size[::-1]:
             stored = decode_image(path, max_pixels=self.reading.max_pixels, exif_orientation=False)
             if annotated == (stored.shape[2], stored.shape[1]):
@@ -231,13 +273,6 @@ class DetectionDataset(Dataset[DetectionSample]):
                     remedy="correct <size> if the boxes refer to the upright image",
                     settings={"exif_orientation": False},
                 )
-        # A size of 0 is unknown, and any image matches it.
-        if self.reading.size_mismatch == "raise" and all(annotated):
-            raise ImageError(
-                f"{path}: the image is {size[0]}x{size[1]}, its annotation says {annotated[0]}x{annotated[1]}",
-                remedy="correct the annotation, set exif_orientation if width and height are exchanged",
-                settings={"size_mismatch": "clip"},
-            )
 
 
 def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> None:

@@ -60,7 +60,7 @@ class MixedSource(TableSource):
         sources: Source of each name, or the path of a data set, which `AutoSource` opens. A name consists of letters,
             digits, ``_`` and ``-``, because names of metrics and files contain it.
         classes: For each source the new name of its classes, the same name for classes to merge, or None for classes to
-            drop. The class ``"*"`` stands for all that are not listed. Classes without an entry keep their names.
+            drop. The class ``"*"`` stands for all classes without an entry, which otherwise keep their names.
         class_names: Names of the run in the order of their ids, or None for the order of first occurrence.
         missing: Meaning of the classes that a source does not label: ``"unlabelled"`` if their objects may be visible
             in its images, so that loss and metrics ignore the class there, or ``"absent"`` if there are none, so that
@@ -121,7 +121,7 @@ class MixedSource(TableSource):
         for setting, value in settings.items():
             unknown = sorted(set(value) - set(self.sources)) if isinstance(value, Mapping) else []
             if unknown:
-                raise ValueError(f"{setting} names {unknown}, which are no sources; the sources: {list(self.sources)}")
+                raise ValueError(f"{setting} names {unknown}, expected names of sources: {list(self.sources)}")
 
     def _check_ratio(self) -> None:
         if self.ratio_per not in ("batch", "epoch"):
@@ -224,7 +224,7 @@ class MixedSource(TableSource):
         self._check_training(tables_by_source)
         tables = self._with_same_names(tables_by_source)
         names = {stage: self._names_of(stage, tables_by_source) for stage in _STAGES}
-        # Sources may read their files only when their tables are first asked for, so the key comes after that.
+        # After `tables`, because a source may read its files only then, and has another fingerprint afterwards.
         current = _Mix(self.fingerprint(), tables, names)
         self.__dict__["_mix"] = current
         return current

@@ -126,8 +126,9 @@ def object_target(
         scale = (mask_size[1] / width, mask_size[0] / height)
         # Drawn at the size of a cached image, so masks need no resize.
         masks = np.empty((rows.stop - rows.start, *mask_size), dtype=np.uint8)
+        corner = (0, 0) if table.regions is None else (int(table.regions[position, 0]), int(table.regions[position, 1]))
         for i, row in enumerate(range(rows.start, rows.stop)):
-            masks[i] = table.masks.rasterize(row, *mask_size, scale=scale)
+            masks[i] = table.masks.rasterize(row, *mask_size, scale=scale, corner=corner)
         target["masks"] = tv_tensors.Mask(torch.from_numpy(masks))
     for name in attributes:
         target[name] = torch.from_numpy(np.array(table.attributes[name].ids[rows]))

@@ -26,7 +26,7 @@ from lit_loader.images.decoding import (
 )
 from lit_loader.images.jpeg import JpegFrame, check_jpeg_cost, jpeg_frame
 from lit_loader.images.jpeg_decoders import decode_whole, turbo_decoder
-from lit_loader.images.lazy_image import ChangedImage, DecodedImage, ImageRegion, LazyImage, Part, Step
+from lit_loader.images.lazy_image import ChangedImage, CroppedImage, DecodedImage, ImageRegion, LazyImage, Part, Step
 
 __all__ = ["EncodedImage", "decode_image", "open_image"]
 
@@ -207,6 +207,10 @@ class EncodedImage(LazyImage):
             return ImageRegion(self._decode_by_pillow(), 0, 0, 1.0)
         left, top = (side // shrink * shrink for side in region[:2])
         return ImageRegion(upright(pixels, self._orientation), left, top, 1 / shrink)
+
+    def cropped(self, region: Part) -> CroppedImage:
+        """Return a region of the image; the rest is not decoded."""
+        return CroppedImage(self, region)
 
     def changed(self, step: Step) -> LazyImage:
         """Return the image with a postponed step."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,10 +12,11 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
+from lit_loader.images.decoding import interleaved
 from lit_loader.images.resampling import Allocate, resample
 from lit_loader.images.views import View
 
-__all__ = ["ChangedImage", "DecodedImage", "ImageRegion", "LazyImage", "Part", "Step"]
+__all__ = ["ChangedImage", "CroppedImage", "DecodedImage", "ImageRegion", "LazyImage", "Part", "Step"]
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image."""
@@ -28,6 +30,9 @@ Step: TypeAlias = Callable[[tv_tensors.Image], tv_tensors.Image]
 # stays above it without them, and would pay most for them: two thirds more time to show 960 rows at 480.
 _EXTRA_PIXELS: Final = 24
 _MAX_SMALL_SIDE: Final = 192
+
+_MAX_SHRINK: Final = 8
+"""Largest factor by which `LazyImage.read_region` shrinks."""
 
 
 class ImageRegion(NamedTuple):
@@ -75,6 +80,10 @@ class LazyImage(ABC):
     def read_into(self, empty: Allocate) -> Tensor:
         """Return all pixels in memory from ``empty``, with the channels of each pixel adjacent."""
         return empty((*self.size, 3), torch.uint8).permute(2, 0, 1).copy_(self.read())
+
+    def cropped(self, region: Part) -> LazyImage:
+        """Return a region of the image, which is not empty and inside it."""
+        return DecodedImage(self.read()).cropped(region)
 
     def changed(self, step: Step) -> LazyImage:
         """Return the image after a step."""
@@ -153,6 +162,12 @@ class DecodedImage(LazyImage):
         """Return all pixels, without a copy."""
         return ImageRegion(self._pixels, 0, 0, 1.0)
 
+    def cropped(self, region: Part) -> DecodedImage:
+        """Return a region of the image, without a copy."""
+        x0, y0, x1, y1 = region
+        # Shared, so that `read` copies the region and releases the memory of the whole image.
+        return DecodedImage(self._pixels[:, y0:y1, x0:x1], is_shared=True)
+
     def changed(self, step: Step) -> DecodedImage:
         """Return the image after a step."""
         pixels = step(self._pixels.as_subclass(tv_tensors.Image)).as_subclass(Tensor)
@@ -185,6 +200,52 @@ class _ResizedImage(LazyImage):
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         return ImageRegion(self.read(), 0, 0, 1.0)
+
+
+class CroppedImage(LazyImage):
+    """A region of an image that decodes no more than the region.
+
+    Args:
+        source: The image.
+        region: In pixels of the image; not empty, inside the image.
+    """
+
+    def __init__(self, source: LazyImage, region: Part) -> None:
+        self._source = source
+        self._region = region
+        self.size = (region[3] - region[1], region[2] - region[0])
+
+    def read(self) -> Tensor:
+        """Return a copy of the region's pixels, with the channels of each pixel adjacent in memory."""
+        pixels = self._pixels()
+        packed_pixels = interleaved(pixels)
+        return pixels.clone() if packed_pixels is pixels else packed_pixels
+
+    def read_into(self, empty: Allocate) -> Tensor:
+        """Return the pixels of the region in memory from ``empty``, with the channels of each pixel adjacent."""
+        return empty((*self.size, 3), torch.uint8).permute(2, 0, 1).copy_(self._pixels())
+
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return pixels that contain a part of the region, and none outside the region."""
+        x0, y0, x1, y1 = self._region
+        height, width = self._source.size
+        # A shrunk pixel must not mix both sides of an edge of the region. The image's own last pixels may be partial.
+        inner_edges = [x0, y0, *([x1] if x1 < width else []), *([y1] if y1 < height else [])]
+        zoom = max(zoom, 1 / math.gcd(_MAX_SHRINK, *inner_edges))
+        part = (region[0] + x0, region[1] + y0, region[2] + x0, region[3] + y0)
+        pixels, x, y, zoom = self._source.read_region(part, zoom=zoom)
+        # Some decoders return more than the part. The edges of the region are edges of the shrunk pixels.
+        columns = slice(max(0, int((x0 - x) * zoom)), math.ceil((x1 - x) * zoom))
+        rows = slice(max(0, int((y0 - y) * zoom)), math.ceil((y1 - y) * zoom))
+        return ImageRegion(pixels[:, rows, columns], max(x - x0, 0), max(y - y0, 0), zoom)
+
+    def changed(self, step: Step) -> ChangedImage:
+        """Return the region with a postponed step."""
+        return ChangedImage(self, step)
+
+    def _pixels(self) -> Tensor:
+        height, width = self.size
+        return self.read_region((0, 0, width, height), zoom=1.0).pixels
 
 
 class ChangedImage(LazyImage):

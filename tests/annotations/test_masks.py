@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import time
+import tracemalloc
 
 import numpy as np
 import pytest
@@ -252,3 +253,31 @@ def test_drawing_time_does_not_grow_with_polygons_times_pixels():
 def test_row_crossings_count_the_rows_of_every_edge_on_the_canvas():
     points = np.array([[0, 0], [5, 10], [5, -7], [1, 1], [9, 4], [3, 3]], dtype=np.float64)
     assert row_crossings(points, np.array([0, 3, 3, 6]), 8) == 8 + 8 + 0 + 3 + 1 + 2
+
+
+@given(
+    polygon=st.lists(st.tuples(st.floats(-5, 45, width=32), st.floats(-5, 45, width=32)), min_size=3, max_size=8),
+    corner=st.tuples(st.integers(0, 39), st.integers(0, 29)),
+    size=st.tuples(st.integers(1, 50), st.integers(1, 50)),
+)
+def test_a_region_of_a_mask_is_a_crop_of_the_whole_mask(polygon, corner, size):
+    polygon = np.float32(polygon)
+    full_mask = Masks.from_rows([[polygon]]).rasterize(0, 90, 90)
+    masks = Masks.from_rows([[polygon], run_lengths(full_mask[:30, :40])])
+    rows = slice(corner[1], corner[1] + size[0])
+    columns = slice(corner[0], corner[0] + size[1])
+    np.testing.assert_array_equal(masks.rasterize(0, *size, corner=corner), full_mask[rows, columns])
+    # The canvas may go beyond the annotated image of 40 x 30 pixels.
+    full_mask[30:] = 0
+    full_mask[:, 40:] = 0
+    np.testing.assert_array_equal(masks.rasterize(1, *size, corner=corner), full_mask[rows, columns])
+
+
+def test_memory_of_a_region_is_bounded_by_its_canvas_and_not_by_the_annotated_height():
+    masks = Masks.from_rows([RunLengths([2**30 - 1, 1], 2**30, 1)])
+    tracemalloc.start()
+    bitmap = masks.rasterize(0, 8, 1, corner=(0, 2**30 - 8))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert bitmap.ravel().tolist() == [0] * 7 + [1]
+    assert peak < 2**20

@@ -210,9 +210,14 @@ def test_each_source_is_balanced_in_itself(folder):
 
 @pytest.mark.parametrize(("size", "remedy"), [("batch_size", 8), ("train_batch_size", 8)])
 def test_batch_size_that_does_not_fit_the_ratio_is_refused_with_the_next_one(folder, size, remedy):
-    module = datamodule(folder, **{size: 6})
+    message = f"{size}=6 is not a multiple of 4, .*; pass {size}={remedy}"
+    for use in (lambda module: module.setup("fit"), lambda module: module.summary()):
+        with pytest.raises(ValueError, match=message):
+            use(datamodule(folder, **{size: 6}))
+    module = datamodule(folder, batch_size=4)
     module.setup("fit")
-    with pytest.raises(ValueError, match=f"{size}=6 is not a multiple of 4, .*; pass {size}={remedy}"):
+    module.batch_size = 6
+    with pytest.raises(ValueError, match="batch_size=6 is not a multiple of 4"):
         module.train_dataloader()
     module.batch_size = 8
     assert module.train_dataloader().batch_size == 8
@@ -309,9 +314,11 @@ def test_summaries_show_the_mix_of_each_source_and_of_all_together(folder):
     delivered = sum(weight * part.class_counts for weight, part in zip((2, 1, 1), parts, strict=True))
     np.testing.assert_allclose(together.expected_mix, delivered / delivered.sum())
     np.testing.assert_allclose(parts[0].expected_mix, parts[0].natural_mix)
+    assert [summary.share for summary in summaries] == [None, 0.5, 0.25, 0.25, *[None] * 6]
+    assert [summary.unlabelled_classes for summary in summaries[:4]] == [(), (), ("stem",), ()]
     text = module.summary()
-    assert "train/plant" in text
-    assert "MixedSourceSampler" in text
+    assert "50.0% of the training samples" in text
+    assert text.count("unlabelled: stem") == 3
 
 
 def test_class_mix_monitor_counts_all_sources_together(folder):
@@ -358,3 +365,16 @@ def test_batch_of_a_mix_is_drawn(folder, tmp_path):
     path = Path(tmp_path, "batch.png")
     datamodule(folder).plot_batch("train", path=path)
     assert path.stat().st_size > 0
+
+
+def test_tiles_of_several_sources_are_mixed(folder):
+    module = datamodule(folder, tiling={"size": 32, "overlap": 0.0, "stages": ["train"]})
+    module.setup("fit")
+    num_tiles = [table.num_images for table in module.tables("train")]
+    assert all(n > table.num_images for n, table in zip(num_tiles, module.image_tables("train"), strict=True))
+    assert len(module.train_dataset) == sum(num_tiles)
+    assert [table.unlabelled_classes for table in module.tables("train")] == [(), ("stem",), ()]
+    assert {tuple(image.shape) for images, _ in module.train_dataloader() for image in images} == {(3, 32, 32)}
+    together, *parts = module.summaries(["train"])
+    assert together.num_images == sum(part.num_images for part in parts) == sum(num_tiles)
+    assert together.num_tiled_images == 18

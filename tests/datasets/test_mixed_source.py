@@ -241,7 +241,7 @@ def test_ratio_decides_the_mix():
     assert joined([10, 4]).quotas.tolist() == [10, 4]
     assert joined([10, 4], num_samples=7).quotas.tolist() == [5, 2]
     assert joined([10, 4], ratio={"s0": 0.5, "s1": 0.5}).quotas.tolist() == [10, 10]
-    # The order of the sources counts, not that of the ratio.
+    # Quotas are in the order of the sources, whatever the order of the ratio.
     assert joined([10, 4], ratio={"s1": 1, "s0": 3}, num_samples=8).quotas.tolist() == [6, 2]
     per_batch = joined([10, 4], ratio={"s0": 3, "s1": 1}, ratio_per="batch")
     assert per_batch.counts == (3, 1)
@@ -297,7 +297,7 @@ def test_table_sources_mix_their_training_tables_in_full():
         ({"sources": {"": "x"}}, ValueError, "sources names ''"),
         ({"sources": {3: "x"}}, ValueError, "sources names 3"),
         ({"sources": {"a": {"root": "x"}}}, TypeError, "must be a TableSource or a path; .* needs a _target_"),
-        ({"classes": {"c": {}}}, ValueError, r"classes names \['c'\], which are no sources; the sources: \['a', 'b'\]"),
+        ({"classes": {"c": {}}}, ValueError, r"classes names \['c'\], expected names of sources: \['a', 'b'\]"),
         ({"classes": ["a"]}, TypeError, "`classes` must map sources"),
         ({"classes": {"a": "x"}}, TypeError, r"classes\['a'\]='x' must map class names"),
         ({"classes": {"a": {1: "x"}}}, TypeError, r"classes\['a'\] has 1: 'x'.*write numbers in quotes"),

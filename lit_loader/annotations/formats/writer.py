@@ -59,8 +59,12 @@ class Writer(ABC):
         """Write a table and return descriptions of the values that the format could not hold.
 
         Raises:
-            ValueError: If the format cannot hold values other than ids and ``allow_loss`` is False.
+            ValueError: If the format cannot hold values other than ids and ``allow_loss`` is False, or the table
+                describes regions of images.
         """
+        # Files describe whole images, so boxes of a region would be read at other places.
+        if table.regions is not None and table.regions.any():
+            raise ValueError(f"{table!r} describes regions of images; write the table of whole images that it is from")
         losses = self.losses(table)
         # Ids may be lost silently, because a reader numbers images and objects anew.
         lost_ids = lost(table, "ids")

@@ -23,6 +23,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
 from lit_loader.annotations.cache import cache_key, image_stamp
+from lit_loader.annotations.tiling import file_sizes
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.foundation.host import count_cores
 from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, Index, head, open_or_build, pixels_start
@@ -88,7 +89,7 @@ class CachedReader:
 
         def fill(file: BinaryIO) -> None:
             rows = np.unique(row_slots, return_index=True)[1]
-            sizes = np.stack([table.widths[rows], table.heights[rows]], axis=1).tolist()
+            sizes = file_sizes(table)[rows].tolist()
             _fill(file, [f"{table.root}/{name}" for name in names], sizes, reader, settings, self.key)
             # An image that changed after its stamp was taken would be cached under the wrong key.
             if current_key() != self.key:
