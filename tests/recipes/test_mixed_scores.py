@@ -1,4 +1,4 @@
-"""A mix of sources, one of which does not label a class: training and the scores of each source, also on two ranks."""
+"""A mix of sources, one without labels of a class: training and the scores of each source, also on two ranks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def mix(folder: Path) -> MixedSource:
-    """Return sources of which ``street`` does not label stars; their images differ in number from batches."""
+    """Return two sources; ``street`` does not label stars. No number of images is divisible by that of a batch."""
     sources = {
         name: ShapesSource(
             num_images={"train": 6, "val": count, "test": count},
