@@ -47,6 +47,7 @@ __all__ = ["write_small_objects"]
 SIZE = (4000, 3000)
 NUM_FILES = 8
 NUM_OBJECTS = 40
+OBJECT_SIDES = (12, 32)
 NUM_TILES = 128
 BATCH_SIZE = 4
 TILING = Tiling(640)
@@ -58,9 +59,10 @@ BARS = {
 }
 
 # Of the comparison of mAP. A step sees fewer pixels of tiles than of whole images.
-MAP_SIZE = (1280, 960)
+MAP_SIZE = (1600, 1200)
 MAP_IMAGES: dict[Stage, int] = {"train": 32, "val": 12}
-MAP_OBJECTS = 24
+MAP_OBJECTS = 80
+MAP_OBJECT_SIDES = (6, 14)
 MAP_INPUT = (256, 341)
 MAP_TILING = Tiling(256, overlap=0.25)
 MAP_BATCH_SIZE = 8
@@ -91,7 +93,7 @@ class WholeImages(Dataset[tuple[Tensor, dict[str, Any]]]):
 
 
 def write_small_objects(
-    folder: Path, number: int, *, size: tuple[int, int], num_objects: int, seed: int = 0
+    folder: Path, number: int, *, size: tuple[int, int], num_objects: int, sides: tuple[int, int], seed: int = 0
 ) -> AnnotationTable:
     """Write photographs with small bright squares and discs, and return their table.
 
@@ -99,7 +101,8 @@ def write_small_objects(
         folder: Folder of the files.
         number: Number of files.
         size: Width and height in pixels.
-        num_objects: Objects of 12 to 32 pixels in each photograph; class 0 is a square, class 1 a disc.
+        num_objects: Objects in each photograph; class 0 is a square, class 1 a disc.
+        sides: Smallest and largest side of an object in pixels.
         seed: Seed of photographs and objects.
     """
     draws = np.random.default_rng(seed)
@@ -111,7 +114,7 @@ def write_small_objects(
             image = photograph.convert("RGB")
         draw = ImageDraw.Draw(image)
         for _ in range(num_objects):
-            side = int(draws.integers(12, 33))
+            side = int(draws.integers(sides[0], sides[1] + 1))
             x, y = (int(draws.integers(0, length - side)) for length in size)
             label = int(draws.integers(2))
             shape = draw.ellipse if label else draw.rectangle
@@ -154,7 +157,9 @@ def contenders(folder: Path, tiles: AnnotationTable, order: Sequence[int]) -> di
 def main(rounds: int) -> None:
     """Compare rates and CPU time."""
     with tempfile.TemporaryDirectory() as folder:
-        table = write_small_objects(Path(folder, "images"), NUM_FILES, size=SIZE, num_objects=NUM_OBJECTS)
+        table = write_small_objects(
+            Path(folder, "images"), NUM_FILES, size=SIZE, num_objects=NUM_OBJECTS, sides=OBJECT_SIDES
+        )
         start = time.perf_counter()
         tiles = tile_table(table, TILING)
         print(f"  {len(tiles)} tiles of {len(table)} images, in {(time.perf_counter() - start) * 1e3:.1f} ms")
@@ -171,7 +176,9 @@ class TwoTables(TableSource):
 
     def __init__(self, folder: Path) -> None:
         self._tables: dict[Stage, AnnotationTable] = {
-            stage: write_small_objects(folder / stage, number, size=MAP_SIZE, num_objects=MAP_OBJECTS, seed=seed)
+            stage: write_small_objects(
+                folder / stage, number, size=MAP_SIZE, num_objects=MAP_OBJECTS, sides=MAP_OBJECT_SIDES, seed=seed
+            )
             for seed, (stage, number) in enumerate(MAP_IMAGES.items())
         }
 
@@ -189,7 +196,8 @@ def compare_map() -> None:
     logging.getLogger("lightning.pytorch").setLevel(logging.WARNING)
     with tempfile.TemporaryDirectory() as folder:
         source = TwoTables(Path(folder))
-        print(f"\n{MAP_STEPS} steps of {MAP_BATCH_SIZE} samples, objects of 12 to 32 pixels in {MAP_SIZE}")
+        sides = f"{MAP_OBJECT_SIDES[0]} to {MAP_OBJECT_SIDES[1]} pixels"
+        print(f"\n{MAP_STEPS} steps of {MAP_BATCH_SIZE} samples, objects of {sides} in {MAP_SIZE[0]}x{MAP_SIZE[1]}")
         settings: dict[str, dict[str, Any]] = {
             f"whole images, shrunk to {MAP_INPUT}": {"train_transforms": {"size": MAP_INPUT}},
             f"tiles of {MAP_TILING.size}": {
@@ -209,7 +217,9 @@ def _trained_scores(datamodule: DetectionDataModule) -> dict[str, float]:
     model = functools.partial(fcos_small, channels=32, strides=(4,), min_size=MAP_INPUT[0], max_size=MAP_INPUT[1])
     optimizer: Any = functools.partial(torch.optim.AdamW, lr=0.01, weight_decay=0.01)
     scheduler = functools.partial(WarmupCosineLR, warmup_steps=30)
-    task = DetectionTask(model, class_names=datamodule.class_names, optimizer=optimizer, scheduler=scheduler)
+    task = DetectionTask(
+        model, class_names=datamodule.class_names, max_detections=MAP_OBJECTS, optimizer=optimizer, scheduler=scheduler
+    )
     trainer = pl.Trainer(
         max_steps=MAP_STEPS,
         max_epochs=-1,
