@@ -19,10 +19,10 @@ from lit_loader import DataLoader, DetectionCollate
 from lit_loader.annotations import AnnotationTable, Masks, Tiling, tile_table
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.datasets import ClassificationDataset, DetectionDataset
-from lit_loader.errors import ImageError, SettingError
+from lit_loader.errors import CacheError, ImageError, SettingError
 from lit_loader.images import CacheSettings, EncodedImage, ImageReading, decode_image
 from lit_loader.transforms import DecodeAwareCompose, RandomHorizontalFlip, SanitizeObjects, detection_transforms
-from tests.support.jpeg_decoders import DECODERS, only, with_sampling
+from tests.support.jpeg_decoders import DECODERS, UNNAMED, only, with_sampling
 from tests.support.photo_like import jpeg, photo_like
 
 CELL = 24
@@ -120,6 +120,7 @@ KINDS = {
     "4:2:0.jpg": lambda image: with_sampling(image, "22"),
     "4:4:4.jpg": lambda image: with_sampling(image, "11"),
     "progressive.jpg": lambda image: with_sampling(image, "22", progressive=True),
+    "refused by decoders.jpg": lambda image: with_sampling(image, UNNAMED),
     "grey.jpg": lambda image: jpeg(image.convert("L")),
     "turned.jpg": lambda image: jpeg(image, exif=orientation(6)),
     "mirrored.jpg": lambda image: jpeg(image, exif=orientation(4)),
@@ -185,17 +186,30 @@ def test_tiles_from_a_cache_have_the_bits_of_the_whole_image(photos, tmp_path):
     assert dataset.cache.num_bytes < num_pixels + 4096
 
 
-@pytest.mark.parametrize("size", [64, 50])
+def test_the_budget_of_a_cache_counts_whole_images_before_any_is_decoded(photos, tmp_path):
+    tiles = tile_table(photos, Tiling(47))
+    budget = 3 * 150 * 130 * (len(photos) - 1)
+    with pytest.raises(CacheError, match="according to their annotated sizes"):
+        DetectionDataset(tiles, cache=CacheSettings(cache_dir=tmp_path, cache_budget=budget))
+
+
+@pytest.mark.parametrize("size", [208, 149, (170, 200)])
 @pytest.mark.parametrize("cut", [False, True])
-def test_fast_tiles_stay_within_the_bound(photos, size, cut):
-    tiles = tile_table(photos, Tiling(size, overlap=0.25))
-    steps = [v2.RandomResizedCrop([20, 20], scale=(0.5, 1))] if cut else [v2.Resize([30, 30])]
+def test_fast_tiles_stay_within_the_bound(tmp_path, size, cut):
+    (tmp_path / "large.jpg").write_bytes(jpeg(photo_like(410, 530)))
+    table = AnnotationTable(
+        root=tmp_path, image_paths=["large.jpg"], class_names=["a"], offsets=[0, 1], boxes=[[9, 9, 200, 99]], labels=[0]
+    )
+    tiles = tile_table(table, Tiling(size, overlap=0.25))
+    # These sizes need a half or less of the pixels of the larger tiles.
+    steps = [v2.RandomResizedCrop([24, 24], scale=(0.5, 1))] if cut else [v2.Resize([40, 40])]
     exact, fast = (
         DetectionDataset(
             tiles, transforms=DecodeAwareCompose([RandomHorizontalFlip(), *steps]), reading=ImageReading(decode=decode)
         )
         for decode in ("exact", "fast")
     )
+    num_different = 0
     for tile in range(len(tiles)):
         torch.manual_seed(tile)
         image, target = exact[tile]
@@ -205,6 +219,9 @@ def test_fast_tiles_stay_within_the_bound(photos, size, cut):
         difference = (image.float() - fast_image.float()).abs()
         assert 10 * torch.log10(255**2 / difference.square().mean().clamp(min=1e-9)) > 33
         assert difference.max() <= 96
+        num_different += bool(difference.any())
+    # A tile whose sides are odd is decoded at full size.
+    assert (num_different > 0) == (size != 149)
 
 
 def test_only_the_tile_is_decoded(photos, monkeypatch):

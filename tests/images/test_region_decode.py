@@ -62,3 +62,44 @@ def test_a_region_has_the_bits_of_the_whole_image(tmp_path, decoder):
             assert torch.equal(full_region.pixels, decode_image(path))
 
     check()
+
+
+def test_parts_of_a_cropped_image_have_its_pixels_at_every_scale(tmp_path):
+    path = tmp_path / "image.jpg"
+    path.write_bytes(jpeg(photo_like(97, 131)))
+    image = open_image(path)
+
+    @settings(max_examples=200, deadline=None, database=None, derandomize=True)
+    @given(
+        corners=st.tuples(*[st.tuples(st.integers(0, 12), st.integers(0, 12)).map(sorted)] * 2),
+        unit=st.sampled_from([1, 2, 4, 8]),
+        part=st.tuples(*[st.floats(0, 1)] * 4),
+        zoom=st.sampled_from([1, 1 / 2, 1 / 4, 1 / 8]),
+    )
+    def check(corners, unit, part, zoom):
+        (x0, x1), (y0, y1) = corners
+        # A side that is no multiple of 8 may be the image's.
+        region = (x0 * unit, y0 * unit, min(x1 * unit + unit, 131), min(y1 * unit + unit, 97))
+        cropped = image.cropped(region)
+        height, width = cropped.size
+        assert (width, height) == (region[2] - region[0], region[3] - region[1])
+        left, right = sorted(int(share * (width - 1)) for share in part[:2])
+        top, bottom = sorted(int(share * (height - 1)) for share in part[2:])
+        pixels, x, y, scale = cropped.read_region((left, top, right + 1, bottom + 1), zoom=zoom)
+        assert scale >= zoom
+        assert (x * scale, y * scale) == (int(x * scale), int(y * scale))
+        # The pixels contain the part, and none of them is outside the region.
+        assert x <= left
+        assert y <= top
+        assert right < x + pixels.shape[2] / scale
+        assert bottom < y + pixels.shape[1] / scale
+        if region[2] < 131:
+            assert x + pixels.shape[2] / scale <= width
+        full_pixels = image.read_region((0, 0, 131, 97), zoom=scale).pixels
+        column, row = ((start + offset) * scale for start, offset in zip(region[:2], (x, y), strict=True))
+        assert (column, row) == (int(column), int(row))
+        rows = slice(int(row), int(row) + pixels.shape[1])
+        columns = slice(int(column), int(column) + pixels.shape[2])
+        assert torch.equal(pixels, full_pixels[:, rows, columns])
+
+    check()
