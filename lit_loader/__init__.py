@@ -81,6 +81,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "DetectionDataset",
         "FormatSource",
         "LandmarkDataset",
+        "MixedSource",
         "ShapesSource",
         "TableSource",
         "VocSource",

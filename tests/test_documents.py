@@ -39,7 +39,9 @@ def scripts():
 
 
 @pytest.mark.parametrize(
-    "code", PYTHON, ids=["one import", "detector", "own format", "uint8", "merged tiles", "bad samples", "resuming"]
+    "code",
+    PYTHON,
+    ids=["one import", "detector", "own format", "mixed", "uint8", "merged tiles", "bad samples", "resuming"],
 )
 def test_python_examples_run(code, scripts, tmp_path):
     for long, short in SMALLER.items():

@@ -108,19 +108,20 @@ def find_copies(table: AnnotationTable, cache_dir: Path | str | None = None) -> 
     return copies, True
 
 
-def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
+def copies_across(tables: Mapping[str, Sequence[AnnotationTable]]) -> list[str]:
     """Return a sentence for each pair of sets in which one has byte-identical copies of images of the other.
 
     A file is opened only if another set has a file of the same size, and read completely only if their last bytes are
     equal as well.
 
     Args:
-        tables: The sets by name. A path in several sets is one file, not a copy of itself.
+        tables: The tables of each set, by the set's name. A path in several sets is one file, not a copy of itself.
     """
     sets_of_file: dict[str, set[str]] = defaultdict(set)
-    for name, table in tables.items():
-        for path in table.image_paths:
-            sets_of_file[f"{table.root}/{path}"].add(name)
+    for name, set_tables in tables.items():
+        for table in set_tables:
+            for path in table.image_paths:
+                sets_of_file[f"{table.root}/{path}"].add(name)
     files = list(sets_of_file)
     sets = list(sets_of_file.values())
     # Copies within one set are harmless, so a file is only opened if another set has a file of its size.
@@ -134,7 +135,7 @@ def copies_across(tables: Mapping[str, AnnotationTable]) -> list[str]:
                 # Of several originals in the first set, the first one counts.
                 pairs += [(original, copy) for original in files_of_a if original != copy][:1]
         if pairs:
-            original, copy = (os.path.relpath(file, tables[a].root) for file in pairs[0])
+            original, copy = (os.path.relpath(file, tables[a][0].root) for file in pairs[0])
             sentences.append(
                 f"{len(pairs)} images of {b} are byte-identical copies of images of {a}, such as {copy!r} of "
                 f"{original!r}; results on {b} are too good"

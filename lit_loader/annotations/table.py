@@ -7,9 +7,10 @@ NOTE [Columns are declared once]
 
 NOTE [A derived table is rows of a file]
     Images may be selected, objects turned into samples and classes renumbered, in any order and any number of times.
-    The result is always one of two things: images of the table in the cache file with all of their objects, or single
-    objects of it, under some class names. A derived table is therefore pickled as file, key, row numbers, which of
-    the two it is, and classes. Any other operation on rows must keep to that or drop the lineage.
+    The result is always one of two things: images of the table in the cache file with all of their objects, except for
+    objects of dropped classes, or single objects of it, under some class names. A derived table is therefore pickled
+    as file, key, renamings, row numbers, which of the two it is, and classes. Any other operation on rows must keep to
+    that or drop the lineage.
 """
 
 # ruff: noqa: RUF009 # `_column` makes a field
@@ -391,6 +392,43 @@ class AnnotationTable:
         labels = lookup[self.labels]
         return self._changed(self._lineage, class_names=names, labels=labels, category_ids=category_ids)
 
+    def with_renamed_classes(self, names: Mapping[str, str | None]) -> AnnotationTable:
+        """Return a table with renamed, merged and dropped classes; this table if nothing changes.
+
+        The objects of dropped classes go, and all images stay. Classes are numbered in the order of first occurrence of
+        their new names; ``category_ids`` are dropped.
+
+        Args:
+            names: New name of each class that changes, the same for classes that are merged, None for dropped ones.
+
+        Raises:
+            ValueError: If the table lacks one of the classes.
+        """
+        unknown = sorted(set(names) - set(self.class_names))
+        if unknown:
+            raise ValueError(f"classes {unknown} are not among the table's {self.class_names}")
+        new_names = [names.get(name, name) for name in self.class_names]
+        if new_names == list(self.class_names):
+            return self
+        class_names = tuple(dict.fromkeys(name for name in new_names if name is not None))
+        lookup = np.array([-1 if name is None else class_names.index(name) for name in new_names], dtype=np.int64)
+        labels = lookup[self.labels]
+        table = self
+        objects = np.flatnonzero(labels >= 0)
+        # Without dropped objects the other columns stay views of the cache file.
+        if len(objects) < self.num_objects:
+            counts = np.bincount(self.image_of_object()[objects], minlength=self.num_images)
+            images = np.arange(self.num_images)
+            table = self._taken(None, images=images, objects=objects, offsets=offsets_of(counts))
+        unlabelled = [names.get(name, name) for name in self.unlabelled_classes]
+        return table._changed(
+            None if self._lineage is None else self._lineage.renamed(names, table.offsets),
+            class_names=class_names,
+            labels=labels[objects],
+            category_ids=None,
+            unlabelled_classes=tuple(dict.fromkeys(name for name in unlabelled if name is not None)),
+        )
+
     def with_unlabelled_classes(self, names: Sequence[str]) -> AnnotationTable:
         """Return a table with these ``unlabelled_classes``."""
         return self._changed(self._lineage, unlabelled_classes=tuple(names))
@@ -448,7 +486,7 @@ class AnnotationTable:
             lineage = self._lineage
             # Plain values, because they are pickled for every worker.
             ids = None if self.category_ids is None else tuple(self.category_ids.tolist())
-            source = (lineage.path, lineage.key, lineage.rows, lineage.by_object)
+            source = (lineage.path, lineage.key, lineage.renamings, lineage.rows, lineage.by_object)
             return _reopen, (*source, self.class_names, ids, self.unlabelled_classes)
         # A mapping proxy cannot be pickled.
         return partial(AnnotationTable, **self._parts() | {"attributes": dict(self.attributes)}), ()
@@ -477,7 +515,8 @@ class _Lineage:
     Attributes:
         path: The cache file.
         key: The file's key.
-        offsets: int64, ``offsets`` of the table in the file.
+        offsets: int64, ``offsets`` of the table in the file, after the renamings.
+        renamings: Arguments of `with_renamed_classes`, in the order of the calls; rows count after them.
         rows: int64, image rows in the file, or object rows if ``by_object``; None for all rows.
         by_object: True if each image of the table holds exactly one object.
     """
@@ -485,13 +524,38 @@ class _Lineage:
     path: str
     key: str
     offsets: IndexArray
+    renamings: tuple[Mapping[str, str | None], ...] = ()
     rows: IndexArray | None = None
     by_object: bool = False
+
+    def file_table(self) -> AnnotationTable:
+        """Return the table in the file, after the renamings."""
+        table = AnnotationTable.load(Path(self.path), key=self.key)
+        for names in self.renamings:
+            table = table.with_renamed_classes(names)
+        return table
+
+    def renamed(self, names: Mapping[str, str | None], offsets: IndexArray) -> _Lineage | None:
+        """Return the lineage after a renaming; None if rows are objects, whose numbers a dropped class would change.
+
+        Args:
+            names: The argument of `with_renamed_classes`.
+            offsets: ``offsets`` of the renamed table.
+        """
+        if self.by_object:
+            return None
+        # The file may lack classes that the table got from other tables.
+        table = self.file_table()
+        file_names = {old: new for old, new in names.items() if old in table.class_names}
+        if self.rows is not None:
+            offsets = table.with_renamed_classes(file_names).offsets
+        return replace(self, offsets=offsets, renamings=(*self.renamings, file_names))
 
 
 def _reopen(
     path: str,
     key: str,
+    renamings: tuple[Mapping[str, str | None], ...],
     rows: IndexArray | None,
     by_object: bool,
     class_names: tuple[str, ...],
@@ -499,7 +563,11 @@ def _reopen(
     unlabelled_classes: tuple[str, ...],
 ) -> AnnotationTable:
     """Unpickle a table from its cache file."""
-    table = AnnotationTable.load(Path(path), key=key).with_class_names(class_names, category_ids=category_ids)
+    lineage = _Lineage(path=path, key=key, offsets=np.empty(0, dtype=np.int64), renamings=renamings)
+    table = lineage.file_table().with_class_names(class_names, category_ids=category_ids)
+    # A class that the file lacks may have come and gone, and has taken the numbers of all classes along.
+    if category_ids is None and table.category_ids is not None:
+        table = table._changed(table._lineage, category_ids=None)
     if unlabelled_classes != table.unlabelled_classes:
         table = table.with_unlabelled_classes(unlabelled_classes)
     if by_object:

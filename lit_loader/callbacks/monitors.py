@@ -173,8 +173,11 @@ class ClassMixMonitor(Callback):
         datamodule = table_datamodule(trainer, "ClassMixMonitor", remedy=remedy)
         self._first_label = getattr(datamodule, "first_label", FIRST_LABEL)
         mixes: dict[str, ClassMix] = {}
-        # The first summary is of the labels of samples. There is none without a training set, which Lightning reports.
-        for index, summary in enumerate(datamodule.summaries(["train"])):
+        # Several training sets also have summaries under other names. Without a training set the list is empty, which
+        # Lightning reports.
+        summaries = [summary for summary in datamodule.summaries(["train"]) if summary.name == "train"]
+        # The first summary is of the labels of samples.
+        for index, summary in enumerate(summaries):
             if index == 0 or summary.label in datamodule.attributes:
                 attribute = None if index == 0 else summary.label
                 shares = (summary.natural_mix, summary.expected_mix)

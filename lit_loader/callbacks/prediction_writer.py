@@ -176,6 +176,7 @@ class PredictionWriter(BasePredictionWriter):
         names: dict[str, Any] = {"class_names": class_names, "schema": schema}
         names["attributes"] = dict(datamodule.attributes if attributes is None else attributes)
         outputs = []
+        set_names = datamodule.set_names("predict")
         for index, samples in enumerate(tables):
             images = samples
             # The data module's table has one row per object, the source's one per image.
@@ -186,7 +187,7 @@ class PredictionWriter(BasePredictionWriter):
             # The model's classes come first, because predicted labels are their indices.
             other_names = [name for name in images.class_names if name not in class_names]
             images = images.with_class_names((*class_names, *other_names))
-            name = self.name if len(tables) == 1 else f"{self.name}-{index}"
+            name = self.name if len(tables) == 1 else f"{self.name}-{set_names[index]}"
             outputs.append(PredictedSet(name=name, images=images, **names))
         return outputs
 

@@ -14,10 +14,10 @@ from lightning.pytorch.utilities import CombinedLoader, rank_zero_warn
 
 from lit_loader.annotations import AnnotationTable, image_weights
 from lit_loader.callbacks.attached import table_datamodule
-from lit_loader.datamodules import expected_class_mix
+from lit_loader.datamodules import TableDataModule, expected_class_mix
 from lit_loader.datamodules.sampling import Reduce
 from lit_loader.loader.arguments import check_choice
-from lit_loader.samplers import GroupedSampler, WeightedRandomSampler
+from lit_loader.samplers import GroupedSampler, MixedSourceSampler, WeightedRandomSampler
 
 __all__ = ["ClassWeights", "ReweightClasses", "recall_weights"]
 
@@ -26,7 +26,7 @@ ClassWeights: TypeAlias = Callable[[Trainer, LightningModule], Sequence[float] |
 
 
 class _Target(NamedTuple):
-    """The training table, the sampler that draws from it, and the sampler's initial weights."""
+    """A training table, the sampler that draws from it, and the sampler's initial weights."""
 
     table: AnnotationTable
     sampler: WeightedRandomSampler
@@ -49,7 +49,8 @@ class ReweightClasses(Callback):
     expected share of each class among the labels of the next epoch is logged as ``data/class_mix/<name>``.
 
     The data module must be a `TableDataModule` whose training sampler is a `WeightedRandomSampler`, also with grouped
-    batches. With ``Trainer(overfit_batches=...)``, Lightning draws in order and this callback has no effect.
+    batches, or a mix of several sources that draws from each of them with one. With ``Trainer(overfit_batches=...)``,
+    Lightning draws in order and this callback has no effect.
 
     Args:
         class_weights: Function ``class_weights(trainer, pl_module)`` that returns one weight per class (or per value of
@@ -83,7 +84,7 @@ class ReweightClasses(Callback):
         self.empty_weight = empty_weight
         self.last_class_weights: list[float] | None = None
         self._last_epoch = -1  # epoch after which the weights were last computed
-        self._target: _Target | None = None
+        self._targets: list[_Target] = []
 
     # -- state ----------------------------------------------------------------------------------------------
 
@@ -102,21 +103,21 @@ class ReweightClasses(Callback):
         self._set_weights()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_target": None}  # `setup` sets it again
+        return {**self.__dict__, "_targets": []}  # `setup` sets them again
 
     # -- Lightning's hooks ----------------------------------------------------------------------------------
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Find the sampler for a fit; in other stages, the weights of a checkpoint have no effect.
+        """Find the samplers for a fit; in other stages, the weights of a checkpoint have no effect.
 
         Raises:
             ValueError: If no sampler has weights to set, or the table lacks the attribute ``balance_by``.
         """
-        self._target = None
+        self._targets = []
         if stage != "fit":
             return
-        self._target = _find_target(trainer)
-        self._target.table.labels_of(self.balance_by)  # raises for an unknown attribute
+        self._targets = _find_targets(trainer)
+        self._targets[0].table.labels_of(self.balance_by)  # raises for an unknown attribute
         # A new run. Lightning loads the state of a resumed run after this hook.
         if trainer.current_epoch == 0:
             self.last_class_weights = None
@@ -128,7 +129,8 @@ class ReweightClasses(Callback):
         """Warn if training uses another sampler."""
         loaders = CombinedLoader(trainer.train_dataloader, "sequential").flattened
         samplers = [getattr(loader, "sampler", None) for loader in loaders]
-        if self._target is None or any(_inner(sampler) is self._target.sampler for sampler in samplers):
+        drawing = [inner for sampler in samplers for inner in _inner_samplers(sampler)]
+        if all(any(target.sampler is inner for inner in drawing) for target in self._targets):
             return
         names = ", ".join(type(sampler).__name__ for sampler in samplers)
         rank_zero_warn(
@@ -163,59 +165,71 @@ class ReweightClasses(Callback):
         # Ranks must draw with the same weights, and metrics may differ between them in the last bits.
         weights = trainer.strategy.broadcast(values)
         self._last_epoch = trainer.current_epoch
-        if weights is None or self._target is None:
+        if weights is None or not self._targets:
             return
         self.last_class_weights = weights
         self._set_weights()
-        table, sampler, _ = self._target
-        mix = expected_class_mix(table, sampler, by=self.balance_by) if trainer.loggers else None
+        tables = [target.table for target in self._targets]
+        # The sampler of the data module draws from all tables, as the sampler of a table alone does not.
+        _, sampler = _training_set(trainer)
+        mix = expected_class_mix(tables, sampler, by=self.balance_by) if trainer.loggers else None
         if mix is not None:
-            names = [f"data/class_mix/{name}" for name in table.labels_of(self.balance_by)[1]]
+            names = [f"data/class_mix/{name}" for name in tables[0].labels_of(self.balance_by)[1]]
             shares = dict(zip(names, mix.tolist(), strict=True))
             # Not `pl_module.log`, which Lightning refuses at the end of a validation.
             for logger in trainer.loggers:
                 logger.log_metrics(shares, step=trainer.global_step)
 
     def _set_weights(self) -> None:
-        if self._target is None:
-            return
-        table, sampler, initial_weights = self._target
-        weights: torch.Tensor | npt.NDArray[np.float64] = initial_weights
-        if self.last_class_weights is not None:
-            settings: dict[str, Any] = {"reduce": self.reduce, "empty_weight": self.empty_weight}
-            weights = image_weights(table, self.last_class_weights, by=self.balance_by, **settings)
-        sampler.set_weights(weights)
-        _initial_weights[sampler] = initial_weights, sampler.revision
+        for table, sampler, initial_weights in self._targets:
+            weights: torch.Tensor | npt.NDArray[np.float64] = initial_weights
+            if self.last_class_weights is not None:
+                settings: dict[str, Any] = {"reduce": self.reduce, "empty_weight": self.empty_weight}
+                weights = image_weights(table, self.last_class_weights, by=self.balance_by, **settings)
+            sampler.set_weights(weights)
+            _initial_weights[sampler] = initial_weights, sampler.revision
 
 
-def _inner(sampler: Any) -> Any:
-    return sampler.sampler if isinstance(sampler, GroupedSampler) else sampler
+def _inner_samplers(sampler: Any) -> list[Any]:
+    """Return the samplers of single sets in a sampler, in the order of the sets."""
+    if isinstance(sampler, MixedSourceSampler):
+        return list(sampler.sources)
+    return [sampler.sampler if isinstance(sampler, GroupedSampler) else sampler]
 
 
-def _find_target(trainer: Trainer) -> _Target:
-    """Return the training table and its weighted sampler.
-
-    Raises:
-        ValueError: If training draws with another kind of sampler, or from several sets.
-    """
+def _training_set(trainer: Trainer) -> tuple[TableDataModule, Any]:
+    """Return the data module of a trainer, and its training sampler."""
     remedy = "give `Trainer.fit` one, or call set_weights of your own sampler"
     datamodule = table_datamodule(trainer, "ReweightClasses", remedy=remedy)
     sets = datamodule._open("train")
-    sampler = _inner(sets[0][1]) if len(sets) == 1 else None
-    if not isinstance(sampler, WeightedRandomSampler):
-        draws_from = f"a {type(sampler).__name__}" if len(sets) == 1 else f"{len(sets)} training sets"
+    return datamodule, sets[0][1] if len(sets) == 1 else None
+
+
+def _find_targets(trainer: Trainer) -> list[_Target]:
+    """Return the training tables and their weighted samplers.
+
+    Raises:
+        ValueError: If training draws with another kind of sampler, or from several sets that are not joined.
+    """
+    datamodule, sampler = _training_set(trainer)
+    samplers = _inner_samplers(sampler)
+    other_names = [type(inner).__name__ for inner in samplers if not isinstance(inner, WeightedRandomSampler)]
+    if other_names:
+        draws_from = f"{len(datamodule.tables('train'))} training sets" if sampler is None else f"a {other_names[0]}"
         raise ValueError(
             f"ReweightClasses expected {type(datamodule).__name__} to draw with one WeightedRandomSampler, got "
             f"{draws_from}; give it train_sampler=WeightedSamplerConfig(), in Hydra sampler=weighted"
         )
-    table = datamodule.tables("train")[0]
-    if table.num_images != sampler.num_indices:
-        rule = f"expected a weight for each of the {table.num_images} samples of the training table"
-        raise ValueError(f"{rule}, got {sampler.num_indices} weights; give the sampler one weight per sample")
-    initial_weights, revision = _initial_weights.get(sampler, (sampler.weights, sampler.revision))
-    if revision != sampler.revision:
-        initial_weights = sampler.weights
-    return _Target(table, sampler, initial_weights)
+    targets = []
+    for table, inner in zip(datamodule.tables("train"), samplers, strict=True):
+        if table.num_images != inner.num_indices:
+            rule = f"expected a weight for each of the {table.num_images} samples of the training table"
+            raise ValueError(f"{rule}, got {inner.num_indices} weights; give the sampler one weight per sample")
+        initial_weights, revision = _initial_weights.get(inner, (inner.weights, inner.revision))
+        if revision != inner.revision:
+            initial_weights = inner.weights
+        targets.append(_Target(table, inner, initial_weights))
+    return targets
 
 
 def recall_weights(confusion: npt.ArrayLike | torch.Tensor, *, floor: float = 0.1) -> npt.NDArray[np.float64]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -38,6 +39,8 @@ class SetSummary:
         expected_mix: float64 ``(num_classes,)``, expected share of each class among the labels that the sampler
             delivers, or None if the sampler cannot compute it.
         problems: Number of annotation problems that the reader handled.
+        unlabelled_classes: Names of classes whose objects may be visible without being annotated.
+        share: Share of the set among the samples of a training epoch that mixes several sets, or None without a mix.
     """
 
     name: str
@@ -53,44 +56,58 @@ class SetSummary:
     image_counts: npt.NDArray[np.int64]
     expected_mix: npt.NDArray[np.float64] | None
     problems: int
+    unlabelled_classes: tuple[str, ...] = ()
+    share: float | None = None
 
     @classmethod
     def of(
         cls,
         name: str,
-        table: AnnotationTable,
+        tables: AnnotationTable | Sequence[AnnotationTable],
         sampler: Sampler[int] | None,
         *,
         by: str | None = None,
         distinct: bool = False,
+        share: float | None = None,
         **counts: int,
     ) -> SetSummary:
-        """Summarise a table under a sampler.
+        """Summarise a table, or several joined ones, under a sampler.
 
         Args:
             name: Name of the set.
-            table: The samples.
+            tables: The samples; several tables with the same names for a sampler that counts through all of them.
             sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
+            share: Share of the set in a mix, or None.
             **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
-        class_names = table.labels_of(by)[1]
-        _, labels = _delivered_labels(table, by=by, distinct=distinct)
+        tables = _listed(tables)
+        class_names = tables[0].labels_of(by)[1]
+        _, labels = _delivered_labels(tables, by=by, distinct=distinct)
         # An image with three dogs counts once here, and three times in `labels`.
-        labels_by_image = image_labels(table, by=by)
-        sampler = SequentialSampler(table.num_images) if sampler is None else sampler
+        label_sets = [image_labels(table, by=by) for table in tables]
+        classes = np.concatenate([labels_by_image.classes for labels_by_image in label_sets])
+        num_images = sum(table.num_images for table in tables)
+        sampler = SequentialSampler(num_images) if sampler is None else sampler
         return cls(
             name=name,
             label="class" if by is None else by,
             sampler=type(sampler).__name__,
-            num_images=table.num_images,
-            num_empty=int((np.diff(labels_by_image.offsets) == 0).sum()),
+            num_images=num_images,
+            num_empty=sum(int((np.diff(labels_by_image.offsets) == 0).sum()) for labels_by_image in label_sets),
             class_names=class_names,
             class_counts=np.bincount(labels, minlength=len(class_names)),
-            image_counts=np.bincount(labels_by_image.classes, minlength=len(class_names)),
-            expected_mix=expected_class_mix(table, sampler, by=by, distinct=distinct),
-            problems=len(table.report),
+            image_counts=np.bincount(classes, minlength=len(class_names)),
+            expected_mix=expected_class_mix(tables, sampler, by=by, distinct=distinct),
+            problems=sum(len(table.report) for table in tables),
+            # A class that one of several tables labels has objects of these tables, and is not named.
+            unlabelled_classes=tuple(
+                label
+                for label in tables[0].unlabelled_classes
+                if by is None and all(label in table.unlabelled_classes for table in tables)
+            ),
+            share=share,
             **counts,
         )
 
@@ -107,14 +124,18 @@ class SetSummary:
 
 
 def expected_class_mix(
-    table: AnnotationTable, sampler: Sampler[int], *, by: str | None = None, distinct: bool = False
+    tables: AnnotationTable | Sequence[AnnotationTable],
+    sampler: Sampler[int],
+    *,
+    by: str | None = None,
+    distinct: bool = False,
 ) -> npt.NDArray[np.float64] | None:
     """Return the expected share of each class among the labels delivered in an epoch.
 
     Memory grows with images and objects, not with images times classes.
 
     Args:
-        table: The samples.
+        tables: The samples; several tables with the same names for a sampler that counts through all of them.
         sampler: The sampler over these samples.
         by: The attribute to count, or None for the class.
         distinct: True to count a class once an image.
@@ -130,20 +151,39 @@ def expected_class_mix(
         visits = sampler.expected_visits()
     except ValueError:  # no closed form
         return None
-    images, labels = _delivered_labels(table, by=by, distinct=distinct)
-    delivered = np.bincount(labels, weights=visits[images], minlength=len(table.labels_of(by)[1]))
+    tables = _listed(tables)
+    images, labels = _delivered_labels(tables, by=by, distinct=distinct)
+    delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
     return delivered / (delivered.sum() or 1.0)
 
 
+def _listed(tables: AnnotationTable | Sequence[AnnotationTable]) -> Sequence[AnnotationTable]:
+    return [tables] if isinstance(tables, AnnotationTable) else tables
+
+
 def _delivered_labels(
-    table: AnnotationTable, *, by: str | None, distinct: bool
+    tables: Sequence[AnnotationTable], *, by: str | None, distinct: bool
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Return the image and the label of each object (or class) that one visit to every image delivers."""
-    if distinct:
-        offsets, labels = image_labels(table, by=by)
-        return np.repeat(np.arange(table.num_images), np.diff(offsets)), labels
-    ids, _ = table.labels_of(by)
-    return table.image_of_object()[ids >= 0], ids[ids >= 0]
+    """Return the image and the label of each object (or class) that one visit to every image delivers.
+
+    Images count through all tables.
+    """
+    images = []
+    labels = []
+    # Number of images in the tables before.
+    first_image = 0
+    for table in tables:
+        if distinct:
+            offsets, table_labels = image_labels(table, by=by)
+            table_images = np.repeat(np.arange(table.num_images), np.diff(offsets))
+        else:
+            ids, _ = table.labels_of(by)
+            table_images = table.image_of_object()[ids >= 0]
+            table_labels = ids[ids >= 0]
+        images.append(table_images + first_image)
+        labels.append(table_labels)
+        first_image += table.num_images
+    return np.concatenate(images), np.concatenate(labels)
 
 
 def summary_table(summaries: list[SetSummary]) -> str:
@@ -166,6 +206,10 @@ def summary_table(summaries: list[SetSummary]) -> str:
         if summary.name != previous:
             if summary.num_tiled_images is not None:
                 table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
+            if summary.share is not None:
+                table.add_row("", f"{summary.share:.1%} of the training samples")
+            if summary.unlabelled_classes:
+                table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
                 table.add_row("", f"{summary.problems} annotation problems handled")
             if summary.num_left_out:

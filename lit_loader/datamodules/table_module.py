@@ -7,7 +7,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
@@ -20,17 +20,19 @@ from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.base import STAGES, LoaderDataModule, SplitData
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
+from lit_loader.datamodules.joining import check_batch_size, check_can_join, shares_of_sets
 from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.summary import SetSummary, summary_table
-from lit_loader.datasets import SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
-from lit_loader.samplers import SequentialSampler
+from lit_loader.loader import DataLoader
+from lit_loader.samplers import OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
 from lit_loader.types import FIRST_LABEL
 
@@ -56,6 +58,10 @@ class _Samples(NamedTuple):
     num_crowd: int
 
 
+# Counts of `_Samples` that summaries show.
+_LEFT_OUT: Final = ("num_left_out", "num_crowd")
+
+
 class TableDataModule(LoaderDataModule):
     """Loaders over the tables of a source; a subclass for a task defines its samples and batches.
 
@@ -66,6 +72,9 @@ class TableDataModule(LoaderDataModule):
     Prediction gets every image of its tables, or every object where objects are cut out, with or without known labels;
     its tables are converted to the names of the other stages. Training never sees regions that are annotated as crowds,
     nor images that contain nothing else; evaluation of whole images keeps them, with ``iscrowd``.
+
+    Training joins the tables of a source with several training tables, such as `MixedSource`: each gets a sampler from
+    the `SamplerConfig`, and `TableSource.join_samplers` mixes them.
 
     Attributes:
         sample_unit: ``"image"``, or ``"object"`` for samples that are cut out of their images.
@@ -79,13 +88,13 @@ class TableDataModule(LoaderDataModule):
     Args:
         source: Location of the data, and the split of each stage. Decoded caches use its ``progress``, if it has one.
         preset: The task's transforms: ``preset(train, **keywords)``.
-        train_sampler: A `SamplerConfig`, or any sampler of indices (only for a stage with one set), or None to visit
-            each sample once an epoch, in a new order every epoch.
+        train_sampler: A `SamplerConfig`, which makes a sampler for each set, or any sampler of indices (only for a
+            stage with one set), or None to visit each sample once an epoch, in a new order every epoch.
         val_sampler: The same for validation, or None for sequential order.
         test_sampler: The same for testing, or None for sequential order.
         predict_sampler: The same for prediction, or None for sequential order.
-        train_batching: Composition of training batches, such as images of similar aspect ratio or size, see `Batching`,
-            or None for consecutive samples of the sampler.
+        train_batching: Composition of training batches, such as images of similar aspect ratio or size, see `Batching`
+            (only for one training set), or None for consecutive samples of the sampler.
         eval_batching: The same for validation, testing and prediction. It changes the order of samples.
         train_transforms: v2 transforms of ``(image, target)``, or a mapping with keywords of the preset, or None for
             the preset's defaults. The preset also gets keywords that depend on the table, such as flip pairs.
@@ -288,6 +297,14 @@ class TableDataModule(LoaderDataModule):
         """
         return [samples.images for samples in self._open_samples(stage)]
 
+    def set_names(self, stage: Stage) -> list[str]:
+        """Return the names of a stage's sets, in the order of `tables`.
+
+        A `MixedSource` returns the names of its sources. By default names are numbers, and a single set has an empty
+        name.
+        """
+        return self.source.set_names(stage)
+
     @property
     def class_names(self) -> tuple[str, ...]:
         """Names of the classes, or of the attribute values that are the labels, in label order."""
@@ -339,9 +356,15 @@ class TableDataModule(LoaderDataModule):
         super().setup(stage)
 
     def stage_data(self, stage: Stage) -> list[SplitData]:
-        """Return the data sets of a stage's tables with their samplers."""
+        """Return the data sets of a stage's tables with their samplers; those for training are joined.
+
+        Raises:
+            ValueError: If the samplers or the batching of several training tables cannot be joined.
+        """
         split_data: list[SplitData] = []
-        for table in self.tables(stage):
+        tables = self.tables(stage)
+        is_joined = stage == "train" and len(tables) > 1
+        for table in tables:
             dataset = self.make_dataset(table, self._make_transforms(stage, table))
             cache = getattr(dataset, "cache", None)
             # Sets of the same images share one cache, which counts once against the budget.
@@ -349,12 +372,14 @@ class TableDataModule(LoaderDataModule):
                 self._cached_bytes[cache.key] = cache.num_bytes
                 rank_zero_info(f"{stage}: {byte_words(cache.num_bytes)} of decoded images in {self._cache.folder}")
             self._compare_sizes(stage, table)
-            sampler: Any = self._sampler(table, stage)
+            sampler: Any = None if is_joined else self._sampler(table, stage)
             # Batching needs an order to regroup, so None becomes the data set's order.
-            if (batching := self._batchings[stage]) is not None:
+            if (batching := self._batchings[stage]) is not None and not is_joined:
                 order = SequentialSampler(table.num_images) if sampler is None else sampler
                 sampler = batching.batched(order, table)
             split_data.append((dataset, sampler))
+        if is_joined:
+            return [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
         return split_data
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -388,7 +413,7 @@ class TableDataModule(LoaderDataModule):
             crowds = [int(table.crowd.sum()) for table in tables]
             tables = [table.without_crowds() for table in tables]
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
-        names = [stage] if len(tables) == 1 else [f"{stage}/{number}" for number in range(len(tables))]
+        names = [stage] if len(tables) == 1 else [f"{stage}/{name}" for name in self.set_names(stage)]
         parts = zip(names, selected, crowds, strict=True)
         stage_samples = [
             _Samples(name, self._tiled(stage, samples.table), *samples, num_crowd) for name, samples, num_crowd in parts
@@ -399,9 +424,11 @@ class TableDataModule(LoaderDataModule):
             self._check_names(all_samples[0].table, samples.table, stage)
             if samples.num_left_out or samples.num_crowd:
                 left_out = f"{samples.num_left_out} samples and {samples.num_crowd} crowd regions"
-                rank_zero_info(f"{stage}: {left_out} left out, {samples.images.num_images} samples stay")
+                rank_zero_info(f"{samples.name}: {left_out} left out, {samples.images.num_images} samples stay")
             if samples.table is not samples.images:
-                rank_zero_info(f"{stage}: {samples.table.num_images} tiles of {samples.images.num_images} images")
+                rank_zero_info(
+                    f"{samples.name}: {samples.table.num_images} tiles of {samples.images.num_images} images"
+                )
         self._samples[stage] = stage_samples
         return stage_samples
 
@@ -492,6 +519,30 @@ class TableDataModule(LoaderDataModule):
             )
         return sampler
 
+    def _joined_sampler(self) -> OrderSampler:
+        """Return the sampler of several training tables that are joined.
+
+        Raises:
+            ValueError: If the tables, their sampler, the batching or the batch size do not fit a mix.
+        """
+        tables = {samples.name: samples.table for samples in self._open_samples("train")}
+        check_can_join(tables, self._batchings["train"])
+        samplers: list[Any] = [self._sampler(table, "train") for table in tables.values()]
+        sampler = self.source.join_samplers(samplers)
+        self._check_mix(sampler)
+        return sampler
+
+    def _check_mix(self, sampler: OrderSampler) -> None:
+        argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
+        check_batch_size(sampler, argument, self.batch_size)
+
+    def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
+        if stage == "train" and len(self.tables(stage)) > 1:
+            # Once more, since `batch_size` may have been set after the data was opened.
+            sampler: Any = self._open(stage)[0][1]
+            self._check_mix(sampler)
+        return super()._make_loaders(stage, to_device=to_device)
+
     def _is_prepared_by_another(self) -> bool:
         """Return True if the trainer has called `prepare_data` in another process of this machine."""
         trainer = self.trainer
@@ -514,7 +565,7 @@ class TableDataModule(LoaderDataModule):
         """Return counts, imbalance and the expected class mix of every set of some stages, without opening images.
 
         For each set the label comes first, then every attribute of a batch, and every attribute that a sampler
-        balances.
+        balances. Several training sets are first summarised together, under the name ``train``.
         """
         balanced = [getattr(sampler, "balance_by", None) for sampler in self._samplers.values()]
         attributes = () if self.counts_images or self.label_attribute else self.attributes
@@ -522,17 +573,23 @@ class TableDataModule(LoaderDataModule):
         labels = dict.fromkeys([self.label_attribute, *attributes, *filter(None, balanced)])
         summaries = []
         for stage in stages:
-            for samples in self._open_samples(stage):
-                sampler = self._sampler(samples.table, stage)
-                left_out = {"num_left_out": samples.num_left_out, "num_crowd": samples.num_crowd}
-                if samples.table is not samples.images:
-                    left_out["num_tiled_images"] = samples.images.num_images
-                summaries += [
-                    SetSummary.of(
-                        samples.name, samples.table, sampler, by=label, distinct=self.counts_images, **left_out
-                    )
-                    for label in labels
-                ]
+            sets = self._open_samples(stage)
+            shares: list[float | None] = [None] * len(sets)
+            # The sets of a summary, their sampler, and their share of a mix.
+            parts: list[tuple[str, list[_Samples], Any, float | None]] = []
+            if stage == "train" and len(sets) > 1:
+                joined_sampler = self._joined_sampler()
+                shares = shares_of_sets(joined_sampler, len(sets))
+                parts.append((stage, sets, joined_sampler, None))
+            for samples, share in zip(sets, shares, strict=True):
+                parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))
+            for name, part, sampler, share in parts:
+                counts = {field: sum(getattr(samples, field) for samples in part) for field in _LEFT_OUT}
+                if any(samples.table is not samples.images for samples in part):
+                    counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
+                tables = [samples.table for samples in part]
+                settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 
     def summary(self) -> str:
@@ -540,7 +597,8 @@ class TableDataModule(LoaderDataModule):
 
         Image files are opened only if a file of another set has the same size.
         """
-        sets = {samples.name: samples.images for stage in STAGES[:3] for samples in self._open_samples(stage)}
+        sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
+        sets |= {samples.name: [samples.images] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
         return "\n".join([summary_table(self.summaries()), *map(printable, copies_across(sets))])
 
     def first_batch(self, stage: Stage) -> Any:

@@ -7,7 +7,9 @@ from lit_loader.datasets.classification import ClassificationDataset, Classifica
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
 from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.image_files import ImageFilesSource
+from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
+from lit_loader.datasets.mixed_source import MixedSource
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
 from lit_loader.datasets.sources import Stage, TableSource
@@ -20,7 +22,9 @@ __all__ = [
     "DetectionSample",
     "FormatSource",
     "ImageFilesSource",
+    "JoinedDataset",
     "LandmarkDataset",
+    "MixedSource",
     "SampleTable",
     "ShapesSource",
     "Stage",

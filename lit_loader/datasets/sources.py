@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Literal, TypeAlias
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.samplers import MixedSourceSampler, OrderSampler
 
 __all__ = ["FileSource", "Names", "Stage", "StageTables", "TableSource", "listed"]
 
@@ -25,6 +26,21 @@ class TableSource(ABC):
     @abstractmethod
     def tables(self, stage: Stage) -> list[AnnotationTable]:
         """Return the tables of a stage: one, several (for several validation sets), or none."""
+
+    def set_names(self, stage: Stage) -> list[str]:
+        """Return a name for each table of a stage, by default its number, or an empty name for a single table."""
+        num_tables = len(self.tables(stage))
+        return [""] if num_tables == 1 else [str(number) for number in range(num_tables)]
+
+    def join_samplers(self, samplers: Sequence[OrderSampler]) -> OrderSampler:
+        """Return the sampler of training with several tables, whose samples count through all tables.
+
+        By default an epoch is one epoch of each table, all mixed.
+
+        Args:
+            samplers: The sampler of each training table.
+        """
+        return MixedSourceSampler(samplers)
 
     def reopen(self) -> None:  # noqa: B027 # optional: a source without state has nothing to do
         """Load the results of `prepare` in another process of this machine; by default does nothing."""

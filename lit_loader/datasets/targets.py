@@ -97,7 +97,7 @@ def object_target(
         keypoints: Add points.
         attributes: Names of the table's attributes to add.
         mask_size: Height and width of the masks to add, which a cached image may have shrunk; None for no masks.
-        unlabelled: Labels of the field ``unlabelled``, see `unlabelled_labels`; without any, there is no such field.
+        unlabelled: Labels of the field ``unlabelled``, see `unlabelled_labels`; empty for no such field.
     """
     rows = table.objects(position)
     height, width = canvas_size

@@ -42,7 +42,12 @@ def plan_order(
     order = sampler.batch_order(seed=order_seed, epoch=epoch, global_batch=global_batch)
     num_before = -(-start // global_batch)
     num_tasks = spec.count_sliced(slicing, len(order) - start)
-    cut = partial(rank_batch, order, batch_size=batch_size, rank=rank, world_size=world_size, start=start)
+    multiple = sampler.batch_multiple
+    # Other batch sizes cut through the sampler's pattern anyway.
+    share_multiple = multiple if batch_size % multiple == 0 else 1
+    cut = partial(
+        rank_batch, order, batch_size=batch_size, rank=rank, world_size=world_size, start=start, multiple=share_multiple
+    )
     if seen is not None:
         # Lightning looks up a batch's indices by its number, so skipped batches need entries as well.
         seen.extend([] for _ in range(num_before))
@@ -57,21 +62,25 @@ def plan_order(
             seen.append(indices)
         spares = None
         if spec.fetch.on_bad_sample == "substitute":
-            spares = _draw_spares(order, batch.positions, seed=spec.seed, epoch=epoch)
+            spares = _draw_spares(order, batch.positions, seed=spec.seed, epoch=epoch, multiple=multiple)
         return Task(indices if slicing.batch_size else indices[0], key, number, spares)
 
     # A generator expression and not `map`, so that the plan ends after an error.
     return (make(number) for number in range(num_before, num_before + num_tasks))
 
 
-def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int) -> list[list[int]]:
+def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int, multiple: int) -> list[list[int]]:
     """Return the indices that may replace the samples at these positions.
 
     They are the indices at other positions of the order, drawn uniformly from a hash of each sample's own position. So
-    they have the sampler's own distribution, and never are indices that it leaves out.
+    they have the sampler's own distribution, and never are indices that it leaves out. If a sampler repeats a pattern
+    of ``multiple`` positions, they have the same place in the pattern.
     """
     numbers = np.arange(positions.start * NUM_SPARES, positions.stop * NUM_SPARES, dtype=np.uint64)
-    spare_positions = (hash_u64(key64(seed, "spares", epoch), numbers) % np.uint64(len(order))).tolist()
+    # With a pattern of sources, a spare and the sample that it replaces have the same source.
+    repetitions = hash_u64(key64(seed, "spares", epoch), numbers) % np.uint64(len(order) // multiple)
+    places = numbers // np.uint64(NUM_SPARES) % np.uint64(multiple)
+    spare_positions = (repetitions * np.uint64(multiple) + places).tolist()
     indices = [int(order[position : position + 1][0]) for position in spare_positions]
     return [indices[n : n + NUM_SPARES] for n in range(0, len(indices), NUM_SPARES)]
 

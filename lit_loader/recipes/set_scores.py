@@ -6,7 +6,7 @@ import copy
 import re
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from torch import nn
 
@@ -28,6 +28,11 @@ class SetMetrics(nn.Module):
         super().__init__()
         self.updates = nn.ModuleList()
 
+    @property
+    def is_used(self) -> bool:
+        """True once a step has updated one of the metrics."""
+        return len(self.updates) > 0
+
     def of_set(
         self, number: int, metric: WithoutDuplicates[Any], num_batches: Sequence[float]
     ) -> WithoutDuplicates[Any]:
@@ -38,11 +43,7 @@ class SetMetrics(nn.Module):
             metric: Metric of all sets; returned itself if there is only one.
             num_batches: Number of batches of each set.
         """
-        if len(num_batches) < 2:
-            return metric
-        self._make(metric, len(num_batches))
-        update: WithoutDuplicates[Any] = self.updates[number]  # type: ignore[assignment] # a Module to mypy
-        return update
+        return metric if len(num_batches) < 2 else self._updates(metric, len(num_batches))[number]
 
     def compute_scores(
         self, names: Sequence[str], metric: WithoutDuplicates[Any], num_batches: Sequence[float]
@@ -54,47 +55,46 @@ class SetMetrics(nn.Module):
             metric: Metric of all sets.
             num_batches: Number of batches of each set; a set without batches has no scores.
         """
-        if len(num_batches) < 2:
-            return {}
-        # A rank may have received no batch of a set, but has to take part in the exchange of its scores.
-        self._make(metric, len(num_batches))
         scores_by_set: dict[str, Any] = {}
-        for name, update, count in zip(names, self.updates, num_batches, strict=True):
-            set_metric = update.metric.parts[1]  # type: ignore[union-attr, index]
+        # A rank may have received no batch of a set, but has to take part in the exchange of its scores.
+        updates = self._updates(metric, len(num_batches))
+        for name, update, count in zip(names, updates, num_batches, strict=True):
+            set_metric = update.metric.alone
             if count:
                 with warnings.catch_warnings():
                     # torchmetrics warns on a rank without a batch of this set, and other ranks may have some.
                     warnings.filterwarnings("ignore", "The ``compute`` method of metric .* was called before")
-                    scores_by_set[name] = set_metric.compute_scores()  # type: ignore[union-attr, operator]
-            update.reset()  # type: ignore[operator]
+                    scores_by_set[name] = set_metric.compute_scores()
+            set_metric.reset()
         return scores_by_set
 
-    def _make(self, metric: WithoutDuplicates[Any], num_sets: int) -> None:
-        """Make the metrics of the sets, unless there are as many already."""
+    def _updates(self, metric: WithoutDuplicates[Any], num_sets: int) -> list[WithoutDuplicates[_Pair]]:
+        """Return the metrics of the sets, which are made if there are more or fewer."""
         # A trainer may validate other sets than before.
-        if len(self.updates) == num_sets:
-            return
-        self.updates = nn.ModuleList()
-        for _ in range(num_sets):
-            # A copy, since a function that makes metrics could not be pickled with the task.
-            set_metric = copy.deepcopy(metric.metric)
-            set_metric.reset()
-            # The copy is made during an evaluation, and Lightning warns of modules in that mode when training starts.
-            set_metric.train()
-            self.updates.append(WithoutDuplicates(_Parts([metric.metric, set_metric])))
+        if len(self.updates) != num_sets:
+            self.updates = nn.ModuleList(WithoutDuplicates(_Pair(metric.metric)) for _ in range(num_sets))
+        return cast(list[WithoutDuplicates[_Pair]], list(self.updates))
 
 
-class _Parts(JointMetric):
-    """Metrics that are updated with the same values."""
+class _Pair(JointMetric):
+    """The metric of all sets, and a copy of it for one set, which are updated with the same values."""
 
-    def __init__(self, metrics: Sequence[nn.Module]) -> None:
+    joint: Any
+    alone: Any
+
+    def __init__(self, joint: nn.Module) -> None:
         super().__init__()
-        self.parts = nn.ModuleList(metrics)
+        self.joint = joint
+        # A copy, since a function that makes metrics could not be pickled with the task.
+        self.alone = copy.deepcopy(joint)
+        self.alone.reset()
+        # The copy is made during an evaluation, and Lightning warns of modules in that mode when training starts.
+        self.alone.train()
 
     def update(self, *args: Any, **kwargs: Any) -> None:
-        """Update every metric."""
-        for metric in self.parts:
-            metric.update(*args, **kwargs)  # type: ignore[operator]
+        """Update both metrics."""
+        self.joint.update(*args, **kwargs)
+        self.alone.update(*args, **kwargs)
 
 
 def set_names(datamodule: Any, stage: Stage, num_sets: int) -> list[str]:

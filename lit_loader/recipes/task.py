@@ -295,11 +295,14 @@ class Task(LightningModule):
         self, stage: Literal["val", "test"], metric: Metric, set_metrics: SetMetrics
     ) -> tuple[Any, dict[str, Any]]:
         """Return the scores of all sets together, and of each by its name, after logging them."""
-        num_batches = self._num_batches(stage)
-        names = set_names(getattr(self.trainer, "datamodule", None), stage, len(num_batches))
         scores = metric.metric.compute_scores()
-        scores_by_set = set_metrics.compute_scores(names, metric, num_batches)
         metric.reset()
+        scores_by_set: dict[str, Any] = {}
+        num_batches = self._num_batches(stage)
+        # A subclass may have a step that updates the metric of all sets only. A rank may have had no step at all.
+        if len(num_batches) > 1 and self.trainer.strategy.reduce_boolean_decision(set_metrics.is_used, all=False):
+            names = set_names(getattr(self.trainer, "datamodule", None), stage, len(num_batches))
+            scores_by_set = set_metrics.compute_scores(names, metric, num_batches)
         values = {
             f"{stage}/{set_name}/{name}": value
             for set_name, set_scores in scores_by_set.items()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.models.detection.ssd import SSD
 
-from lit_loader.errors import SettingError
+from lit_loader.errors import LitLoaderError
 from lit_loader.recipes.multi_task_model import MultiTaskModel
 
 __all__ = ["drop_unlabelled", "training_losses"]
@@ -56,7 +56,7 @@ def training_losses(
         compiled: Whether the model is compiled; it then runs uncompiled where an image has unlabelled classes.
 
     Raises:
-        SettingError: If a class is unlabelled, and the model is not one of torchvision's that are known here.
+        LitLoaderError: If a class is unlabelled, and the model is not one of torchvision's that are known here.
     """
     unlabelled = [target.get("unlabelled") for target in targets]
     losses: dict[str, Tensor]
@@ -84,7 +84,7 @@ def _filled_logits(
         class_names: Names of the classes, for the message.
 
     Raises:
-        SettingError: If the detector is of an unknown kind.
+        LitLoaderError: If the detector is of an unknown kind.
     """
     # One entry for each call of the head that has filled logits.
     calls: list[int] = []
@@ -116,11 +116,10 @@ def _filled_logits(
         hooks = [detector.head.classification_head.register_forward_hook(fill_dense)]
     else:
         names = [class_names[i - 1] for labels in unlabelled if labels is not None for i in labels.tolist()]
-        raise SettingError(
-            "model",
-            type(detector).__name__,
-            f"trains on every class in every image, and an image does not label {sorted(set(names))}",
-            "take a model of torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite, or fcos_small",
+        raise LitLoaderError(
+            f"{type(detector).__name__} trains on every class in every image, and an image does not label "
+            f"{sorted(set(names))}",
+            remedy="take torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite, or fcos_small",
             settings={"missing": "absent"},
         )
     try:

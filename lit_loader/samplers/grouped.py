@@ -11,7 +11,6 @@ import numpy.typing as npt
 import torch
 
 from lit_loader.samplers.checks import Weights, checked_int, checked_integers, checked_weights, refuse_first
-from lit_loader.samplers.mixed_source import MixedSourceSampler
 from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.samplers.weighted import AliasTable, WeightedRandomSampler
@@ -71,7 +70,7 @@ class GroupedSampler(OrderSampler):
                 f"`sampler` must be an OrderSampler, got {type(sampler).__name__}, whose order is not known before it "
                 "is iterated; use the sampler of the same name from lit_loader.samplers"
             )
-        if type(sampler).batch_order is not OrderSampler.batch_order or isinstance(sampler, MixedSourceSampler):
+        if type(sampler).batch_order is not OrderSampler.batch_order or sampler.batch_multiple > 1:
             raise TypeError(
                 f"{type(sampler).__name__} composes every batch itself, and groups would undo that; pass a sampler of "
                 f"single samples to GroupedSampler, or use {type(sampler).__name__} without groups"

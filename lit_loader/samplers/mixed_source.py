@@ -1,8 +1,9 @@
-"""`MixedSourceSampler`: several datasets in one, with a fixed number of samples of each in every batch."""
+"""`MixedSourceSampler`: several sources of samples in one order, mixed in every batch or over the epoch."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -10,100 +11,285 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.samplers.checks import checked_int, checked_integers, refuse_first
-from lit_loader.samplers.order import SizedSampler, SliceableOrder
-from lit_loader.samplers.shuffle import cycles_order
+from lit_loader.samplers.class_balanced import class_quotas
+from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder
+from lit_loader.samplers.shuffle import cycles_order, epochs_order, permutation
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
 
 class MixedSourceSampler(SizedSampler):
-    """Repeats one pattern: ``counts[0]`` samples of the first source, then ``counts[1]`` of the second, and so on.
+    """Mixes sources: a fixed number of samples of each in every batch, or fixed shares of every epoch.
 
-    Batches and the parts of ranks are consecutive positions. So with ``batch_size=sum(counts)`` every batch of every
-    rank is one repetition, for any world size; with a multiple of ``sum(counts)`` it is several. Only the last, partial
-    batch that several ranks share can have another mix; ``drop_last`` drops it.
+    With ``counts``, the order repeats one pattern: ``counts[0]`` samples of the first source, then ``counts[1]`` of the
+    second, and so on. Batches and the parts of ranks are consecutive positions. So with ``batch_size=sum(counts)`` or a
+    multiple of it every batch of every rank has the same mix, for any world size.
 
-    The samples of a source come in shuffled cycles that continue from epoch to epoch: no sample repeats before all of
-    them were visited. A small source is repeated several times an epoch.
+    Otherwise every epoch has an exact quota of positions for each source, in proportion to ``shares``, and the
+    positions are permuted anew in every epoch. Without ``shares`` an epoch is one epoch of each source.
 
-    Random access: a slice costs its length, and a shuffle for each cycle of a source that it touches. The last two
-    shuffles of a source are cached (8 bytes a sample; nothing is stored for a source of more than 2**20).
+    The j-th visit to a source takes the j-th sample of the source's own stream, and streams continue from epoch to
+    epoch. The stream of a length is shuffled cycles: no sample repeats before all of them were visited. The stream of a
+    sampler is its epochs one after the other, so a source may be balanced within itself. A small source is repeated
+    several times an epoch.
+
+    Random access: with ``counts`` a slice costs its length, and an epoch of each source that it touches. Otherwise
+    making an order takes O(num_samples log num_samples) and 12 bytes a position. The last two epochs of a source are
+    cached.
 
     Args:
-        lengths: Number of samples of each source, in the order in which ``torch.utils.data.ConcatDataset`` holds them.
-        counts: Samples of each source in a batch.
-        num_samples: Positions in an epoch, a multiple of ``sum(counts)``, or None for the smallest number that visits
-            every sample of every source.
+        sources: For each source its number of samples, or an `OrderSampler` over them, in the order in which
+            ``torch.utils.data.ConcatDataset`` holds the sources. A sampler with a seed uses it; others get one each.
+        counts: Samples of each source in a batch, or None for fixed shares of an epoch.
+        shares: Numbers in proportion to which the sources share an epoch, or None for the lengths of their epochs.
+        num_samples: Positions in an epoch; with ``counts`` a multiple of ``sum(counts)``. None for the smallest number
+            that gives every source at least one of its epochs.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
     Attributes:
-        lengths, counts: The arguments, as tuples.
+        sources: As given, as a tuple.
+        lengths: Number of samples of each source, a tuple.
+        counts: As given, as a tuple or None.
+        quotas: int64 ``(num_sources,)``, positions of each source in every epoch.
 
     Raises:
-        TypeError: If an argument is of the wrong type.
-        ValueError: If a length or a count is not positive (it is named), there are more of one than of the other, or
-            ``num_samples`` is not a multiple of ``sum(counts)``.
+        TypeError: If an argument is of the wrong type, or a sampler composes batches itself.
+        ValueError: If a source is empty, a count or share is not positive (it is named), there are more of one than of
+            the other, both are given, ``num_samples`` is not a multiple of ``sum(counts)``, or there are fewer
+            positions than sources.
     """
 
     def __init__(
-        self, lengths: Sequence[int], counts: Sequence[int], *, num_samples: int | None = None, seed: int | None = None
+        self,
+        sources: Sequence[int | OrderSampler],
+        counts: Sequence[int] | None = None,
+        *,
+        shares: Sequence[float] | None = None,
+        num_samples: int | None = None,
+        seed: int | None = None,
     ) -> None:
         super().__init__(seed=seed)
-        self.lengths = _checked_positive("lengths", lengths, remedy="leave out an empty source")
-        self.counts = _checked_positive("counts", counts, remedy="leave out a source that you do not want")
-        if len(self.lengths) != len(self.counts):
-            raise ValueError(
-                f"`lengths` has {len(self.lengths)} sources and `counts` has {len(self.counts)}: "
-                f"{self.lengths} and {self.counts}; give one count for each source"
-            )
-        size = sum(self.counts)
-        if num_samples is None:
-            # The source with the largest ratio of length to count needs the most repetitions.
-            num_samples = size * max(-(-n // k) for n, k in zip(self.lengths, self.counts, strict=True))
-        self._length = checked_int("num_samples", num_samples, minimum=1)
+        self.sources = _checked_sources(sources)
+        self.lengths = tuple(source if isinstance(source, int) else source.num_indices for source in self.sources)
+        # Positions of one epoch of each source; a sampler may have more or fewer than it has indices.
+        self._epoch_lengths = tuple(source if isinstance(source, int) else len(source) for source in self.sources)
+        refuse_first(
+            "sources",
+            np.array(self._epoch_lengths),
+            np.array(self._epoch_lengths) < 1,
+            rule="have samples",
+            remedy="leave out an empty source",
+        )
         self._num_indices = sum(self.lengths)
-        # A partial repetition at the end would also shift the pattern of the next epoch.
-        if self._length % size:
+        if counts is not None and shares is not None:
             raise ValueError(
-                f"num_samples={num_samples} is not a multiple of sum(counts)={size}, and the last batch would have "
-                f"another mix; give {-(-self._length // size) * size}"
+                f"`counts` fixes each batch and `shares` the epoch, got {counts} and {shares}; give one of them"
             )
+        self.counts: tuple[int, ...] | None = None
+        if counts is not None:
+            self.counts = _checked_counts(counts, len(self.sources))
+            self._length = _length_of_pattern(self.counts, self._epoch_lengths, num_samples)
+            self.quotas: IndexArray = self._length // sum(self.counts) * np.array(self.counts)
+        else:
+            fractions = _checked_shares(self._epoch_lengths if shares is None else shares, len(self.sources))
+            self._length = _length_of_shares(fractions, self._epoch_lengths, num_samples)
+            self.quotas = class_quotas(fractions, self._length)
+        self.quotas.flags.writeable = False
+
+    @property
+    def batch_multiple(self) -> int:
+        """Number of positions after which the pattern of sources repeats; 1 for shares of an epoch."""
+        return 1 if self.counts is None else sum(self.counts)
+
+    @property
+    def revision(self) -> int:
+        """Sum of the revisions of the sources' samplers."""
+        # Each of them only grows, so the sum changes whenever one of them does.
+        return sum(source.revision for source in self.sources if not isinstance(source, int))
 
     def order(self, *, seed: int, epoch: int) -> Order:
-        """Return the epoch's repetitions of the pattern: a slice of an endless sequence of them."""
-        cycles = [cycles_order(key64(seed, "source", s), length) for s, length in enumerate(self.lengths)]
-        return SliceableOrder(len(self), partial(self._positions, cycles, epoch * len(self)))
+        """Return the epoch's positions: a slice of an endless sequence of visits to the sources.
 
-    def _positions(self, cycles: list[SliceableOrder], first: int, start: int, stop: int) -> IndexArray:
-        """Return the indices at positions of an epoch that begins at ``first`` of the sequence."""
+        Raises:
+            ValueError: If the length of a source has changed.
+        """
+        self._check_lengths()
+        streams = [self._stream(number, seed) for number in range(len(self.sources))]
+        if self.counts is not None:
+            return SliceableOrder(len(self), partial(self._pattern_positions, streams, epoch * len(self)))
+        source_ids = np.repeat(np.arange(len(self.sources), dtype=np.int32), self.quotas)
+        source_ids = source_ids[permutation(key64(seed, "sources", epoch), len(self))]
+        # The stable sort keeps the visits to a source in their order.
+        visits = np.empty(len(self), dtype=np.int64)
+        visits[np.argsort(source_ids, kind="stable")] = np.arange(len(self))
+        # From a position in the sorted epoch to a visit since the first epoch.
+        visits += (epoch * self.quotas - (np.cumsum(self.quotas) - self.quotas))[source_ids]
+        return SliceableOrder(len(self), partial(self._share_positions, streams, source_ids, visits))
+
+    def _stream(self, number: int, seed: int) -> SliceableOrder:
+        """Return the endless sequence of a source's samples."""
+        source = self.sources[number]
+        key = key64(seed, "source", number)
+        if isinstance(source, int):
+            return cycles_order(key, source)
+        return epochs_order(partial(_epoch_of, source, key if source.seed is None else source.seed), len(source))
+
+    def _pattern_positions(self, streams: list[SliceableOrder], first: int, start: int, stop: int) -> IndexArray:
+        """Return the indices at positions of an epoch that begins at ``first`` of the repeated pattern."""
+        assert self.counts is not None  # `order` calls this only with counts
         indices = np.arange(first + start, first + stop)
         repetitions, places = np.divmod(indices, sum(self.counts))
         # Place of the source's first sample in the pattern.
         begin = 0
         # Index of the source's first sample.
         offset = 0
-        for length, count, visits in zip(self.lengths, self.counts, cycles, strict=True):
+        for length, count, stream in zip(self.lengths, self.counts, streams, strict=True):
             rows = np.flatnonzero((begin <= places) & (places < begin + count))
             if len(rows):
                 # The visits of a source are in order along the sequence, so the visits of a slice are consecutive.
                 visit = int(repetitions[rows[0]]) * count + int(places[rows[0]]) - begin
-                indices[rows] = offset + visits[visit : visit + len(rows)]
+                indices[rows] = offset + stream[visit : visit + len(rows)]
             begin += count
             offset += length
         return indices
 
+    def _share_positions(
+        self,
+        streams: list[SliceableOrder],
+        source_ids: npt.NDArray[np.int32],
+        visits: IndexArray,
+        start: int,
+        stop: int,
+    ) -> IndexArray:
+        """Return the indices at positions of an epoch; each position names a source and a visit to it."""
+        slice_ids = source_ids[start:stop]
+        indices = np.empty(stop - start, dtype=np.int64)
+        offset = 0
+        for number, (length, stream) in enumerate(zip(self.lengths, streams, strict=True)):
+            rows = np.flatnonzero(slice_ids == number)
+            if len(rows):
+                # The visits of a slice are consecutive, as above.
+                visit = int(visits[start + int(rows[0])])
+                indices[rows] = offset + stream[visit : visit + len(rows)]
+            offset += length
+        return indices
+
+    def _check_lengths(self) -> None:
+        """Refuse samplers whose length follows a data set that has grown or shrunk."""
+        for number, source in enumerate(self.sources):
+            expected = (self._epoch_lengths[number], self.lengths[number])
+            if not isinstance(source, int) and (len(source), source.num_indices) != expected:
+                raise ValueError(
+                    f"sources[{number}] had {expected[0]} positions over {expected[1]} indices, and now has "
+                    f"{len(source)} over {source.num_indices}; make a new MixedSourceSampler"
+                )
+
     def _identity(self) -> tuple[Any, ...]:
-        return self._length, np.array(self.lengths), np.array(self.counts)
+        # The first three parts alone identify lengths with counts, so checkpoints of such samplers stay valid.
+        identity: list[Any] = [self._length, np.array(self.lengths)]
+        identity += ["shares", self.quotas] if self.counts is None else [np.array(self.counts)]
+        for number, source in enumerate(self.sources):
+            if not isinstance(source, int):
+                identity += [number, source.seed, source.fingerprint()]
+        return tuple(identity)
 
     def expected_visits(self) -> npt.NDArray[np.float64]:
-        """Return for each sample the number of positions of its source, divided by the source's length."""
-        repetitions = self._length // sum(self.counts)
-        return np.repeat(repetitions * np.array(self.counts) / self.lengths, self.lengths)
+        """Return the expected visits of each sample, in the mean over seeds and epochs.
+
+        Raises:
+            ValueError: If the sampler of a source knows no closed form.
+        """
+        parts = []
+        for source, length, quota in zip(self.sources, self._epoch_lengths, self.quotas, strict=True):
+            visits = np.ones(source) if isinstance(source, int) else source.expected_visits()
+            # Visits of one of the source's epochs, times the number of its epochs in an epoch of the mix.
+            parts.append(visits * (quota / length))
+        return np.concatenate(parts)
 
 
-def _checked_positive(name: str, values: Sequence[int], *, remedy: str) -> tuple[int, ...]:
-    numbers = checked_integers(name, values)
-    if len(numbers) == 0:
-        raise ValueError(f"`{name}` is empty; give at least one source")
-    refuse_first(name, numbers, numbers < 1, rule="be positive", remedy=remedy)
+def _epoch_of(sampler: OrderSampler, seed: int, epoch: int) -> Order:
+    # A module-level function, because an order can be pickled and a lambda cannot.
+    return sampler.order(seed=seed, epoch=epoch)
+
+
+# -- checks and lengths ------------------------------------------------------------------------------------
+
+
+def _checked_sources(sources: Sequence[int | OrderSampler]) -> tuple[int | OrderSampler, ...]:
+    try:
+        sources = list(sources)
+    except TypeError:
+        raise TypeError(
+            f"`sources` must be a sequence of lengths and samplers, got {sources!r} of type {type(sources).__name__}"
+        ) from None
+    if len(sources) == 0:
+        raise ValueError("`sources` is empty; give at least one source")
+    checked: list[int | OrderSampler] = []
+    for number, source in enumerate(sources):
+        if not isinstance(source, OrderSampler):
+            checked.append(checked_int(f"sources[{number}]", source))
+            continue
+        if type(source).batch_order is not OrderSampler.batch_order or source.batch_multiple > 1:
+            raise TypeError(
+                f"sources[{number}]: {type(source).__name__} composes every batch itself, and mixing would undo that; "
+                "give a sampler of single samples"
+            )
+        checked.append(source)
+    return tuple(checked)
+
+
+def _checked_counts(counts: Sequence[int], num_sources: int) -> tuple[int, ...]:
+    numbers = checked_integers("counts", counts)
+    if len(numbers) != num_sources:
+        raise ValueError(
+            f"`sources` has {num_sources} entries and `counts` has {len(numbers)}: {tuple(numbers.tolist())}; give one "
+            "count for each source"
+        )
+    refuse_first("counts", numbers, numbers < 1, rule="be positive", remedy="leave out a source that you do not want")
     return tuple(numbers.tolist())
+
+
+def _checked_shares(shares: Sequence[float], num_sources: int) -> list[Fraction]:
+    """Return shares as fractions that sum to 1."""
+    if len(shares) != num_sources:
+        raise ValueError(
+            f"`sources` has {num_sources} entries and `shares` has {len(shares)}: {shares}; give one share for each "
+            "source"
+        )
+    for number, share in enumerate(shares):
+        if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
+            raise TypeError(f"shares[{number}] must be a number, got {share!r} of type {type(share).__name__}")
+        if not 0 < share < float("inf"):
+            raise ValueError(
+                f"`shares` must be positive and finite, got shares[{number}]={share}; leave out a source that you do "
+                "not want"
+            )
+    # By the decimal text: the float 0.7 is slightly less than 7/10, and would lengthen an epoch by one position.
+    fractions = [Fraction(str(share)) for share in shares]
+    total = sum(fractions, Fraction(0))
+    return [fraction / total for fraction in fractions]
+
+
+def _length_of_pattern(counts: tuple[int, ...], epoch_lengths: tuple[int, ...], num_samples: int | None) -> int:
+    size = sum(counts)
+    if num_samples is None:
+        # The source with the largest ratio of length to count needs the most repetitions.
+        return size * max(-(-n // k) for n, k in zip(epoch_lengths, counts, strict=True))
+    length = checked_int("num_samples", num_samples, minimum=1)
+    # A partial repetition at the end would also shift the pattern of the next epoch.
+    if length % size:
+        raise ValueError(
+            f"num_samples={num_samples} is not a multiple of sum(counts)={size}, and the last batch would have "
+            f"another mix; give {-(-length // size) * size}"
+        )
+    return length
+
+
+def _length_of_shares(shares: list[Fraction], epoch_lengths: tuple[int, ...], num_samples: int | None) -> int:
+    if num_samples is None:
+        # The largest remainder method never rounds a quota below its integer part, so no source gets less.
+        return max(-int(-n // share) for n, share in zip(epoch_lengths, shares, strict=True))
+    length = checked_int("num_samples", num_samples, minimum=1)
+    if length < len(shares):
+        raise ValueError(f"num_samples={num_samples} is less than the {len(shares)} sources; give at least that many")
+    return length

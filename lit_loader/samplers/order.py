@@ -127,6 +127,14 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
         """
         return 0
 
+    @property
+    def batch_multiple(self) -> int:
+        """Length of the pattern that the order repeats, a divisor of ``len(self)``; 1 without a pattern.
+
+        Batches whose size is a multiple of it have equal parts of every place in the pattern.
+        """
+        return 1
+
     def fingerprint(self) -> str:
         """Return 32 hex digits that identify all settings that orders depend on, without seed and epoch.
 
@@ -250,7 +258,15 @@ def num_batches(num_positions: int, *, batch_size: int, world_size: int, drop_la
 
 
 def rank_batch(
-    order: Order, batch: int, *, batch_size: int, rank: int, world_size: int, drop_last: bool, start: int = 0
+    order: Order,
+    batch: int,
+    *,
+    batch_size: int,
+    rank: int,
+    world_size: int,
+    drop_last: bool,
+    start: int = 0,
+    multiple: int = 1,
 ) -> RankBatch:
     """Return one rank's batch; the time depends neither on the batch's number nor on the other ranks.
 
@@ -262,6 +278,7 @@ def rank_batch(
         world_size: Number of ranks.
         drop_last: True to drop the last, partial global batch.
         start: Position at which the first global batch begins; earlier positions are skipped.
+        multiple: The sampler's ``batch_multiple``: the last, partial global batch is divided at multiples of it.
 
     Raises:
         IndexError: If ``batch`` is not a batch of this order.
@@ -277,8 +294,8 @@ def rank_batch(
     if not 0 <= batch < count:
         raise IndexError(f"batch={batch} does not exist, this order gives each rank {count} batches")
     first = start + batch * batch_size * world_size
-    # The last global batch is divided equally among the ranks.
-    share = min(batch_size, -(-(length - first) // world_size))
+    # The last global batch is divided equally among the ranks, without cutting through a pattern of the sampler.
+    share = min(batch_size, -(-(length - first) // (world_size * multiple)) * multiple)
     positions = range(first + rank * share, first + (rank + 1) * share)
     # A user's order may not clamp its slices, so no slice goes beyond the end.
     indices = order[min(positions.start, length) : min(positions.stop, length)]

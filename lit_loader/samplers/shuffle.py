@@ -71,7 +71,8 @@ class _Blocks:
         size = self._size
         return np.concatenate(
             [
-                self._block(number)[max(start - number * size, 0) : stop - number * size]
+                # A user's order may not clamp its slices.
+                self._block(number)[max(start - number * size, 0) : min(stop - number * size, size)]
                 for number in range(start // size, (stop - 1) // size + 1)
             ]
         )
@@ -196,3 +197,13 @@ def _cycles_block(key: int, count: int, size: int, number: int) -> Order:
     if count > _MOST_SORTED:
         return feistel_order(key64(key, number), count)
     return shuffled_cycles(key, count, number * size, (number + 1) * size)
+
+
+def epochs_order(make_epoch: Callable[[int], Order], length: int) -> SliceableOrder:
+    """Return an endless order: epochs of one length, one after the other. The last two epochs are cached.
+
+    Args:
+        make_epoch: Returns the order of an epoch, from 0.
+        length: Number of positions in every epoch, at least 1.
+    """
+    return SliceableOrder(sys.maxsize, _Blocks(length, make_epoch).positions)

@@ -62,6 +62,27 @@ def test_scores_of_each_of_several_sets_are_written_and_printed(app, tmp_path):
     assert set(results["test"]["sets"]["1"]["ap_50"]) == set(results["test"]["scores"]["ap_50"])
 
 
+def test_unlabelled_class_and_a_model_of_ones_own_end_with_the_remedies(app, tmp_path):
+    tables = split_in_three(tmp_path, **WITHOUT_POINTS)
+    make_voc(tmp_path / "voc", tables)
+    names = sorted(tables["train"].class_names)
+    source = f"{{_target_: lit_loader.datasets.VocSource, root: {tmp_path / 'voc'}}}"
+    data = [
+        "dataset=mixed",
+        f"+dataset.sources={{plant: {source}, street: {source}}}",
+        f"+dataset.classes={{street: {{{names[0]}: null}}}}",
+        "dataset.missing=unlabelled",
+    ]
+    small = [word for word in SMALL if not word.startswith(("dataset.", "model.model"))]
+    model = ["~model.model", "+model.model={_target_: tests.support.small_detectors.OwnDetector, _partial_: true}"]
+    result = app("train", *small, *data, *model, "logger=none", small=False, code=1)
+    assert f"OwnDetector trains on every class in every image, and an image does not label ['{names[0]}']" in result.err
+    assert "or fcos_small, or pass dataset.missing=absent" in result.err
+    assert "Traceback" not in result.err
+    result = app("train", *small, *data, "model=fcos_small", "logger=none", small=False)
+    assert all(title in result.out for title in ("set plant", "set street"))
+
+
 @pytest.mark.filterwarnings("ignore:.*does not have many workers")
 def test_best_validation_reports_each_of_several_sets(tmp_path):
     best = BestValidation()

@@ -144,6 +144,9 @@ def test_class_names_of_voc_are_text(app, evil, tmp_path):
         "hydra.run.dir={folder}/code has run",
         "+model.a={{_tar${{oc.decode:get}}_: os.mkdir, _args_: ['{marker}']}}",
         "+model.a=${{oc.create:{{_target_: os.mkdir}}}}",
+        "++dataset.sources={{a: {{_target_: os.mkdir, _args_: ['{marker}']}}}}",
+        "++dataset.sources.a={{b: [{{_target_: os.mkdir, _args_: ['{marker}']}}]}}",
+        "++dataset.sources.a._target_=os.mkdir",
         "++task_name='../../../code has run'",
     ],
 )

@@ -72,6 +72,16 @@ def test_a_single_set_has_no_metrics_of_its_own(tmp_path: Path) -> None:
     assert model.val_set_scores == {}
 
 
+def test_step_that_updates_the_common_metric_only_gives_no_scores_of_sets(tmp_path: Path) -> None:
+    class Common(ToyTask):
+        def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+            self.collect(batch, self.test_metric)
+
+    model = Common()
+    assert set(scores_of_test(model, tmp_path, [loader(2), loader(1)])) == {"accuracy", "macro_f1"}
+    assert model.test_set_scores == {}
+
+
 @pytest.mark.filterwarnings("ignore:Total length of .* across ranks is zero")
 def test_set_without_batches_has_no_scores(tmp_path: Path) -> None:
     model = ToyTask()

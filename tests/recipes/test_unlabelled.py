@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import math
 import pickle
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,12 +15,15 @@ from torch.nn import functional
 from torchvision.models.detection import FasterRCNN, MaskRCNN, roi_heads
 from torchvision.ops import sigmoid_focal_loss
 
-from lit_loader.errors import SettingError
-from lit_loader.recipes import AveragePrecision, DetectionTask
+from lit_loader import DetectionDataModule, MultiTaskDataModule
+from lit_loader.datasets import ShapesSource, TableSource
+from lit_loader.errors import LitLoaderError
+from lit_loader.recipes import AveragePrecision, DetectionTask, model_kwargs_from_datamodule
 from lit_loader.recipes.unlabelled import drop_unlabelled, training_losses
 from tests.support.drawn_batches import CLASSES, detection_batch, multi_task_batch, overfit
-from tests.support.small_detectors import faster_rcnn, fcos, mask_rcnn, retinanet, ssd, ssdlite
+from tests.support.small_detectors import OwnDetector, faster_rcnn, fcos, mask_rcnn, retinanet, ssd, ssdlite
 from tests.support.small_tasks import small_task
+from tests.support.toy_task import trainer
 
 DARK = torch.tensor([1])
 BRIGHT = torch.tensor([2])
@@ -237,24 +242,26 @@ def test_objects_of_an_unlabelled_class_are_left_out_of_training(kind: str) -> N
     torch.testing.assert_close(losses[0], losses[1], rtol=0, atol=0)
 
 
+def labelled_rows(fields: dict[str, Any], unlabelled: Any) -> dict[str, Tensor]:
+    rows = [row for row, label in enumerate(fields["labels"].tolist()) if label not in unlabelled]
+    return {name: values[rows] for name, values in fields.items() if isinstance(values, Tensor)}
+
+
 def test_detections_and_objects_of_an_unlabelled_class_do_not_count() -> None:
     images, targets = detection_batch(6)
     model = quiet_task("detection").eval()
     for name, parameter in model.named_parameters():
-        if name.endswith("bbox_reg.bias"):  # boxes as large as objects, some of which match
+        if name.endswith("bbox_reg.bias"):  # boxes as large as objects, so that some match
             nn.init.constant_(parameter, 2.0)
     unlabelled = {0: BRIGHT, 1: DARK, 2: torch.tensor([1, 2])}
     with torch.no_grad():
         model.test_step(marked((images, targets), unlabelled), 0)
         detections = model(images)
     expected = AveragePrecision(CLASSES)
-    for i, (found, target) in enumerate(zip(detections, targets, strict=True)):
-        rows = [
-            {name: values[torch.tensor([int(k) not in unlabelled.get(i, ()) for k in fields["labels"]])]
-             for name, values in fields.items() if isinstance(values, Tensor)}
-            for fields in (found, target)
-        ]  # fmt: skip
-        expected.update([rows[0]], [rows[1]])
+    for i, (detected, target) in enumerate(zip(detections, targets, strict=True)):
+        expected.update(
+            [labelled_rows(detected, unlabelled.get(i, ()))], [labelled_rows(target, unlabelled.get(i, ()))]
+        )
     assert repr(model.test_metric.metric.compute_scores()) == repr(expected.compute_scores())
     plain = AveragePrecision(CLASSES)
     plain.update(detections, targets)
@@ -278,27 +285,14 @@ def test_label_of_an_unlabelled_class_without_a_name_is_refused(kind: str) -> No
         quiet_task(kind).training_step(batch, 0)
 
 
-class OwnDetector(nn.Module):
-    """A detector of a user's own, which the package cannot change."""
-
-    def __init__(self, *, num_classes: int) -> None:
-        super().__init__()
-        self.weight = nn.Parameter(torch.ones(num_classes))
-
-    def forward(self, images: Any, targets: Any) -> dict[str, Tensor]:
-        return {"loss": self.weight.sum()}
-
-
 def test_model_of_another_kind_is_refused_with_the_remedy() -> None:
     model = DetectionTask(OwnDetector, class_names=CLASSES)
     model.log_dict = lambda *_, **__: None  # type: ignore[method-assign]
     batch = detection_batch(2)
     assert float(model.training_step(batch, 0).detach()) == 3.0
-    with pytest.raises(
-        SettingError, match=r"not label \['bright'\]; take .*fcos_small, or pass missing='absent'"
-    ) as error:
+    message = r"OwnDetector .* not label \['bright'\]; take .*fcos_small, or pass missing='absent'"
+    with pytest.raises(LitLoaderError, match=message):
         model.training_step(marked(batch, {1: BRIGHT}), 0)
-    assert error.value.value == "OwnDetector"
 
 
 def test_head_that_is_not_called_is_refused() -> None:
@@ -328,6 +322,48 @@ def test_compiled_model_leaves_unlabelled_classes_out() -> None:
     model.zero_grad()
     model.training_step(marked(batch, {0: BRIGHT, 1: BRIGHT}), 1).backward()
     assert not class_gradients(model.model)[2].any()
+
+
+class PartlyLabelled(TableSource):
+    """Drawn shapes; the second validation set and all training images do not label stars."""
+
+    def __init__(self, shapes: ShapesSource) -> None:
+        self.shapes = shapes
+
+    def prepare(self) -> None:
+        self.shapes.prepare()
+
+    def tables(self, stage: Any) -> list[Any]:
+        (table,) = self.shapes.tables(stage)
+        partly = table.with_unlabelled_classes(["star"])
+        return [partly] if stage == "train" else [table, partly]
+
+
+@pytest.mark.filterwarnings("ignore:.*does not have many workers", "ignore:.*exists and is not empty")
+@pytest.mark.parametrize("kind", BATCHES)
+def test_data_module_with_unlabelled_classes_trains_and_is_scored(tmp_path: Any, kind: str) -> None:
+    splits = {"train": 8, "val": 6, "test": 6}
+    shapes = ShapesSource(num_images=splits, image_size=48, cache_dir=str(tmp_path), progress=False)
+    settings: dict[str, Any] = {"batch_size": 4, "num_workers": 0, "seed": 0}
+    module = DetectionDataModule if kind == "detection" else MultiTaskDataModule
+    more = {} if kind == "detection" else {"attributes": ["finish"]}
+    data = module(PartlyLabelled(shapes), **settings, **more)
+    data.prepare_data()
+    names = model_kwargs_from_datamodule(data)
+    model = small_task(kind, {"score_thresh": 0.0}, **names)
+    head: Any = (model.model if kind == "detection" else model.model.detector).head.classification_head
+    weights = head.cls_logits.weight.detach().clone()
+    # Without weight decay, which would change every weight.
+    model.make_optimizer = partial(torch.optim.SGD, lr=0.01)
+    model.make_scheduler = None
+    trainer(tmp_path, max_epochs=1).fit(model, datamodule=data)
+    star = 1 + names["class_names"].index("star")
+    changed = (head.cls_logits.weight != weights).flatten(1).any(dim=1)
+    assert [bool(changed[label]) for label in (1, 2, 3)] == [label != star for label in (1, 2, 3)]
+    scores = [getattr(part, "detection", part) for part in model.val_set_scores.values()]
+    assert not math.isnan(scores[0].ap_50["star"])
+    assert math.isnan(scores[1].ap_50["star"])
+    assert not math.isnan(scores[1].ap_50["disc"])
 
 
 def test_rows_of_labelled_classes_keep_their_order() -> None:

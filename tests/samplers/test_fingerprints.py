@@ -52,8 +52,13 @@ FAMILIES = {
         [{"indices": [2, 4, 0]}, {"shuffle": False}, {"num_indices": 7}],
     ),
     MixedSourceSampler: (
-        {"lengths": [6, 3], "counts": [2, 1]},
-        [{"lengths": [6, 4]}, {"counts": [1, 2]}, {"num_samples": 12}],
+        {"sources": [6, 3], "counts": [2, 1]},
+        [
+            *({"sources": [6, 4]}, {"counts": [1, 2]}, {"num_samples": 12}, {"counts": None}),
+            *({"counts": None, "shares": shares, "num_samples": 12} for shares in ([1, 1], [2, 1])),
+            *({"sources": [6, inner(3)]} for inner in (RandomSampler, SequentialSampler)),
+            {"sources": [6, RandomSampler(3, seed=1)]},
+        ],
     ),
     GroupedSampler: (
         {"sampler": RandomSampler(4), "group_ids": [0, 0, 1, 1]},

@@ -31,6 +31,8 @@ SAMPLERS = {
     "subset": SubsetRandomSampler(np.arange(1000, 0, -3)),
     "mixed source": MixedSourceSampler([2000, 30], [6, 2]),
     "mixed source, millions": MixedSourceSampler([3_000_000, 30], [6, 2]),
+    "mixed shares": MixedSourceSampler([2000, 30], shares=[3, 1], num_samples=400),
+    "mixed samplers": MixedSourceSampler([RandomSampler(50), ClassBalancedSampler(_LABELS)], [6, 2]),
     "regrouped": GroupedSampler(RandomSampler(24), np.arange(24) % 3),
     "drawn in groups": GroupedSampler(WeightedRandomSampler(np.arange(24), 24), np.arange(24) % 3),
 }
@@ -55,6 +57,10 @@ GOLDEN = {
     ("mixed source", 42, 3): [1130, 796, 1559, 1652, 1044, 11, 2014, 2023],
     ("mixed source, millions", 0, 0): [429391, 2858206, 2323620, 17226, 2427854, 2188056, 3000025, 3000013],
     ("mixed source, millions", 42, 3): [1509267, 2977744, 1222563, 2260092, 1242610, 889402, 3000028, 3000012],
+    ("mixed shares", 0, 0): [2025, 2013, 163, 850, 1892, 704, 1090, 2021],
+    ("mixed shares", 42, 3): [2003, 1996, 876, 1391, 1115, 1042, 2029, 1720],
+    ("mixed samplers", 0, 0): [3, 48, 4, 13, 18, 46, 145, 52],
+    ("mixed samplers", 42, 3): [37, 43, 15, 5, 20, 31, 143, 111],
     ("regrouped", 7, 2): [13, 10, 1, 19, 4, 8, 11, 2],
     ("drawn in groups", 7, 2): [4, 7, 19, 1, 16, 20, 17, 20],
 }

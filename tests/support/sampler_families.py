@@ -47,6 +47,9 @@ FAMILIES = WITHOUT_REPEATS | {
     ),
     "repeat factor": lambda n, seed: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6, seed=seed),
     "mixed source": lambda n, seed: MixedSourceSampler([n - 1, 1], [3, 2], seed=seed),
+    "mixed shares": lambda n, seed: MixedSourceSampler([n - 1, 1], shares=[3, 2], num_samples=n + 3, seed=seed),
+    "mixed samplers": lambda n, seed: MixedSourceSampler([RandomSampler(n - 1), class_balanced(1)], [3, 2], seed=seed),
+    "mixed epochs of samplers": lambda n, seed: MixedSourceSampler([class_balanced(n - 1), 1], seed=seed),
     "grouped weighted": lambda n, seed: GroupedSampler(
         WeightedRandomSampler(np.arange(1, n + 1), n + 3), np.arange(n) % 4, seed=seed
     ),

@@ -20,6 +20,7 @@ ROOTED = ("auto", "coco", "csv", "image_files", "image_folder", "voc", "yolo")
 REQUIRED = {  # overrides that a dataset needs
     **{name: ["dataset.root=/nowhere"] for name in ROOTED},
     "files": ["dataset.format=coco", "dataset.root=/nowhere", "dataset.train=train.json"],
+    "mixed": ["dataset.sources={plant: /nowhere, street: /elsewhere}"],
 }
 
 

@@ -58,7 +58,7 @@ def index(arguments: argparse.Namespace) -> None:
     figures = {name: figures_of(table) for name, table in tables.items()}
     shared = list(shared_names({name: table.image_paths for name, table in tables.items()}))
     # Copies of training images in another split make its results look too good.
-    copies = copies_across(tables)
+    copies = copies_across({name: [table] for name, table in tables.items()})
     if arguments.json:
         shared_images = [[a, b, len(paths)] for a, b, paths in shared]
         result = {"format": arguments.format, "root": arguments.root, "sets": figures, "shared_images": shared_images}

@@ -111,6 +111,23 @@ def test_policy_and_options_are_set_as_users_write_them(override, key, value, mo
     assert [OmegaConf.select(cfg, key) for cfg in configs] == [value, value]
 
 
+def test_settings_of_a_mix_are_set_as_users_write_them():
+    words = ["sources={a: x, b: y}", "classes={a: {old: new, *: null}}", "missing={b: {new: absent}}", "ratio={a: 2}"]
+    keyed_words = [
+        *("sources.a=x", "sources.b=y", "classes.a.old=new", "classes.a={*: null}"),
+        *("missing.b.new=absent", "ratio.a=2"),
+    ]
+    expected = {
+        "sources": {"a": "x", "b": "y"},
+        "classes": {"a": {"old": "new", "*": None}},
+        "missing": {"b": {"new": "absent"}},
+        "ratio": {"a": 2},
+    }
+    for settings in (words, keyed_words):
+        cfg = compose_config(overrides=["dataset=mixed", *(f"dataset.{word}" for word in settings)])
+        assert {key: cfg.dataset[key] for key in expected} == expected
+
+
 @pytest.mark.parametrize(
     ("node", "override", "refusal"),
     [

@@ -1,0 +1,32 @@
+"""Several data sets as one."""
+
+from __future__ import annotations
+
+import operator
+from bisect import bisect_right
+from pathlib import Path
+from typing import Any, SupportsIndex
+
+from torch.utils.data import ConcatDataset
+
+__all__ = ["JoinedDataset"]
+
+
+class JoinedDataset(ConcatDataset[Any]):
+    """torch's ``ConcatDataset`` of data sets over tables, which also knows the path of each sample.
+
+    Attributes:
+        datasets: The data sets, in the order of their indices.
+    """
+
+    def sample_path(self, index: SupportsIndex) -> Path:
+        """Return the path of a sample's image file, without opening it.
+
+        Raises:
+            IndexError: ``index`` is out of range.
+        """
+        position = range(len(self))[operator.index(index)]
+        number = bisect_right(self.cumulative_sizes, position)
+        dataset: Any = self.datasets[number]
+        path: Path = dataset.sample_path(position - self.cumulative_sizes[number] + len(dataset))
+        return path
