@@ -41,7 +41,17 @@ def scripts():
 @pytest.mark.parametrize(
     "code",
     PYTHON,
-    ids=["one import", "detector", "own format", "mixed", "uint8", "extra transforms", "bad samples", "resuming"],
+    ids=[
+        "one import",
+        "detector",
+        "own format",
+        "mixed",
+        "uint8",
+        "extra transforms",
+        "merged tiles",
+        "bad samples",
+        "resuming",
+    ],
 )
 def test_python_examples_run(code, scripts, tmp_path):
     for long, short in SMALLER.items():

@@ -10,6 +10,7 @@ from lit_loader.callbacks.progress import EpochLines, TrainingProgressBar
 from lit_loader.callbacks.resume_loaders import ResumeLoaders
 from lit_loader.callbacks.reweight import ReweightClasses, recall_weights
 from lit_loader.callbacks.sigterm import SigtermCheckpoint
+from lit_loader.callbacks.tile_merging import MergedBoxes, merge_boxes
 
 __all__ = [
     "BadSampleReport",
@@ -17,6 +18,7 @@ __all__ = [
     "ClassMixMonitor",
     "DataWaitMonitor",
     "EpochLines",
+    "MergedBoxes",
     "PictureLogger",
     "PredictionWriter",
     "ResumeLoaders",
@@ -24,5 +26,6 @@ __all__ = [
     "SigtermCheckpoint",
     "TrainingProgressBar",
     "class_reports",
+    "merge_boxes",
     "recall_weights",
 ]

@@ -32,6 +32,9 @@ _BORDER_SHARE: Final = 0.01
 
 _MIN_BORDER_PIXELS: Final = 2.0
 
+_CONTEXT_SHARE: Final = 0.1
+"""A side of a box this far from the borders of its tile, as a share of the tile's side, has full weight."""
+
 
 class MergedBoxes(NamedTuple):
     """M objects, by falling score.
@@ -58,8 +61,10 @@ def merge_boxes(
     """Merge boxes that are one object, see NOTE [Detections of one object agree where tiles overlap].
 
     In the order of their scores, each detection that is not part of an object yet starts one, and takes detections of
-    the same class from tiles around it, at most one of a tile. Each side of the object's box comes from the best member
-    that is not cut there by its tile; if all are cut, the outermost side is taken.
+    the same class from tiles around it, at most one of a tile, that agree with no other detection better. Each side of
+    the object's box is the mean of the sides of its members, weighted by their scores and by their distances to the
+    border of the tile, up to a tenth of the tile: a side near a border may be cut, and the model has seen little around
+    it. If all are cut, the outermost side is taken.
 
     Args:
         boxes: ``(N, 4)``, xyxy in pixels of the image.
@@ -79,27 +84,31 @@ def merge_boxes(
     sorted_boxes = np.asarray(boxes, dtype=np.float64).reshape(-1, 4)[order]
     sorted_tiles = np.asarray(tiles, dtype=np.int64)[order]
     borders = np.asarray(regions, dtype=np.float64).reshape(-1, 4)
-    is_cut = _cut_sides(sorted_boxes, sorted_tiles, borders, size)
-    links = _find_links(sorted_boxes, np.asarray(labels)[order], sorted_tiles, borders, is_cut)
+    distances = _distances(sorted_boxes, sorted_tiles, borders, size)
+    links = _find_links(sorted_boxes, np.asarray(labels)[order], sorted_tiles, borders, distances == 0)
     members = _group(links, sorted_tiles.tolist(), min_iou)
+    # A score of 0 would leave a side without a weight.
+    weights = distances * np.asarray(scores, dtype=np.float64)[order, None].clip(1e-6)
     merged = sorted_boxes[[rows[0] for rows in members]]
     for index, rows in enumerate(members):
         if len(rows) > 1:
-            merged[index] = _join(sorted_boxes[rows], is_cut[rows])
+            merged[index] = _join(sorted_boxes[rows], weights[rows])
     return MergedBoxes(merged, [order[rows].tolist() for rows in members])
 
 
-def _cut_sides(
-    boxes: _Floats, tiles: npt.NDArray[np.int64], regions: _Floats, size: tuple[int, int]
-) -> npt.NDArray[np.bool_]:
-    """Return a mask of the sides of boxes that the tile may have cut, bool ``(N, 4)``."""
-    sizes = regions[:, 2:] - regions[:, :2]
-    tolerance = np.tile(np.maximum(_BORDER_SHARE * sizes, _MIN_BORDER_PIXELS), 2)
+def _distances(boxes: _Floats, tiles: npt.NDArray[np.int64], regions: _Floats, size: tuple[int, int]) -> _Floats:
+    """Return the distances of the sides of boxes to the borders that may cut them, ``(N, 4)``, 0 for a cut side.
+
+    They are limited to a tenth of the tile's side, which is also the distance to a border of the image.
+    """
+    sides = np.tile(regions[:, 2:] - regions[:, :2], 2)
+    tolerance = np.maximum(_BORDER_SHARE * sides, _MIN_BORDER_PIXELS)
+    limits = _CONTEXT_SHARE * sides
+    distances = np.clip(np.abs(boxes - regions[tiles]) - tolerance[tiles], 0, limits[tiles])
     # An object ends at the border of the image; beyond any other border of a tile it may go on.
     height, width = size
     is_inner = regions != (0, 0, width, height)
-    result: npt.NDArray[np.bool_] = (np.abs(boxes - regions[tiles]) <= tolerance[tiles]) & is_inner[tiles]
-    return result
+    return np.where(is_inner[tiles], distances, limits[tiles])
 
 
 class _Links(NamedTuple):
@@ -180,7 +189,7 @@ def _group(links: _Links, tiles: Sequence[int], min_iou: float) -> list[list[int
             for row in candidates:
                 if is_free[row] and tiles[row] not in occupied:
                     overlap, iou = _agreement(links, tiles, row, members)
-                    if iou >= min_iou:
+                    if iou >= min_iou and not _fits_better(links, tiles, row, members, is_free):
                         choices_by_tile.setdefault(tiles[row], []).append((iou, overlap, -row))
             if not choices_by_tile:
                 break
@@ -190,6 +199,20 @@ def _group(links: _Links, tiles: Sequence[int], min_iou: float) -> list[list[int
             candidates |= dict.fromkeys(links.overlaps[row])
         groups.append(sorted(members))
     return groups
+
+
+def _fits_better(
+    links: _Links, tiles: Sequence[int], row: int, members: Sequence[int], is_free: Sequence[bool]
+) -> bool:
+    """Return True if a detection agrees better with a free detection in the tile of a member than with the member."""
+    # Its object may be next to another one that its tile does not show.
+    member_by_tile = {tiles[member]: member for member in members}
+    for other in links.overlaps[row]:
+        if is_free[other] and tiles[other] in member_by_tile:
+            member = member_by_tile[tiles[other]]
+            if _agreement(links, tiles, row, [other])[1] > _agreement(links, tiles, row, [member])[1]:
+                return True
+    return False
 
 
 def _clearest(choices: list[tuple[float, float, int]]) -> tuple[float, int]:
@@ -217,12 +240,14 @@ def _agreement(links: _Links, tiles: Sequence[int], row: int, members: Sequence[
     return overlap, overlap / union if union else 0.0
 
 
-def _join(boxes: _Floats, is_cut: npt.NDArray[np.bool_]) -> _Floats:
-    """Return the box of an object whose parts are sorted by score."""
+def _join(boxes: _Floats, weights: _Floats) -> _Floats:
+    """Return the mean of the sides of an object's parts; the outermost of sides that all have a weight of 0."""
+    total = weights.sum(axis=0)
     outermost = np.concatenate([boxes[:, :2].min(axis=0), boxes[:, 2:].max(axis=0)])
-    # `argmin` finds the first side that is not cut.
-    uncut = boxes[is_cut.argmin(axis=0), np.arange(4)]
-    return np.where(is_cut.all(axis=0), outermost, uncut)
+    # Means of differences, so that equal sides have exactly this mean.
+    base = boxes[weights.argmax(axis=0), np.arange(4)]
+    means = base + ((boxes - base) * weights).sum(axis=0) / np.where(total > 0, total, 1)
+    return np.where(total > 0, means, outermost)
 
 
 # -- predictions -----------------------------------------------------------------------------------------
@@ -233,7 +258,7 @@ def merge_tiles(
 ) -> Prediction:
     """Merge the predictions in all tiles of an image, see `merge_boxes`.
 
-    Points and attributes come from the member with the largest box, because it shows most of the object. Masks are
+    Points and attributes come from the member with the largest box, whose tile shows most of the object. Masks are
     united.
 
     Args:

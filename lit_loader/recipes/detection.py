@@ -50,7 +50,7 @@ class DetectionTask(Task):
     (int64, labels) are not trained on the image, see `lit_loader.recipes.unlabelled`, and count neither for nor
     against.
 
-    Detections in tiles of images (``tiling`` of the data module) are merged and scored as those of whole images.
+    Detections in tiles (``tiling`` of the data module) are merged to detections of their image before they are scored.
 
     Logs ``train/loss`` and its parts, ``val/map``, ``val/map_50``, with masks ``val/mask_map`` and ``val/mask_map_50``;
     the same under ``test/``.

@@ -13,7 +13,7 @@ class _Echo:
     """Overrides `forward` of a task, which gets images only, by the annotations of the current batch.
 
     Attributes:
-        noise: Standard deviation of the boxes' sides, in pixels; with noise every fourth object is missed, too.
+        noise: Standard deviation of the boxes' sides, in pixels; with noise a quarter of the objects is missed.
     """
 
     noise = 0.0
