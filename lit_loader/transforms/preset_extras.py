@@ -19,10 +19,8 @@ from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip, check_flip_pairs
 from lit_loader.transforms.sanitize import SanitizeObjects
 
-__all__ = ["EXTRA_TRANSFORMS", "PresetExtras", "may_move_pixels", "takes_only_image"]
+__all__ = ["PresetExtras", "may_move_pixels", "takes_only_image", "without_extras"]
 
-EXTRA_TRANSFORMS: Final = ("extra_before", "extra_after")
-"""Keywords of the presets for transforms that a user adds."""
 
 # NOTE [Transforms added to a preset]
 # torchvision's v2 transforms move boxes, masks and points with the pixels, but know neither the visibility of points
@@ -223,6 +221,11 @@ def may_move_pixels(steps: Any) -> bool:
     if isinstance(steps, ExtraTransform):
         return not steps.image_only
     return any(map(may_move_pixels, getattr(steps, "transforms", ())))
+
+
+def without_extras(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of a preset without the transforms that the user adds."""
+    return {name: value for name, value in keywords.items() if name not in ("extra_before", "extra_after")}
 
 
 def takes_only_image(transform: Callable[..., Any]) -> bool:
