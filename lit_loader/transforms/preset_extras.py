@@ -12,6 +12,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.errors import SettingError
+from lit_loader.transforms.albumentations import AlbumentationsTransform
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.description import describe
 from lit_loader.transforms.elastic import ElasticTransform
@@ -176,6 +177,8 @@ class _Rules:
             transform = _FLIPS[type(transform)](transform.p, flip_pairs=self.flip_pairs if pairs is None else pairs)
         elif type(transform) is v2.ElasticTransform:
             transform = ElasticTransform.like(transform)
+        elif type(transform) is AlbumentationsTransform:
+            transform = self._with_preset_fields(transform)
         image_only = isinstance(transform, _AUTO_AUGMENT) or type(transform) in _PIXELS_ONLY
         if self.needs_objects:
             self._check_moves(name, transform)
@@ -190,6 +193,19 @@ class _Rules:
             flip_pairs=self.flip_pairs,
             check_canvas=self.needs_objects,
             sanitize=None if image_only else self.sanitize,
+        )
+
+    def _with_preset_fields(self, pipeline: AlbumentationsTransform) -> AlbumentationsTransform:
+        """Return a pipeline that also knows the preset's mirror pairs and the names of its fields."""
+        flip_pairs = self.flip_pairs if pipeline.flip_pairs is None else pipeline.flip_pairs
+        per_object = pipeline.fields.per_object
+        per_image = pipeline.fields.per_image
+        # The pipeline's own declarations win over the preset's.
+        if self.sanitize is not None:
+            per_object |= self.sanitize.fields.per_object - per_image
+            per_image |= self.sanitize.fields.per_image - per_object
+        return AlbumentationsTransform(
+            pipeline.transform, flip_pairs=flip_pairs, per_object=sorted(per_object), per_image=sorted(per_image)
         )
 
     def _check_moves(self, name: str, transform: Any) -> None:
