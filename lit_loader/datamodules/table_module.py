@@ -37,7 +37,7 @@ from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
-from lit_loader.transforms.preset_extras import EXTRA_TRANSFORMS
+from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
@@ -182,6 +182,10 @@ class TableDataModule(LoaderDataModule):
             stage: self._with_train_keywords(transforms, train_transforms)
             for stage, transforms in zip(STAGES, stage_transforms, strict=True)
         }
+        for stage, transforms in zip(STAGES, stage_transforms, strict=True):
+            # A checkpoint cannot keep transforms that the user adds, but all other keywords.
+            if isinstance(transforms, Mapping) and f"{stage}_transforms" not in self.hparams:
+                self.hparams.update(plain_arguments({f"{stage}_transforms": without_extras(transforms)}))
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
         missing = [stage for stage, transforms in zip(STAGES, stage_transforms, strict=True) if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
@@ -205,11 +209,8 @@ class TableDataModule(LoaderDataModule):
         """Return a stage's transforms; keywords of the preset are added to the training keywords, and checked."""
         if transforms is not None and not isinstance(transforms, Mapping):
             return transforms
-        train_keywords = dict(train_transforms) if isinstance(train_transforms, Mapping) else {}
         # Transforms that the user adds may be random, so each stage has only those that are given for it.
-        if transforms is not train_transforms:
-            for name in EXTRA_TRANSFORMS:
-                train_keywords.pop(name, None)
+        train_keywords = without_extras(train_transforms) if isinstance(train_transforms, Mapping) else {}
         keywords = {**train_keywords, **(transforms or {})}
         # A config cannot leave a key out. Without hflip `transform_defaults` decides by the mirror pairs.
         if keywords.get("hflip", 0.0) is None:

@@ -12,6 +12,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.errors import SettingError
+from lit_loader.transforms.albumentations import AlbumentationsTransform
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.description import describe
 from lit_loader.transforms.elastic import ElasticTransform
@@ -19,10 +20,8 @@ from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip, check_flip_pairs
 from lit_loader.transforms.sanitize import SanitizeObjects
 
-__all__ = ["EXTRA_TRANSFORMS", "PresetExtras", "may_move_pixels", "takes_only_image"]
+__all__ = ["PresetExtras", "may_move_pixels", "takes_only_image", "without_extras"]
 
-EXTRA_TRANSFORMS: Final = ("extra_before", "extra_after")
-"""Keywords of the presets for transforms that a user adds."""
 
 # NOTE [Transforms added to a preset]
 # torchvision's v2 transforms move boxes, masks and points with the pixels, but know neither the visibility of points
@@ -178,6 +177,8 @@ class _Rules:
             transform = _FLIPS[type(transform)](transform.p, flip_pairs=self.flip_pairs if pairs is None else pairs)
         elif type(transform) is v2.ElasticTransform:
             transform = ElasticTransform.like(transform)
+        elif type(transform) is AlbumentationsTransform:
+            transform = self._with_preset_fields(transform)
         image_only = isinstance(transform, _AUTO_AUGMENT) or type(transform) in _PIXELS_ONLY
         if self.needs_objects:
             self._check_moves(name, transform)
@@ -192,6 +193,19 @@ class _Rules:
             flip_pairs=self.flip_pairs,
             check_canvas=self.needs_objects,
             sanitize=None if image_only else self.sanitize,
+        )
+
+    def _with_preset_fields(self, pipeline: AlbumentationsTransform) -> AlbumentationsTransform:
+        """Return a pipeline that also knows the preset's mirror pairs and the names of its fields."""
+        flip_pairs = self.flip_pairs if pipeline.flip_pairs is None else pipeline.flip_pairs
+        per_object = pipeline.fields.per_object
+        per_image = pipeline.fields.per_image
+        # The pipeline's own declarations win over the preset's.
+        if self.sanitize is not None:
+            per_object |= self.sanitize.fields.per_object - per_image
+            per_image |= self.sanitize.fields.per_image - per_object
+        return AlbumentationsTransform(
+            pipeline.transform, flip_pairs=flip_pairs, per_object=sorted(per_object), per_image=sorted(per_image)
         )
 
     def _check_moves(self, name: str, transform: Any) -> None:
@@ -223,6 +237,11 @@ def may_move_pixels(steps: Any) -> bool:
     if isinstance(steps, ExtraTransform):
         return not steps.image_only
     return any(map(may_move_pixels, getattr(steps, "transforms", ())))
+
+
+def without_extras(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords of a preset without the transforms that the user adds."""
+    return {name: value for name, value in keywords.items() if name not in ("extra_before", "extra_after")}
 
 
 def takes_only_image(transform: Callable[..., Any]) -> bool:

@@ -16,7 +16,12 @@ from lit_loader.datamodules import (
 )
 from lit_loader.errors import SettingError
 from lit_loader.images import decode_image, open_image
-from lit_loader.transforms import classification_transforms, detection_transforms, landmark_transforms
+from lit_loader.transforms import (
+    AlbumentationsTransform,
+    classification_transforms,
+    detection_transforms,
+    landmark_transforms,
+)
 from tests.support.drawn_set import drawn_source
 from tests.support.photo_like import jpeg, photo_like
 from tests.support.read_both_ways import HEIGHT, WIDTH, assert_within_bound, target
@@ -132,6 +137,29 @@ def test_a_flip_uses_the_mirror_pairs_of_the_table(source):
     mask = flipped.mask
     assert torch.equal(mask, plain_batch.mask[:, order])
     torch.testing.assert_close(flipped.keypoints[mask], mirrored[mask])
+
+
+def test_a_pipeline_of_albumentations_gets_the_mirror_pairs_and_fields_of_the_data(source, monkeypatch):
+    monkeypatch.setenv("NO_ALBUMENTATIONS_UPDATE", "1")  # it asks the network for its newest version
+    albumentations = pytest.importorskip("albumentations")
+    params = {
+        "bbox_params": albumentations.BboxParams("pascal_voc", label_fields=["rows"]),
+        "keypoint_params": albumentations.KeypointParams("xy", remove_invisible=False),
+    }
+    flip = AlbumentationsTransform(albumentations.Compose([albumentations.HorizontalFlip(p=1)], **params))
+    batches = {}
+    for name, extra in (("pipeline", flip), ("flip", v2.RandomHorizontalFlip(p=1))):
+        datamodule = MultiTaskDataModule(source, batch_size=4, test_transforms={"extra_after": [extra]})
+        batches[name] = datamodule.first_batch("test")
+    pipeline = batches["pipeline"]
+    expected = batches["flip"]
+    torch.testing.assert_close(pipeline.images, expected.images)
+    torch.testing.assert_close(pipeline.boxes, expected.boxes)
+    assert torch.equal(pipeline.keypoint_mask, expected.keypoint_mask)
+    mask = expected.keypoint_mask
+    torch.testing.assert_close(pipeline.keypoints[mask], expected.keypoints[mask])
+    assert pipeline.attributes.keys() == expected.attributes.keys() == {"finish"}
+    assert torch.equal(pipeline.attributes["finish"], expected.attributes["finish"])
 
 
 KEYWORDS = {"size": 50, "flip_pairs": [], "to_float": False}

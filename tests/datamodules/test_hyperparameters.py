@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torchvision.transforms import v2
 
 from lit_loader import DetectionDataModule
 from lit_loader.collate import DetectionCollate
@@ -50,6 +51,14 @@ def test_hparams_leave_out_functions_and_data_and_hold_settings_as_mappings(shap
     assert hparams | {"cache": True, "cache_size": 32, "extra_fields": ["difficult"]} == hparams
     assert hparams["train_transforms"] == {"hflip": 0.0, "per_object": []}
     assert not {"source", "train_sampler", "collate_fn", "batch_transforms", "val_transforms"} & set(hparams)
+
+
+def test_hparams_hold_the_keywords_of_a_preset_without_its_extra_transforms(shapes):
+    keywords = {"size": [24, 32], "extra_before": [v2.ColorJitter(0.2)], "extra_after": []}
+    datamodule = DetectionDataModule(shapes, train_transforms=keywords)
+    assert datamodule.hparams["train_transforms"] == {"size": [24, 32]}
+    restored = DetectionDataModule(shapes, **datamodule.hparams)
+    assert [tuple(image.shape[1:]) for image in restored.first_batch("val")[0]] == [(24, 32)] * 8
 
 
 def test_a_data_module_is_restored_from_a_checkpoint_and_a_run_resumes_from_it(shapes, tmp_path):
