@@ -39,7 +39,7 @@ def scripts():
 
 
 @pytest.mark.parametrize(
-    "code", PYTHON, ids=["one import", "detector", "own format", "uint8", "bad samples", "resuming"]
+    "code", PYTHON, ids=["one import", "detector", "own format", "rows", "uint8", "bad samples", "resuming"]
 )
 def test_python_examples_run(code, scripts, tmp_path):
     for long, short in SMALLER.items():
