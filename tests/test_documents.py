@@ -45,6 +45,7 @@ def scripts():
         "one import",
         "detector",
         "own format",
+        "rows",
         "mixed",
         "uint8",
         "extra transforms",

@@ -95,8 +95,8 @@ def find_copies(
     Args:
         table: The images; unreadable and empty files do not count as copies.
         cache_dir: Folder to cache the result in, or None for the user's cache folder.
-        traits: Functions of an image's path that are equal for copies, ordered by their cost, if the images are no
-            files; None for sizes and contents of files.
+        traits: Functions of an image's path that are equal for copies, the cheapest first; None for size and content of
+            files.
 
     Returns:
         Per group, the positions of its images in the table, ascending.

@@ -69,8 +69,7 @@ def held_out(
     """
     fractions = {stage: fraction for stage, fraction in fractions.items() if fraction}
     # The remaining share is training's, so that all shares add up to 1.
-    shares: dict[str, float] = {"train": 1 - sum(fractions.values())}
-    shares.update(fractions)
+    shares = {"train": 1 - sum(fractions.values())} | {str(stage): share for stage, share in fractions.items()}
     rows_by_stage, copies, is_new = hold_out(
         table, shares, group_pattern=group_pattern, seed=seed, cache_dir=cache_dir, traits=traits
     )

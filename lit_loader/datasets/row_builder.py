@@ -29,7 +29,7 @@ class RowColumns:
 
     Attributes:
         image: The image.
-        boxes: Boxes of the objects; without them and ``keypoints`` the labels are those of the whole image.
+        boxes: Boxes of the objects. Without boxes and points, labels belong to the whole image.
         box_format: Meaning of the four numbers of a box.
         normalized: True if boxes and points are fractions of the image's sides.
         labels: Labels of the objects or of the image.
@@ -206,7 +206,7 @@ class RowBuilder(Rows):
         if points is not None:
             arguments |= self._points(points, index)
         column = self._columns.boxes or self._columns.keypoints
-        # Without either, the label is that of the whole image.
+        # Without these columns, the label belongs to the whole image.
         if column is not None and arguments["box"] is None and points is None:
             raise _WrongRow(column, "expected a box or points, got None", index)
         return arguments

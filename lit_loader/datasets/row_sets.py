@@ -19,7 +19,8 @@ __all__ = ["Row", "RowSet", "open_rows", "value_at"]
 _CHUNK_ROWS: Final = 256
 """Rows that are in memory at once, with the encoded images of a sequence among them."""
 
-_ENCODED_TYPES: Final = ("struct", "binary", "large_binary", "string", "large_string")
+_ENCODED_TYPES: Final = ("binary", "large_binary", "string", "large_string", "null")
+"""Arrow types of encoded images and of paths."""
 
 
 class Row(NamedTuple):
@@ -87,7 +88,7 @@ class RowSet(ABC):
 
     def missing_column(self, column: str, names: Iterable[str]) -> SettingError:
         """Return the error for a column that the data set does not have."""
-        rule = f"is no column of {self.name}, which has {sorted(names)}"
+        rule = f"is not a column of {self.name}, which has {sorted(names)}"
         return SettingError(self._setting_by_column[column], column, rule, "name one of these")
 
 
@@ -102,8 +103,8 @@ def open_rows(dataset: Any, *, name: str, image: str, columns: Mapping[str, str]
         optional: Leave out the columns that the data set does not have.
 
     Raises:
-        TypeError: The data set is not map-style, or its rows are no mappings.
-        SettingError: A column does not exist, or cannot be read as it is.
+        TypeError: The data set is not map-style, or a row is not a mapping.
+        SettingError: A column does not exist, or does not have a type that can be read.
     """
     if isinstance(dataset, Mapping) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         remedy = "a Hugging Face Dataset, or any set with __len__ and __getitem__ that returns dicts"
@@ -283,19 +284,18 @@ class _ArrowRows(RowSet):
                 raise SettingError("image", self.image, rule, "cast the column to Image(mode=None)")
             images = images.cast_column(self.image, dataclasses.replace(feature, decode=False))
         self._arrow_images = images.with_format("arrow")
-        self._is_encoded = str(self._arrow_type()).startswith(_ENCODED_TYPES)
+        arrow_type = self._arrow_images.features.arrow_schema.field(self.image).type
+        kind = str(arrow_type)
+        self._is_encoded = (kind.startswith("struct") and bool(_image_fields(arrow_type))) or kind in _ENCODED_TYPES
         if self._is_encoded:
             return images.with_format(None)
         value_feature = feature
         while hasattr(value_feature, "feature"):
             value_feature = value_feature.feature
         if getattr(value_feature, "dtype", None) != "uint8":
-            rule = f"is no column of images, encoded images, paths or uint8 arrays, but of {feature}"
+            rule = f"has {feature} instead of images, encoded images, paths or uint8 arrays"
             raise SettingError("image", self.image, rule, "name the column of the images")
         return images.with_format("numpy", dtype=np.uint8)
-
-    def _arrow_type(self) -> Any:
-        return self._arrow_images.features.arrow_schema.field(self.image).type
 
     def read_images(self, numbers: range) -> list[Any]:
         if not self._is_encoded:
@@ -309,11 +309,20 @@ class _ArrowRows(RowSet):
 def _encoded_images(chunk: Any) -> list[Any]:
     """Return the images of an Arrow array; their bytes are views of its buffers, which may be mapped files."""
     kind = str(chunk.type)
+    # The type of a column in which every value is missing.
+    if kind == "null":
+        return [None] * len(chunk)
     if kind.startswith("struct"):
         # field() keeps the offset of a slice, but not the missing rows.
-        data, paths = (_encoded_images(chunk.field(name)) for name in ("bytes", "path"))
-        parts = zip(chunk.is_valid().to_pylist(), data, paths, strict=True)
-        return [{"bytes": data, "path": path} if is_valid else None for is_valid, data, path in parts]
+        parts = {name: _encoded_images(chunk.field(name)) for name in _image_fields(chunk.type)}
+        images = [dict(zip(parts, values, strict=True)) for values in zip(*parts.values(), strict=True)]
+        is_valid = chunk.is_valid().to_pylist()
+        return [image if valid else None for image, valid in zip(images, is_valid, strict=True)]
     if kind in ("string", "large_string"):
         return list(chunk.to_pylist())
     return [None if (buffer := value.as_buffer()) is None else memoryview(buffer) for value in chunk]
+
+
+def _image_fields(struct: Any) -> list[str]:
+    """Return the fields of an Arrow struct that make it an image."""
+    return [name for name in ("bytes", "path") if struct.get_field_index(name) >= 0]

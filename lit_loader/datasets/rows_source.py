@@ -49,7 +49,7 @@ class RowsSource(FileSource):
     (``set_transform``) refused. Any other data set gives each row once, in ``dataset[i]``. Rows must not change
     afterwards.
 
-    An image is called ``/rows/DIGEST/train/000012``, which is no file: row 12, counted from 0, of the set to train on.
+    The path of an image, such as ``/rows/DIGEST/train/000012``, is only a name: row 12 (from 0) of the training set.
 
     Runs in: any process and thread. A Hugging Face data set from a file is pickled as its file name, so that spawned
     workers map it; every spawned worker gets a copy of a list, with all of its images. Threads may share a Hugging Face
@@ -68,7 +68,7 @@ class RowsSource(FileSource):
         box_format: ``"xyxy"``, ``"xywh"`` (left upper corner and size, as in COCO) or ``"cxcywh"`` (centre and size).
         normalized: True if boxes and points are fractions of the image's width and height.
         labels: Column of the labels of an image's objects, or of the label or labels of the image: names, or numbers
-            whose names are those of a ``ClassLabel`` feature or, without one, ``class_names``. For a whole image, None
+            with the names of a ``ClassLabel`` feature or else of ``class_names``. For a whole image, None
             and -1 mean no label. None gives all objects the class ``class_names[0]``.
         keypoints: Column of the points of an image's objects, each as x, y or x, y, visibility (0 absent, 1 hidden, 2
             visible), flat or nested; requires ``schema``. Without ``boxes`` the column may also contain the points of a
@@ -89,7 +89,7 @@ class RowsSource(FileSource):
         progress: Show a progress bar.
 
     Raises:
-        TypeError: A data set is not map-style, or its rows are no mappings.
+        TypeError: A data set is not map-style, or a row is not a mapping.
         ValueError: Settings contradict each other, or a column does not exist.
         AnnotationError: A row cannot be used; names row and column.
     """
@@ -149,6 +149,7 @@ class RowsSource(FileSource):
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
         """Read the rows of all stages, give their tables the same class ids, and hold images out."""
+        columns = self._columns()
         sets: dict[int, _RowTable] = {}
         stage_keys: dict[Stage, list[int]] = {stage: [] for stage in _STAGES}
         for stage, datasets in self._datasets().items():
@@ -157,7 +158,7 @@ class RowsSource(FileSource):
                 stage_keys[stage].append(id(dataset))
                 if id(dataset) not in sets:
                     name = stage if len(datasets) == 1 else f"{stage}-{number}"
-                    sets[id(dataset)] = _RowTable(self, dataset, name, optional=stage == "predict")
+                    sets[id(dataset)] = _RowTable(self, columns, dataset, name, optional=stage == "predict")
         digests = [row_table.digest() for row_table in sets.values()]
         content = hashlib.blake2b(json.dumps([digests, self._settings()]).encode(), digest_size=8).hexdigest()
         # No folder, but a name that no other rows have: caches of copies and of decoded images are looked up by it.
@@ -188,7 +189,7 @@ class RowsSource(FileSource):
         return with_same_names(tables)
 
     def image_reading(self, reading: ImageReading) -> ImageReading:
-        """Return a reading of the rows' images that also reads those of ``reading``."""
+        """Return a reading of the rows' images, with the settings of ``reading``."""
         self.prepare()
         return RowReading.extending(reading, self.__dict__["_images"])
 
@@ -245,6 +246,7 @@ class _RowTable:
 
     Args:
         source: Settings.
+        columns: Columns of the data set.
         dataset: The data set.
         name: Name of the data set.
         optional: Leave out the annotations that the data set does not have.
@@ -254,10 +256,11 @@ class _RowTable:
         images: Images of the rows.
     """
 
-    def __init__(self, source: RowsSource, dataset: Any, name: str, *, optional: bool) -> None:
+    def __init__(self, source: RowsSource, columns: RowColumns, dataset: Any, name: str, *, optional: bool) -> None:
         self.name = name
         self._source = source
-        columns = source._columns()
+        self._columns = columns
+        self._schema = None if source.schema is None else keypoint_schema(source.schema)
         self._rows = open_rows(
             dataset, name=name, image=columns.image, columns=columns.annotations(), optional=optional
         )
@@ -301,9 +304,9 @@ class _RowTable:
             builder,
             Folder(root),
             class_names=source.class_names,
-            keypoints=source._schema(),
+            keypoints=self._schema,
             progress=source.progress,
-            shown=shown_sizes(builder.headers, count=len(builder.headers)),
+            header_sizes=shown_sizes(builder.headers, count=len(builder.headers)),
         )
         return keep(table, folder=folder, key=key, request=request)
 
@@ -314,14 +317,14 @@ class _RowTable:
             identities: List to which the identity of each image is appended, or None if they are known.
         """
         source = self._source
-        columns = source._columns()
+        columns = self._columns
         builder = RowBuilder(
             self.name,
             columns,
             policy=ReadPolicy(**source.policy),
             class_names=source.class_names,
             label_names=self._rows.class_names_of.get(columns.labels or "", ()),
-            schema=source._schema(),
+            schema=self._schema,
         )
         digest = hashlib.blake2b(digest_size=16)
         rows = self._rows.iterate(progress=source.progress, description=f"Reading rows of {self.name}")

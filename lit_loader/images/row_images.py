@@ -50,8 +50,8 @@ def unpacked(value: Any, folder: Path | None) -> RowImage:
     """Return the image of a row in one of the forms of `RowImage`, without a copy of its pixels or bytes.
 
     Args:
-        value: Bytes; a path; a mapping with ``bytes`` and ``path``, of which the bytes count if there are any; an image
-            of Pillow; a uint8 array ``(H, W)`` or ``(H, W, C)``; a uint8 tensor ``(H, W)`` or ``(C, H, W)``.
+        value: Bytes; a path; a mapping with ``bytes`` or ``path``, whose bytes have priority; an image of Pillow; a
+            uint8 array ``(H, W)`` or ``(H, W, C)``; a uint8 tensor ``(H, W)`` or ``(C, H, W)``.
         folder: Folder that paths may lead into, or None to refuse paths.
 
     Raises:
@@ -61,7 +61,7 @@ def unpacked(value: Any, folder: Path | None) -> RowImage:
         encoded = value.get("bytes")
         value = value.get("path") if encoded is None else encoded
     if value is None:
-        raise ImageError("there is no image (None)")
+        raise ImageError("the image is missing (None)")
     if isinstance(value, bytes | memoryview):
         return value
     if isinstance(value, bytearray):
@@ -291,7 +291,7 @@ class RowReading(ImageReading):
 
 
 def _file(path: str, folder: Path | None) -> Path:
-    """Return the file of a path that comes with the data, which must stay in the user's folder."""
+    """Return the file of a path in a row, and refuse a path that leads out of the user's folder."""
     if folder is None:
         remedy = f"give the folder that images may be read from, such as root={str(PurePath(path).parent)!r}"
         raise ImageError(f"{path!r} is the path of a file", remedy=remedy)

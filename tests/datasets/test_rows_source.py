@@ -182,12 +182,12 @@ def test_held_out_rows_are_disjoint_and_keep_copies_together():
 def test_the_table_of_equal_rows_comes_from_the_cache(tmp_path):
     rows = detection_rows()
     table = table_of(rows)
-    again = table_of(copy.deepcopy(rows))
-    assert again.root == table.root
+    second_table = table_of(copy.deepcopy(rows))
+    assert second_table.root == table.root
     files = list((cache_folder() / "annotations").glob("*.arrow"))
     assert len(files) == 1
     # From the file, so that worker processes map it.
-    assert len(pickle.dumps(again)) < 2_000
+    assert len(pickle.dumps(second_table)) < 2_000
 
 
 @pytest.mark.parametrize("change", ["box", "label", "pixel", "array", "order", "setting"])
@@ -323,7 +323,7 @@ def test_images_without_a_readable_header_follow_the_policy():
 
 def test_rows_without_an_image_follow_the_policy():
     rows = [row_of(), {**row_of(), "image": None}, {**row_of(), "image": {"bytes": None, "path": None}}]
-    with pytest.raises(AnnotationError, match=r"^train: row 1, column 'image': there is no image \(None\)"):
+    with pytest.raises(AnnotationError, match=r"^train: row 1, column 'image': the image is missing \(None\)"):
         table_of(rows)
     assert list(table_of(rows, policy={"missing_image": "drop"}).image_paths) == ["train/000000"]
     table = table_of(rows, policy={"missing_image": "keep"})
@@ -344,8 +344,8 @@ def test_images_that_exif_turns_away_from_their_stated_size_are_refused():
     [
         ({"box_format": "yxyx"}, r"box_format='yxyx' is not one of \['xyxy', 'xywh', 'cxcywh'\]"),
         ({"boxes": "objects.box"}, r"row 1 has no 'box' for the column 'objects.box'; name another column"),
-        ({"boxes": "boxes"}, r"boxes='boxes' is no column of train, which has \['image', 'objects'\]; name"),
-        ({"image": "picture"}, r"image='picture' is no column of train"),
+        ({"boxes": "boxes"}, r"boxes='boxes' is not a column of train, which has \['image', 'objects'\]; name"),
+        ({"image": "picture"}, r"image='picture' is not a column of train"),
         ({"labels": None}, r"labels=None leaves the objects without a class.*class_names=\['face'\]"),
         ({"schema": 3}, r"schema=3 names the points of the column keypoints="),
         ({"width": "w"}, r"width='w' and height=None go together"),

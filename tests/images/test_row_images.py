@@ -86,10 +86,10 @@ def test_pillow_images_have_the_pixels_of_their_files(tmp_path, name, is_loaded)
 def test_pillow_images_stay_as_they_are():
     image = Image.fromarray(pixels_of(0)).quantize(8)
     image.info["transparency"] = 3
-    before = (image.mode, dict(image.info), image.tobytes())
+    original = (image.mode, dict(image.info), image.tobytes())
     pixels = read(image)
     pixels.fill_(0)
-    assert (image.mode, dict(image.info), image.tobytes()) == before
+    assert (image.mode, dict(image.info), image.tobytes()) == original
 
 
 @pytest.mark.parametrize(
@@ -126,7 +126,7 @@ def test_read_only_arrays_are_read_without_a_warning():
 @pytest.mark.parametrize(
     ("image", "message"),
     [
-        (None, r"there is no image \(None\)"),
+        (None, r"the image is missing \(None\)"),
         (b"", r"the file is empty \(0 bytes\)"),
         (b"GIF89a not really", r"cannot be (decoded|identified)"),
         (encoded(0)[:-40], r"cannot be decoded"),

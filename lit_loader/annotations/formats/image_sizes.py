@@ -39,7 +39,7 @@ Header: TypeAlias = tuple[int, int, bool] | str
 
 
 class ShownSizes(NamedTuple):
-    """Sizes of images as they are shown, in their EXIF orientation.
+    """Sizes of upright images, in their EXIF orientation.
 
     Attributes:
         sizes: int32 ``(num_images, 2)`` width and height, 0 if the header cannot be read.
@@ -79,8 +79,8 @@ def read_image_sizes(
     Returns:
         int32 ``(num_paths, 2)`` width and height, 0 if the header cannot be read; the reason for that by position.
     """
-    shown = read_shown_sizes(root, paths, num_workers=num_workers, progress=progress)
-    return shown.sizes, shown.reasons
+    sizes, _, reasons = read_shown_sizes(root, paths, num_workers=num_workers, progress=progress)
+    return sizes, reasons
 
 
 def read_shown_sizes(root: Path, paths: Sequence[str], *, num_workers: int | None, progress: bool) -> ShownSizes:

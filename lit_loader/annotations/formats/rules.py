@@ -48,7 +48,7 @@ def build_table(
     split: str | None = None,
     num_workers: int | None = None,
     progress: bool = True,
-    shown: ShownSizes | None = None,
+    header_sizes: ShownSizes | None = None,
 ) -> AnnotationTable:
     """Return the table of all rows that readers added.
 
@@ -60,14 +60,14 @@ def build_table(
         split: The table's split, or None for the one that a file names.
         num_workers: Processes that read image headers, or None to decide by their number.
         progress: Whether to draw a progress bar on a terminal.
-        shown: Sizes of the images in the order of ``rows``, if the images are no files in the folder; their paths are
-            then names, which are not looked up.
+        header_sizes: Sizes of images that are not files, in the order of ``rows``; their paths are names, which are not
+            looked up. None for files in the folder.
 
     Raises:
         AnnotationError: For the first problem whose action is ``"raise"``; names file and line.
     """
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
-    images = _Images(rows, folder, shown)
+    images = _Images(rows, folder, header_sizes)
     images.check_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     # Checks modify points, visibility and `keep` in place.
@@ -151,10 +151,10 @@ class _Images:
         stamps: `image_stamp` of each image whose header was read or that is missing, else 0. Shape ``(num_images,)``.
     """
 
-    def __init__(self, rows: Rows, folder: Folder, shown: ShownSizes | None) -> None:
+    def __init__(self, rows: Rows, folder: Folder, header_sizes: ShownSizes | None) -> None:
         self._rows = rows
         self._folder = folder
-        self._shown = shown
+        self._header_sizes = header_sizes
         self._files = list(rows.files)
         count = len(rows.images.paths)
         self.paths = list(rows.images.paths)
@@ -163,7 +163,7 @@ class _Images:
         self.first_rows = np.arange(count)
         self.stamps = np.zeros(count, dtype=np.int64)
         self._exists: _Mask = np.ones(count, dtype=np.bool_)
-        if shown is None:
+        if header_sizes is None:
             self._resolve()
             self._report_missing()
 
@@ -285,16 +285,16 @@ class _Images:
 
     def _read_headers(self, numbers: npt.NDArray[np.intp], *, num_workers: int | None, progress: bool) -> ShownSizes:
         """Return the sizes of some images, with the reasons by position in ``numbers``."""
-        if self._shown is None:
+        if self._header_sizes is None:
             paths = [self.paths[number] for number in numbers.tolist()]
             return read_shown_sizes(self._folder.root, paths, num_workers=num_workers, progress=progress)
-        shown = self._shown
-        reasons = {i: shown.reasons[number] for i, number in enumerate(numbers.tolist()) if number in shown.reasons}
-        return ShownSizes(shown.sizes[numbers], shown.turned[numbers], reasons)
+        sizes, turned, known_reasons = self._header_sizes
+        reasons = {i: known_reasons[number] for i, number in enumerate(numbers.tolist()) if number in known_reasons}
+        return ShownSizes(sizes[numbers], turned[numbers], reasons)
 
     def _put_stamps(self, numbers: npt.NDArray[np.intp]) -> None:
-        """Stamp the files of some images; images that are no files have no stamp."""
-        if self._shown is None:
+        """Stamp the files of some images; other images have no stamp."""
+        if self._header_sizes is None:
             root = self._folder.root
             self.stamps[numbers] = [image_stamp(root, self.paths[number]) for number in numbers.tolist()]
 
