@@ -670,11 +670,7 @@ def _places(folder: _SearchedFolder) -> list[str]:
 
 def _paths(folder: _SearchedFolder, ending: str) -> list[str]:
     """Return the first files with an extension in each of the `_places`."""
-    return [
-        _join(place, name)
-        for place in _places(folder)
-        for name in folder.files_ending(place, ending)[:_MAX_FILES]
-    ]
+    return [_join(place, name) for place in _places(folder) for name in folder.files_ending(place, ending)[:_MAX_FILES]]
 
 
 def _first(folder: _SearchedFolder, place: str, ending: str) -> list[str]:
