@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 import sys
 import time
 import warnings
@@ -28,6 +27,7 @@ from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_j
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
+from lit_loader.foundation.escaping import shell_command
 
 __all__ = ["disk_errors", "finish", "has_stage", "last_checkpoint", "logged_metrics", "main", "test", "train"]
 
@@ -162,9 +162,9 @@ def _print_how_to_resume(run: Run) -> None:
     program = "lit-loader train"
     # An app other than lit-loader has its own main file.
     if Path(sys.argv[0]).parent != Path(__file__).parent:
-        program = shlex.join(["python", sys.argv[0]])
+        program = shell_command(["python", sys.argv[0]])
     overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-    words = shlex.join([f"ckpt_path={path}", *overrides_to_repeat(overrides, path)])
+    words = shell_command([f"ckpt_path={path}", *overrides_to_repeat(overrides, path)])
     out.print(
         f"stopped; to resume:\n\n  {program} {words}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,

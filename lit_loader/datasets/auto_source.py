@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -12,7 +11,7 @@ from typing import Any
 from lit_loader.annotations.layouts import STAGES, Layout, choose_layout
 from lit_loader.datasets.format_source import FormatSource
 from lit_loader.datasets.sources import StageTables
-from lit_loader.foundation.escaping import escape_interpolations, hydra_value, printable
+from lit_loader.foundation.escaping import escape_interpolations, hydra_value, printable, shell_command
 
 __all__ = ["AutoSource", "dataset_overrides", "open_source"]
 
@@ -61,7 +60,7 @@ class AutoSource(FormatSource):
             source = self._source_of(layout, root)
             self.__dict__["_source"] = source
             _logger.info("%s: %s (%s)", printable(str(root)), layout.format, layout.reason)
-            _logger.info("the same without a search: %s", printable(shlex.join(dataset_overrides(source))))
+            _logger.info("the same without a search: %s", shell_command(dataset_overrides(source)))
             for stage in ("val", "test"):
                 if fraction := getattr(source, f"{stage}_fraction"):
                     # A warning, because a program without logging set up shows nothing else.

@@ -1,12 +1,14 @@
-"""Escaping of text from files, which a terminal, a Hydra override or an OmegaConf value would interpret."""
+"""Escaping of text from files, which a terminal, a shell, a Hydra override or an OmegaConf value would interpret."""
 
 from __future__ import annotations
 
 import json
 import re
+import shlex
+from collections.abc import Iterable
 from typing import Any, Final
 
-__all__ = ["escape_interpolations", "hydra_value", "printable", "quote_for_hydra"]
+__all__ = ["escape_interpolations", "hydra_value", "printable", "quote_for_hydra", "shell_command"]
 
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
@@ -14,6 +16,26 @@ _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 def printable(text: str) -> str:
     """Replace characters that a terminal would interpret or cannot show by escape sequences."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def shell_command(words: Iterable[str]) -> str:
+    """Return words as one printable line, which bash and zsh read back as exactly these words."""
+    return " ".join(map(_shell_word, words))
+
+
+def _shell_word(word: str) -> str:
+    if word.isprintable():
+        return shlex.quote(word)
+    # Plain quotes would keep a control character, so it becomes bytes in ANSI-C quotes.
+    return f"$'{''.join(map(_in_ansi_c_quotes, word))}'"
+
+
+def _in_ansi_c_quotes(character: str) -> str:
+    if character.isprintable() and character not in "'\\":
+        return character
+    # A file name that is not valid UTF-8 has its bytes as surrogates; only JSON has other surrogates.
+    errors = "surrogateescape" if "\udc80" <= character <= "\udcff" else "surrogatepass"
+    return "".join(f"\\x{byte:02x}" for byte in character.encode("utf-8", errors))
 
 
 def escape_interpolations(text: str) -> str:

@@ -7,6 +7,8 @@ import json
 import logging
 import os
 import shlex
+import subprocess
+import sys
 
 import pytest
 
@@ -240,6 +242,56 @@ def test_no_image_is_opened_and_no_file_twice(name, tmp_path, monkeypatch):
     # The lists of a split and the data file say which images belong to it; annotations of single images are not read.
     assert len(inside) == len(set(inside))
     assert len(inside) <= 16
+
+
+_AUDITED = """
+import json, pathlib, sys
+from lit_loader.annotations.layouts import find_layouts
+
+def bytes_read():
+    return int(pathlib.Path("/proc/self/io").read_text().split()[1])
+
+top = pathlib.Path(sys.argv[1])
+opened = []
+# Unlike a patched open(), the hook also sees os.open and code in C.
+sys.addaudithook(lambda event, arguments: event == "open" and opened.append(str(arguments[0])))
+sets = {}
+for attempt in range(2):  # the first search imports the readers, which are files, too
+    for root in sorted(top.iterdir()):
+        opened.clear()
+        start = bytes_read()
+        layouts = [layout.name for layout in find_layouts(root)]
+        num_bytes = bytes_read() - start
+        sets[root.name] = {
+            "layouts": layouts, "bytes": num_bytes, "opened": [path for path in opened if path.startswith(str(root))]
+        }
+print(json.dumps(sets))
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/io"), reason="the system does not count the bytes of a process")
+def test_at_most_one_annotation_file_is_read_in_full_and_no_image_is_opened(tmp_path):
+    padding = 1 << 19
+    for name, write_set in LAYOUTS.items():
+        write_set(tmp_path / name)
+        # Every annotation file is longer than the start that a search reads.
+        for ending in ("*.json", "*.xml", "*.csv"):
+            for path in (tmp_path / name).rglob(ending):
+                with path.open("a") as file:
+                    file.write("\n" * padding)
+    result = subprocess.run([sys.executable, "-c", _AUDITED, tmp_path], capture_output=True, text=True, check=True)
+    sets = json.loads(result.stdout)
+    assert sets.keys() == LAYOUTS.keys()
+    for name, search in sets.items():
+        assert search["layouts"], name
+        opened = search["opened"]
+        assert not [path for path in opened if path.endswith(".jpg")], name
+        assert len(set(opened)) <= 16, name
+        # A reader reads the data file of YOLO and the lists of splits again for each stage.
+        annotations = [path for path in opened if path.endswith((".json", ".xml", ".csv"))]
+        assert len(annotations) == len(set(annotations)), name
+        # 64 KiB of each file, one whole file, and the reading of the counter itself.
+        assert search["bytes"] < len(opened) * (1 << 16) + padding + (1 << 17), name
 
 
 def test_only_the_start_of_a_file_is_read(tmp_path):

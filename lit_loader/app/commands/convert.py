@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import shlex
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
@@ -22,6 +21,7 @@ from lit_loader.app.commands.next_command import splits_by_stage, splits_left_ou
 from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.settings import UsageError, parse_options, parse_shares, parse_splits, usage_errors
+from lit_loader.foundation.escaping import shell_command
 
 __all__ = ["convert"]
 
@@ -100,7 +100,7 @@ def _print_next_steps(
     # --class-names separates names by commas.
     if class_names and not any("," in name for name in class_names):
         words = ["--class-names", ",".join(class_names)]
-        print_lines(f"the files do not hold the order of the classes; to read them again, pass {shlex.join(words)}")
+        print_lines(f"the files do not hold the order of the classes; to read them again, pass {shell_command(words)}")
     print_lines(
         *splits_left_out({split: splits.get(split, split) for split in tables}),
         f"written to {arguments.out}; next:",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field
@@ -32,6 +31,7 @@ from lit_loader.app.commands.settings import (
     parse_value,
     usage_errors,
 )
+from lit_loader.foundation.escaping import shell_command
 
 __all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
 
@@ -112,7 +112,7 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     words += [word for option in options for word in ("--option", option)]
     words += [word for action in policy for word in ("--policy", action)]
     if not arguments.json:
-        print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shlex.join(words)}")
+        print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shell_command(words)}")
     arguments.format = layout.format
     arguments.root = root
     arguments.names = names

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Final
@@ -12,7 +11,7 @@ import numpy as np
 import yaml
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.foundation.escaping import hydra_value
+from lit_loader.foundation.escaping import hydra_value, shell_command
 
 __all__ = ["splits_by_stage", "splits_left_out", "training_command"]
 
@@ -103,7 +102,7 @@ def training_command(
         for key, value in values.items()
         if key not in defaults or defaults[key] != value
     ]
-    return shlex.join(["lit-loader", "train", *_task(table), f"dataset={name}", *words])
+    return shell_command(["lit-loader", "train", *_task(table), f"dataset={name}", *words])
 
 
 def _read_config(name: str) -> dict[str, Any]:

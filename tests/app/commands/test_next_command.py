@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import subprocess
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -174,6 +175,23 @@ def test_command_after_an_index_has_the_options_of_each_split(command, faces):
     assert "++dataset.stage_options.val.image_dir=val" in overrides
     datamodule, _ = first_batch(overrides)
     assert datamodule.class_names == ("angry", "calm")
+
+
+@pytest.mark.parametrize("name", ["\x1b[31mred\x07", "two\nlines", "it's \x9b1m", "\udcff", "\u202eevil"])
+def test_command_for_names_with_control_characters_is_printable_and_right(command, folder, name):
+    for number, label in enumerate(("cat", "dog") * 3):
+        write_image(folder / name / "train" / label / f"{number}.png")
+    for words in ([name], ["image_folder", name, "train"]):
+        out = command("index", *words)
+        assert all(line.isprintable() for line in out.splitlines())
+        line = out[out.index("next:\n") :].splitlines()[1]
+        # A shell reads the line as a user pastes it.
+        shell = subprocess.run(["bash", "-c", f"printf '%s\\0' {line}"], stdout=subprocess.PIPE, check=True)
+        pasted = shell.stdout.decode("utf-8", "surrogateescape").split("\0")[:-1]
+        assert pasted[:2] == ["lit-loader", "train"]
+        assert parse(pasted[2:])["dataset.root"] == name
+        datamodule, _ = first_batch(pasted[2:])
+        assert datamodule.class_names == ("cat", "dog")
 
 
 @pytest.mark.parametrize(
