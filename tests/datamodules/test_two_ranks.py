@@ -17,6 +17,7 @@ from lit_loader.datamodules import (
     ClassificationDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
+    RandomSamplerConfig,
     WeightedSamplerConfig,
 )
 from tests.support.lightning_ranks import on_ranks, trainer
@@ -31,6 +32,10 @@ WEIGHTED = {"train_sampler": WeightedSamplerConfig(balance_by="finish", num_samp
 SETTINGS = {
     "random": (DetectionDataModule, {}),
     "class balanced": (DetectionDataModule, {"train_sampler": ClassBalancedSamplerConfig(num_samples=48)}),
+    "tiles": (
+        DetectionDataModule,
+        {"tiling": {"size": 24, "stages": ["train"]}, "train_sampler": RandomSamplerConfig(empty_share=0.25)},
+    ),
     "landmarks": (
         LandmarkDataModule,
         {**WEIGHTED, "train_transforms": {"size": 32, "rotation": 20, "photometric": 0.5}},
