@@ -68,12 +68,15 @@ class Prediction:
         """Return some of the objects, those marked by a mask ``(n,)``."""
         names = ("labels", "scores", "boxes", "keypoints", "keypoint_scores")
         columns = {name: getattr(self, name) for name in names}
+        selected: dict[str, Any] = {
+            name: None if values is None else values[is_selected] for name, values in columns.items()
+        }
         masks = self.masks
         return Prediction(
             size=self.size,
             attributes={name: ids[is_selected] for name, ids in self.attributes.items()},
-            masks=None if masks is None else [masks[row] for row in np.flatnonzero(is_selected)],
-            **{name: values if values is None else values[is_selected] for name, values in columns.items()},
+            masks=None if masks is None else [masks[row] for row in np.flatnonzero(is_selected).tolist()],
+            **selected,
         )
 
 

@@ -258,8 +258,7 @@ def merge_tiles(
 ) -> Prediction:
     """Merge the predictions in all tiles of an image, see `merge_boxes`.
 
-    Points and attributes come from the member with the largest box, whose tile shows most of the object. Masks are
-    united.
+    The member with the largest box, whose tile shows most of the object, gives points and attributes. Masks are united.
 
     Args:
         parts: Predictions of each tile, at least one, in pixels of the tile.

@@ -34,7 +34,7 @@ _EvalStage: TypeAlias = Literal["val", "test"]
 
 
 def tiled_sets(trainer: Trainer | None, stage: _EvalStage) -> list[TiledSet]:
-    """Return the sets of a stage if their samples are tiles, else an empty list.
+    """Return the sets of a stage if their samples are tiles of the trainer's data module, else an empty list.
 
     Args:
         trainer: The trainer that runs the stage, or None.
@@ -42,10 +42,16 @@ def tiled_sets(trainer: Trainer | None, stage: _EvalStage) -> list[TiledSet]:
     """
     # Lightning sets the attribute only if it is given a data module.
     datamodule: Any = getattr(trainer, "datamodule", None)
-    if not is_tiled(datamodule, stage):
+    if trainer is None or not is_tiled(datamodule, stage):
         return []
-    datasets = getattr(datamodule, f"{stage}_dataset")
-    datasets = datasets if isinstance(datasets, list) else [datasets]
+    loaders: Any = trainer.val_dataloaders if stage == "val" else trainer.test_dataloaders
+    loaders = loaders if isinstance(loaders, list) else [loaders]
+    datasets: list[Any] = [getattr(loader, "dataset", None) for loader in loaders]
+    if not all(isinstance(dataset, DetectionDataset) and dataset.table.regions is not None for dataset in datasets):
+        return []
+    # Lightning keeps the data module of an earlier run, and the loaders of this one may be others.
+    if [id(dataset.table) for dataset in datasets] != [id(table) for table in datamodule.tables(stage)]:
+        return []
     collate = datamodule.collate_fn(stage)
     return [
         TiledSet(dataset, images, collate=collate, name=f"{stage}_transforms")

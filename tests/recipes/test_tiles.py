@@ -165,6 +165,20 @@ def test_stages_without_tiles_are_scored_as_before(table):
     assert datamodule.tables("test")[0].regions is None
 
 
+def test_loaders_of_other_data_are_scored_as_they_are(tmp_path, table):
+    task = EchoDetection(CLASSES)
+    running = trainer()
+    running.test(task, datamodule=tiled(table), verbose=False)
+    second = draw_set(tmp_path / "second", num_images=3, seed=3)
+    for tiling in (None, TILING):
+        foreign = tiled(second, tiling=tiling)
+        foreign.prepare_data()
+        foreign.setup("test")
+        # The trainer keeps the first data module.
+        running.test(task, dataloaders=foreign.test_dataloader(), verbose=False)
+        assert task.test_scores.map == 1.0
+
+
 def test_transforms_that_change_sizes_at_random_are_refused(table):
     datamodule = tiled(table, test_transforms=RandomSize())
     with pytest.raises(ValueError, match="test_transforms turn a blank image of height and width"):
