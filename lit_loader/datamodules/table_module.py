@@ -177,17 +177,11 @@ class TableDataModule(LoaderDataModule):
             for stage, sampler in self._samplers.items()
         }
         self._preset = preset
-        stage_transforms = (train_transforms, val_transforms, test_transforms, predict_transforms)
-        self._transforms: dict[Stage, Transforms] = {
-            stage: self._with_train_keywords(transforms, train_transforms)
-            for stage, transforms in zip(STAGES, stage_transforms, strict=True)
-        }
-        for stage, transforms in zip(STAGES, stage_transforms, strict=True):
-            # A checkpoint cannot keep transforms that the user adds, but all other keywords.
-            if isinstance(transforms, Mapping) and f"{stage}_transforms" not in self.hparams:
-                self.hparams.update(plain_arguments({f"{stage}_transforms": without_extras(transforms)}))
+        transforms_of_stages = (train_transforms, val_transforms, test_transforms, predict_transforms)
+        stage_transforms: dict[Stage, Transforms | None] = dict(zip(STAGES, transforms_of_stages, strict=True))
+        self._transforms = self._checked_transforms(stage_transforms)
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
-        missing = [stage for stage, transforms in zip(STAGES, stage_transforms, strict=True) if transforms is None]
+        missing = [stage for stage, transforms in stage_transforms.items() if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
@@ -204,6 +198,18 @@ class TableDataModule(LoaderDataModule):
         self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
         self._fingerprint: Any = None  # of the source, see `_close_changed`
         self._is_prepared = False
+
+    def _checked_transforms(self, stage_transforms: Mapping[Stage, Transforms | None]) -> dict[Stage, Transforms]:
+        """Return the transforms, or the checked keywords, of every stage, and save keywords as hyperparameters."""
+        for stage, transforms in stage_transforms.items():
+            # A checkpoint cannot keep transforms that the user adds, but all other keywords.
+            if isinstance(transforms, Mapping) and f"{stage}_transforms" not in self.hparams:
+                self.hparams.update(plain_arguments({f"{stage}_transforms": without_extras(transforms)}))
+        train_transforms = stage_transforms["train"]
+        return {
+            stage: self._with_train_keywords(transforms, train_transforms)
+            for stage, transforms in stage_transforms.items()
+        }
 
     def _with_train_keywords(self, transforms: Transforms | None, train_transforms: Transforms | None) -> Transforms:
         """Return a stage's transforms; keywords of the preset are added to the training keywords, and checked."""
