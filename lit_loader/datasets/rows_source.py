@@ -35,7 +35,8 @@ _STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
 _OTHER_NAMES: Final = {"validation": "val"}
 
 
-@dataclass(frozen=True, kw_only=True)
+# Rows may be arrays, which have no single answer to an equality, and would fill pages of text.
+@dataclass(frozen=True, kw_only=True, eq=False)
 class RowsSource(FileSource):
     """Rows of a Hugging Face ``Dataset``, or of any map-style data set whose rows are mappings.
 
@@ -94,11 +95,11 @@ class RowsSource(FileSource):
         AnnotationError: A row cannot be used; names row and column.
     """
 
-    dataset: Any = field(default=None, kw_only=False)
-    train: Any = None
-    val: Any = None
-    test: Any = None
-    predict: Any = None
+    dataset: Any = field(default=None, kw_only=False, repr=False)
+    train: Any = field(default=None, repr=False)
+    val: Any = field(default=None, repr=False)
+    test: Any = field(default=None, repr=False)
+    predict: Any = field(default=None, repr=False)
     image: str = "image"
     boxes: str | None = None
     box_format: BoxFormat = "xyxy"
@@ -359,5 +360,7 @@ class _RowTable:
 
 def _several(dataset: Any) -> list[Any]:
     """Return the data sets of a stage, from one or a list of several; a list of mappings is one data set."""
-    is_several = isinstance(dataset, list | tuple) and bool(dataset) and not isinstance(dataset[0], Mapping)
-    return list(dataset) if is_several else [dataset]
+    # A config gives a list of its own type.
+    if isinstance(dataset, str) or not isinstance(dataset, Sequence) or len(dataset) == 0:
+        return [dataset]
+    return [dataset] if isinstance(dataset[0], Mapping) else list(dataset)

@@ -227,6 +227,7 @@ def test_a_config_gives_data_sets_to_the_source(tmp_path, monkeypatch):
         "source": {
             "_target_": "lit_loader.datasets.RowsSource",
             "train": {"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")},
+            "val": [{"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")}] * 2,
             **DETECTION,
         },
         "batch_size": 2,
@@ -234,3 +235,4 @@ def test_a_config_gives_data_sets_to_the_source(tmp_path, monkeypatch):
     datamodule = instantiate(config)
     assert datamodule.class_names == tuple(NAMES)
     assert len(images_of(datamodule)) == 6
+    assert [len(table) for table in datamodule.tables("val")] == [6, 6]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -157,6 +158,20 @@ def test_a_source_of_mapped_files_is_pickled_without_its_images(tmp_path):
     assert len(data) < 10_000
     path = source.tables("train")[0].image_path(3)
     assert torch.equal(pickle.loads(data).read(path), reading.read(path))
+
+
+@pytest.mark.parametrize("is_mapped", [True, False], ids=["mapped", "in memory"])
+def test_threads_may_read_one_data_set(tmp_path, is_mapped):
+    rows = detection_rows(16)
+    mapped = on_disk(tmp_path, rows, LISTS_OF_DICTS).shuffle(seed=1)
+    dataset = mapped if is_mapped else datasets.Dataset.from_list(rows, features=LISTS_OF_DICTS)
+    source = RowsSource(dataset, **DETECTION)
+    (table,) = source.tables("train")
+    reading = source.image_reading(ImageReading())
+    expected = [reading.read(table.image_path(row)) for row in range(16)]
+    with ThreadPoolExecutor(8) as pool:
+        pixels = list(pool.map(lambda i: reading.read(table.image_path(i % 16)), range(800)))
+    assert all(torch.equal(image, expected[i % 16]) for i, image in enumerate(pixels))
 
 
 def test_a_dataset_dict_sets_the_stages(tmp_path):

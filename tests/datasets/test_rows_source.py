@@ -241,6 +241,10 @@ def test_rows_are_read_once_per_source():
     assert Counting.reads == len(rows) + 1
 
 
+def test_the_text_of_a_source_has_no_rows():
+    assert len(repr(RowsSource(detection_rows(), **DETECTION))) < 1_000
+
+
 # -- wrong rows ---------------------------------------------------------------------------------------------
 
 
