@@ -370,6 +370,15 @@ def test_a_stage_that_the_checkpoint_does_not_know_is_named_if_strict(shapes, tm
     assert line == "strict_data=True: the checkpoint has no record of test, so this is not compared"
 
 
+def test_a_state_loaded_without_a_run_compares_the_open_training_data(shapes):
+    state = opened(shapes).state_dict()
+    datamodule = opened(Changed(shapes, relabelled), strict_data=True)
+    with pytest.raises(DataChangedError, match="train: labels differ"):
+        datamodule.load_state_dict(state)
+    datamodule.trainer = trainer()
+    datamodule.load_state_dict(state)
+
+
 def test_prediction_compares_nothing(shapes, checkpoint):
     class Predicting(Model):
         def predict_step(self, batch, batch_idx):
