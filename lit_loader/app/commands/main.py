@@ -32,7 +32,7 @@ _APP: Final = {
     "eval": ("lit_loader.app.evaluation", "test a checkpoint"),
     "predict": ("lit_loader.app.prediction", "write predictions of a checkpoint"),
 }
-# Flags of train and eval, which Hydra does not know, and the overrides that they stand for.
+# Overrides for the flags of train and eval that Hydra does not know.
 _APP_FLAGS: Final = {"--strict-data": "datamodule.strict_data=true"}
 # Flags of Hydra that run no job.
 _SHOWING: Final = {"-c", "--cfg", "-h", "--help", "--hydra-help", "-i", "--info", "--version"}
