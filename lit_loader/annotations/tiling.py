@@ -44,7 +44,7 @@ class Tiling:
 
     Args:
         size: Side of a tile in pixels, or its (height, width).
-        overlap: Smallest overlap of two neighbours, as a fraction of the tile's side, in [0, 1).
+        overlap: Smallest overlap of two neighbours, as a fraction of the tile's side, in [0, 1); rounded to pixels.
         keep: Smallest share of an object's area that a tile must show to have the object, in (0, 1].
         stages: Stages whose samples are tiles; the other stages have whole images.
 
