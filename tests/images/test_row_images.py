@@ -202,6 +202,21 @@ def test_identities_differ_for_different_images_and_stay_for_equal_ones(tmp_path
     assert identity_of(unpacked(memoryview(forms[0]), None)) == identities[0]
 
 
+@pytest.mark.parametrize("format", ["JPEG", "PNG"])
+@pytest.mark.parametrize("size", [(64, 48), (700, 500)], ids=["small", "large"])
+def test_one_changed_pixel_changes_the_identity_of_an_encoded_image(format, size):
+    rng = np.random.default_rng(0)
+    pixels = rng.integers(0, 256, (size[1], size[0], 3), dtype=np.uint8)
+    identities = set()
+    for row in range(0, size[1], size[1] // 8):
+        changed = pixels.copy()
+        changed[row, size[0] // 2] ^= 255
+        file = io.BytesIO()
+        Image.fromarray(changed).save(file, format)
+        identities.add(identity_of(file.getvalue()))
+    assert len(identities) == len(range(0, size[1], size[1] // 8))
+
+
 def test_pickled_images_have_no_identities():
     images = RowImages("train", [{"image": pixels_of(0)}], "image", None)
     images.identities = [b"x" * 1000]
