@@ -42,11 +42,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
             raise ValueError(
                 f"roots {first.root} and {table.root} differ; read both sets with a common parent folder as root"
             )
-    # Images without objects of a class mean different things where it is labelled and where it is not.
-    labelled_alike = {frozenset(table.unlabelled_classes): table for table in tables if table.num_images}
-    if len(labelled_alike) > 1:
-        lists = sorted(table.unlabelled_classes for table in labelled_alike.values())
-        raise ValueError(f"unlabelled_classes {lists} differ; keep the tables apart, as a MixedSource does")
+    unlabelled_classes = _common_unlabelled_classes(tables)
     if split is None and len({table.split for table in tables}) == 1:
         split = first.split
     # A single table stays a view of its cache file.
@@ -77,9 +73,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
             for name, names in attributes.items()
         },
         category_ids=_category_ids(tables, aligned[0].class_names),
-        unlabelled_classes=next(
-            (table.unlabelled_classes for table in labelled_alike.values()), first.unlabelled_classes
-        ),
+        unlabelled_classes=unlabelled_classes,
         split=split,
         report=report,
         **columns,
@@ -163,6 +157,16 @@ def _category_ids(tables: Sequence[AnnotationTable], class_names: tuple[str, ...
     if not len(pairs) == len(id_by_name) == len(set(id_by_name.values())) == len(class_names):
         return None
     return np.array([id_by_name[name] for name in class_names], dtype=np.int64)
+
+
+def _common_unlabelled_classes(tables: Sequence[AnnotationTable]) -> tuple[str, ...]:
+    """Return the classes that the tables do not label; a table without images counts only if no other has any."""
+    by_set = {frozenset(table.unlabelled_classes): table.unlabelled_classes for table in tables if table.num_images}
+    # Images without objects of a class mean different things where it is labelled and where it is not.
+    if len(by_set) > 1:
+        lists = sorted(by_set.values())
+        raise ValueError(f"unlabelled_classes {lists} differ; keep the tables apart, as a MixedSource does")
+    return next(iter(by_set.values()), tables[0].unlabelled_classes)
 
 
 def _common_schema(tables: Sequence[AnnotationTable]) -> KeypointSchema | None:

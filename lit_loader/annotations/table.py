@@ -85,7 +85,7 @@ class AnnotationTable:
         heights: As ``widths``.
         regions: int32 ``(num_images, 4)``, the part of each image file that a row describes, as left, top, right and
             bottom in pixels of the upright image, or None for whole files; a row of zeros is a whole file. Sizes, boxes
-            and keypoints are then relative to the region's left upper corner; masks stay those of the whole image.
+            and keypoints are then relative to the region's left upper corner; masks cover the whole file.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
         labels: int64 ``(num_objects,)``, class ids from 0.
@@ -390,7 +390,7 @@ class AnnotationTable:
         if category_ids is None and ids is not None and len(names) == len(lookup):
             category_ids = ids[np.argsort(lookup)]
         labels = lookup[self.labels]
-        return self._changed(self._lineage, class_names=names, labels=labels, category_ids=category_ids)
+        return _with_lineage(self, self._lineage, class_names=names, labels=labels, category_ids=category_ids)
 
     def with_renamed_classes(self, names: Mapping[str, str | None]) -> AnnotationTable:
         """Return a table with renamed, merged and dropped classes; this table if nothing changes.
@@ -421,7 +421,8 @@ class AnnotationTable:
             images = np.arange(self.num_images)
             table = self._taken(None, images=images, objects=objects, offsets=offsets_of(counts))
         unlabelled = [names.get(name, name) for name in self.unlabelled_classes]
-        return table._changed(
+        return _with_lineage(
+            table,
             None if self._lineage is None else self._lineage.renamed(names, table.offsets),
             class_names=class_names,
             labels=labels[objects],
@@ -431,7 +432,7 @@ class AnnotationTable:
 
     def with_unlabelled_classes(self, names: Sequence[str]) -> AnnotationTable:
         """Return a table with these ``unlabelled_classes``."""
-        return self._changed(self._lineage, unlabelled_classes=tuple(names))
+        return _with_lineage(self, self._lineage, unlabelled_classes=tuple(names))
 
     @property
     def cache_key(self) -> str | None:
@@ -468,13 +469,7 @@ class AnnotationTable:
             name: Attribute(ids=_ATTRIBUTE.take(attribute.ids, objects), names=attribute.names)
             for name, attribute in self.attributes.items()
         }
-        return self._changed(lineage, offsets=offsets, attributes=attributes, **columns)
-
-    def _changed(self, lineage: _Lineage | None, **changes: Any) -> AnnotationTable:
-        # `replace` runs the checks again, and loses the lineage because it is not an argument of the constructor.
-        table = replace(self, **changes)
-        object.__setattr__(table, "_lineage", lineage)
-        return table
+        return _with_lineage(self, lineage, offsets=offsets, attributes=attributes, **columns)
 
     def _parts(self) -> dict[str, Any]:
         """Return the constructor arguments of this table."""
@@ -552,6 +547,14 @@ class _Lineage:
         return replace(self, offsets=offsets, renamings=(*self.renamings, file_names))
 
 
+def _with_lineage(table: AnnotationTable, lineage: _Lineage | None, **changes: Any) -> AnnotationTable:
+    """Return a table with changed columns that consists of some rows of a cache file."""
+    # `replace` runs the checks again, and loses the lineage because it is not an argument of the constructor.
+    changed = replace(table, **changes)
+    object.__setattr__(changed, "_lineage", lineage)
+    return changed
+
+
 def _reopen(
     path: str,
     key: str,
@@ -567,7 +570,7 @@ def _reopen(
     table = lineage.file_table().with_class_names(class_names, category_ids=category_ids)
     # A class that the file lacks may have come and gone, and has taken the numbers of all classes along.
     if category_ids is None and table.category_ids is not None:
-        table = table._changed(table._lineage, category_ids=None)
+        table = _with_lineage(table, table._lineage, category_ids=None)
     if unlabelled_classes != table.unlabelled_classes:
         table = table.with_unlabelled_classes(unlabelled_classes)
     if by_object:

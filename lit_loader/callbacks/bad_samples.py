@@ -58,8 +58,9 @@ class BadSampleReport(Callback):
         flattened = CombinedLoader(getattr(trainer, loaders), "sequential").flattened
         lit_loaders = [loader for loader in flattened if isinstance(loader, DataLoader)]
         for index, loader in enumerate(lit_loaders):
-            if loader._bad_sample_log is not None:
-                self._logs.setdefault(stage, {}).setdefault(loader._bad_sample_log, index)
+            log = loader._bad_sample_log
+            if log is not None:
+                self._logs.setdefault(stage, {}).setdefault(log, index)
 
     def _report(self, trainer: Trainer, pl_module: LightningModule, *, stage: str) -> None:
         """Report the bad samples of the epoch."""

@@ -107,7 +107,7 @@ class ClassificationDataset(Dataset[ClassificationSample]):
             self._labels = LabelSets(offsets, np.empty(0, dtype=np.int64))
         self.label_attribute = label_attribute
         self.multi_label = multi_label
-        # Classes say nothing about the values of an attribute.
+        # Unlabelled classes leave the values of an attribute known.
         self._unlabelled_ids = [] if label_attribute is not None else list(unlabelled_labels(self.table, 0))
         if transforms is not None and sample_unit == "image" and _takes_only_image(transforms):
             transforms = partial(_transform_image, transforms)

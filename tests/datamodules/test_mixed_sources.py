@@ -203,7 +203,7 @@ def test_state_of_another_mix_is_refused(folder):
 def test_each_source_is_balanced_in_itself(folder):
     module = datamodule(folder, train_sampler=ClassBalancedSamplerConfig(num_samples=12))
     module.setup("fit")
-    ((_, sampler),) = module._open("train")
+    ((_, sampler),) = module.stage_data("train")
     assert [type(inner).__name__ for inner in sampler.sources] == ["ClassBalancedSampler"] * 3
     assert sampler.quotas.tolist() == [24, 12, 12]
 
@@ -336,8 +336,9 @@ def test_new_class_weights_reach_every_source(folder):
     callback = ReweightClasses(lambda trainer, module: next(weights), empty_weight=0.0)
     settings = {"ratio": {"plant": 1, "street": 1, "field": 1}}
     module = datamodule(folder, source=settings, train_sampler=WeightedSamplerConfig(num_samples=8))
-    trainer(max_epochs=2, limit_val_batches=0, callbacks=[callback]).fit(Recording(), datamodule=module)
-    ((_, sampler),) = module._open("train")
+    fit = trainer(max_epochs=2, limit_val_batches=0, callbacks=[callback])
+    fit.fit(Recording(), datamodule=module)
+    sampler = fit.train_dataloader.sampler
     assert isinstance(sampler, MixedSourceSampler)
     assert sampler.revision == 6
     for table, inner in zip(module.tables("train"), sampler.sources, strict=True):

@@ -78,21 +78,21 @@ def test_parts_of_a_cropped_image_have_its_pixels_at_every_scale(tmp_path):
     )
     def check(corners, unit, part, zoom):
         (x0, x1), (y0, y1) = corners
-        # A side that is no multiple of 8 may be the image's.
+        # Only a side at the image's edge may have a length that 8 does not divide.
         region = (x0 * unit, y0 * unit, min(x1 * unit + unit, 131), min(y1 * unit + unit, 97))
         cropped = image.cropped(region)
         height, width = cropped.size
         assert (width, height) == (region[2] - region[0], region[3] - region[1])
-        left, right = sorted(int(share * (width - 1)) for share in part[:2])
-        top, bottom = sorted(int(share * (height - 1)) for share in part[2:])
-        pixels, x, y, scale = cropped.read_region((left, top, right + 1, bottom + 1), zoom=zoom)
+        x_min, x_max = sorted(int(share * (width - 1)) for share in part[:2])
+        y_min, y_max = sorted(int(share * (height - 1)) for share in part[2:])
+        pixels, x, y, scale = cropped.read_region((x_min, y_min, x_max + 1, y_max + 1), zoom=zoom)
         assert scale >= zoom
         assert (x * scale, y * scale) == (int(x * scale), int(y * scale))
         # The pixels contain the part, and none of them is outside the region.
-        assert x <= left
-        assert y <= top
-        assert right < x + pixels.shape[2] / scale
-        assert bottom < y + pixels.shape[1] / scale
+        assert x <= x_min
+        assert y <= y_min
+        assert x_max < x + pixels.shape[2] / scale
+        assert y_max < y + pixels.shape[1] / scale
         if region[2] < 131:
             assert x + pixels.shape[2] / scale <= width
         full_pixels = image.read_region((0, 0, 131, 97), zoom=scale).pixels

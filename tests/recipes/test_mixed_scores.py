@@ -26,7 +26,7 @@ KINDS: dict[str, tuple[Any, dict[str, Any]]] = {
 
 
 def mix(folder: Path) -> MixedSource:
-    """Return two sources; ``street`` does not label stars. No number of images is divisible by that of a batch."""
+    """Return two sources; ``street`` does not label stars. The last batch of each is partial."""
     sources = {
         name: ShapesSource(
             num_images={"train": 6, "val": count, "test": count},

@@ -60,8 +60,7 @@ def build_table(
         split: The table's split, or None for the one that a file names.
         num_workers: Processes that read image headers, or None to decide by their number.
         progress: Whether to draw a progress bar on a terminal.
-        header_sizes: Sizes of images that are not files, in the order of ``rows``; their paths are names, which are not
-            looked up. None for files in the folder.
+        header_sizes: Sizes of images that are not files, in the order of ``rows``, or None for files in the folder.
 
     Raises:
         AnnotationError: For the first problem whose action is ``"raise"``; names file and line.
@@ -77,15 +76,13 @@ def build_table(
     image_rows = np.flatnonzero(images.keep)
     # Images without objects count 0 and stay in the table.
     object_counts = np.bincount(objects.images[object_rows], minlength=len(images.keep))[image_rows]
-    paths = [images.paths[row] for row in image_rows.tolist()]
-    ids = [rows.images.ids[row] for row in image_rows.tolist()]
+    paths, ids = ([texts[row] for row in image_rows.tolist()] for texts in (images.paths, rows.images.ids))
     source_ids = as_array(rows.images.source_ids, np.int64)
-    stamps = images.stamps[image_rows]
     return AnnotationTable(
         root=folder.root,
         image_paths=paths,
         image_ids=None if ids == paths else ids,
-        image_stamps=stamps if stamps.any() else None,
+        image_stamps=images.stamps[image_rows] if images.stamps[image_rows].any() else None,
         source_ids=source_ids[image_rows] if (source_ids >= 0).any() else None,
         widths=images.sizes[image_rows, 0],
         heights=images.sizes[image_rows, 1],
