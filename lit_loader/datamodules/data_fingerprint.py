@@ -26,18 +26,28 @@ from lit_loader.transforms import describe
 __all__ = ["changed_sets", "check_data", "data_record", "is_record", "set_record"]
 
 _VERSION: Final = 1
-_MAX_SETS: Final = 64
-_MAX_ITEMS: Final = 256  # of a mapping in a record
+_MAX_ITEMS: Final = 200  # of a mapping in a record
 _MAX_NAME: Final = 60  # characters of a name
-_MAX_TEXT: Final = 200  # characters of any text
-_MAX_COUNTS: Final = 1700  # characters of all counts of a set, enough for the 80 classes of COCO
-_MAX_INT: Final = 2**62
+_MAX_TEXT: Final = 240  # characters of any text
+_MAX_COUNTS: Final = 1950  # characters of the counts of a set, enough for the 80 classes of COCO
 _NUM_CHANGES: Final = 3  # classes whose counts a message contains
 _EXCERPT: Final = 40  # characters of a text that a message contains
-_NUMBERS: Final = ("images", "objects")
 _TEXTS: Final = ("class names", "keypoint names", "unlabelled classes", "transforms", "batch_transforms", "sampler")
-# Parts of the record of a set; each maps names to values of one type.
-_PARTS: Final[Mapping[str, type]] = {"numbers": int, "digests": str, "texts": str, "counts": int, "mix": int}
+
+# Form of a record; the key `str` stands for any names.
+_SCHEMA: Final[dict[Any, Any]] = {
+    "version": int,
+    "versions": {str: str},
+    "sets": {
+        str: {
+            "numbers": {"images": int, "objects": int},
+            "digests": {str: str},
+            "texts": {str: str},
+            "counts": {str: int},
+            "mix": {str: int},
+        }
+    },
+}
 
 _logger = logging.getLogger(__name__)
 # A logger instead of `rank_zero_warn`, which would print the line of code in front of the message.
@@ -46,21 +56,21 @@ _inform = rank_zero_only(_logger.info)
 
 
 def set_record(
-    table: AnnotationTable, *, by: str | None, mix: npt.NDArray[np.float64] | None, **parts: object
+    table: AnnotationTable, *, label_attribute: str | None, mix: npt.NDArray[np.float64] | None, **parts: object
 ) -> dict[str, dict[str, Any]]:
     """Return the record of one set as plain values: at most a few kilobytes, whatever the size of the set.
 
     Args:
         table: The samples.
-        by: The attribute whose values are the labels, or None for the class.
+        label_attribute: The attribute whose values are the labels, or None for the class.
         mix: float64 ``(num_labels,)``, the expected share of each label in an epoch, or None if it is unknown.
         **parts: ``transforms``, ``batch_transforms`` and ``sampler`` of the set, or None.
     """
-    labels, names = table.labels_of(by)
+    labels, names = table.labels_of(label_attribute)
     counts = np.bincount(labels[labels >= 0], minlength=len(names))
     texts = {
         "class names": ", ".join(names),
-        "keypoint names": "" if table.keypoints is None else repr(table.keypoint_schema),
+        "keypoint names": str(table.keypoint_schema or ""),
         "unlabelled classes": ", ".join(sorted(table.unlabelled_classes)),
         **{name: "" if part is None else _description(part) for name, part in parts.items()},
     }
@@ -93,7 +103,7 @@ def data_record(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
         "version": _VERSION,
         # torch's version is a subclass of str, which a checkpoint of plain values cannot hold.
         "versions": {name: _line(str(version), _MAX_NAME) for name, version in versions.items()},
-        "sets": {_line(name, _MAX_NAME): record for name, record in islice(sets.items(), _MAX_SETS)},
+        "sets": {_line(name, _MAX_NAME): record for name, record in islice(sets.items(), _MAX_ITEMS)},
     }
 
 
@@ -114,15 +124,10 @@ def _line(text: str, length: int = _MAX_TEXT) -> str:
 
 def _by_name(names: Sequence[str], values: npt.NDArray[Any]) -> dict[str, int]:
     """Return values by the names of the first classes, as many as a record has space for."""
-    result: dict[str, int] = {}
-    remaining = _MAX_COUNTS
-    for name, value in zip(names, values, strict=True):
-        key = _line(name, _MAX_NAME)
-        remaining -= len(f"'{key}': {value}, ")
-        if remaining < 0:
-            break
-        result[key] = int(value)
-    return result
+    lines = [_line(name, _MAX_NAME) for name in names]
+    # A count takes about 10 characters besides its name.
+    limit = _MAX_COUNTS // (max(map(len, lines), default=0) + 10)
+    return dict(zip(lines[:limit], values[:limit].astype(int).tolist(), strict=True))
 
 
 def check_data(stored: Any, record: Mapping[str, Any], stages: Sequence[str], *, strict: bool) -> None:
@@ -163,23 +168,15 @@ def check_data(stored: Any, record: Mapping[str, Any], stages: Sequence[str], *,
 
 
 def changed_sets(old: Mapping[str, Any], new: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
-    """Return one line for each set that differs.
-
-    Args:
-        old: Sets of the checkpoint.
-        new: Sets of this run.
-        stages: Stages to compare.
-    """
+    """Return one line for each set of some stages that differs between a checkpoint and this run."""
     lines = []
     for name in {**new, **old}:
-        if _stage(name) not in stages:
-            continue
         if name in old and name in new:
-            changes = list(_changes(old[name], new[name]))
+            changes = ", ".join(_changes(old[name], new[name]))
         else:
-            changes = ["set is new" if name in new else "set is gone"]
-        if changes:
-            lines.append(f"{name}: {', '.join(changes)}")
+            changes = "set is new" if name in new else "set is gone"
+        if changes and _stage(name) in stages:
+            lines.append(f"{name}: {changes}")
     return lines
 
 
@@ -192,7 +189,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
     """Yield the differences of one set."""
     kinds = [kind for kind in KINDS if old["digests"].get(kind) != new["digests"].get(kind)]
     counts = _largest_changes(old["counts"], new["counts"], "{:,}".format)
-    for unit in _NUMBERS:
+    for unit in ("images", "objects"):
         if old["numbers"][unit] != new["numbers"][unit]:
             yield f"{new['numbers'][unit]:,} {unit} instead of {old['numbers'][unit]:,}"
             # Every column differs in its length, so only the counts are informative.
@@ -202,8 +199,7 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         kinds.remove("image paths")
         yield "other image paths"
     if kinds:
-        joined = " and ".join(filter(None, [", ".join(kinds[:-1]), kinds[-1]]))
-        yield f"{joined} differ ({counts})" if counts else f"{joined} differ"
+        yield f"{' and '.join(kinds)} differ" + (f" ({counts})" if counts else "")
     for name in _TEXTS:
         old_text = old["texts"].get(name, "none")
         new_text = new["texts"].get(name, "none")
@@ -236,42 +232,21 @@ def _excerpt(text: str) -> str:
 
 
 def is_record(value: Any) -> bool:
-    """Return True if an untrusted value has the form of `data_record`, with bounded numbers and printable texts.
+    """Return True if an untrusted value has the form of `data_record`.
 
-    Anyone may have written a checkpoint, so nothing else of it may reach the comparison or a message.
+    Anyone may have written a checkpoint, so everything is checked before the comparison or a message uses it.
     """
-    return (
-        _is_mapping(value)
-        and value.keys() == {"version", "versions", "sets"}
-        and _is_plain(value["version"], int)
-        and value["version"] == _VERSION
-        and _is_mapping(value["versions"], str)
-        and _is_mapping(value["sets"])
-        and all(map(_is_set, value["sets"].values()))
-    )
+    return _matches(value, _SCHEMA) and value["version"] == _VERSION
 
 
-def _is_set(value: Any) -> bool:
-    return (
-        _is_mapping(value)
-        and value.keys() == _PARTS.keys()
-        and all(_is_mapping(value[part], kind) for part, kind in _PARTS.items())
-        and value["numbers"].keys() == {*_NUMBERS}
-    )
-
-
-def _is_mapping(value: Any, kind: type | None = None) -> bool:
-    """Return True for a dict of a few texts to values of a type, or to values of any type if ``kind`` is None."""
-    return (
-        type(value) is dict
-        and len(value) <= _MAX_ITEMS
-        and all(_is_plain(key, str) for key in value)
-        and (kind is None or all(_is_plain(item, kind) for item in value.values()))
-    )
-
-
-def _is_plain(value: Any, kind: type) -> bool:
-    # A subclass could define what its methods do, and bool is one of int.
-    if type(value) is not kind:
+def _matches(value: Any, schema: Any) -> bool:
+    # Exact types, because a subclass could define what its methods do, and bool is a subclass of int.
+    if schema is int:
+        return type(value) is int and 0 <= value < 2**62
+    if schema is str:
+        return type(value) is str and len(value) <= _MAX_TEXT and value.isprintable()
+    if type(value) is not dict or len(value) > _MAX_ITEMS:
         return False
-    return 0 <= value < _MAX_INT if kind is int else len(value) <= _MAX_TEXT and value.isprintable()
+    if str in schema:
+        return all(_matches(key, str) and _matches(item, schema[str]) for key, item in value.items())
+    return value.keys() == schema.keys() and all(_matches(value[key], schema[key]) for key in schema)

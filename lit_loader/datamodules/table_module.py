@@ -632,7 +632,7 @@ class TableDataModule(LoaderDataModule):
             mix = expected_class_mix(table, order, by=self.label_attribute, distinct=self.counts_images)
         return set_record(
             table,
-            by=self.label_attribute,
+            label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
             batch_transforms=self._batch_transforms[stage == "train"],
