@@ -1,4 +1,4 @@
-"""Digests of an annotation table, by which two runs find out which kinds of its contents differ."""
+"""Digests of an annotation table, which tell two runs which kinds of its contents differ."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ _NUM_CHANGES: Final = 3  # classes whose counts a message contains
 _EXCERPT: Final = 40  # characters of a text that a message contains
 _TEXTS: Final = ("class names", "keypoint names", "unlabelled classes", "transforms", "batch_transforms", "sampler")
 
-# Form of a record; the key `str` stands for any names.
+# Form of a record. A mapping with the key `str` has arbitrary names.
 _SCHEMA: Final[dict[Any, Any]] = {
     "version": int,
     "versions": {str: str},
