@@ -1,20 +1,12 @@
-"""Record of the data in a checkpoint, and its comparison with the data of a later run.
-
-NOTE [A record is untrusted]
-    Anyone may have written a checkpoint. `_parsed` checks the type and the length of every value before the comparison
-    uses it, and every text is escaped before a message contains it. A record that fails a check is reported as damaged.
-"""
+"""Record of the data in a checkpoint, and its comparison with the data of a later run."""
 
 from __future__ import annotations
 
-import base64
-import binascii
-import contextlib
+import logging
 import platform
 import re
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, is_dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, Final
 
 import numpy as np
@@ -22,157 +14,83 @@ import numpy.typing as npt
 import PIL
 import torch
 import torchvision
-from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
+from lightning.pytorch.utilities import rank_zero_only
 
 from lit_loader import __version__
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.fingerprint import KIND_BY_COLUMN, table_fingerprint, text_digest
-from lit_loader.annotations.key_sketch import SKETCH_BYTES, KeySketch
+from lit_loader.annotations.fingerprint import KINDS, table_digests, text_digest
 from lit_loader.errors import DataChangedError
 from lit_loader.foundation.escaping import printable
+from lit_loader.transforms import describe
 
-__all__ = ["DamagedRecordError", "DataChanges", "check_data", "data_changes", "data_record", "describe", "set_record"]
+__all__ = ["changed_sets", "check_data", "data_record", "is_record", "set_record"]
 
 _VERSION: Final = 1
-_MAX_SETS: Final = 64
-_MAX_CLASSES: Final = 200
-_MAX_COUNTS: Final = 450  # of all sets together
+_MAX_ITEMS: Final = 200  # of a mapping in a record
 _MAX_NAME: Final = 60  # characters of a name
-_MAX_NAMES_BYTES: Final = 2000  # of all class names together
-_MAX_TEXT: Final = 240  # characters of the description of a transform or sampler
-_MAX_INT: Final = 2**62
+_MAX_TEXT: Final = 240  # characters of any text
+_MAX_COUNTS: Final = 1950  # characters of the counts of a set, enough for the 80 classes of COCO
 _NUM_CHANGES: Final = 3  # classes whose counts a message contains
-_EXCERPT: Final = 40  # characters of a description that a message contains
-_DIGEST: Final = re.compile("[0-9a-f]{16}")
-_KINDS: Final = tuple(dict.fromkeys([*KIND_BY_COLUMN.values(), "attributes"]))
-_TEXTS: Final = ("transforms", "batch_transforms", "sampler")
+_EXCERPT: Final = 40  # characters of a text that a message contains
+_TEXTS: Final = ("class names", "keypoint names", "unlabelled classes", "transforms", "batch_transforms", "sampler")
 
+# Form of a record. A mapping with the key `str` has arbitrary names.
+_SCHEMA: Final[dict[Any, Any]] = {
+    "version": int,
+    "versions": {str: str},
+    "sets": {
+        str: {
+            "numbers": {"images": int, "objects": int},
+            "digests": {str: str},
+            "texts": {str: str},
+            "counts": {str: int},
+            "mix": {str: int},
+        }
+    },
+}
 
-class DamagedRecordError(ValueError):
-    """The record in a checkpoint has a value that this version of lit_loader does not write."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataChanges:
-    """Differences between the data of a checkpoint and the data of a run.
-
-    Attributes:
-        lines: One line for each set, and for the names of all sets, that differ.
-        versions: Libraries whose versions differ, as ``name old -> new``.
-        missing: Names of sets of the run whose stage is not in the record.
-    """
-
-    lines: list[str]
-    versions: list[str]
-    missing: list[str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _SetRecord:
-    num_images: int
-    num_objects: int
-    digests: Mapping[str, str]
-    sketch: KeySketch
-    counts: Sequence[int]
-    mix: Sequence[int] | None
-    texts: Mapping[str, str]
-
-
-@dataclass(frozen=True, kw_only=True)
-class _Record:
-    class_names: Sequence[str]
-    names: Mapping[str, str]
-    versions: Mapping[str, str]
-    sets: Mapping[str, _SetRecord]
-
-
-# -- writing ----------------------------------------------------------------------------------------------------------
+_logger = logging.getLogger(__name__)
+# A logger instead of `rank_zero_warn`, which would print the line of code in front of the message.
+_warn = rank_zero_only(_logger.warning)
+_inform = rank_zero_only(_logger.info)
 
 
 def set_record(
-    table: AnnotationTable, labels: npt.NDArray[np.int64], *, mix: npt.NDArray[np.float64] | None, **parts: object
-) -> dict[str, Any]:
-    """Return the record of one set as plain values; `data_record` limits its length.
+    table: AnnotationTable, *, label_attribute: str | None, mix: npt.NDArray[np.float64] | None, **parts: object
+) -> dict[str, dict[str, Any]]:
+    """Return the record of one set as plain values: at most a few kilobytes, whatever the size of the set.
 
     Args:
         table: The samples.
-        labels: int64 ``(n,)``, the label of each object or sample, -1 without one.
-        mix: float64 ``(num_classes,)``, the expected share of each class in an epoch, or None if it is unknown.
-        **parts: ``transforms``, ``batch_transforms`` and ``sampler`` of the set, described by `describe`.
+        label_attribute: The attribute whose values are the labels, or None for the class.
+        mix: float64 ``(num_labels,)``, the expected share of each label in an epoch, or None if it is unknown.
+        **parts: ``transforms``, ``batch_transforms`` and ``sampler`` of the set, or None.
     """
-    fingerprint = table_fingerprint(table)
+    labels, names = table.labels_of(label_attribute)
+    counts = np.bincount(labels[labels >= 0], minlength=len(names))
+    texts = {
+        "class names": ", ".join(names),
+        "keypoint names": str(table.keypoint_schema or ""),
+        "unlabelled classes": ", ".join(sorted(table.unlabelled_classes)),
+        **{name: "" if part is None else _description(part) for name, part in parts.items()},
+    }
     return {
-        "images": fingerprint.num_images,
-        "objects": fingerprint.num_objects,
-        "digests": {**fingerprint.digests, "unlabelled": text_digest(sorted(table.unlabelled_classes))},
-        "sketch": base64.b85encode(fingerprint.sketch.to_bytes()).decode(),
-        "counts": np.bincount(labels[labels >= 0]).tolist(),
+        # Several rows may be tiles, or objects, of one image.
+        "numbers": {"images": len(set(table.image_paths)), "objects": table.num_objects},
+        "digests": table_digests(table),
+        "texts": {name: _line(text) for name, text in texts.items() if text},
+        "counts": _by_name(names, counts),
         # In units of 0.1 %, so that rounding errors of a machine do not count.
-        "mix": None if mix is None else np.rint(1000 * mix).astype(int).tolist(),
-        "texts": {name: describe(part) for name, part in parts.items() if part is not None},
+        "mix": {} if mix is None else _by_name(names, np.rint(1000 * mix)),
     }
 
 
-def data_record(
-    sets: Mapping[str, Mapping[str, Any]], class_names: Sequence[str], keypoint_schema: object
-) -> dict[str, Any]:
-    """Return the record of all open sets as plain values: a few kilobytes, whatever the size of the data.
+def data_record(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
+    """Return the record of all open sets as plain values.
 
     Args:
-        sets: Results of `set_record` by the name of the set.
-        class_names: Names of the labels, the same for all sets.
-        keypoint_schema: Names and pairs of the points, or None.
+        sets: Results of `set_record` by the name of the set, such as ``train`` or ``val/1``.
     """
-    num_names = min(len(class_names), _MAX_CLASSES)
-    names = [_shortened(name, _MAX_NAME) for name in class_names[:num_names]]
-    # Few long names, or many short ones.
-    while names and sum(len(name) + 4 for name in names) > _MAX_NAMES_BYTES:
-        names.pop()
-    first_sets = list(sets.items())[:_MAX_SETS]
-    num_counts = min(len(names), _MAX_COUNTS // max(1, len(first_sets)))
-    limited: dict[str, Any] = {}
-    for name, record in first_sets:
-        mix = None if record["mix"] is None else record["mix"][:num_counts]
-        padded = [*record["counts"], *[0] * num_counts]
-        limited[_shortened(name, _MAX_NAME)] = {**record, "counts": padded[:num_counts], "mix": mix}
-    return {
-        "version": _VERSION,
-        "class_names": names,
-        "names": {"class_names": text_digest(tuple(class_names)), "keypoints": text_digest(keypoint_schema)},
-        "versions": _versions(),
-        "sets": limited,
-    }
-
-
-def describe(part: object) -> str:
-    """Return the ``repr`` of a transform or sampler as one short line, the same in every process."""
-    try:
-        text = _dataclass_text(part) if is_dataclass(part) and not isinstance(part, type) else repr(part)
-    except Exception:  # a user's __repr__ must not prevent a checkpoint
-        text = type(part).__qualname__
-    # A default repr holds an address.
-    text = " ".join(re.sub(r" at 0x[0-9a-fA-F]+", "", text).split())
-    return _shortened(text, _MAX_TEXT)
-
-
-def _dataclass_text(part: Any) -> str:
-    """Return the ``repr`` of a dataclass without defaults, so that fields of a later version change nothing."""
-    values = {item.name: getattr(part, item.name) for item in fields(part) if getattr(part, item.name) != item.default}
-    return f"{type(part).__qualname__}({', '.join(f'{name}={value!r}' for name, value in values.items())})"
-
-
-def _shortened(text: str, length: int) -> str:
-    """Return a text as one printable line; the end of a long one is replaced by its digest."""
-    line = _line(text)
-    return line if len(line) <= length else f"{line[: length - 20]}... {text_digest(line)}"
-
-
-def _line(text: str) -> str:
-    """Return a text as one line without characters that a terminal would obey."""
-    return printable(text).replace("\n", "\\n")
-
-
-def _versions() -> dict[str, str]:
     versions = {
         "lit_loader": __version__,
         "torch": torch.__version__,
@@ -181,78 +99,85 @@ def _versions() -> dict[str, str]:
         "pillow": PIL.__version__,
         "python": platform.python_version(),
     }
-    # torch's version is a subclass of str, which a checkpoint of plain values cannot hold.
-    return {name: _shortened(str(version), _MAX_NAME) for name, version in versions.items()}
+    return {
+        "version": _VERSION,
+        # torch's version is a subclass of str, which a checkpoint of plain values cannot hold.
+        "versions": {name: _line(str(version), _MAX_NAME) for name, version in versions.items()},
+        "sets": {_line(name, _MAX_NAME): record for name, record in islice(sets.items(), _MAX_ITEMS)},
+    }
 
 
-# -- comparing --------------------------------------------------------------------------------------------------------
+def _description(part: object) -> str:
+    """Return a transform or a sampler as text, the same in every process."""
+    try:
+        text = "; ".join(describe(part))
+    except Exception:  # a user's __repr__ must not prevent a checkpoint
+        text = type(part).__qualname__
+    return re.sub(r" at 0x[0-9a-fA-F]+", "", text)
 
 
-def check_data(stored: object, record: Mapping[str, Any] | None, sets: Sequence[str], *, strict: bool) -> None:
-    """Warn of differences between the data of a checkpoint and of this run, on rank 0, one line for each set.
+def _line(text: str, length: int = _MAX_TEXT) -> str:
+    """Return a text as one printable line; the end of a long one is replaced by its digest."""
+    line = printable(text).replace("\n", "\\n")
+    return line if len(line) <= length else f"{line[: length - 20]}... {text_digest(line)}"
+
+
+def _by_name(names: Sequence[str], values: npt.NDArray[Any]) -> dict[str, int]:
+    """Return values by the names of the first classes, as many as a record has space for."""
+    lines = [_line(name, _MAX_NAME) for name in names]
+    # A count takes about 10 characters besides its name.
+    limit = _MAX_COUNTS // (max(map(len, lines), default=0) + 10)
+    return dict(zip(lines[:limit], values[:limit].astype(int).tolist(), strict=True))
+
+
+def check_data(stored: Any, record: Mapping[str, Any], stages: Sequence[str], *, strict: bool) -> None:
+    """Log differences between the data of a checkpoint and of this run, on rank 0, one line for each set.
 
     A checkpoint without a record is accepted, with a warning if ``strict`` is true. Versions of libraries are logged.
 
     Args:
         stored: Untrusted record in the checkpoint, or None without one.
         record: Result of `data_record`.
-        sets: Names of the sets to compare.
+        stages: Stages to compare.
         strict: True to raise an error instead of the warnings.
 
     Raises:
         DataChangedError: If the data differs, and ``strict`` is true.
     """
-    if stored is None or record is None:
-        if strict:
-            rank_zero_warn("strict_data=True: the checkpoint has no record of its data, so the data is not compared")
+    if stored is not None and not is_record(stored):
+        _warn("the checkpoint's record of its data is damaged, or of another version; the data is not compared")
         return
-    try:
-        changes = data_changes(stored, record, sets)
-    except DamagedRecordError:
-        rank_zero_warn(
-            "the checkpoint's record of its data is damaged, or of another version of lit_loader; the data is not "
-            "compared"
-        )
-        return
-    if changes.versions:
-        rank_zero_info(f"versions changed since the checkpoint: {', '.join(changes.versions)}")
-    if changes.lines and strict:
+    old = stored or {"versions": {}, "sets": {}}
+    recorded_stages = set(map(_stage, old["sets"]))
+    open_stages = [stage for stage in stages if stage in map(_stage, record["sets"])]
+    missing = [stage for stage in open_stages if stage not in recorded_stages]
+    if missing and strict:
+        _warn("strict_data=True: the checkpoint has no record of %s, so this is not compared", ", ".join(missing))
+    for name, version in old["versions"].items():
+        if record["versions"].get(name, version) != version:
+            _inform("version changed since the checkpoint: %s %s -> %s", name, version, record["versions"][name])
+    lines = changed_sets(old["sets"], record["sets"], [stage for stage in open_stages if stage in recorded_stages])
+    if lines and strict:
         raise DataChangedError(
-            f"data changed since the checkpoint: {'; '.join(changes.lines)}",
+            f"data changed since the checkpoint: {'; '.join(lines)}",
             remedy="restore the data and settings of the checkpoint",
             settings={"strict_data": False},
         )
-    for line in changes.lines:
-        rank_zero_warn(f"data changed since the checkpoint: {line}")
-    if changes.missing and strict:
-        rank_zero_warn(
-            f"strict_data=True: the checkpoint has no record of {', '.join(changes.missing)}, so this is not compared"
-        )
+    for line in lines:
+        _warn("data changed since the checkpoint: %s", line)
 
 
-def data_changes(stored: object, record: Mapping[str, Any], sets: Iterable[str]) -> DataChanges:
-    """Compare the record in a checkpoint with the record of this run.
-
-    Args:
-        stored: Untrusted value; see NOTE [A record is untrusted].
-        record: Result of `data_record`.
-        sets: Names of the sets to compare.
-
-    Raises:
-        DamagedRecordError: If ``stored`` is not a record.
-    """
-    old = _parsed(stored)
-    new = _parsed(record)
-    compared = [_shortened(name, _MAX_NAME) for name in sets]
-    stages = set(map(_stage, old.sets))
-    missing = [name for name in compared if _stage(name) not in stages]
-    lines = [f"{name}: {', '.join(changes)}" for name, changes in _changes(old, new, compared) if changes]
-    versions = [
-        f"{name} {_excerpt(old.versions[name])} -> {version}"
-        for name, version in new.versions.items()
-        if old.versions.get(name, version) != version
-    ]
-    return DataChanges(lines=lines, versions=versions, missing=missing)
+def changed_sets(old: Mapping[str, Any], new: Mapping[str, Any], stages: Sequence[str]) -> list[str]:
+    """Return one line for each set of some stages that differs between a checkpoint and this run."""
+    lines = []
+    for name in {**new, **old}:
+        if name in old and name in new:
+            changes = ", ".join(_changes(old[name], new[name]))
+        else:
+            changes = "set is new" if name in new else "set is gone"
+        if changes and _stage(name) in stages:
+            lines.append(f"{name}: {changes}")
+    return lines
 
 
 def _stage(name: str) -> str:
@@ -260,135 +185,41 @@ def _stage(name: str) -> str:
     return name.partition("/")[0]
 
 
-def _changes(old: _Record, new: _Record, sets: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Yield the name of each part of the data, and the differences in it."""
-    shared_sets = [name for name in sets if name in old.sets and name in new.sets]
-    if shared_sets:
-        yield "names", list(_name_changes(old, new))
-    yield "sets", list(_membership_changes(old, sets))
-    for name in shared_sets:
-        yield name, list(_set_changes(old, new, old.sets[name], new.sets[name]))
-
-
-def _membership_changes(old: _Record, sets: Sequence[str]) -> Iterator[str]:
-    """Yield the sets that only one side has, among the stages that both have."""
-    old_stages = set(map(_stage, old.sets))
-    stages = set(map(_stage, sets))
-    added = [name for name in sets if name not in old.sets and _stage(name) in old_stages]
-    removed = [name for name in old.sets if name not in sets and _stage(name) in stages]
-    if added:
-        yield f"{_listed(added)} new"
-    if removed:
-        yield f"{_listed(removed)} gone"
-
-
-def _name_changes(old: _Record, new: _Record) -> Iterator[str]:
-    if old.names["class_names"] != new.names["class_names"]:
-        added = [name for name in new.class_names if name not in set(old.class_names)]
-        removed = [name for name in old.class_names if name not in set(new.class_names)]
-        changes = [*([f"new: {_listed(added)}"] if added else []), *([f"gone: {_listed(removed)}"] if removed else [])]
-        same_names = sorted(old.class_names) == sorted(new.class_names) and old.class_names != new.class_names
-        if changes:
-            yield f"the classes differ ({'; '.join(changes)})"
-        else:
-            yield "the classes are in another order" if same_names else "the classes differ"
-    if old.names["keypoints"] != new.names["keypoints"]:
-        yield "the names or mirror pairs of the keypoints differ"
-
-
-def _set_changes(old_record: _Record, new_record: _Record, old: _SetRecord, new: _SetRecord) -> Iterator[str]:
-    differing = {name for name in {*old.digests, *new.digests} if old.digests.get(name) != new.digests.get(name)}
-    counts = _count_changes(_by_name(old_record, old.counts), _by_name(new_record, new.counts), old, new)
-    if "images" in differing:
-        yield from _image_changes(old, new)
-        if counts:
-            yield f"labels differ ({counts})"
-    else:
-        if "order" in differing:
-            yield "images are in another order"
-            # A digest of masks depends on the order of the images.
-            differing.discard("masks")
-        kinds = [kind for kind in _KINDS if kind in differing]
-        if counts and "labels" not in kinds:
-            kinds.append("labels")
-        if kinds:
-            yield f"{_joined(kinds)} differ" + (f" ({counts})" if counts else "")
-        elif "content" in differing:
-            yield "annotations of objects differ"
-    if "unlabelled" in differing:
-        yield "unlabelled_classes differ"
+def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the differences of one set."""
+    kinds = [kind for kind in KINDS if old["digests"].get(kind) != new["digests"].get(kind)]
+    counts = _largest_changes(old["counts"], new["counts"], "{:,}".format)
+    for unit in ("images", "objects"):
+        if old["numbers"][unit] != new["numbers"][unit]:
+            yield f"{new['numbers'][unit]:,} {unit} instead of {old['numbers'][unit]:,}"
+            # Every column differs in its length, so only the counts are informative.
+            kinds = ["labels"] if counts else []
+            break
+    if "image paths" in kinds:
+        kinds.remove("image paths")
+        yield "other image paths"
+    if kinds:
+        yield f"{' and '.join(kinds)} differ" + (f" ({counts})" if counts else "")
     for name in _TEXTS:
-        if old.texts.get(name) != new.texts.get(name):
-            yield f"{name} differ ({_excerpts(old.texts.get(name), new.texts.get(name))})"
-    if old.mix is not None and new.mix is not None:
-        shares = _count_changes(_by_name(old_record, old.mix), _by_name(new_record, new.mix), unit=0.1)
-        if shares:
-            yield f"the expected class mix differs ({shares})"
+        old_text = old["texts"].get(name, "none")
+        new_text = new["texts"].get(name, "none")
+        if old_text != new_text:
+            yield f"other {name} ({_first_difference(old_text, new_text)})"
+    shares = _largest_changes(old["mix"], new["mix"], lambda share: f"{share / 10:.1f} %")
+    if shares:
+        yield f"other expected class mix ({shares})"
 
 
-def _image_changes(old: _SetRecord, new: _SetRecord) -> Iterator[str]:
-    difference = new.sketch.difference(old.sketch)
-    if difference is None:
-        total = new.sketch.estimated_difference(old.sketch)
-        growth = new.num_images - old.num_images
-        num_added = _rounded(min(max((total + growth) / 2, growth, 0), new.num_images))
-        num_removed = _rounded(min(max((total - growth) / 2, -growth, 0), old.num_images))
-        about = "about "
-    else:
-        # An image with another path and equal annotations was probably renamed or moved. The values are unknown if
-        # other images have changed.
-        renamed = Counter() if difference.values_changed else Counter(difference.added) & Counter(difference.removed)
-        num_added = len(difference.added) - renamed.total()
-        num_removed = len(difference.removed) - renamed.total()
-        about = ""
-        if renamed:
-            yield f"{_share(renamed.total(), new.num_images, 'has', 'have')} another name"
-    if num_added:
-        yield f"{about}{_share(num_added, new.num_images)} new"
-    if num_removed:
-        yield f"{about}{_share(num_removed, old.num_images)} gone"
-    if difference is not None and difference.values_changed:
-        yield "annotations of other images differ"
+def _largest_changes(old: Mapping[str, int], new: Mapping[str, int], write: Any) -> str:
+    """Return the largest changes of the classes that both have, such as ``car 310 -> 298``; empty without any."""
+    names = [name for name in new if name in old and old[name] != new[name]]
+    names.sort(key=lambda name: -abs(new[name] - old[name]))
+    texts = [f"{_excerpt(name)} {write(old[name])} -> {write(new[name])}" for name in names[:_NUM_CHANGES]]
+    return ", ".join([*texts, *(["..."] if len(names) > _NUM_CHANGES else [])])
 
 
-def _by_name(record: _Record, counts: Sequence[int]) -> dict[str, int]:
-    return dict(zip(record.class_names, counts, strict=False))
-
-
-def _count_changes(
-    old: Mapping[str, int],
-    new: Mapping[str, int],
-    old_set: _SetRecord | None = None,
-    new_set: _SetRecord | None = None,
-    *,
-    unit: float | None = None,
-) -> str:
-    """Return the largest changes of counts, such as ``car 310 -> 298``; empty without any.
-
-    Args:
-        old: Counts in the checkpoint by class.
-        new: Counts in this run by class.
-        old_set: Set in the checkpoint, for the classes that its record leaves out.
-        new_set: The same of this run.
-        unit: Percents of one count, or None for plain counts.
-    """
-    pairs = {name: (old.get(name, 0), new.get(name, 0)) for name in {**old, **new}}
-    changes = {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-    # By name where changes are equal, so that every rank gives the same text.
-    order = sorted(changes, key=lambda name: (-abs(changes[name][1] - changes[name][0]), name))
-    texts = []
-    for name in order[:_NUM_CHANGES]:
-        counts = [f"{count:,}" if unit is None else f"{count * unit:.1f} %" for count in changes[name]]
-        texts.append(f"{_excerpt(name)} {' -> '.join(counts)}")
-    if not texts and old_set is not None and new_set is not None and old_set.num_objects != new_set.num_objects:
-        texts.append(f"objects {old_set.num_objects:,} -> {new_set.num_objects:,}")
-    return ", ".join([*texts, *(["..."] if len(changes) > _NUM_CHANGES else [])])
-
-
-def _excerpts(old: str | None, new: str | None) -> str:
-    """Return the first difference of two descriptions, such as ``size=[48] -> size=[64]``."""
-    old = old or "none"
-    new = new or "none"
+def _first_difference(old: str, new: str) -> str:
+    """Return the first difference of two texts, such as ``size=[48] -> size=[64]``."""
     pairs = enumerate(zip(old, new, strict=False))
     first = next((place for place, (a, b) in pairs if a != b), min(len(old), len(new)))
     # Show the differing word from its start.
@@ -397,100 +228,25 @@ def _excerpts(old: str | None, new: str | None) -> str:
 
 
 def _excerpt(text: str) -> str:
-    line = _line(text)
-    return line if len(line) <= _EXCERPT else f"{line[:_EXCERPT]}..."
+    return text if len(text) <= _EXCERPT else f"{text[:_EXCERPT]}..."
 
 
-def _listed(names: Sequence[str]) -> str:
-    return ", ".join([*map(_excerpt, names[:_NUM_CHANGES]), *(["..."] if len(names) > _NUM_CHANGES else [])])
+def is_record(value: Any) -> bool:
+    """Return True if an untrusted value has the form of `data_record`.
 
-
-def _joined(names: Sequence[str]) -> str:
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
-
-
-def _share(count: int, total: int, singular: str = "is", plural: str = "are") -> str:
-    return f"{count:,} of {total:,} images {singular if count == 1 else plural}"
-
-
-def _rounded(count: float) -> int:
-    """Return an estimate with two digits."""
-    return int(float(f"{count:.2g}"))
-
-
-# -- parsing ----------------------------------------------------------------------------------------------------------
-
-
-def _parsed(value: object) -> _Record:
-    """Return an untrusted value as a record.
-
-    Raises:
-        DamagedRecordError: If the value is not a record.
+    Anyone may have written a checkpoint, so everything is checked before the comparison or a message uses it.
     """
-    record = _mapping(value, 16)
-    if record.get("version") != _VERSION:
-        raise DamagedRecordError(f"version {_excerpt(repr(record.get('version'))[:100])} is not {_VERSION}")
-    names = {name: _digest(text) for name, text in _mapping(record.get("names"), 2).items()}
-    if names.keys() != {"class_names", "keypoints"}:
-        raise DamagedRecordError("names")
-    versions = {name: _text(text, _MAX_NAME) for name, text in _mapping(record.get("versions"), 16).items()}
-    class_names = [_text(name, _MAX_NAME) for name in _list(record.get("class_names"), _MAX_CLASSES)]
-    sets = _mapping(record.get("sets"), _MAX_SETS)
-    return _Record(
-        class_names=class_names,
-        names=names,
-        versions=versions,
-        sets={name: _parsed_set(values, len(class_names)) for name, values in sets.items()},
-    )
+    return _matches(value, _SCHEMA) and value["version"] == _VERSION
 
 
-def _parsed_set(value: object, num_classes: int) -> _SetRecord:
-    values = _mapping(value, 16)
-    sketch = _text(values.get("sketch"), 2 * SKETCH_BYTES)
-    with contextlib.suppress(ValueError, binascii.Error):
-        return _SetRecord(
-            num_images=_integer(values.get("images")),
-            num_objects=_integer(values.get("objects")),
-            digests={name: _digest(text) for name, text in _mapping(values.get("digests"), 32).items()},
-            sketch=KeySketch.from_bytes(base64.b85decode(sketch)),
-            counts=[_integer(count) for count in _list(values.get("counts"), num_classes)],
-            mix=None
-            if values.get("mix") is None
-            else [_integer(share) for share in _list(values.get("mix"), num_classes)],
-            texts={name: _text(text, _MAX_TEXT) for name, text in _mapping(values.get("texts"), 8).items()},
-        )
-    raise DamagedRecordError("a set")
-
-
-def _mapping(value: object, length: int) -> dict[str, Any]:
-    if not isinstance(value, dict) or len(value) > length:
-        raise DamagedRecordError("expected a mapping")
-    for key in value:
-        _text(key, _MAX_NAME)
-    return value
-
-
-def _list(value: object, length: int) -> list[Any]:
-    if not isinstance(value, list) or len(value) > length:
-        raise DamagedRecordError("expected a list")
-    return value
-
-
-def _text(value: object, length: int) -> str:
-    # A subclass could define what its methods do.
-    if type(value) is not str or len(value) > length:
-        raise DamagedRecordError("expected a text")
-    return value
-
-
-def _digest(value: object) -> str:
-    text = _text(value, 16)
-    if _DIGEST.fullmatch(text) is None:
-        raise DamagedRecordError("expected a digest")
-    return text
-
-
-def _integer(value: object) -> int:
-    if type(value) is not int or not 0 <= value < _MAX_INT:
-        raise DamagedRecordError("expected a count")
-    return value
+def _matches(value: Any, schema: Any) -> bool:
+    # Exact types, because a subclass could define what its methods do, and bool is a subclass of int.
+    if schema is int:
+        return type(value) is int and 0 <= value < 2**62
+    if schema is str:
+        return type(value) is str and len(value) <= _MAX_TEXT and value.isprintable()
+    if type(value) is not dict or len(value) > _MAX_ITEMS:
+        return False
+    if str in schema:
+        return all(_matches(key, str) and _matches(item, schema[str]) for key, item in value.items())
+    return value.keys() == schema.keys() and all(_matches(value[key], schema[key]) for key in schema)

@@ -6,7 +6,6 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
@@ -186,6 +185,7 @@ class TableDataModule(LoaderDataModule):
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
+        self._set_records: dict[str, Any] = {}  # of the open sets by their names, for checkpoints
         self.strict_data = strict_data
         # The settings are checked even if the cache is off.
         cache_settings = CacheSettings(
@@ -587,6 +587,7 @@ class TableDataModule(LoaderDataModule):
         if fingerprint != self._fingerprint:
             self._data.clear()
             self._samples.clear()
+            self._set_records.clear()
         self._fingerprint = fingerprint
 
     # -- checkpoints ----------------------------------------------------------------------------------------
@@ -595,7 +596,7 @@ class TableDataModule(LoaderDataModule):
         """Return the state of the training loader, and a record of the open data, the same on every rank."""
         state = super().state_dict()
         record = self._data_record()
-        return state if record is None else {**state, "data": record}
+        return {**state, "data": record} if record["sets"] else state
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Compare the data of the stages that run with the checkpoint's, and continue when training starts.
@@ -606,32 +607,19 @@ class TableDataModule(LoaderDataModule):
         trainer = self.trainer
         # The function of a trainer that has not run is None.
         stages = ("train",) if trainer is None else RUN_STAGES.get(str(getattr(trainer.state.fn, "value", "")), ())
-        sets = [samples.name for stage in stages if stage != "predict" for samples in self._samples.get(stage, ())]
-        if sets:
-            check_data(state_dict.get("data"), self._data_record(), sets, strict=self.strict_data)
+        if any(self._samples.get(stage) for stage in stages if stage != "predict"):
+            check_data(state_dict.get("data"), self._data_record(), stages, strict=self.strict_data)
         super().load_state_dict(state_dict)
 
-    @cached_property
-    def _set_records(self) -> dict[Stage, tuple[list[_Samples], dict[str, Any]]]:
-        """Records of the sets of each stage by their names, and the samples from which they were computed."""
-        return {}
-
-    def _data_record(self) -> dict[str, Any] | None:
-        """Return the record of the open data, or None without open data; each table is hashed only once."""
-        open_stages = [stage for stage in STAGES if stage != "predict" and self._samples.get(stage)]
-        if not open_stages:
-            return None
+    def _data_record(self) -> dict[str, Any]:
+        """Return the record of the open sets; each table is hashed only once."""
         sets: dict[str, Any] = {}
-        for stage in open_stages:
-            stage_samples = self._samples[stage]
-            cached_samples, records = self._set_records.get(stage, (None, {}))
-            if cached_samples is not stage_samples:
-                records = {samples.name: self._set_record(stage, samples.table) for samples in stage_samples}
-                self._set_records[stage] = (stage_samples, records)
-            sets |= records
-        table = self._samples[open_stages[0]][0].table
-        schema = table.keypoint_schema if self.keypoints else None
-        return data_record(sets, self.names(table).get("labels", table.class_names), schema)
+        for stage in STAGES[:3]:
+            for samples in self._samples.get(stage, ()):
+                if samples.name not in self._set_records:
+                    self._set_records[samples.name] = self._set_record(stage, samples.table)
+                sets[samples.name] = self._set_records[samples.name]
+        return data_record(sets)
 
     def _set_record(self, stage: Stage, table: AnnotationTable) -> dict[str, Any]:
         """Return the record of one set."""
@@ -644,7 +632,7 @@ class TableDataModule(LoaderDataModule):
             mix = expected_class_mix(table, order, by=self.label_attribute, distinct=self.counts_images)
         return set_record(
             table,
-            table.labels_of(self.label_attribute)[0],
+            label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
             batch_transforms=self._batch_transforms[stage == "train"],

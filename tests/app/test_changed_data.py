@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from lit_loader.app.commands.main import main
@@ -34,40 +36,46 @@ def rerun(app, run):
     return command
 
 
-def test_eval_of_the_same_data_is_accepted(rerun, recwarn):
-    rerun("eval", "best", "--strict-data", "datamodule.batch_size=3", "workers.num_workers=1", "seed=3")
-    assert not [item for item in recwarn if CHANGED in str(item.message)]
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("datamodule.batch_size=3", "workers.num_workers=1", "seed=3"),
+        # Evaluation does not use the data of training.
+        (OTHER_VAL, "datamodule.train_transforms.hflip=0.1"),
+    ],
+)
+def test_strict_eval_of_the_same_data_is_accepted(rerun, words):
+    assert CHANGED not in rerun("eval", "best", "--strict-data", *words).out
 
 
-def test_eval_warns_of_new_images(rerun):
-    with pytest.warns(UserWarning, match=f"{CHANGED}test: 2 of 10 images are new, .*labels differ \\(disc "):
-        rerun("eval", "best", OTHER_TEST)
-
-
-def test_eval_does_not_compare_training_data(rerun, recwarn):
-    rerun("eval", "best", "--strict-data", OTHER_VAL, "datamodule.train_transforms.hflip=0.1")
-    assert not [item for item in recwarn if CHANGED in str(item.message)]
+def test_eval_warns_in_one_plain_line_on_the_console_and_in_the_log(rerun):
+    result = rerun("eval", "best", OTHER_TEST)
+    for text in (result.out, (result.folder / "eval.log").read_text()):
+        (line,) = (line for line in text.splitlines() if CHANGED in line)
+        assert re.search(f"WARNING.* {CHANGED}test: 10 images instead of 8, labels differ \\(disc ", line)
+        assert ".py" not in line
+    assert CHANGED not in result.err
 
 
 def test_strict_eval_refuses_with_one_line(rerun):
     result = rerun("eval", "best", "--strict-data", OTHER_TEST, code=1)
     (line,) = (line for line in result.err.splitlines() if CHANGED in line)
-    assert line.startswith(f"error: {CHANGED}test: 2 of 10 images are new, ")
+    assert line.startswith(f"error: {CHANGED}test: 10 images instead of 8, ")
     assert line.endswith("restore the data and settings of the checkpoint, or pass datamodule.strict_data=false")
     assert "Traceback" not in result.err
     assert "tested:" not in result.out
 
 
 def test_resumed_run_warns(rerun):
-    with pytest.warns(UserWarning, match=f"{CHANGED}val: 2 of 10 images are new"):
-        result = rerun("train", "last", "trainer.max_epochs=2", OTHER_VAL)
+    result = rerun("train", "last", "trainer.max_epochs=2", OTHER_VAL)
+    assert f"{CHANGED}val: 10 images instead of 8" in result.out
     assert "finished" in result.out
 
 
 def test_strict_resumed_run_is_refused_with_one_line(rerun):
     result = rerun("train", "last", "--strict-data", "trainer.max_epochs=2", OTHER_VAL, code=1)
     (line,) = (line for line in result.err.splitlines() if CHANGED in line)
-    assert line.startswith(f"error: {CHANGED}val: 2 of 10 images are new, ")
+    assert line.startswith(f"error: {CHANGED}val: 10 images instead of 8, ")
     assert "Traceback" not in result.err
 
 
