@@ -102,9 +102,9 @@ class ReadReport:
         for problem in self.problems:
             place = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
             lines.append(f"  {place}: {problem.message} [{problem.action}]")
-        # Problems that were only counted, see `max_details`.
+        # Problems that were only counted, see `max_details`. Without any detail the counts above say all.
         hidden = len(self) - len(self.problems)
-        if hidden:
+        if hidden and self.problems:
             lines.append(f"  and {hidden} more")
         return "\n".join(lines)
 

@@ -17,7 +17,7 @@ __all__ = ["arguments_of", "as_settings", "check_at_least", "check_types", "plai
 _Settings = TypeVar("_Settings")
 
 _REMEDIES: Final = {
-    "source": "give one of lit_loader.datasets, such as VocSource(root=FOLDER)",
+    "source": "give lit_loader.open_source(FOLDER), or one of lit_loader.datasets, such as VocSource(root=FOLDER)",
     "_sampler": "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler",
     "_batching": "give one such as AspectRatioBatching(num_buckets=8)",
     "batch_transforms": "give a function of a batch",

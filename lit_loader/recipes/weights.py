@@ -201,7 +201,7 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
         raise OSError(
             f"weights={weights or 'those bound to the builder'!r} could not be downloaded: {error}; copy {url} from a "
             f"machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (for timm: Hugging Face's "
-            "cache), or give the path of their file, or none for random ones"
+            "cache), or give the path of their file, or weights=null for random ones (None in Python)"
         ) from error
 
 
