@@ -47,7 +47,7 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None, *, command:
     Args:
         main: The function. Its file must call it when started as a script, since Lightning starts further ranks so.
         words: The command line without the program, or None for the command line of this process.
-        command: ``"train"``, ``"eval"`` or ``"predict"``, which decides what is replayed.
+        command: ``"train"``, ``"eval"`` or ``"predict"``; its stage decides which transforms of a run are replayed.
     """
     original_argv = list(sys.argv)
     original_path = list(sys.path)

@@ -112,7 +112,7 @@ def detection_transforms(
     transforms: list[Any] = [UpdateVisibility(), *rules.steps("extra_before", extra_before)]
     if train:
         transforms += [transform for amount, transform in random_transforms if amount > 0]
-    resize = {"size": size, "max_size": max_size, "letterbox": letterbox, "fill": fill}
+    resize: dict[str, Any] = {"size": size, "max_size": max_size, "letterbox": letterbox, "fill": fill}
     transforms += _resize(**resize) if shorter_sides is None else _random_resize(shorter_sides, train=train, **resize)
     transforms += [
         *rules.steps("extra_after", extra_after),

@@ -110,7 +110,7 @@ def replay_overrides(words: Sequence[str], command: str = "train") -> list[str]:
     The path of a checkpoint may hold characters that Hydra would parse.
 
     Args:
-        words: The words of the command.
+        words: Overrides and flags of the command line.
         command: ``"train"``, ``"eval"`` or ``"predict"``. The last two do not replay transforms that the user added to
             other stages than theirs, such as ``datamodule.train_transforms.extra_after``.
 
