@@ -106,12 +106,7 @@ def classification_transforms(
     # A crop needs the object's box, and nothing after it does.
     first_steps = ExtraRules(task, flip_pairs, needs_objects=crop).steps("extra_before", extra_before)
     last_steps = ExtraRules(task, flip_pairs, needs_objects=False).steps("extra_after", extra_after)
-    settings: dict[str, Any] = {
-        "flip_pairs": flip_pairs,
-        "photometric": photometric,
-        "fill": fill,
-        "to_float": to_float,
-    }
+    settings: Any = {"flip_pairs": flip_pairs, "photometric": photometric, "fill": fill, "to_float": to_float}
     return _compose(views[train], train, [first_steps, last_steps], hflip=hflip, vflip=vflip, **settings)
 
 
@@ -185,12 +180,7 @@ def landmark_transforms(
     views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
     rules = ExtraRules("landmarks", flip_pairs)
     extras = [rules.steps("extra_before", extra_before), rules.steps("extra_after", extra_after)]
-    settings: dict[str, Any] = {
-        "flip_pairs": flip_pairs,
-        "photometric": photometric,
-        "fill": fill,
-        "to_float": to_float,
-    }
+    settings: Any = {"flip_pairs": flip_pairs, "photometric": photometric, "fill": fill, "to_float": to_float}
     return _compose(views[train], train, extras, hflip=hflip, **settings)
 
 

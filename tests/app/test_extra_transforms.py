@@ -42,6 +42,7 @@ def test_a_run_applies_the_transforms_of_the_command_in_order(app):
         ("[RandAugment]", "_target_: torchvision.transforms.v2.RandAugment"),
         ("[{_target_: torchvision.transforms.v2.ColorJitter, _partial_: true}]", "in YAML leave out _partial_"),
         ("[{_target_: torchvision.transforms.RandomRotation, degrees: 5}]", "use torchvision.transforms.v2.RandomRot"),
+        (JITTER, r"extra_after is a list of transforms; put .*: \S+extra_after=\[{_target_: ...}\]"),
         ("ColorJitter", "extra_after='ColorJitter' should be Sequence"),
     ],
 )
