@@ -48,4 +48,4 @@ def main(cfg: DictConfig) -> float | None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, command="eval")

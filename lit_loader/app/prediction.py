@@ -92,4 +92,4 @@ def main(cfg: DictConfig) -> None:
 
 
 if __name__ == "__main__":
-    run(main)
+    run(main, command="predict")

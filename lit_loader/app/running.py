@@ -38,7 +38,7 @@ _RANK_VARIABLES = ("LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT", "NODE_RANK", "WOR
 _job_started: ContextVar[bool] = ContextVar("job_started", default=False)
 
 
-def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
+def run(main: Callable[[], Any], words: Sequence[str] | None = None, *, command: str = "train") -> None:
     """Run a ``@hydra.main`` function as a program; a mistake ends it with one line and exit code 1.
 
     ``ckpt_path=FILE`` of a run replays the overrides of that run, see `replay_overrides`. The config may name modules
@@ -47,6 +47,7 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
     Args:
         main: The function. Its file must call it when started as a script, since Lightning starts further ranks so.
         words: The command line without the program, or None for the command line of this process.
+        command: ``"train"``, ``"eval"`` or ``"predict"``; its stage decides which transforms of a run are replayed.
     """
     original_argv = list(sys.argv)
     original_path = list(sys.path)
@@ -60,8 +61,8 @@ def run(main: Callable[[], Any], words: Sequence[str] | None = None) -> None:
     sys.path.insert(0, str(Path.cwd()))
 
     def main_with_replayed_overrides() -> None:
-        sys.argv[1:] = replay_overrides(sys.argv[1:])
-        if inspect.unwrap(main).__module__.rpartition(".")[2] not in ("evaluation", "prediction"):
+        sys.argv[1:] = replay_overrides(sys.argv[1:], command)
+        if command == "train":
             sys.argv[1:] = in_place(sys.argv[1:])
         _job_started.set(False)
         try:
@@ -94,7 +95,7 @@ def show(config_name: str, words: Sequence[str]) -> None:
     def main(cfg: DictConfig) -> None:
         raise AssertionError(f"{words} run a job")
 
-    run(main, words)
+    run(main, words, command=config_name)
 
 
 def in_place(words: Sequence[str]) -> list[str]:

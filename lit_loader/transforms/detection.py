@@ -14,7 +14,7 @@ from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
 from lit_loader.transforms.preset_checks import check_chances, check_fill, check_rotation
-from lit_loader.transforms.preset_extras import PresetExtras
+from lit_loader.transforms.preset_extras import ExtraRules
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -49,10 +49,9 @@ def detection_transforms(
     """Compose torchvision's v2 transforms for ``(image, target)`` samples, with or without points.
 
     The order is: ``extra_before``; photometric distortion, zoom out, IoU crop, rotation, flips (all in training only);
-    resize; ``extra_after``; ``SanitizeObjects``; conversion to float32 in [0, 1]. With ``train=False`` nothing is
-    random, except in ``extra_before`` and ``extra_after``, and the probabilities have no effect, so both splits can use
-    the same arguments. Points that leave the image get visibility 0; only the
-    boxes decide which objects are removed.
+    resize; ``extra_after``; ``SanitizeObjects``; conversion to float32 in [0, 1]. With ``train=False`` only the extra
+    transforms can be random, so both splits can use the same arguments. Points that leave the image get visibility 0;
+    only the boxes decide which objects are removed.
 
     Determinism: draws only from torch's global generator.
 
@@ -79,25 +78,19 @@ def detection_transforms(
         min_box_area: Smallest allowed area of a box, in square pixels of the result.
         per_object: Further per-object fields of the target, see ``SanitizeObjects``.
         per_image: Further per-image fields of the target.
-        extra_before: Transforms of ``(image, target)`` of your own, with or without training, that come first. They get
-            the uint8 image of the dataset.
-        extra_after: The same after the resize, with the image in its final size.
-        to_float: Convert the image to float32 in [0, 1], in its memory order; ``False`` keeps uint8, channels last in
-            memory.
+        extra_before: Your own transforms of ``(image, target)``, with or without ``train``, before all others.
+        extra_after: The same after the resize, with the uint8 image in its final size.
+        to_float: Convert the image to float32 in [0, 1] in its memory order; ``False`` keeps uint8, channels last.
 
     Returns:
         A picklable module, called as ``transform(image, target)``.
 
     Raises:
-        ValueError: A probability is outside [0, 1], the sizes contradict each other, ``fill`` has no effect,
-            ``rotation`` is not from 0 to 180, ``flip_pairs`` are not disjoint pairs, or a transform of
-            ``extra_before`` or ``extra_after`` would move pixels without boxes.
+        ValueError: A number is outside its range, the sizes contradict each other, ``fill`` has no effect,
+            ``flip_pairs`` are not disjoint pairs, or an extra transform would move pixels without boxes.
     """
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric, zoom_out=zoom_out, iou_crop=iou_crop)
-    check_fill(fill)
-    check_rotation(rotation)
-    if fill != 0 and not letterbox and zoom_out == 0 and rotation == 0:
-        raise ValueError(f"fill={fill} has no effect without letterbox=True, zoom_out or rotation; leave it out.")
+    _check_padding(fill, letterbox=letterbox, zoom_out=zoom_out, rotation=rotation)
     # Padding of a mask is background, whatever the fill of the image.
     padding_fill = {tv_tensors.Mask: 0, "others": fill}
     bilinear = v2.InterpolationMode.BILINEAR
@@ -114,20 +107,15 @@ def detection_transforms(
     fields = {"per_object": per_object, "per_image": per_image}
     # Only boxes without area are removed early; the final sizes are checked after the resize.
     sanitize = SanitizeObjects(min_size=_SMALLEST_SIDE, min_area=0, **fields)
-    extras = PresetExtras("detection", extra_before, extra_after, flip_pairs=flip_pairs, sanitize=sanitize)
+    rules = ExtraRules("detection", flip_pairs, sanitize=sanitize)
     # Update visibility before the canvas grows: a point outside the image must not become a point on the padding.
-    transforms: list[Any] = [UpdateVisibility(), *extras.first_steps()]
+    transforms: list[Any] = [UpdateVisibility(), *rules.steps("extra_before", extra_before)]
     if train:
         transforms += [transform for amount, transform in random_transforms if amount > 0]
-    if shorter_sides is None:
-        transforms += _resize(size=size, max_size=max_size, letterbox=letterbox, fill=fill)
-    elif size is not None or letterbox or not shorter_sides:
-        rule = f"must be lengths in pixels, without size={size} and letterbox={letterbox}"
-        raise ValueError(f"shorter_sides={list(shorter_sides)} {rule}; remove it, or them.")
-    else:
-        transforms.append(_random_resize(list(shorter_sides), max_size=max_size, train=train))
+    resize: dict[str, Any] = {"size": size, "max_size": max_size, "letterbox": letterbox, "fill": fill}
+    transforms += _resize(**resize) if shorter_sides is None else _random_resize(shorter_sides, train=train, **resize)
     transforms += [
-        *extras.last_steps(),
+        *rules.steps("extra_after", extra_after),
         # After the resize, because the smallest sizes are in pixels of the result.
         SanitizeObjects(min_size=min_box_size, min_area=min_box_area, **fields),
         # Detection images differ in size and are batched as a list, which needs no planes.
@@ -136,13 +124,30 @@ def detection_transforms(
     return DecodeAwareCompose(transforms)
 
 
-def _random_resize(sides: list[int], *, max_size: int | None, train: bool) -> nn.Module:
+def _check_padding(fill: float, *, letterbox: bool, zoom_out: float, rotation: float) -> None:
+    check_fill(fill)
+    check_rotation(rotation)
+    if fill != 0 and not letterbox and zoom_out == 0 and rotation == 0:
+        raise ValueError(f"fill={fill} has no effect without letterbox=True, zoom_out or rotation; leave it out.")
+
+
+def _random_resize(
+    sides: Sequence[int],
+    *,
+    train: bool,
+    size: int | Sequence[int] | None,
+    max_size: int | None,
+    letterbox: bool,
+    fill: float,
+) -> list[nn.Module]:
+    if size is not None or letterbox or not sides:
+        rule = f"must be lengths in pixels, without size={size} and letterbox={letterbox}"
+        raise ValueError(f"shorter_sides={list(sides)} {rule}; remove it, or them.")
     # Making every resize checks every length, in either split.
-    resizes = [_resize(size=side, max_size=max_size, letterbox=False, fill=0)[0] for side in sides]
+    resizes = {side: _resize(size=side, max_size=max_size, letterbox=False, fill=fill) for side in sides}
     if not train:
-        return resizes[sides.index(max(sides))]
-    random_resize: nn.Module = v2.RandomShortestSize([int(side) for side in sides], max_size=max_size)
-    return random_resize
+        return resizes[max(sides)]
+    return [v2.RandomShortestSize([int(side) for side in sides], max_size=max_size)]
 
 
 def _resize(*, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float) -> list[nn.Module]:

@@ -7,6 +7,7 @@ from typing import Any, Final
 
 import numpy as np
 from torch import Tensor, nn
+from torchvision import tv_tensors
 
 from lit_loader.errors import SettingError
 from lit_loader.transforms.flips import FlipPairs
@@ -15,6 +16,7 @@ from lit_loader.transforms.visibility import UpdateVisibility, target_points
 
 __all__ = ["ExtraTransform"]
 
+_OBJECT_FIELDS: Final = {"boxes": tv_tensors.BoundingBoxes, "masks": tv_tensors.Mask, "keypoints": tv_tensors.KeyPoints}
 # Two points, and all points in a line, fit a reflection as well as a rotation.
 _MIN_POINTS: Final = 3
 _MIN_EXTENT: Final = 1.0  # pixels, across the line
@@ -33,7 +35,7 @@ class ExtraTransform(nn.Module):
         image_only: True to call the transform without the target, which is unchanged.
         check_mirror: True to refuse a result whose points were mirrored without exchanging left and right.
         flip_pairs: Pairs of points for this check, or None to use all points.
-        check_canvas: True to refuse a result whose boxes belong to an image of another size.
+        check_objects: True to refuse boxes, masks and points that are plain tensors, or of an image of another size.
         sanitize: Removes objects that left the image, or None to keep every row.
     """
 
@@ -46,7 +48,7 @@ class ExtraTransform(nn.Module):
         image_only: bool,
         check_mirror: bool = False,
         flip_pairs: FlipPairs | None = None,
-        check_canvas: bool = False,
+        check_objects: bool = False,
         sanitize: SanitizeObjects | None = None,
     ) -> None:
         super().__init__()
@@ -56,7 +58,7 @@ class ExtraTransform(nn.Module):
         self.image_only = image_only
         self.check_mirror = check_mirror
         self.flip_pairs = flip_pairs
-        self.check_canvas = check_canvas
+        self.check_objects = check_objects
         self.sanitize = sanitize
         self._update_visibility = UpdateVisibility()
 
@@ -64,8 +66,8 @@ class ExtraTransform(nn.Module):
         """Transform ``image, target``, one tuple of them, or an image alone.
 
         Raises:
-            SettingError: The transform returned no image, no target, boxes of an image of another size, or points that
-                it mirrored without exchanging left and right.
+            SettingError: The transform returned no image, no target, objects of an image of another size, or points
+                that it mirrored without exchanging left and right.
         """
         sample = inputs if len(inputs) > 1 else inputs[0]
         if not isinstance(sample, tuple | list):
@@ -85,8 +87,8 @@ class ExtraTransform(nn.Module):
         target = result[1]
         if not isinstance(target, Mapping):
             return tuple(result)
-        if self.check_canvas:
-            self._check_canvas(result[0], target)
+        if self.check_objects:
+            self._check_objects(result[0], target)
         if source_points is not None and _is_mirrored(source_points, target_points(target), self.flip_pairs):
             rule = "mirrored points without exchanging left and right"
             remedy = "use lit_loader.transforms.RandomHorizontalFlip, or flip_pairs=[] if every point keeps its name"
@@ -101,11 +103,15 @@ class ExtraTransform(nn.Module):
         rule = f"returned {type(image).__name__}{shape}, expected an image tensor (C, H, W)"
         raise self._error(rule, "end a pipeline of other images with v2.ToImage()")
 
-    def _check_canvas(self, image: Tensor, target: Mapping[str, Any]) -> None:
-        for field in ("boxes", "keypoints"):
-            canvas_size = getattr(target.get(field), "canvas_size", None)
-            if canvas_size is not None and tuple(canvas_size) != tuple(image.shape[-2:]):
-                rule = f"returned an image of height and width {tuple(image.shape[-2:])} with {field} for {canvas_size}"
+    def _check_objects(self, image: Tensor, target: Mapping[str, Any]) -> None:
+        for field, kind in _OBJECT_FIELDS.items():
+            value = target.get(field)
+            if value is not None and not isinstance(value, kind):
+                rule = f"returned {field} as {type(value).__name__}, which transforms do not move"
+                raise self._error(rule, f"return tv_tensors.wrap({field}, like=target[{field!r}])")
+            size = None if value is None else tuple(getattr(value, "canvas_size", value.shape[-2:]))
+            if size not in (None, tuple(image.shape[-2:])):
+                rule = f"returned an image of height and width {tuple(image.shape[-2:])} with {field} for {size}"
                 raise self._error(rule, "move target['boxes'], ['masks'] and ['keypoints'] with the pixels")
 
     def _error(self, rule: str, remedy: str) -> SettingError:

@@ -15,7 +15,7 @@ from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.preset_checks import check_chances, check_fill
-from lit_loader.transforms.preset_extras import PresetExtras
+from lit_loader.transforms.preset_extras import ExtraRules
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.visibility import UpdateVisibility
 
@@ -52,9 +52,9 @@ def classification_transforms(
     central 7/8 of the shorter side in evaluation. With ``resize``, ``margin``, ``shift``, ``scale``, ``rotation`` or
     ``fill``, and for crops of objects, the image is shown by one view instead, which is shifted, scaled and rotated at
     random in training only (see `CropToObjects`). Then follow flips and photometric distortion, in training only, and
-    conversion to float32 in [0, 1]. With ``train=False`` nothing is random, except in ``extra_before`` and
-    ``extra_after``, so both splits can use the same arguments.
-    Without ``crop`` the target may be anything: a label is unchanged, and boxes, points and masks are transformed.
+    conversion to float32 in [0, 1]. With ``train=False`` only the extra transforms can be random, so both splits can
+    use the same arguments. Without ``crop`` the target may be anything: a label is unchanged, and boxes,
+    points and masks are transformed.
 
     Determinism: draws only from torch's global generator.
 
@@ -76,8 +76,8 @@ def classification_transforms(
         flip_pairs: Pairs of positions of points that a flip swaps, for targets with points.
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
-        extra_before: Transforms of ``(image, target)`` or of an image of your own, with or without training, that come
-            first. They get the uint8 image of the dataset. With ``crop`` they must move boxes with the pixels.
+        extra_before: Your own transforms of ``(image, target)`` or of an image, with or without ``train``, before all
+            others. With ``crop`` they must move boxes with the pixels.
         extra_after: The same before the conversion, with the uint8 image in its final size.
         to_float: Convert the image to float32 in [0, 1]; ``False`` keeps uint8, channels last in memory.
 
@@ -92,34 +92,33 @@ def classification_transforms(
     """
     # RandomResizedCrop knows none of these arguments, so any of them needs the view of `CropToObjects`.
     use_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
+    area_range = _area_range(area, use_view)
+    around: Around = "box" if crop else "image"
+    fit: Fit = resize or ("letterbox" if crop else "crop")
+    make_view = partial(CropToObjects, size=size, margin=margin, around=around, fit=fit, fill=fill)
+    # Both views are made in either split, so that both refuse a wrong argument.
+    if use_view:
+        views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
+    else:
+        central_view = make_view(scale=(_CENTER_CROP, _CENTER_CROP))
+        views = {True: RandomResizedCrop(central_view.size, scale=area_range), False: central_view}
+    task = "classification of crops" if crop else "classification"
+    # A crop needs the object's box, and nothing after it does.
+    first_steps = ExtraRules(task, flip_pairs, needs_objects=crop).steps("extra_before", extra_before)
+    last_steps = ExtraRules(task, flip_pairs, needs_objects=False).steps("extra_after", extra_after)
+    settings: Any = {"flip_pairs": flip_pairs, "photometric": photometric, "fill": fill, "to_float": to_float}
+    return _compose(views[train], train, [first_steps, last_steps], hflip=hflip, vflip=vflip, **settings)
+
+
+def _area_range(area: Sequence[float] | None, use_view: bool) -> tuple[float, float]:
+    """Return the smallest and largest fraction of an image's area that a random part shows."""
     if area is not None and use_view:
         rule = "is for whole images without resize, margin, shift, scale, rotation and fill"
         raise ValueError(f"area={area} {rule}; remove area or those arguments.")
     min_area, max_area = _DEFAULT_AREA if area is None else area
     if not 0 < min_area <= max_area <= 1:
         raise ValueError(f"area={area} is not (smallest, largest) with 0 < smallest <= largest <= 1.")
-    make_view = partial(
-        CropToObjects,
-        size=size,
-        margin=margin,
-        around="box" if crop else "image",
-        fit=resize or ("letterbox" if crop else "crop"),
-        fill=fill,
-    )
-    # Both views are made in either split, so that both refuse a wrong argument.
-    if use_view:
-        eval_view = make_view()
-        train_view = make_view(shift=shift, scale=scale, rotation=rotation)
-    else:
-        eval_view = make_view(scale=(_CENTER_CROP, _CENTER_CROP))
-        train_view = RandomResizedCrop(eval_view.size, scale=(min_area, max_area))
-    view = train_view if train else eval_view
-    task = "classification of crops" if crop else "classification"
-    # A crop needs the object's box, and nothing after it does.
-    needs_objects = (crop, False)
-    extras = PresetExtras(task, extra_before, extra_after, flip_pairs=flip_pairs, needs_objects=needs_objects)
-    probabilities = {"hflip": hflip, "vflip": vflip, "photometric": photometric}
-    return _compose(view, train, extras, fill=fill, to_float=to_float, **probabilities)
+    return min_area, max_area
 
 
 def landmark_transforms(
@@ -141,10 +140,9 @@ def landmark_transforms(
 ) -> nn.Module:
     """Compose a square crop to a sample's only object with augmentations for its points.
 
-    The order is: ``extra_before``; the crop (`CropToObjects`), shifted, scaled and rotated at random in training only;
-    horizontal flip and photometric distortion, in training only; ``extra_after``; conversion to float32. With
-    ``train=False`` nothing else is random, so both splits can use the same arguments. The object is never removed: the
-    target always has one row, and points that leave the crop get visibility 0.
+    The order is: ``extra_before``; the crop (`CropToObjects`); horizontal flip and photometric distortion, in training
+    only; ``extra_after``; conversion to float32. With ``train=False`` only the extra transforms can be random. The
+    object is never removed: the target always has one row, and points that leave the crop get visibility 0.
 
     Determinism: draws only from torch's global generator.
 
@@ -158,8 +156,7 @@ def landmark_transforms(
         scale: Smallest and largest factor for the crop's side; above 1 shows more around the object.
         rotation: Largest rotation in either direction, in degrees.
         hflip: Probability of a horizontal flip.
-        flip_pairs: Pairs of positions of points that a flip swaps, ``[]`` if every point keeps its name; required for
-            training with ``hflip`` above 0.
+        flip_pairs: Pairs of positions of points that a flip swaps, ``[]`` for none; training with ``hflip`` needs them.
         photometric: Probability of each photometric distortion (brightness, contrast, saturation, hue, channel order).
         fill: Value of pixels beyond the image, 0..255.
         extra_before: Your own transforms of ``(image, target)``, with or without ``train``, before all others.
@@ -181,33 +178,36 @@ def landmark_transforms(
         raise SettingError("hflip", hflip, rule, FLIP_REMEDY, settings={"hflip": 0})
     make_view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
     views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
-    extras = PresetExtras("landmarks", extra_before, extra_after, flip_pairs=flip_pairs)
-    return _compose(views[train], train, extras, fill=fill, to_float=to_float, hflip=hflip, photometric=photometric)
+    rules = ExtraRules("landmarks", flip_pairs)
+    extras = [rules.steps("extra_before", extra_before), rules.steps("extra_after", extra_after)]
+    settings: Any = {"flip_pairs": flip_pairs, "photometric": photometric, "fill": fill, "to_float": to_float}
+    return _compose(views[train], train, extras, hflip=hflip, **settings)
 
 
 def _compose(
     view: nn.Module,
     train: bool,
-    extras: PresetExtras,
+    extras: Sequence[list[nn.Module]],
     *,
+    hflip: float,
+    flip_pairs: FlipPairs | None,
+    photometric: float,
     fill: float,
     to_float: bool,
-    hflip: float,
-    photometric: float,
     vflip: float = 0.0,
 ) -> nn.Module:
-    """Compose a view, the random transforms of training, a user's transforms, and the conversion of the image."""
+    """Compose a view with the random transforms of training, a user's transforms, and the conversion of the image."""
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric)
     check_fill(fill)
     # All are made in either split, so that both refuse a wrong argument.
     random_transforms = (
-        (hflip, RandomHorizontalFlip(hflip, flip_pairs=extras.flip_pairs)),
-        (vflip, RandomVerticalFlip(vflip, flip_pairs=extras.flip_pairs)),
+        (hflip, RandomHorizontalFlip(hflip, flip_pairs=flip_pairs)),
+        (vflip, RandomVerticalFlip(vflip, flip_pairs=flip_pairs)),
         (photometric, v2.RandomPhotometricDistort(p=photometric)),
     )
     transforms = [transform for chance, transform in random_transforms if train and chance > 0]
-    first_steps = extras.first_steps()
+    first_steps, last_steps = extras
     # A point outside the image must be absent before a transform moves it.
     steps = [UpdateVisibility(), *first_steps] if first_steps else []
-    steps += [view, *transforms, *extras.last_steps()]
+    steps += [view, *transforms, *last_steps]
     return DecodeAwareCompose([*steps, ToFloat32() if to_float else ToUInt8()])

@@ -1,4 +1,4 @@
-"""Transforms that a user adds to a preset: checks, flips with mirror pairs, and targets that stay in step."""
+"""Rules of the transforms that a user adds to a preset: checks, flips with mirror pairs, targets that stay in step."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Final
 
 from torch import nn
+from torchvision import tv_tensors
 from torchvision.transforms import v2
 
 from lit_loader.errors import SettingError
@@ -17,10 +18,10 @@ from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.description import describe
 from lit_loader.transforms.elastic import ElasticTransform
 from lit_loader.transforms.extra_transform import ExtraTransform
-from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip, check_flip_pairs
+from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.sanitize import SanitizeObjects
 
-__all__ = ["PresetExtras", "may_move_pixels", "takes_only_image", "without_extras"]
+__all__ = ["ExtraRules", "may_move_pixels", "takes_only_image", "without_extras"]
 
 
 # NOTE [Transforms added to a preset]
@@ -32,13 +33,9 @@ __all__ = ["PresetExtras", "may_move_pixels", "takes_only_image", "without_extra
 # - A flip by a user's function would call a mirrored left eye a left eye. `_is_mirrored` detects it by the points.
 # - Containers are made anew from their parts, so that each part gets an `ExtraTransform`.
 
-_FLIPS: Final = {
-    v2.RandomHorizontalFlip: RandomHorizontalFlip,
-    v2.RandomVerticalFlip: RandomVerticalFlip,
-    RandomHorizontalFlip: RandomHorizontalFlip,
-    RandomVerticalFlip: RandomVerticalFlip,
-}
+_FLIPS: Final = ((v2.RandomHorizontalFlip, RandomHorizontalFlip), (v2.RandomVerticalFlip, RandomVerticalFlip))
 _COMPOSITIONS: Final = (v2.Compose, DecodeAwareCompose, nn.Sequential)
+_CONTAINERS: Final = (v2.RandomApply, v2.RandomChoice, v2.RandomOrder)
 _AUTO_AUGMENT: Final = (v2.AutoAugment, v2.RandAugment, v2.TrivialAugmentWide, v2.AugMix)
 # Exact types, because a subclass may move pixels. They draw the same numbers for an image without its target, and
 # torchvision warns that `RandomErasing` leaves boxes unchanged, which is its purpose.
@@ -75,6 +72,7 @@ _UNSUITABLE: Final = {
     ),
     v2.ConvertBoundingBoxFormat: ("changes the format of boxes, which stay XYXY here", "remove it"),
 }
+_OBJECT_TYPES: Final = (tv_tensors.Image, tv_tensors.BoundingBoxes, tv_tensors.Mask, tv_tensors.KeyPoints)
 _MOVING_REMEDY: Final = (
     "use transforms of colours such as ColorJitter, transforms that move boxes too such as RandomAffine, or an "
     "AlbumentationsTransform"
@@ -82,100 +80,71 @@ _MOVING_REMEDY: Final = (
 
 
 @dataclass(frozen=True)
-class PresetExtras:
-    """Transforms that a user adds to a preset; see NOTE [Transforms added to a preset].
+class ExtraRules:
+    """Rules of the transforms that a user adds to a preset; see NOTE [Transforms added to a preset].
 
     Attributes:
         task: The preset's task for errors, such as ``"detection"``.
-        extra_before: Value of the preset's argument.
-        extra_after: Value of the preset's argument.
         flip_pairs: The preset's pairs of points, for flips that have none.
-        needs_objects: True for each place, before and after, if boxes, masks and points matter from there on.
+        needs_objects: True if boxes, masks and points matter after the transforms.
         sanitize: Removes objects that left the image after each transform, or None to keep every row.
     """
 
     task: str
-    extra_before: Sequence[Any]
-    extra_after: Sequence[Any]
     flip_pairs: FlipPairs | None = None
-    needs_objects: tuple[bool, bool] = (True, True)
+    needs_objects: bool = True
     sanitize: SanitizeObjects | None = None
 
-    def first_steps(self) -> list[nn.Module]:
-        """Return the steps before all others of the preset.
+    def steps(self, place: str, transforms: Any) -> list[nn.Module]:
+        """Return the steps of a preset that apply transforms of the user.
+
+        Args:
+            place: The preset's argument for errors, such as ``"extra_after"``.
+            transforms: Its value.
 
         Raises:
             SettingError: A transform cannot be used there; the message names a remedy.
         """
-        return self._checked_steps("extra_before", self.extra_before, needs_objects=self.needs_objects[0])
-
-    def last_steps(self) -> list[nn.Module]:
-        """Return the steps after all random transforms of the preset.
-
-        Raises:
-            SettingError: A transform cannot be used there; the message names a remedy.
-        """
-        return self._checked_steps("extra_after", self.extra_after, needs_objects=self.needs_objects[1])
-
-    def _checked_steps(self, place: str, transforms: Any, *, needs_objects: bool) -> list[nn.Module]:
         if callable(transforms):
             rule = "is one transform, expected a sequence of them"
             raise SettingError(place, _text(transforms), rule, f"put it into a list: {place}=[...]")
         if isinstance(transforms, str | Mapping) or not isinstance(transforms, Sequence):
             rule = "should be a sequence of transforms"
             raise SettingError(place, transforms, rule, f"give a list: {place}=[...]")
-        flip_pairs = None if self.flip_pairs is None else check_flip_pairs(self.flip_pairs)
-        rules = _Rules(self.task, flip_pairs, needs_objects, self.sanitize)
-        steps: list[nn.Module] = []
-        for position, transform in enumerate(transforms):
-            steps += rules.steps(f"{place}[{position}]", transform)
+        entries = [(f"{place}[{position}]", transform) for position, transform in enumerate(transforms)]
+        steps = [step for name, transform in entries for step in self._steps(name, transform)]
         _check_normalize(place, steps)
         return steps
 
-
-@dataclass(frozen=True)
-class _Rules:
-    """Rules of one place in a preset, see `PresetExtras`."""
-
-    task: str
-    flip_pairs: tuple[tuple[int, int], ...] | None
-    needs_objects: bool
-    sanitize: SanitizeObjects | None
-
-    def steps(self, name: str, transform: Any) -> Iterator[nn.Module]:
+    def _steps(self, name: str, transform: Any) -> Iterator[nn.Module]:
         """Yield the steps of one transform; a composition has several."""
         _check_kind(name, transform)
         # Exact types, because a subclass may do more than call its parts.
         if type(transform) in _COMPOSITIONS:
-            for part in transform if type(transform) is nn.Sequential else transform.transforms:
-                yield from self.steps(name, part)
-        elif type(transform) is v2.RandomApply:
-            yield v2.RandomApply(self._parts(name, transform), p=transform.p)
-        elif type(transform) is v2.RandomChoice:
-            # Each choice is one step, so that the probabilities keep their positions.
-            yield v2.RandomChoice([self._single(name, part) for part in transform.transforms], p=transform.p)
-        elif type(transform) is v2.RandomOrder:
-            yield v2.RandomOrder([self._single(name, part) for part in transform.transforms])
+            for part in getattr(transform, "transforms", transform):
+                yield from self._steps(name, part)
+        elif type(transform) in _CONTAINERS:
+            chance = {"p": transform.p} if hasattr(transform, "p") else {}
+            yield type(transform)([self._single(name, part) for part in transform.transforms], **chance)
         else:
             yield self._step(name, transform)
 
-    def _parts(self, name: str, container: Any) -> list[nn.Module]:
-        return [step for part in container.transforms for step in self.steps(name, part)]
-
     def _single(self, name: str, transform: Any) -> nn.Module:
-        steps = list(self.steps(name, transform))
+        """Return a transform as one step, so that probabilities of choices keep their positions."""
+        steps = list(self._steps(name, transform))
         return steps[0] if len(steps) == 1 else v2.Compose(steps)
 
     def _step(self, name: str, transform: Any) -> nn.Module:
         """Return a transform without parts as a step."""
-        if isinstance(transform, v2.RandomHorizontalFlip | v2.RandomVerticalFlip) and type(transform) not in _FLIPS:
-            rule = "is a subclass of torchvision's flip, which does not swap left and right points"
-            raise SettingError(name, _text(transform), rule, f"use lit_loader.transforms.{_base_flip(transform)}")
-        if type(transform) in _FLIPS:
-            # lit_loader's flips draw the same numbers, mirror points exactly, and refuse points without pairs.
-            pairs = getattr(transform, "flip_pairs", None)
-            transform = _FLIPS[type(transform)](transform.p, flip_pairs=self.flip_pairs if pairs is None else pairs)
-        elif type(transform) is v2.ElasticTransform:
+        for base, flip in _FLIPS:
+            if type(transform) in (base, flip):
+                # lit_loader's flips draw the same numbers, mirror points exactly, and refuse points without pairs.
+                pairs = getattr(transform, "flip_pairs", None)
+                transform = flip(transform.p, flip_pairs=self.flip_pairs if pairs is None else pairs)
+            elif isinstance(transform, base):
+                rule = "is a subclass of torchvision's flip, which does not swap left and right points"
+                raise SettingError(name, _text(transform), rule, f"use lit_loader.transforms.{flip.__name__}")
+        if type(transform) is v2.ElasticTransform:
             transform = ElasticTransform.like(transform)
         elif type(transform) is AlbumentationsTransform:
             transform = self._with_preset_fields(transform)
@@ -189,9 +158,9 @@ class _Rules:
             name=name,
             text=_text(transform),
             image_only=image_only,
-            check_mirror=self.flip_pairs != () and _may_mirror(transform),
+            check_mirror=(self.flip_pairs is None or len(self.flip_pairs) > 0) and _may_mirror(transform),
             flip_pairs=self.flip_pairs,
-            check_canvas=self.needs_objects,
+            check_objects=self.needs_objects,
             sanitize=None if image_only else self.sanitize,
         )
 
@@ -217,6 +186,10 @@ class _Rules:
         if isinstance(transform, v2.RandomRotation) and transform.expand:
             rule = "sets a canvas of boxes and points that can differ from the image by a pixel"
             raise SettingError(name, _text(transform), rule, "rotate without expand=True, after v2.Pad if need be")
+        if isinstance(transform, v2.Lambda) and not all(issubclass(kind, transform.types) for kind in _OBJECT_TYPES):
+            rule = f"is not called for all boxes, masks and points, so {self.task} does not know whether they stay"
+            remedy = "use v2.Lambda(function, tv_tensors.TVTensor), or a function that takes (image, target)"
+            raise SettingError(name, _text(transform), rule, f"{remedy} and returns both")
         if takes_only_image(transform):
             rule = f"takes only an image, so {self.task} does not know whether boxes and points stay in place"
             raise SettingError(name, _text(transform), rule, "take (image, target), and return both")
@@ -273,6 +246,11 @@ def _check_kind(name: str, transform: Any) -> None:
         rule = f"is a {type(transform).__name__}, expected a transform"
         raise SettingError(name, transform, rule, "give a callable of (image, target) that returns both")
     kind = type(transform)
+    # By name, because Albumentations may not be installed, and takes a second to import.
+    if any(base.__module__.partition(".")[0] == "albumentations" for base in kind.__mro__):
+        rule = "is of Albumentations, whose transforms do not take (image, target)"
+        remedy = "use lit_loader.transforms.AlbumentationsTransform(A.Compose([...], bbox_params=...))"
+        raise SettingError(name, kind.__name__, rule, remedy)
     if kind.__module__.startswith("torchvision.transforms.") and not isinstance(transform, v2.Transform):
         remedy = f"use torchvision.transforms.v2.{kind.__name__}" if hasattr(v2, kind.__name__) else "use one of v2"
         rule = "is of torchvision.transforms, whose transforms do not know boxes, masks and points"
@@ -295,10 +273,6 @@ def _check_normalize(place: str, steps: Sequence[Any]) -> None:
                 "lit_loader.recipes normalise images themselves"
             )
             raise SettingError(place, _text(transform), rule, remedy)
-
-
-def _base_flip(transform: Any) -> str:
-    return "RandomHorizontalFlip" if isinstance(transform, v2.RandomHorizontalFlip) else "RandomVerticalFlip"
 
 
 def _full_name(text: str) -> str:

@@ -42,6 +42,7 @@ def test_a_run_applies_the_transforms_of_the_command_in_order(app):
         ("[RandAugment]", "_target_: torchvision.transforms.v2.RandAugment"),
         ("[{_target_: torchvision.transforms.v2.ColorJitter, _partial_: true}]", "in YAML leave out _partial_"),
         ("[{_target_: torchvision.transforms.RandomRotation, degrees: 5}]", "use torchvision.transforms.v2.RandomRot"),
+        (JITTER, r"extra_after is a list of transforms; put .*: \S+extra_after=\[{_target_: ...}\]"),
         ("ColorJitter", "extra_after='ColorJitter' should be Sequence"),
     ],
 )
@@ -50,3 +51,18 @@ def test_a_mistake_ends_the_run_with_its_remedy(app, value, message):
     text = " ".join((result.out + result.err).split())
     assert "Traceback" not in text
     assert re.search(message, text), text
+
+
+def test_eval_and_predict_go_without_the_extras_of_training_and_a_resume_repeats_them(app, tmp_path, monkeypatch):
+    word = f"{TRAIN}.extra_after=[{JITTER}]"
+    folder = app("train", word, *SHORT).folder
+    monkeypatch.chdir(tmp_path)
+    checkpoint = f"ckpt_path={folder.name}/checkpoints/last.ckpt"
+    for command in ("eval", "predict"):
+        result = app(command, checkpoint, small=False)
+        assert f"since {command} does not use them: '{word}'" in result.err
+        assert "ColorJitter" not in result.out
+    resume = [checkpoint, "trainer.max_epochs=2"]
+    refusal = app("train", *resume, small=False, code=1).err
+    assert f"If you trust them, add them to the command: '{word}'" in refusal
+    assert "ColorJitter" in app("train", *resume, word, *SHORT, small=False).out

@@ -71,6 +71,19 @@ def test_marks_land_in_a_landmark_crop(name):
     assert num_seen > 12
 
 
+@pytest.mark.parametrize("place", PLACES)
+def test_a_landmark_object_that_leaves_the_image_stays_as_a_row_without_present_points(place):
+    def move(value):
+        return v2.functional.affine(value, 0, [200, 0], 1.0, [0, 0])
+
+    preset = landmark_transforms(False, size=64, **{place: [v2.Lambda(move, tv_tensors.TVTensor)]})
+    _, target = preset(*draw(objects=(1,)))
+    assert target["boxes"].shape == (1, 4)
+    assert target["visibility"].tolist() == [[0, 0, 0]]
+    # torchvision cuts boxes at the edge, so this one has no area.
+    assert target["boxes"][0, 0] == target["boxes"][0, 2]
+
+
 def masks_of_boxes():
     masks = torch.zeros((2, 110, 150), dtype=torch.uint8)
     masks[0, 10:60, 12:62] = 1

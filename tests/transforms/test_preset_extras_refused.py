@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 import pytest
+import torch
 import torchvision.transforms
 from torchvision import tv_tensors
 from torchvision.transforms import v2
@@ -65,6 +66,7 @@ def of_image(image):
         ([v2.ConvertBoundingBoxFormat("XYWH")], "changes the format of boxes"),
         ([v2.Normalize([0.5], [0.5])], "needs float images, and images are uint8 there; give .*NormalizeBatch"),
         ([v2.RandomRotation(9, expand=True)], "can differ from the image by a pixel; rotate without expand=True"),
+        ([v2.Lambda(of_image, tv_tensors.Image)], r"not called for all boxes, .*detection.*; use .*\(.*TVTensor"),
         ([of_image], r"takes only an image.*take \(image, target\), and return both"),
         ([FlipSubclass()], "subclass of torchvision's flip.*use lit_loader.transforms.RandomHorizontalFlip"),
     ],
@@ -72,6 +74,22 @@ def of_image(image):
 def test_unusable_transforms_are_refused_at_construction_with_the_remedy(transforms, message):
     with pytest.raises(SettingError, match=message):
         detection_transforms(False, extra_after=transforms)
+
+
+def test_a_transform_of_albumentations_is_refused_at_construction():
+    albumentations = pytest.importorskip("albumentations")
+    flip = albumentations.HorizontalFlip(p=1)
+    for transform in (flip, v2.RandomApply([flip]), albumentations.Compose([flip])):
+        with pytest.raises(SettingError, match=r"is of Albumentations, .*; use .*AlbumentationsTransform\(A.Compose"):
+            classification_transforms(False, extra_after=[transform])
+
+
+def test_a_lambda_of_images_suits_presets_whose_boxes_do_not_matter():
+    transforms = [v2.Lambda(of_image, tv_tensors.Image)]
+    classification_transforms(False, extra_before=transforms, extra_after=transforms)
+    classification_transforms(False, crop=True, extra_after=transforms)
+    with pytest.raises(SettingError, match=r"extra_before\[0\]"):
+        classification_transforms(False, crop=True, extra_before=transforms)
 
 
 def without_target(image, target):
@@ -89,6 +107,11 @@ def as_pil(image, target):
     return v2.functional.to_pil_image(image), target
 
 
+def cut_masks(image, target):
+    """Crop masks, and neither the image nor the boxes."""
+    return image, {**target, "masks": tv_tensors.Mask(target["masks"][:, 10:])}
+
+
 def cut_boxes(image, target):
     """Remove a box without its label."""
     return image, {**target, "boxes": tv_tensors.wrap(target["boxes"][:1], like=target["boxes"])}
@@ -100,9 +123,26 @@ def cut_boxes(image, target):
         (without_target, r"returned Image instead of \(image, target\); return both"),
         (cut_pixels, r"an image of height and width \(90, 150\) with boxes for \(110, 150\); move target\['boxes'\]"),
         (as_pil, r"returned Image, expected an image tensor .*v2.ToImage"),
+        (cut_masks, r"of height and width \(110, 150\) with masks for \(100, 150\); move"),
         (cut_boxes, "has 2 rows for 1 boxes"),
     ],
 )
 def test_a_function_that_breaks_a_sample_is_refused(function, message):
+    image, target = draw()
+    target["masks"] = tv_tensors.Mask(torch.ones((2, 110, 150), dtype=torch.uint8))
     with pytest.raises(ValueError, match=message):
-        detection_transforms(False, extra_before=[function])(*draw())
+        detection_transforms(False, extra_before=[function])(image, target)
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("field", ["boxes", "masks", "keypoints"])
+@pytest.mark.parametrize("preset", [detection_transforms, landmark_transforms])
+def test_objects_that_lost_their_type_are_refused_by_the_name_of_the_transform(preset, field, place):
+    def calculate(image, target):
+        return image, {**target, field: target[field] + 0}
+
+    image, target = draw(objects=(0,))
+    target["masks"] = tv_tensors.Mask(torch.ones((1, 110, 150), dtype=torch.uint8))
+    message = rf"^{place}\[0\]=.*calculate' returned {field} as Tensor, .*; return tv_tensors.wrap\({field}, like="
+    with pytest.raises(SettingError, match=message):
+        preset(False, **{place: [calculate]})(image, target)

@@ -99,7 +99,7 @@ def _run_app(name: str, words: Sequence[str]) -> int:
         if shows:
             running.show(name, words)
         else:
-            running.run(main, words)
+            running.run(main, words, command=name)
     except SystemExit as stop:
         # Python ends with code 0 for None and with 1 for a text.
         return stop.code if isinstance(stop.code, int) else int(stop.code is not None)

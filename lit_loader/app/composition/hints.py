@@ -209,6 +209,9 @@ def explain(error: Exception, write_in: Callable[[str], SettingText] = lambda no
         # For a key in a mapping, as in `a={b: 1}`, only one of the two has the whole path.
         key = max(unknown[1], full_key[1] if full_key else "", key=len)
         return _explain_unknown_key(key) or str(error)
+    mapping = re.match(r"Error merging override \+*([\w.]+\.extra_(?:before|after))=\{", str(error))
+    if mapping is not None:
+        return f"{mapping[1]} is a list of transforms; put the mapping into one: {mapping[1]}=[{{_target_: ...}}]"
     if isinstance(error, InstantiationException) and full_key and error.__cause__ is not None:
         node = full_key[1]
         refusal = message_of(error.__cause__, write_in(node)).removeprefix("+")

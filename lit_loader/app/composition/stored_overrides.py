@@ -67,6 +67,8 @@ _OUTPUT_KEYS: Final = frozenset(
     {"cache_dir", "default_root_dir", "dirpath", "filename", "folder", "path", "root_dir", "save_dir"}
 )
 _WEIGHTS_KEYS: Final = frozenset({"weights", "weights_backbone"})
+# The only stage whose transforms a command applies.
+_STAGES: Final = {"eval": "test", "predict": "predict"}
 
 
 def check_checkpoint(path: str) -> None:
@@ -99,13 +101,18 @@ def check_checkpoint(path: str) -> None:
         raise ConfigError(f"ckpt_path={path!r} is a pipe or a device; expected a regular file")
 
 
-def replay_overrides(words: Sequence[str]) -> list[str]:
+def replay_overrides(words: Sequence[str], command: str = "train") -> list[str]:
     """Replay the overrides of the run that wrote the checkpoint ``ckpt_path=FILE``, before the overrides of a command.
 
     Hydra keeps a run's overrides in ``.hydra/overrides.yaml`` of its folder, two above the checkpoint. An override of
     the command replaces the run's for the same key and for all keys below it. The replayed ones are printed to stderr.
     NOTE [Overrides from files] says which are refused. A run outside of the current folder needs ``trust_run=true``.
     The path of a checkpoint may hold characters that Hydra would parse.
+
+    Args:
+        words: Overrides and flags of the command line.
+        command: ``"train"``, ``"eval"`` or ``"predict"``. The last two do not replay transforms that the user added to
+            other stages than theirs, such as ``datamodule.train_transforms.extra_after``.
 
     Returns:
         The command's flags, the replayed overrides, and the command's overrides.
@@ -127,12 +134,15 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
     # An override of `model` also replaces the run's overrides of its keys, which may not exist in the new option.
     command_keys = {*map(_key, words), *_ONE_COMMAND}
     stored = [word for word in _read(file) if not {_key(word), *_parents(_key(word))} & command_keys]
+    unused = [word for word in stored if _is_unused(_key(word), command)]
+    stored = [word for word in stored if word not in unused]
     # Refuse the whole file rather than skip single overrides: a run with half of them would be another run.
-    refusals = [f"{word!r} {reason}" for word in stored if (reason := _refusal(word)) is not None]
+    refusals = {word: reason for word in stored if (reason := _refusal(word)) is not None}
     if refusals:
+        reasons = "; ".join(f"{word!r} {reason}" for word, reason in refusals.items())
         raise ConfigError(
-            f"{file} has overrides that only a command may have: {'; '.join(refusals)}. If you trust them, give these "
-            f"keys on the command line"
+            f"{file} has overrides that only a command may have: {reasons}. If you trust them, add them to the "
+            f"command: {shlex.join(refusals)}"
         )
     replayed = [word for word in stored if not _is_output_key(_key(word))]
     outputs = [word for word in stored if _is_output_key(_key(word))]
@@ -144,6 +154,9 @@ def replay_overrides(words: Sequence[str]) -> list[str]:
         )
     if replayed:
         sys.stderr.write(printable(f"as in {run_folder}: {shlex.join(replayed)}\n"))
+    if unused:
+        reason = f"since {command} does not use them"
+        sys.stderr.write(printable(f"not as in {run_folder}, {reason}: {shlex.join(unused)}\n"))
     if outputs:
         sys.stderr.write(printable(f"not as in {run_folder}, since these name outputs: {shlex.join(outputs)}\n"))
     # Hydra's parser needs flags before all overrides; the sort is stable, so the command's overrides still win.
@@ -285,6 +298,12 @@ def _texts(value: object) -> list[str]:
 def _may_be_location(text: str) -> bool:
     """Return True if a string may name a file or an address; a slash in the name of a metric or model is fine."""
     return text.startswith(("/", "~", "./")) or ":" in text or "\\" in text or ".." in text.split("/")
+
+
+def _is_unused(key: str, command: str) -> bool:
+    """Return True if a key sets transforms that the user added to a stage which a command does not run."""
+    match = re.match(r"datamodule\.(\w+)_transforms\.extra_(before|after)\b", key)
+    return match is not None and command in _STAGES and match[1] != _STAGES[command]
 
 
 def _is_output_key(key: str) -> bool:

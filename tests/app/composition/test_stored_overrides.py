@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 
 import pytest
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -195,6 +196,43 @@ def test_outputs_of_a_run_are_listed_and_not_replayed(run, capsys, word):
     assert f"since these name outputs: {word}" in capsys.readouterr().err
 
 
+EXTRAS = {
+    stage: f"+datamodule.{stage}_transforms.extra_{place}=[{{_target_: os.system, command: x}}]"
+    for stage, place in (("train", "before"), ("val", "after"), ("test", "after"), ("predict", "before"))
+}
+
+
+@pytest.mark.parametrize(("command", "stage"), [("eval", "test"), ("predict", "predict")])
+def test_eval_and_predict_leave_out_transforms_of_other_stages(run, capsys, command, stage):
+    unused = [word for name, word in EXTRAS.items() if name != stage]
+    checkpoint = run(f"[{', '.join(map(quote_yaml, ['seed=1', *unused, 'datamodule.batch_size=2']))}]")
+    words = replay_overrides([checkpoint], command)
+    assert words == ["seed=1", "datamodule.batch_size=2", checkpoint]
+    assert f"since {command} does not use them: {shlex.join(unused)}\n" in capsys.readouterr().err
+    assert replay_overrides(words, command) == words
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        ("train", EXTRAS["train"]),
+        ("eval", EXTRAS["test"]),
+        ("predict", EXTRAS["predict"]),
+        ("eval", "datamodule.train_transforms={extra_after: [{_target_: os.system}]}"),
+        ("eval", "datamodule.train_transforms.extra_fields={_target_: os.system}"),
+        ("eval", "+callbacks.train_transforms.extra_after={_target_: os.system}"),
+        ("eval", "datamodule.train_transforms._target_=os.system"),
+    ],
+)
+def test_refused_words_are_repeated_for_the_command(run, command, word):
+    checkpoint = run(f"[seed=1, {quote_yaml(word)}]")
+    with pytest.raises(ConfigError, match="names code") as error:
+        replay_overrides([checkpoint], command)
+    remedy = f"If you trust them, add them to the command: {shlex.join([word])}"
+    assert str(error.value).endswith(remedy)
+    assert replay_overrides([checkpoint, word], command) == ["seed=1", checkpoint, word]
+
+
 def test_run_outside_of_the_current_folder_must_be_trusted(run, tmp_path, monkeypatch):
     checkpoint = run("[seed=1, trust_run=true]")
     (tmp_path / "inside").mkdir()
@@ -237,8 +275,9 @@ FRAGMENTS = [
 def test_no_combination_of_fragments_brings_code_or_a_lookup(tmp_path_factory, word):
     folder = tmp_path_factory.getbasetemp() / "fuzz_run"
     checkpoint = write_run(folder, f"[{quote_yaml(word)}]")
+    command = ("train", "eval", "predict")[len(word) % 3]
     try:
-        replayed = replay_overrides([checkpoint, "trust_run=true"])
+        replayed = replay_overrides([checkpoint, "trust_run=true"], command)
     except ConfigError:
         return
     for item in replayed[:-2]:
