@@ -329,9 +329,8 @@ class TableDataModule(LoaderDataModule):
     def set_names(self, stage: Stage) -> list[str]:
         """Return the names of a stage's sets, in the order of `tables`, for the names of metrics and files.
 
-        They are the names of the source, such as those of the sources of a `MixedSource`, with ``_`` instead of
-        characters other than letters, digits, ``_``, ``-`` and ``.``. A set without a name has its number, and a name
-        that occurs before gets its number.
+        The source gives the names: a `MixedSource` the names of its sources, others by default numbers. Characters
+        other than letters, digits, ``_``, ``-`` and ``.`` become ``_``, and equal names get numbers.
         """
         return [samples.set_name for samples in self._open_samples(stage)]
 

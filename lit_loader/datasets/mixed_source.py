@@ -136,16 +136,16 @@ class MixedSource(TableSource):
             raise ValueError(f"ratio_per={self.ratio_per!r} is not one of ['batch', 'epoch']")
         if self.num_samples is not None:
             checked_int("num_samples", self.num_samples, minimum=1)
-        if not isinstance(self.ratio, Mapping | None):
-            kind = type(self.ratio).__name__
-            raise TypeError(f"ratio={self.ratio!r} must map names of sources to numbers, got {kind}")
-        if self.ratio is None:
+        ratio: Any = self.ratio
+        if not isinstance(ratio, Mapping | None):
+            raise TypeError(f"ratio={ratio!r} must map names of sources to numbers, got {type(ratio).__name__}")
+        if ratio is None:
             if self.ratio_per == "batch":
                 raise SettingError(
                     "ratio_per", "batch", "needs the number of each source in a batch", settings={"ratio": ...}
                 )
             return
-        for name, number in self.ratio.items():
+        for name, number in ratio.items():
             check_share(f"ratio[{name!r}]", number)
             if self.ratio_per == "batch" and int(number) != number:
                 raise SettingError(

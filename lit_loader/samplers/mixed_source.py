@@ -121,11 +121,10 @@ class MixedSourceSampler(SizedSampler):
         streams = [self._stream(number, seed) for number in range(len(self.sources))]
         if self.counts is not None:
             # Of one repetition: the source at each place, and the earlier visits to it.
-            pattern = np.repeat(np.arange(len(self.counts)), self.counts)
-            earlier = np.arange(len(pattern)) - (np.cumsum(self.counts) - self.counts)[pattern]
-            locate = partial(
-                _repeated, pattern, np.array(self.counts, dtype=np.int64)[pattern], earlier, epoch * len(self)
-            )
+            counts = np.array(self.counts, dtype=np.int64)
+            pattern = np.repeat(np.arange(len(counts)), counts)
+            earlier = np.arange(len(pattern)) - (np.cumsum(counts) - counts)[pattern]
+            locate = partial(_repeated, pattern, counts[pattern], earlier, epoch * len(self))
             return SliceableOrder(len(self), partial(self._positions, streams, locate))
         source_ids = np.repeat(np.arange(len(self.sources), dtype=np.int32), self.quotas)
         source_ids = source_ids[permutation(key64(seed, "sources", epoch), len(self))]
@@ -159,7 +158,7 @@ class MixedSourceSampler(SizedSampler):
         for number, (length, stream) in enumerate(zip(self.lengths, streams, strict=True)):
             rows = np.flatnonzero(source_ids == number)
             if len(rows):
-                # The visits to a source are in order along the sequence, so those of a slice are consecutive.
+                # The visits to a source are in order along the sequence, and a slice has consecutive ones.
                 visit = int(visits[rows[0]])
                 indices[rows] = offset + stream[visit : visit + len(rows)]
             offset += length

@@ -189,9 +189,8 @@ def test_attributes_and_their_values_are_united():
 def test_sources_that_share_a_table_rename_it_differently():
     shared = table("leaf", "stem", labels=[0, 1])
     sources = {"day": DrawnSource(val=shared), "night": DrawnSource(val=shared)}
-    day, night = MixedSource(
-        sources, classes={"day": {"leaf": "tree"}, "night": {"stem": "tree"}}, missing="absent"
-    ).tables("val")
+    classes = {"day": {"leaf": "tree"}, "night": {"stem": "tree"}}
+    day, night = MixedSource(sources, classes=classes, missing="absent").tables("val")
     assert [day.class_names[label] for label in day.labels] == ["tree", "stem"]
     assert [night.class_names[label] for label in night.labels] == ["leaf", "tree"]
 
@@ -348,7 +347,7 @@ def test_sources_without_training_images_take_no_part_in_the_mix():
         MixedSource(sources, ratio={"a": 1, "b": 1}).tables("train")
     with pytest.raises(ValueError, match="num_samples=5 is the length of a mix, and only a has training images"):
         MixedSource(sources, num_samples=5).tables("train")
-    with pytest.raises(ValueError, match="fixes the mix of a batch, and only a has .*; pass ratio_per='epoch'"):
+    with pytest.raises(ValueError, match=r"fixes the mix of a batch, and only a has .*; pass ratio_per='epoch'"):
         MixedSource(sources, ratio={"a": 4}, ratio_per="batch").tables("train")
 
 
