@@ -128,7 +128,7 @@ class MixedSource(TableSource):
             if unknown:
                 raise ValueError(
                     f"{setting} names {unknown}, expected names of sources: {list(self.sources)}; with a checkpoint of "
-                    "a run on other sources, give classes, missing and ratio again"
+                    "a run on other sources, give classes, missing, ratio, ratio_per and class_names again"
                 )
 
     def _check_ratio(self) -> None:
@@ -141,9 +141,8 @@ class MixedSource(TableSource):
             raise TypeError(f"ratio={ratio!r} must map names of sources to numbers, got {type(ratio).__name__}")
         if ratio is None:
             if self.ratio_per == "batch":
-                raise SettingError(
-                    "ratio_per", "batch", "needs the number of each source in a batch", settings={"ratio": ...}
-                )
+                rule = "needs the number of each source in a batch"
+                raise SettingError("ratio_per", "batch", rule, settings={"ratio": ..., "ratio_per": "epoch"})
             return
         for name, number in ratio.items():
             check_share(f"ratio[{name!r}]", number)
@@ -225,14 +224,13 @@ class MixedSource(TableSource):
             yield
         except (LitLoaderError, SettingError) as error:
             # Its settings belong to the source, and would be written as settings of the mix.
-            settings = error.settings or {"ARGUMENT": ...}
-            if isinstance(self.sources[name], TableSource):
+            source = self.sources[name]
+            if isinstance(source, TableSource):
                 remedies = [f"give {as_argument(*setting)} to the source" for setting in error.settings.items()]
             else:
-                root = str(self.sources[name])
-                nodes = [_node_of(root, *setting) for setting in settings.items()]
-                remedies = [f"give the source its settings by dataset.sources.{name}={node}" for node in nodes]
-            error.remedy = ", or ".join(filter(None, [error.remedy, *remedies]))
+                nodes = _nodes_of(str(source), error.settings)
+                remedies = [f"set arguments of the source by dataset.sources.{name}={node}" for node in nodes]
+            error.remedy = "; ".join(filter(None, [error.remedy, " or ".join(remedies)]))
             error.settings = {}
             if isinstance(error, SettingError):
                 error.argument = f"sources.{name}.{error.argument}"
@@ -480,13 +478,15 @@ def _with_text_keys(value: Any) -> Any:
     return {str(key) if type(key) is int else key: _with_text_keys(item) for key, item in value.items()}
 
 
-def _node_of(root: str, argument: str, value: Any) -> str:
-    """Return the config of an `AutoSource` with one more setting, an argument, an option or an action of the policy."""
-    owner, _, problem = argument.partition(".")
-    number = "VALUE" if value is ... else value
-    setting: dict[str, Any] = {"options": {argument: number}}
-    if owner == "policy":
-        setting = {"policy": {problem: number}}
-    elif argument in {parameter.name for parameter in fields(AutoSource)}:
-        setting = {argument: number}
-    return hydra_value({"_target_": "lit_loader.datasets.AutoSource", "root": root, **setting})
+def _nodes_of(root: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Return configs of an `AutoSource`, each with one of the settings of an error, or with a placeholder."""
+    arguments = {parameter.name for parameter in fields(AutoSource)}
+    for name, value in (settings or {"ARGUMENT": ...}).items():
+        setting: dict[str, Any] = {name: "VALUE" if value is ... else value}
+        # Errors of a format name its options, and problems of its policy.
+        owner, _, problem = name.partition(".")
+        if owner == "policy":
+            setting = {owner: {problem: setting[name]}}
+        elif settings and name not in arguments:
+            setting = {"options": setting}
+        yield hydra_value({"_target_": "lit_loader.datasets.AutoSource", "root": root, **setting})

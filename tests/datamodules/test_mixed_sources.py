@@ -234,11 +234,11 @@ def test_sampler_of_a_subclass_needs_no_mix(folder):
 
 
 def test_names_of_sets_are_clean_and_asked_once(tmp_path):
-    class Named(DrawnSource):
-        stages = []
+    stages = []
 
+    class Named(DrawnSource):
         def set_names(self, stage):
-            self.stages.append(stage)
+            stages.append(stage)
             return ["night/rain", "../up", "night_rain"] if stage == "val" else []
 
     source = Named(val=[draw_set(tmp_path / f"{seed}", num_images=2, seed=seed) for seed in range(3)])
@@ -246,7 +246,7 @@ def test_names_of_sets_are_clean_and_asked_once(tmp_path):
     names = module.set_names("val")
     assert names == ["night_rain", "_up", "night_rain_2"]
     assert [summary.name for summary in module.summaries(["val"])] == [f"val/{name}" for name in names]
-    assert source.stages.count("val") == 1
+    assert stages.count("val") == 1
 
 
 def test_reading_can_be_set(folder):

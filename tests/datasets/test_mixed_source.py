@@ -298,9 +298,20 @@ def test_remedy_for_a_path_is_a_config_of_its_source(tmp_path):
         (tmp_path / "train" / name).mkdir(parents=True)
         (tmp_path / "train" / name / "a.jpg").touch()
     (tmp_path / "data.yaml").write_text("train: train\nnames: [cat, dog]\n")
-    node = f"{{_target_: lit_loader.datasets.AutoSource, root: {tmp_path}, layout: VALUE}}"
-    with pytest.raises(AnnotationError, match=re.escape(f"dataset.sources.a={node}")):
+    node = f"dataset.sources.a={{_target_: lit_loader.datasets.AutoSource, root: {tmp_path}"
+    with pytest.raises(AnnotationError, match=re.escape(f"; set arguments of the source by {node}, layout: VALUE}}")):
         MixedSource({"a": tmp_path}).tables("train")
+    source = MixedSource({"a": tmp_path})
+    errors = {
+        "options: {image_dir: a/b}": {"image_dir": "a/b"},
+        "policy: {box: drop}": {"policy.box": "drop"},
+        "ARGUMENT: VALUE": {},
+    }
+    for text, settings in errors.items():
+        source.__dict__["_source_by_name"]["a"] = Failing(AnnotationError("bad", remedy="change it", settings=settings))
+        remedy = f"bad; change it; set arguments of the source by {node}, {text}}}"
+        with pytest.raises(AnnotationError, match=re.escape(remedy)):
+            source.tables("train")
 
 
 # -- the mix -----------------------------------------------------------------------------------------------
@@ -384,14 +395,14 @@ def test_table_sources_mix_their_training_tables_in_full():
         ({"classes": {"a": {"x": ""}}}, TypeError, r"classes\['a'\] has 'x': ''"),
         ({"missing": "ignored"}, ValueError, r"has 'ignored', which is not one of \['unlabelled', 'absent'\]"),
         ({"missing": {"a": {"x": None}}}, ValueError, "has None"),
-        ({"missing": {"c": "absent"}}, ValueError, r"missing names \['c'\].*give classes, missing and ratio again"),
+        ({"missing": {"c": "absent"}}, ValueError, r"missing names \['c'\].*give classes, missing, ratio,"),
         ({"ratio": {"c": 1}}, ValueError, r"ratio names \['c'\]"),
         ({"ratio": {"a": 0, "b": 1}}, ValueError, r"ratio\['a'\]=0 must be positive"),
         ({"ratio": {"a": "1"}}, TypeError, r"ratio\['a'\] must be a number, got '1'"),
         ({"ratio": {"a": 1.5, "b": 1}, "ratio_per": "batch"}, ValueError, "got ratio.*1.5; pass ratio_per='epoch'"),
         ({"num_samples": 0}, ValueError, "`num_samples` must be at least 1, got num_samples=0"),
         ({"num_samples": "9"}, TypeError, "`num_samples` must be an int, got '9'"),
-        ({"ratio_per": "batch"}, ValueError, "needs the number of each source in a batch; pass ratio="),
+        ({"ratio_per": "batch"}, ValueError, r"needs the number of each .*; pass ratio=... or ratio_per='epoch'"),
         ({"ratio_per": "step"}, ValueError, r"ratio_per='step' is not one of \['batch', 'epoch'\]"),
     ],
 )
