@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from torch import Tensor, nn
 
 from lit_loader.collate.classification import ClassificationBatch
-from lit_loader.recipes.losses import ClassificationLoss, mean_of_labelled
+from lit_loader.recipes.losses import ClassificationLoss, may_have_unlabelled, mean_of_labelled
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
 from lit_loader.recipes.task import Metric, Task
@@ -167,7 +167,8 @@ class ClassificationTask(Task):
         # Other losses may be undefined for the label -1, and a gradient of NaN survives the mean below.
         losses = self.loss(logits, labels if self._knows_unlabelled else labels.clamp(min=0))
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
-            return mean_of_labelled(losses, labels) if self.multi_label else losses.mean(dim=1)
+            some_unlabelled = self.multi_label and may_have_unlabelled(labels)
+            return mean_of_labelled(losses, labels) if some_unlabelled else losses.mean(dim=1)
         if self._has_unlabelled:
             raise ValueError(
                 f"expected one loss a class {tuple(logits.shape)}, because images have classes that they do not label "

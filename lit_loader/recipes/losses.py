@@ -99,7 +99,8 @@ class ClassificationLoss(nn.Module):
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
                 losses = losses * (1 - right) ** self.focal_gamma
             return losses if self.class_factors is None else losses * self.class_factors[labels]
-        answers = labels.float().clamp(min=0)
+        some_unlabelled = may_have_unlabelled(labels)
+        answers = labels.float().clamp(min=0) if some_unlabelled else labels.float()
         # With two classes, yes and no, an even spread moves half of the share to each.
         smoothed = answers
         if self.label_smoothing:
@@ -111,7 +112,12 @@ class ClassificationLoss(nn.Module):
             losses = losses * (1 - right) ** self.focal_gamma
         if self.class_factors is not None:
             losses = losses * self.class_factors
-        return mean_of_labelled(losses, labels)
+        return mean_of_labelled(losses, labels) if some_unlabelled else losses.mean(dim=1)
+
+
+def may_have_unlabelled(labels: Tensor) -> bool:
+    """Return False if no label is below 0. Labels on a device are not read, since that would wait for it."""
+    return labels.device.type != "cpu" or (labels.numel() > 0 and labels.min().item() < 0)
 
 
 def mean_of_labelled(losses: Tensor, labels: Tensor) -> Tensor:
@@ -122,9 +128,6 @@ def mean_of_labelled(losses: Tensor, labels: Tensor) -> Tensor:
         labels: float ``(B, C)``, below 0 for a class that an image does not label.
     """
     is_labelled = labels >= 0
-    # Where labels are on a device, looking for -1 would wait for it.
-    if labels.device.type == "cpu" and bool(is_labelled.all()):
-        return losses.mean(dim=1)
     return losses.masked_fill(~is_labelled, 0.0).sum(dim=1) / is_labelled.sum(dim=1).clamp(min=1)
 
 

@@ -117,12 +117,7 @@ def _filled_logits(
         hooks = [detector.head.classification_head.register_forward_hook(fill_dense)]
     else:
         names = [class_names[i - 1] for labels in unlabelled if labels is not None for i in labels.tolist()]
-        raise LitLoaderError(
-            f"{type(detector).__name__} trains on every class in every image, and an image does not label "
-            f"{sorted(set(names))}",
-            remedy="take torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite, or fcos_small",
-            settings={"missing": "absent"},
-        )
+        raise _unknown_detector(detector, names)
     try:
         yield
     finally:
@@ -134,6 +129,16 @@ def _filled_logits(
             f"a hook of {type(detector).__name__} was not called, so unlabelled classes would be trained as absent; "
             "give the task compile=True instead of compiling parts of the model"
         )
+
+
+def _unknown_detector(detector: nn.Module, unlabelled_names: Sequence[str]) -> LitLoaderError:
+    """Return the error of a detector whose logits cannot be filled."""
+    return LitLoaderError(
+        f"{type(detector).__name__} trains on every class in every image, and an image does not label "
+        f"{sorted(set(unlabelled_names))}",
+        remedy="take torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite, or fcos_small",
+        settings={"missing": "absent"},
+    )
 
 
 def _class_mask(logits: Tensor, unlabelled: Sequence[Tensor | None]) -> Tensor:
