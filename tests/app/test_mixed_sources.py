@@ -82,7 +82,6 @@ def test_folder_that_cannot_be_read_is_named_with_its_source(app, tmp_path):
 
 
 def test_remedies_of_missing_can_be_pasted(app, words, folders):
-    """The words of an error are those of a command that runs."""
     start = [word for word in words if not word.startswith(("dataset.missing", "dataset.classes"))]
     failed = app("train", *start, "dataset.missing={plant: {car: absent}}", small=False, code=1)
     remedy = failed.err.strip().rpartition("or pass ")[2]
