@@ -27,7 +27,7 @@ from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
 from lit_loader.app.log import logged_run
 from lit_loader.errors import LitLoaderError, as_argument, message_of
-from lit_loader.foundation.escaping import hydra_value, quote_for_hydra
+from lit_loader.foundation.escaping import has_hydra_keys, hydra_value, quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
 
 __all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "show"]
@@ -232,6 +232,8 @@ def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | No
     key = _key_of(name, cfg, first_node)
     if key is None:
         return as_argument(name, value)
+    if not has_hydra_keys(value):
+        return f"{key}: {hydra_value(value)} in a YAML file"
     return f"{key}={'VALUE' if value is ... else hydra_value(value)}"
 
 

@@ -31,6 +31,7 @@ from lit_loader.callbacks.prediction_files import (
 from lit_loader.callbacks.tile_merging import TiledImages, is_tiled
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplicates, batch_images, batch_targets
 from lit_loader.datamodules import ClassificationDataModule, TableDataModule
+from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.errors import SettingError
 from lit_loader.images import ImageReading
 from lit_loader.loader.arguments import check_choice
@@ -88,7 +89,8 @@ class PredictionWriter(BasePredictionWriter):
       with scores. No masks. For classification: path, label and probability (for crops also the object's box);
       multi-label images have a row for each label with a probability of at least 0.5.
 
-    Several sets are numbered: ``predictions-0.json``. Probabilities of other classes and of attributes are not written.
+    Several sets have their names, or numbers: ``predictions-0.json``. Probabilities of other classes and of attributes
+    are not written.
 
     With ``num_pictures``, the first images are drawn with their predictions as JPEG files in the folder
     ``predictions-pictures``: ``a/b.png`` becomes ``a/b.png.jpg``.
@@ -176,7 +178,8 @@ class PredictionWriter(BasePredictionWriter):
         names: dict[str, Any] = {"class_names": class_names, "schema": schema}
         names["attributes"] = dict(datamodule.attributes if attributes is None else attributes)
         outputs = []
-        set_names = datamodule.set_names("predict")
+        # A subclass may return names that would lead out of the folder.
+        set_names = clean_set_names(datamodule.set_names("predict"))
         for index, samples in enumerate(tables):
             images = samples
             # The data module's table has one row per object, the source's one per image.

@@ -1,4 +1,4 @@
-"""Checks and figures of training on several tables that are joined."""
+"""Checks of training on several tables that are joined."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.batching import Batching, PlainBatching
 from lit_loader.errors import SettingError
-from lit_loader.samplers import MixedSourceSampler, OrderSampler
+from lit_loader.samplers import OrderSampler
 
-__all__ = ["check_batch_size", "check_can_join", "shares_of_sets"]
+__all__ = ["check_batch_size", "check_can_join"]
 
 
 def check_can_join(tables: Mapping[str, AnnotationTable], batching: Batching | None) -> None:
@@ -52,11 +52,3 @@ def check_batch_size(sampler: OrderSampler, argument: str, batch_size: int) -> N
             "mix",
             settings={argument: -(-batch_size // multiple) * multiple},
         )
-
-
-def shares_of_sets(sampler: OrderSampler, num_sets: int) -> list[float | None]:
-    """Return the share of each set in an epoch of a joined sampler; None for samplers of other classes."""
-    if not isinstance(sampler, MixedSourceSampler):
-        return [None] * num_sets
-    shares: list[float | None] = (sampler.quotas / len(sampler)).tolist()
-    return shares

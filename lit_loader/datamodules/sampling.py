@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
+from lightning.pytorch.utilities import rank_zero_info
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
 from lit_loader.errors import SettingError
@@ -66,7 +67,8 @@ class RandomSamplerConfig(SamplerConfig):
     Args:
         empty_share: Share of an epoch's samples for images without any object, such as tiles that show nothing, in
             [0, 1). Every other image still comes once an epoch. Those without objects come in shuffled cycles that
-            continue from epoch to epoch, so all of them are seen in time. None for each of them once an epoch.
+            continue from epoch to epoch, so all of them are seen in time. None for each of them once an epoch, which
+            also applies to a table whose images all have objects, or none.
     """
 
     empty_share: float | None = None
@@ -77,16 +79,17 @@ class RandomSamplerConfig(SamplerConfig):
             raise ValueError("empty_share=1 leaves no sample for images with objects; give a share below 1")
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
-        """Return the sampler for a table; ValueError if ``empty_share`` is above 0 and no image is without objects."""
+        """Return the sampler for a table."""
         if self.empty_share is None:
             return RandomSampler(table.num_images)
         # All images with objects are one class, whose quota is their number: each comes once an epoch.
         labels = np.where(np.diff(table.offsets) > 0, 0, -1)
         num_labelled = int((labels == 0).sum())
-        for is_missing, kind in ((num_labelled == 0, "an object"), (num_labelled == len(labels), "no object")):
-            if is_missing and self.empty_share > 0:
-                rule = f"is a share of images without objects among others, but no image of {table!r} has {kind}"
-                raise SettingError("empty_share", self.empty_share, rule, settings={"empty_share": None})
+        # Among several training tables some may be of one kind only.
+        if num_labelled in (0, len(labels)):
+            kind = "an object" if num_labelled else "no object"
+            rank_zero_info(f"empty_share={self.empty_share} does not apply to {table!r}: every image has {kind}")
+            return RandomSampler(table.num_images)
         num_samples = round(num_labelled / (1 - self.empty_share))
         if self.empty_share > 0:
             # The sampler gives any share above 0 a position, which must not be one of the class's.

@@ -63,7 +63,7 @@ class SetSummary:
     def of(
         cls,
         name: str,
-        tables: AnnotationTable | Sequence[AnnotationTable],
+        tables: Sequence[AnnotationTable],
         sampler: Sampler[int] | None,
         *,
         by: str | None = None,
@@ -71,18 +71,17 @@ class SetSummary:
         share: float | None = None,
         **counts: int,
     ) -> SetSummary:
-        """Summarise a table, or several joined ones, under a sampler.
+        """Summarise the tables of a set under a sampler.
 
         Args:
             name: Name of the set.
-            tables: The samples; several tables with the same names for a sampler that counts through all of them.
+            tables: Tables of the samples, with the same names; the sampler counts through all of them.
             sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
             share: Share of the set in a mix, or None.
             **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
-        tables = _listed(tables)
         class_names = tables[0].labels_of(by)[1]
         _, labels = _delivered_labels(tables, by=by, distinct=distinct)
         # An image with three dogs counts once here, and three times in `labels`.
@@ -124,18 +123,14 @@ class SetSummary:
 
 
 def expected_class_mix(
-    tables: AnnotationTable | Sequence[AnnotationTable],
-    sampler: Sampler[int],
-    *,
-    by: str | None = None,
-    distinct: bool = False,
+    tables: Sequence[AnnotationTable], sampler: Sampler[int], *, by: str | None = None, distinct: bool = False
 ) -> npt.NDArray[np.float64] | None:
     """Return the expected share of each class among the labels delivered in an epoch.
 
     Memory grows with images and objects, not with images times classes.
 
     Args:
-        tables: The samples; several tables with the same names for a sampler that counts through all of them.
+        tables: Tables of the samples, with the same names; the sampler counts through all of them.
         sampler: The sampler over these samples.
         by: The attribute to count, or None for the class.
         distinct: True to count a class once an image.
@@ -151,14 +146,9 @@ def expected_class_mix(
         visits = sampler.expected_visits()
     except ValueError:  # no closed form
         return None
-    tables = _listed(tables)
     images, labels = _delivered_labels(tables, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
     return delivered / (delivered.sum() or 1.0)
-
-
-def _listed(tables: AnnotationTable | Sequence[AnnotationTable]) -> Sequence[AnnotationTable]:
-    return [tables] if isinstance(tables, AnnotationTable) else tables
 
 
 def _delivered_labels(

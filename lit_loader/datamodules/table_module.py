@@ -22,10 +22,11 @@ from lit_loader.datamodules.base import RUN_STAGES, STAGES, LoaderDataModule, Sp
 from lit_loader.datamodules.batch_transforms import apply_to_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
 from lit_loader.datamodules.data_fingerprint import check_data, data_record, set_record
-from lit_loader.datamodules.joining import check_batch_size, check_can_join, shares_of_sets
+from lit_loader.datamodules.joining import check_batch_size, check_can_join
 from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
+from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
 from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.samples import SampleUnit
@@ -34,7 +35,7 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
-from lit_loader.samplers import OrderSampler, SequentialSampler
+from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
@@ -51,10 +52,12 @@ Transforms: TypeAlias = Callable[..., Any] | Mapping[str, Any]
 class _Samples(NamedTuple):
     """Table of a set's samples, with the numbers of objects (or images) and crowd regions that were left out.
 
-    ``images`` is the table of whole images that tiles were made from, or ``table`` itself.
+    ``name`` has the stage, as in ``val/plant``; ``set_name`` does not. ``images`` is the table of whole images that
+    tiles were made from, or ``table`` itself.
     """
 
     name: str
+    set_name: str
     table: AnnotationTable
     images: AnnotationTable
     num_left_out: int
@@ -282,6 +285,10 @@ class TableDataModule(LoaderDataModule):
         """Reading of the source's images."""
         return self.source.image_reading(self._reading)
 
+    @reading.setter
+    def reading(self, reading: ImageReading) -> None:
+        self._reading = reading
+
     @property
     def reading_arguments(self) -> dict[str, Any]:
         """Arguments ``reading`` and ``cache`` of a new data set."""
@@ -320,12 +327,12 @@ class TableDataModule(LoaderDataModule):
         return [samples.images for samples in self._open_samples(stage)]
 
     def set_names(self, stage: Stage) -> list[str]:
-        """Return the names of a stage's sets, in the order of `tables`.
+        """Return the names of a stage's sets, in the order of `tables`, for the names of metrics and files.
 
-        A `MixedSource` returns the names of its sources. By default names are numbers, and a single set has an empty
-        name.
+        The source gives the names: a `MixedSource` the names of its sources, others by default numbers. Characters
+        other than letters, digits, ``_``, ``-`` and ``.`` become ``_``, and equal names get numbers.
         """
-        return self.source.set_names(stage)
+        return [samples.set_name for samples in self._open_samples(stage)]
 
     @property
     def class_names(self) -> tuple[str, ...]:
@@ -435,10 +442,12 @@ class TableDataModule(LoaderDataModule):
             crowds = [int(table.crowd.sum()) for table in tables]
             tables = [table.without_crowds() for table in tables]
         selected = self._to_predict(tables) if stage == "predict" else list(map(self.select_samples, tables))
-        names = [stage] if len(tables) == 1 else [f"{stage}/{name}" for name in self.set_names(stage)]
-        parts = zip(names, selected, crowds, strict=True)
+        set_names = clean_set_names(self.source.set_names(stage))
+        names = [stage] if len(tables) == 1 else [f"{stage}/{name}" for name in set_names]
+        parts = zip(names, set_names, selected, crowds, strict=True)
         stage_samples = [
-            _Samples(name, self._tiled(stage, samples.table), *samples, num_crowd) for name, samples, num_crowd in parts
+            _Samples(name, set_name, self._tiled(stage, samples.table), *samples, num_crowd)
+            for name, set_name, samples, num_crowd in parts
         ]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
@@ -563,14 +572,16 @@ class TableDataModule(LoaderDataModule):
         return sampler
 
     def _check_mix(self, sampler: OrderSampler) -> None:
+        """Refuse a batch size that does not fit the mix of a sampler."""
         argument = "batch_size" if self._stage_batch_sizes["train"] is None else "train_batch_size"
         check_batch_size(sampler, argument, self.batch_size)
 
     def _make_loaders(self, stage: Stage, *, to_device: bool = True) -> list[DataLoader[Any]]:
         if stage == "train" and len(self.tables(stage)) > 1:
-            # Once more, since `batch_size` may have been set after the data was opened.
-            sampler: Any = self._open(stage)[0][1]
-            self._check_mix(sampler)
+            sampler = self._open(stage)[0][1]
+            # Again, since `batch_size` may have been set after `setup`. A subclass may have a sampler of its own.
+            if isinstance(sampler, OrderSampler):
+                self._check_mix(sampler)
         return super()._make_loaders(stage, to_device=to_device)
 
     def _is_prepared_by_another(self) -> bool:
@@ -629,7 +640,7 @@ class TableDataModule(LoaderDataModule):
         # Evaluation, and random order, have the mix of the data.
         if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
             order = sampler.make_sampler(table)
-            mix = expected_class_mix(table, order, by=self.label_attribute, distinct=self.counts_images)
+            mix = expected_class_mix([table], order, by=self.label_attribute, distinct=self.counts_images)
         return set_record(
             table,
             label_attribute=self.label_attribute,
@@ -660,7 +671,8 @@ class TableDataModule(LoaderDataModule):
             parts: list[tuple[str, list[_Samples], Any, float | None]] = []
             if stage == "train" and len(sets) > 1:
                 joined_sampler = self._joined_sampler()
-                shares = shares_of_sets(joined_sampler, len(sets))
+                if isinstance(joined_sampler, MixedSourceSampler):
+                    shares = (joined_sampler.quotas / len(joined_sampler)).tolist()
                 parts.append((stage, sets, joined_sampler, None))
             for samples, share in zip(sets, shares, strict=True):
                 parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))

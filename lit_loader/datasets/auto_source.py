@@ -60,7 +60,8 @@ class AutoSource(FormatSource):
             source = self._source_of(layout, root)
             self.__dict__["_source"] = source
             _logger.info("%s: %s (%s)", printable(str(root)), layout.format, layout.reason)
-            _logger.info("the same without a search: %s", shell_command(dataset_overrides(source)))
+            overrides = shell_command(dataset_overrides(source))
+            _logger.info("the same without a search, as the only data set: %s", overrides)
             for stage in ("val", "test"):
                 if fraction := getattr(source, f"{stage}_fraction"):
                     # A warning, because a program without logging set up shows nothing else.

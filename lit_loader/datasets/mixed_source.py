@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
 
@@ -13,10 +13,11 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.datasets.auto_source import AutoSource
 from lit_loader.datasets.sources import Stage, StageTables, TableSource
-from lit_loader.errors import AnnotationError, LitLoaderError, SettingError
+from lit_loader.errors import LitLoaderError, SettingError, as_argument
+from lit_loader.foundation.escaping import hydra_value
 from lit_loader.images import ImageReading
 from lit_loader.samplers import MixedSourceSampler, OrderSampler
-from lit_loader.samplers.checks import checked_int
+from lit_loader.samplers.checks import check_share, checked_int
 
 __all__ = ["MixedSource"]
 
@@ -59,8 +60,8 @@ class MixedSource(TableSource):
     - Points must have the same schema. Objects of a source without points get absent points.
 
     Args:
-        sources: Source of each name, or the path of a data set, which `AutoSource` opens. A name consists of letters,
-            digits, ``_`` and ``-``, because names of metrics and files contain it.
+        sources: Source of each name, or the path of a data set, which `AutoSource` opens. Names of metrics and files
+            contain the name, see `TableDataModule.set_names`.
         classes: For each source the new name of its classes, the same name for classes to merge, or None for classes to
             drop. The entry ``"*"`` is for all classes that have none, which otherwise keep their names.
         class_names: Names of the run in the order of their ids, or None for the order of first occurrence.
@@ -83,7 +84,7 @@ class MixedSource(TableSource):
         TypeError: A setting has a wrong type.
         ValueError: Settings contradict each other, or name an unknown source; from every method also: they do not fit
             the classes, points or training images of the sources.
-        AnnotationError: From every method: a source cannot be read.
+        LitLoaderError: From every method: a source cannot be read; the error names it.
     """
 
     sources: Mapping[str, TableSource | str | Path] = field(kw_only=False)
@@ -104,9 +105,13 @@ class MixedSource(TableSource):
             )
         if not self.sources:
             raise ValueError("`sources` is empty; give at least one source")
+        for setting in ("sources", "classes", "missing", "ratio"):
+            self.__dict__[setting] = _with_text_keys(getattr(self, setting))
         self._check_names()
         _check_classes(self.classes)
         _check_missing(self.missing)
+        if isinstance(self.class_names, str):
+            raise TypeError(f"class_names={self.class_names!r} must be a list of names, got str")
         self._check_ratio()
         # A frozen dataclass has no other place for them.
         self.__dict__["_source_by_name"] = {name: self._open(name, source) for name, source in self.sources.items()}
@@ -115,32 +120,32 @@ class MixedSource(TableSource):
 
     def _check_names(self) -> None:
         for name in self.sources:
-            if not isinstance(name, str) or re.fullmatch(r"\w[\w-]*", name) is None:
-                raise ValueError(
-                    f"sources names {name!r}, and names of metrics and files contain it; use letters, digits, _ and -"
-                )
+            if not isinstance(name, str) or not name.strip() or not name.isprintable():
+                raise ValueError(f"sources names {name!r}; expected a text that can be printed")
         settings = {"classes": self.classes, "missing": self.missing, "ratio": self.ratio}
         for setting, value in settings.items():
-            unknown = sorted(set(value) - set(self.sources)) if isinstance(value, Mapping) else []
+            unknown = [name for name in value if name not in self.sources] if isinstance(value, Mapping) else []
             if unknown:
-                raise ValueError(f"{setting} names {unknown}, expected names of sources: {list(self.sources)}")
+                raise ValueError(
+                    f"{setting} names {unknown}, expected names of sources: {list(self.sources)}; with a checkpoint of "
+                    "a run on other sources, give classes, missing, ratio, ratio_per and class_names again"
+                )
 
     def _check_ratio(self) -> None:
         if self.ratio_per not in ("batch", "epoch"):
             raise ValueError(f"ratio_per={self.ratio_per!r} is not one of ['batch', 'epoch']")
         if self.num_samples is not None:
             checked_int("num_samples", self.num_samples, minimum=1)
-        if self.ratio is None:
+        ratio: Any = self.ratio
+        if not isinstance(ratio, Mapping | None):
+            raise TypeError(f"ratio={ratio!r} must map names of sources to numbers, got {type(ratio).__name__}")
+        if ratio is None:
             if self.ratio_per == "batch":
-                raise SettingError(
-                    "ratio_per", "batch", "needs the number of each source in a batch", settings={"ratio": ...}
-                )
+                rule = "needs the number of each source in a batch"
+                raise SettingError("ratio_per", "batch", rule, settings={"ratio": ..., "ratio_per": "epoch"})
             return
-        for name, number in self.ratio.items():
-            if isinstance(number, bool) or not isinstance(number, int | float):
-                raise TypeError(f"ratio[{name!r}]={number!r} must be a number")
-            if not 0 < number < float("inf"):
-                raise ValueError(f"ratio[{name!r}]={number} must be positive; leave out a source that you do not want")
+        for name, number in ratio.items():
+            check_share(f"ratio[{name!r}]", number)
             if self.ratio_per == "batch" and int(number) != number:
                 raise SettingError(
                     "ratio_per",
@@ -164,13 +169,13 @@ class MixedSource(TableSource):
     def prepare(self) -> None:
         """Prepare every source."""
         for name, source in self._opened.items():
-            with _errors_of(name):
+            with self._errors_of(name):
                 source.prepare()
 
     def reopen(self) -> None:
         """Open what `prepare` has prepared in another process of this machine."""
         for name, source in self._opened.items():
-            with _errors_of(name):
+            with self._errors_of(name):
                 source.reopen()
 
     def fingerprint(self) -> Any:
@@ -212,6 +217,33 @@ class MixedSource(TableSource):
             reading = source.image_reading(reading)
         return reading
 
+    @contextmanager
+    def _errors_of(self, name: str) -> Iterator[None]:
+        """Name a source in its errors."""
+        try:
+            yield
+        except (LitLoaderError, SettingError) as error:
+            # Its settings belong to the source, and would be written as settings of the mix.
+            source = self.sources[name]
+            if isinstance(source, TableSource):
+                remedies = [f"give {as_argument(*setting)} to the source" for setting in error.settings.items()]
+            else:
+                nodes = _nodes_of(str(source), error.settings)
+                remedies = [f"set arguments of the source by dataset.sources.{name}={node}" for node in nodes]
+            error.remedy = "; ".join(filter(None, [error.remedy, " or ".join(remedies)]))
+            error.settings = {}
+            if isinstance(error, SettingError):
+                error.argument = f"sources.{name}.{error.argument}"
+            else:
+                error.problem = f"source {name}: {error.problem}"
+            error.args = (error.text(),)
+            raise
+        except (ValueError, TypeError) as error:
+            # Subclasses, such as UnicodeDecodeError, have other arguments.
+            if type(error) in (ValueError, TypeError):
+                error.args = (f"source {name}: {error}",)
+            raise
+
     @property
     def _opened(self) -> dict[str, TableSource]:
         source_by_name: dict[str, TableSource] = self.__dict__["_source_by_name"]
@@ -229,7 +261,7 @@ class MixedSource(TableSource):
             return current
         tables_by_source: dict[str, StageTables] = {}
         for name, source in self._opened.items():
-            with _errors_of(name):
+            with self._errors_of(name):
                 tables_by_source[name] = {stage: source.tables(stage) for stage in _STAGES}
         self._check_training(tables_by_source)
         tables = self._with_same_names(tables_by_source)
@@ -245,6 +277,9 @@ class MixedSource(TableSource):
             inner_names = self._opened[name].set_names(stage)
             single = len(tables[stage]) == 1
             names += [name if single else f"{name}-{inner}" for inner in inner_names]
+        repeated = [name for name, count in Counter(names).items() if count > 1]
+        if repeated:
+            raise ValueError(f"several sets of {stage} have the names {repeated}; give other names to the sources")
         return names
 
     def _check_training(self, tables_by_source: Mapping[str, StageTables]) -> None:
@@ -268,7 +303,14 @@ class MixedSource(TableSource):
                 "num_samples",
                 self.num_samples,
                 f"is the length of a mix, and only {training[0]} has training images",
-                remedy="set num_samples of the sampler",
+                remedy="leave it out, or take a sampler with num_samples",
+            )
+        if self.ratio_per == "batch" and len(training) == 1:
+            raise SettingError(
+                "ratio_per",
+                "batch",
+                f"fixes the mix of a batch, and only {training[0]} has training images",
+                settings={"ratio_per": "epoch"},
             )
 
     def _with_same_names(self, tables_by_source: Mapping[str, StageTables]) -> StageTables:
@@ -292,15 +334,16 @@ class MixedSource(TableSource):
         }
         unlabelled = self._unlabelled_classes(lacking)
         _check_points(renamed)
-        table_by_id: dict[int, AnnotationTable] = {}
+        # Sources may share a table, and rename its classes differently.
+        table_by_key: dict[tuple[str, int], AnnotationTable] = {}
         for name, tables in renamed.items():
-            for key, table in tables.items():
+            for table_id, table in tables.items():
                 names = dict.fromkeys([*table.unlabelled_classes, *unlabelled.get(name, ())])
                 numbered = table.with_class_names(class_names)
-                table_by_id[key] = numbered.with_unlabelled_classes(tuple(names)) if names else numbered
-        aligned = dict(zip(table_by_id, with_same_names(list(table_by_id.values())), strict=True))
+                table_by_key[name, table_id] = numbered.with_unlabelled_classes(tuple(names)) if names else numbered
+        aligned = dict(zip(table_by_key, with_same_names(list(table_by_key.values())), strict=True))
         return {
-            stage: [aligned[id(table)] for tables in tables_by_source.values() for table in tables[stage]]
+            stage: [aligned[name, id(table)] for name, tables in tables_by_source.items() for table in tables[stage]]
             for stage in _STAGES
         }
 
@@ -359,6 +402,11 @@ class MixedSource(TableSource):
             name: [label for label in labels if label not in word_by_class[name]] for name, labels in lacking.items()
         }
         if any(open_classes.values()):
+            example = dict(self.missing) if isinstance(self.missing, Mapping) else {}
+            for name, labels in open_classes.items():
+                if labels:
+                    words = {**word_by_class[name], **dict.fromkeys(labels, "unlabelled")}
+                    example[name] = words if word_by_class[name] else "unlabelled"
             gaps = " and ".join(f"{name} lacks {', '.join(labels)}" for name, labels in open_classes.items() if labels)
             raise SettingError(
                 "missing",
@@ -366,8 +414,9 @@ class MixedSource(TableSource):
                 f"leaves open what these differences mean: {gaps}. 'unlabelled': such objects may be visible there "
                 "without annotation, and loss and metrics ignore the class in those images. 'absent': there are none, "
                 "and they count as background",
-                remedy=f"give one word for all sources, or a mapping such as {_example(open_classes)}, or give classes "
-                "of the same kind the same name by classes",
+                remedy="give one word for all sources, or one for each class, or give classes of the same kind the "
+                "same name by classes",
+                settings={"missing": example},
             )
         return {
             name: [label for label in labels if word_by_class[name][label] == "unlabelled"]
@@ -388,7 +437,7 @@ def _check_classes(classes: Any) -> None:
             if not isinstance(old, str) or not (new is None or (isinstance(new, str) and new)):
                 raise TypeError(
                     f"classes[{name!r}] has {old!r}: {new!r}, expected the name of a class and its new name, or None; "
-                    "write numbers in quotes"
+                    "write a number as new name in quotes; a key has quotes only in a YAML file"
                 )
 
 
@@ -422,17 +471,22 @@ def _class_names(tables: Any) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for table in tables for name in table.class_names))
 
 
-def _example(classes_by_source: Mapping[str, Sequence[str]]) -> str:
-    """Return a value of ``missing`` that names the first source and its first class."""
-    name, labels = next((name, labels) for name, labels in classes_by_source.items() if labels)
-    return f"{{{name}: unlabelled}} or {{{name}: {{{labels[0]}: absent}}}}"
+def _with_text_keys(value: Any) -> Any:
+    """Return nested mappings with text for whole numbers as keys, since Hydra cannot parse quotes there."""
+    if not isinstance(value, Mapping):
+        return value
+    return {str(key) if type(key) is int else key: _with_text_keys(item) for key, item in value.items()}
 
 
-@contextmanager
-def _errors_of(name: str) -> Iterator[None]:
-    """Name the source in its errors."""
-    try:
-        yield
-    except LitLoaderError as error:
-        # Settings of the error belong to the source, and would be written as settings of the mix.
-        raise AnnotationError(f"source {name}: {error}") from error
+def _nodes_of(root: str, settings: Mapping[str, Any]) -> Iterator[str]:
+    """Return configs of an `AutoSource`, each with one of the settings of an error, or with a placeholder."""
+    arguments = {parameter.name for parameter in fields(AutoSource)}
+    for name, value in (settings or {"ARGUMENT": ...}).items():
+        setting: dict[str, Any] = {name: "VALUE" if value is ... else value}
+        # Errors of a format name its options, and problems of its policy.
+        owner, _, problem = name.partition(".")
+        if owner == "policy":
+            setting = {owner: {problem: setting[name]}}
+        elif settings and name not in arguments:
+            setting = {"options": setting}
+        yield hydra_value({"_target_": "lit_loader.datasets.AutoSource", "root": root, **setting})

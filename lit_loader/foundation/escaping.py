@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["escape_interpolations", "hydra_value", "printable", "quote_for_hydra", "shell_command"]
+__all__ = ["escape_interpolations", "has_hydra_keys", "hydra_value", "printable", "quote_for_hydra", "shell_command"]
 
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
@@ -51,7 +51,12 @@ def quote_for_hydra(text: str) -> str:
 
 
 def hydra_value(value: Any) -> str:
-    """Write a value for an override of Hydra; text is quoted unless it is a plain word or path."""
+    """Write a value for an override of Hydra; text is quoted unless it is a plain word or path.
+
+    A mapping with keys that Hydra cannot parse, see `has_hydra_keys`, is written for a YAML file.
+    """
+    if isinstance(value, Mapping) and has_hydra_keys(value):
+        return f"{{{', '.join(f'{_escape_key(str(key))}: {hydra_value(item)}' for key, item in value.items())}}}"
     if isinstance(value, list | tuple):
         return f"[{','.join(map(hydra_value, value))}]"
     if not isinstance(value, str):
@@ -60,3 +65,26 @@ def hydra_value(value: Any) -> str:
     if re.fullmatch(r"[./]*[A-Za-z_][\w./-]*", value, re.ASCII) and value.lower() not in _HYDRA_WORDS:
         return value
     return quote_for_hydra(value)
+
+
+def has_hydra_keys(value: Any) -> bool:
+    """Return True if Hydra can parse all keys of nested mappings in an override; it parses whole numbers as ints."""
+    if not isinstance(value, Mapping):
+        return True
+    return all(_is_hydra_key(str(key)) and has_hydra_keys(item) for key, item in value.items())
+
+
+def _is_hydra_key(text: str) -> bool:
+    # Hydra parses keys without quotes. All other characters, and quotes, are errors of its grammar.
+    if re.fullmatch(r"[\w/\\+.$%*@?|()\[\]{}:=, \t-]+", text, re.ASCII) is None or text.lower() in _HYDRA_WORDS:
+        return False
+    try:
+        float(text)
+    except ValueError:
+        return True
+    # Of other numbers, such as 1e3 or 1.50, the text would be lost.
+    return re.fullmatch("0[0-9]*|-?[1-9][0-9]*", text) is not None
+
+
+def _escape_key(text: str) -> str:
+    return re.sub(r"[\\()\[\]{}:=, \t]", lambda match: f"\\{match[0]}", text)

@@ -8,7 +8,7 @@ from typing import Any, Final, cast
 from torch import Tensor, nn
 
 from lit_loader.collate.classification import ClassificationBatch
-from lit_loader.recipes.losses import ClassificationLoss, mean_of_labelled
+from lit_loader.recipes.losses import ClassificationLoss, may_have_unlabelled, mean_of_labelled
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
 from lit_loader.recipes.task import Metric, Task
@@ -72,6 +72,8 @@ class ClassificationTask(Task):
         self.multi_label = multi_label
         self.loss = ClassificationLoss() if loss is None else loss
         self._has_unlabelled = False
+        # True if the loss skips labels of -1, or there are none.
+        self._knows_unlabelled = isinstance(self.loss, ClassificationLoss) or not multi_label
         # Weights by class name become a tensor in the order of the names.
         if isinstance(self.loss, ClassificationLoss):
             self.loss.set_class_names(self.class_names)
@@ -153,20 +155,21 @@ class ClassificationTask(Task):
             return
         if not batch.labels.is_floating_point():
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
-        # Of all batches so far: a loader checks batches before the step that trains on them.
-        elif not self._has_unlabelled:
+        # Of all batches so far: a loader checks batches before the step that trains on them. Only a loss of the user's
+        # needs it, and in a step the check waits for the device.
+        elif not (self._has_unlabelled or self._knows_unlabelled):
             self._has_unlabelled = bool((batch.labels < 0).any())
 
     def _losses(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each image, float32 ``(B,)``."""
         # In single precision: half precision overflows in the exponentials of a loss written by hand.
         logits = logits.float()
-        knows_unlabelled = isinstance(self.loss, ClassificationLoss) or not self.multi_label
         # Other losses may be undefined for the label -1, and a gradient of NaN survives the mean below.
-        losses = self.loss(logits, labels if knows_unlabelled else labels.clamp(min=0))
+        losses = self.loss(logits, labels if self._knows_unlabelled else labels.clamp(min=0))
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
-            return mean_of_labelled(losses, labels) if self.multi_label else losses.mean(dim=1)
-        if self._has_unlabelled and not knows_unlabelled:
+            some_unlabelled = self.multi_label and may_have_unlabelled(labels)
+            return mean_of_labelled(losses, labels) if some_unlabelled else losses.mean(dim=1)
+        if self._has_unlabelled:
             raise ValueError(
                 f"expected one loss a class {tuple(logits.shape)}, because images have classes that they do not label "
                 f"(label -1), got {tuple(losses.shape)}; give a loss of each class, or ClassificationLoss"

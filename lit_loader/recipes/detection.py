@@ -48,7 +48,8 @@ class DetectionTask(Task):
     (uint8 ``(n, H, W)``); in validation and tests also ``is_duplicate``, see `WithoutDuplicates`. Objects marked by
     ``iscrowd`` are not trained on, and detections on them count neither for nor against. Classes in ``unlabelled``
     (int64, labels) are not trained on the image, see `lit_loader.recipes.unlabelled`, and count neither for nor
-    against.
+    against. Their detections are dropped from those that the model returns, and so use up places among its best ones;
+    ``detections_per_img`` of torchvision's models sets the number of places.
 
     Detections in tiles (``tiling`` of the data module) are merged to detections of their image before they are scored.
 

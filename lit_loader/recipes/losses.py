@@ -99,7 +99,8 @@ class ClassificationLoss(nn.Module):
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
                 losses = losses * (1 - right) ** self.focal_gamma
             return losses if self.class_factors is None else losses * self.class_factors[labels]
-        answers = labels.float().clamp(min=0)
+        some_unlabelled = may_have_unlabelled(labels)
+        answers = labels.float().clamp(min=0) if some_unlabelled else labels.float()
         # With two classes, yes and no, an even spread moves half of the share to each.
         smoothed = answers
         if self.label_smoothing:
@@ -111,7 +112,12 @@ class ClassificationLoss(nn.Module):
             losses = losses * (1 - right) ** self.focal_gamma
         if self.class_factors is not None:
             losses = losses * self.class_factors
-        return mean_of_labelled(losses, labels)
+        return mean_of_labelled(losses, labels) if some_unlabelled else losses.mean(dim=1)
+
+
+def may_have_unlabelled(labels: Tensor) -> bool:
+    """Return False if no label is below 0. Labels on a device are not read, since that would wait for it."""
+    return labels.device.type != "cpu" or (labels.numel() > 0 and labels.min().item() < 0)
 
 
 def mean_of_labelled(losses: Tensor, labels: Tensor) -> Tensor:

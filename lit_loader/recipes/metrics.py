@@ -259,7 +259,8 @@ class ClassMetric(Metric):
         Args:
             predicted: Class ids, int64 ``(N,)``; with ``multi_label`` int64 ``(N, num_classes)`` of 0 and 1.
             target: True classes in the same shape; where it is -1, the prediction is not counted. N may be 0.
-            losses: float ``(N,)``, or None if losses are not scored.
+            losses: float ``(N,)``, or None if losses are not scored. The loss of an image without a labelled class
+                does not count.
         """
         # torchmetrics cannot reshape an empty batch, such as one without matched objects. Its `validate_args` reads all
         # labels, which waits for the device; tasks have checked them, see `Task.check_batch`.
@@ -269,7 +270,9 @@ class ClassMetric(Metric):
             counts = stat_scores(predicted, target, len(self.class_names), **settings)
             self.counts += counts.reshape(-1, 5)  # for a single class torchmetrics returns a row, not a table
         if losses is not None:
-            self.losses += torch.stack([losses.detach().sum(), losses.new_full((), len(losses))])
+            is_labelled = (target >= 0).any(dim=1) if self.multi_label else target >= 0
+            labelled_losses = torch.where(is_labelled, losses.detach(), 0.0)
+            self.losses += torch.stack([labelled_losses.sum(), is_labelled.sum().to(losses.dtype)])
 
     def compute(self) -> dict[str, Tensor]:
         """Return the counts by class, the mean loss and the number of losses."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import copy
-import re
 import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 from torch import nn
 
+from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datasets import Stage
 from lit_loader.recipes.metrics import JointMetric, Report
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
@@ -106,20 +106,14 @@ def set_names(datamodule: Any, stage: Stage, num_sets: int) -> list[str]:
         num_sets: Number of sets.
 
     Returns:
-        The data module's names, with ``_`` instead of characters other than letters, digits, ``_``, ``-`` and ``.``,
-        and a number after a name that occurs before. Without such a data module the numbers of the sets, from ``"0"``.
+        The data module's names, see `clean_set_names`. Without such a data module the numbers of the sets, from
+        ``"0"``.
     """
     raw_names: Sequence[str] = datamodule.set_names(stage) if hasattr(datamodule, "set_names") else []
     # The loaders may be a user's own, next to a data module that only trains.
     if len(raw_names) != num_sets:
         raw_names = [""] * num_sets
-    names: list[str] = []
-    for number, raw_name in enumerate(raw_names):
-        name = re.sub(r"[^\w.-]+", "_", raw_name).strip(".") or str(number)
-        while name in names:
-            name = f"{name}_{number}"
-        names.append(name)
-    return names
+    return clean_set_names(raw_names)
 
 
 def full_report(scores: Any, scores_by_set: Mapping[str, Any]) -> Report:

@@ -86,12 +86,12 @@ def _filled_logits(
     Raises:
         LitLoaderError: If the detector is of an unknown kind.
     """
-    # One entry for each call of the head that has filled logits.
-    calls: list[int] = []
+    has_filled = False
     counts: list[int] = []
 
     def fill_dense(module: nn.Module, inputs: Any, logits: Tensor) -> Tensor:
-        calls.append(len(logits))
+        nonlocal has_filled
+        has_filled = True
         # Logits (B, anchors, classes).
         return logits.masked_fill(_class_mask(logits, unlabelled)[:, None], _LOGIT)
 
@@ -100,8 +100,9 @@ def _filled_logits(
         counts[:] = map(len, inputs[1])
 
     def fill_proposals(module: nn.Module, inputs: Any, outputs: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+        nonlocal has_filled
+        has_filled = True
         logits, regression = outputs
-        calls.append(len(logits))
         # Logits (proposals of all images, classes). Not repeat_interleave, which waits for the device.
         rows = [row.expand(count, -1) for row, count in zip(_class_mask(logits, unlabelled), counts, strict=True)]
         return logits.masked_fill(torch.cat(rows), _LOGIT), regression
@@ -116,23 +117,28 @@ def _filled_logits(
         hooks = [detector.head.classification_head.register_forward_hook(fill_dense)]
     else:
         names = [class_names[i - 1] for labels in unlabelled if labels is not None for i in labels.tolist()]
-        raise LitLoaderError(
-            f"{type(detector).__name__} trains on every class in every image, and an image does not label "
-            f"{sorted(set(names))}",
-            remedy="take torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite, or fcos_small",
-            settings={"missing": "absent"},
-        )
+        raise _unknown_detector(detector, names)
     try:
         yield
     finally:
         # Hooks for one call only: a checkpoint, a copy or a pickle of the model has none.
         for hook in hooks:
             hook.remove()
-    if not calls:
+    if not has_filled:
         raise RuntimeError(
             f"a hook of {type(detector).__name__} was not called, so unlabelled classes would be trained as absent; "
             "give the task compile=True instead of compiling parts of the model"
         )
+
+
+def _unknown_detector(detector: nn.Module, unlabelled_names: Sequence[str]) -> LitLoaderError:
+    """Return the error of a detector whose logits cannot be filled."""
+    return LitLoaderError(
+        f"{type(detector).__name__} trains on every class in every image, and an image does not label "
+        f"{sorted(set(unlabelled_names))}",
+        remedy="take torchvision's Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite, or fcos_small",
+        settings={"missing": "absent"},
+    )
 
 
 def _class_mask(logits: Tensor, unlabelled: Sequence[Tensor | None]) -> Tensor:

@@ -96,6 +96,23 @@ _SETTING_CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
+def check_share(name: str, value: Any) -> None:
+    """Refuse a share of a source that is not a positive number.
+
+    Args:
+        name: The argument's name, for the message.
+        value: Any value.
+
+    Raises:
+        TypeError: If the value is not a number.
+        ValueError: If the value is not positive, or infinite.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
+        raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
+    if not 0 < value < math.inf:
+        raise ValueError(f"{name}={value} must be positive and finite; leave out a source that you do not want")
+
+
 def check_settings(settings: Mapping[str, Any]) -> None:
     """Check the numbers and flags among the settings of a sampler config, before there is a table.
 

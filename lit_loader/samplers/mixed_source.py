@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.samplers.checks import checked_int, checked_integers, refuse_first
+from lit_loader.errors import SettingError
+from lit_loader.samplers.checks import check_share, checked_int, checked_integers, refuse_first
 from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder
 from lit_loader.samplers.shuffle import cycles_order, epochs_order, permutation
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
+
+# Of an epoch whose length is computed. An order takes 12 bytes a position, and a typing error could fill the memory.
+_MAX_LENGTH: Final = 2**31
 
 
 class MixedSourceSampler(SizedSampler):
@@ -116,7 +120,12 @@ class MixedSourceSampler(SizedSampler):
         self._check_lengths()
         streams = [self._stream(number, seed) for number in range(len(self.sources))]
         if self.counts is not None:
-            return SliceableOrder(len(self), partial(self._pattern_positions, streams, epoch * len(self)))
+            # Of one repetition: the source at each place, and the earlier visits to it.
+            counts = np.array(self.counts, dtype=np.int64)
+            pattern = np.repeat(np.arange(len(counts)), counts)
+            earlier = np.arange(len(pattern)) - (np.cumsum(counts) - counts)[pattern]
+            locate = partial(_repeated, pattern, counts[pattern], earlier, epoch * len(self))
+            return SliceableOrder(len(self), partial(self._positions, streams, locate))
         source_ids = np.repeat(np.arange(len(self.sources), dtype=np.int32), self.quotas)
         source_ids = source_ids[permutation(key64(seed, "sources", epoch), len(self))]
         # The stable sort keeps the visits to a source in their order.
@@ -124,7 +133,7 @@ class MixedSourceSampler(SizedSampler):
         visits[np.argsort(source_ids, kind="stable")] = np.arange(len(self))
         # From a position in the sorted epoch to a visit since the first epoch.
         visits += (epoch * self.quotas - (np.cumsum(self.quotas) - self.quotas))[source_ids]
-        return SliceableOrder(len(self), partial(self._share_positions, streams, source_ids, visits))
+        return SliceableOrder(len(self), partial(self._positions, streams, partial(_sliced, source_ids, visits)))
 
     def _stream(self, number: int, seed: int) -> SliceableOrder:
         """Return the endless sequence of a source's samples."""
@@ -134,42 +143,23 @@ class MixedSourceSampler(SizedSampler):
             return cycles_order(key, source)
         return epochs_order(partial(_epoch_of, source, key if source.seed is None else source.seed), len(source))
 
-    def _pattern_positions(self, streams: list[SliceableOrder], first: int, start: int, stop: int) -> IndexArray:
-        """Return the indices at positions of an epoch that begins at ``first`` of the repeated pattern."""
-        assert self.counts is not None  # `order` calls this only with counts
-        indices = np.arange(first + start, first + stop)
-        repetitions, places = np.divmod(indices, sum(self.counts))
-        # Place of the source's first sample in the pattern.
-        begin = 0
-        # Index of the source's first sample.
-        offset = 0
-        for length, count, stream in zip(self.lengths, self.counts, streams, strict=True):
-            rows = np.flatnonzero((begin <= places) & (places < begin + count))
-            if len(rows):
-                # The visits of a source are in order along the sequence, so the visits of a slice are consecutive.
-                visit = int(repetitions[rows[0]]) * count + int(places[rows[0]]) - begin
-                indices[rows] = offset + stream[visit : visit + len(rows)]
-            begin += count
-            offset += length
-        return indices
-
-    def _share_positions(
+    def _positions(
         self,
         streams: list[SliceableOrder],
-        source_ids: npt.NDArray[np.int32],
-        visits: IndexArray,
+        locate: Callable[[int, int], tuple[npt.NDArray[Any], IndexArray]],
         start: int,
         stop: int,
     ) -> IndexArray:
-        """Return the indices at positions of an epoch; each position names a source and a visit to it."""
-        slice_ids = source_ids[start:stop]
+        """Return the indices at positions of an epoch; ``locate`` returns the source and the visit of each."""
+        source_ids, visits = locate(start, stop)
         indices = np.empty(stop - start, dtype=np.int64)
+        # Index of the source's first sample.
         offset = 0
         for number, (length, stream) in enumerate(zip(self.lengths, streams, strict=True)):
-            rows = np.flatnonzero(slice_ids == number)
+            rows = np.flatnonzero(source_ids == number)
             if len(rows):
-                # The visits of a slice are consecutive, as above.
-                visit = int(visits[start + int(rows[0])])
+                # The visits to a source are in order along the sequence, and a slice has consecutive ones.
+                visit = int(visits[rows[0]])
                 indices[rows] = offset + stream[visit : visit + len(rows)]
             offset += length
         return indices
@@ -210,6 +200,23 @@ class MixedSourceSampler(SizedSampler):
 def _epoch_of(sampler: OrderSampler, seed: int, epoch: int) -> Order:
     # A module-level function, because an order can be pickled and a lambda cannot.
     return sampler.order(seed=seed, epoch=epoch)
+
+
+# Functions of the module, because an order can be pickled.
+
+
+def _repeated(
+    pattern: IndexArray, counts: IndexArray, earlier: IndexArray, first: int, start: int, stop: int
+) -> tuple[IndexArray, IndexArray]:
+    """Return the sources, and the visits to them, at positions of an epoch that begins at ``first`` of the pattern."""
+    repetitions, places = np.divmod(np.arange(first + start, first + stop), len(pattern))
+    return pattern[places], repetitions * counts[places] + earlier[places]
+
+
+def _sliced(
+    source_ids: npt.NDArray[np.int32], visits: IndexArray, start: int, stop: int
+) -> tuple[npt.NDArray[np.int32], IndexArray]:
+    return source_ids[start:stop], visits[start:stop]
 
 
 # -- checks and lengths ------------------------------------------------------------------------------------
@@ -257,13 +264,7 @@ def _checked_shares(shares: Sequence[float], num_sources: int) -> list[Fraction]
             "source"
         )
     for number, share in enumerate(shares):
-        if isinstance(share, bool) or not isinstance(share, int | float | np.integer | np.floating):
-            raise TypeError(f"shares[{number}] must be a number, got {share!r} of type {type(share).__name__}")
-        if not 0 < share < float("inf"):
-            raise ValueError(
-                f"`shares` must be positive and finite, got shares[{number}]={share}; leave out a source that you do "
-                "not want"
-            )
+        check_share(f"shares[{number}]", share)
     # By the decimal text: the float 0.7 is slightly less than 7/10, and would lengthen an epoch by one position.
     fractions = [Fraction(str(share)) for share in shares]
     total = sum(fractions, Fraction(0))
@@ -288,7 +289,11 @@ def _length_of_pattern(counts: tuple[int, ...], epoch_lengths: tuple[int, ...], 
 def _length_of_shares(shares: list[Fraction], epoch_lengths: tuple[int, ...], num_samples: int | None) -> int:
     if num_samples is None:
         # The largest remainder method never rounds a quota below its integer part, so no source gets less.
-        return max(-int(-n // share) for n, share in zip(epoch_lengths, shares, strict=True))
+        longest = max(-int(-n // share) for n, share in zip(epoch_lengths, shares, strict=True))
+        if longest > _MAX_LENGTH:
+            rule = f"is an epoch of {longest:.2g} positions, so that the source with the smallest share comes in full"
+            raise SettingError("num_samples", None, rule, settings={"num_samples": ...})
+        return longest
     length = checked_int("num_samples", num_samples, minimum=1)
     if length < len(shares):
         raise ValueError(f"num_samples={num_samples} is less than the {len(shares)} sources; give at least that many")

@@ -52,7 +52,7 @@ def test_classes_that_are_not_settled_are_an_error_with_the_keys_of_the_config(a
     result = app("train", *(word for word in words if word != MISSING), small=False, code=1)
     (line,) = result.err.strip().splitlines()[-1:]
     assert "error in the config: dataset.missing=null leaves open what these differences mean: plant lacks car" in line
-    assert "pass" not in line.partition("plant lacks car")[0]
+    assert line.endswith("pass dataset.missing={plant: unlabelled, street: unlabelled, field: unlabelled}")
 
 
 @pytest.mark.parametrize(
@@ -63,6 +63,9 @@ def test_classes_that_are_not_settled_are_an_error_with_the_keys_of_the_config(a
         ("dataset.ratio.street=0", r"ratio['street']=0 must be positive"),
         ("++dataset.classes.plant.wed=x", "names classes that plant does not have; its classes: leaf, stem, weed"),
         ("batching=size", "in Hydra batching=plain"),
+        ("dataset.classes={plant: {0: leaf}}", "dataset.classes={plant: {0: leaf}} names classes that plant does not"),
+        ("dataset.classes={plant: {weed: 0}}", "write a number as new name in quotes"),
+        ("++dataset.classes={roof: {}}", "give classes, missing, ratio, ratio_per and class_names again"),
     ],
 )
 def test_settings_that_do_not_fit_are_named_by_their_keys(app, words, word, message):
@@ -75,4 +78,12 @@ def test_folder_that_cannot_be_read_is_named_with_its_source(app, tmp_path):
     (tmp_path / "empty").mkdir()
     words = ["dataset=mixed", f"dataset.sources={{plant: {tmp_path}/empty}}", "model=fcos_small", "workers=inline"]
     result = app("train", *words, *MODEL, small=False, code=1)
-    assert f"error: source plant: {tmp_path}/empty" in result.err
+    assert f"error: {tmp_path}/empty: source plant: " in result.err
+
+
+def test_remedies_of_missing_can_be_pasted(app, words, folders):
+    start = [word for word in words if not word.startswith(("dataset.missing", "dataset.classes"))]
+    failed = app("train", *start, "dataset.missing={plant: {car: absent}}", small=False, code=1)
+    remedy = failed.err.strip().rpartition("or pass ")[2]
+    trained = app("train", *start, remedy, small=False)
+    assert "unlabelled: Leaf, dirt, stone" in trained.out

@@ -132,4 +132,4 @@ def test_experiment_classification_trains_on_any_folders(app, tmp_path):
     result = app("train", *words, "trainer.enable_progress_bar=false", "trainer.log_every_n_steps=1", small=False)
     assert "mix" in result.out
     assert "cat" in result.out
-    assert "the same without a search: dataset=files dataset.format=image_folder" in result.out + result.err
+    assert "as the only data set: dataset=files dataset.format=image_folder" in result.out + result.err

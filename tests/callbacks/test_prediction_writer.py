@@ -258,6 +258,21 @@ def test_every_set_has_a_file(tmp_path, table):
     assert [len(json.loads(path.read_text())) for path in paths] == [table.num_objects, 2]
 
 
+def test_names_of_sets_do_not_lead_out_of_the_folder(tmp_path, table):
+    class Named(DrawnSource):
+        def set_names(self, stage):
+            return ["night/rain", "../up"] if stage == "predict" else []
+
+    class Custom(DetectionDataModule):
+        def set_names(self, stage):
+            return ["night/rain", "../up"]
+
+    for number, datamodule in enumerate(kind(Named(predict=[table, table])) for kind in (DetectionDataModule, Custom)):
+        paths = predict(tmp_path / str(number), datamodule)
+        assert [path.name for path in paths] == ["predictions-night_rain.json", "predictions-_up.json"]
+        assert len({path.parent for path in paths}) == 1
+
+
 @pytest.mark.parametrize("kind", [DetectionDataModule, LandmarkDataModule])
 def test_two_ranks_write_each_image_once(tmp_path, table, kind):
     size = {} if kind is DetectionDataModule else {"size": 32}

@@ -99,7 +99,7 @@ def test_expected_mix_is_logged(shapes, tmp_path):
     fit(tmp_path, shapes, callback, logger=CSVLogger(tmp_path), max_epochs=1)
     data = data_of(shapes)
     (table,) = data.tables("train")
-    mix = expected_class_mix(table, WeightedRandomSampler(image_weights(table, [1.0, 2.0, 4.0])))
+    mix = expected_class_mix([table], WeightedRandomSampler(image_weights(table, [1.0, 2.0, 4.0])))
     with (tmp_path / "lightning_logs" / "version_0" / "metrics.csv").open() as file:
         logged = [row for row in csv.DictReader(file) if row["data/class_mix/" + table.class_names[0]]]
     assert [int(row["step"]) for row in logged] == [6]

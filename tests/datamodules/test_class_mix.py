@@ -116,7 +116,7 @@ def test_promised_class_mix_arrives_on_real_annotations(shared_data, tmp_path, s
     (table,) = source.tables("train")
     sampler = sampling.make_sampler(table)
     assert np.abs(deviations(table, sampler, sampler.expected_visits())).max() < BOUND
-    mix = expected_class_mix(table, sampler)
+    mix = expected_class_mix([table], sampler)
     natural = table.class_counts() / table.class_counts().sum()
     rare = table.class_names.index("Platelets")  # every image has a WBC, which no choice of images can change
     assert mix[rare] > 1.15 * natural[rare]
@@ -145,13 +145,13 @@ def test_samplers_without_balance_by_deviate_from_the_promised_attribute_mix(tab
 def test_object_samples_balance_every_attribute_value(images):
     table = images.per_object()
     for sampling in (WeightedSamplerConfig(balance_by="finish"), ClassBalancedSamplerConfig(balance_by="finish")):
-        mix = expected_class_mix(table, sampling.make_sampler(table), by="finish")
+        mix = expected_class_mix([table], sampling.make_sampler(table), by="finish")
         assert mix == pytest.approx([1 / 3] * 3, abs=0.003)  # quotas are whole
 
 
 def test_the_summary_of_an_attribute_counts_its_values(images):
     sampler = ClassBalancedSamplerConfig(balance_by="finish").make_sampler(images)
-    summary = SetSummary.of("train", images, sampler, by="finish", num_left_out=3)
+    summary = SetSummary.of("train", [images], sampler, by="finish", num_left_out=3)
     ids = images.attributes["finish"].ids
     assert (summary.label, summary.class_names, summary.num_left_out) == ("finish", NAMES, 3)
     assert summary.class_counts.tolist() == [int((ids == i).sum()) for i in range(3)]
@@ -160,7 +160,7 @@ def test_the_summary_of_an_attribute_counts_its_values(images):
     visits = sampler.expected_visits()
     delivered = visits @ images.image_label_counts("finish")
     assert summary.expected_mix == pytest.approx(delivered / delivered.sum())
-    per_image = SetSummary.of("train", images, sampler, by="finish", distinct=True)
+    per_image = SetSummary.of("train", [images], sampler, by="finish", distinct=True)
     assert per_image.class_counts.tolist() == per_image.image_counts.tolist() == summary.image_counts.tolist()
     delivered = visits @ (images.image_label_counts("finish") > 0)
     assert per_image.expected_mix == pytest.approx(delivered / delivered.sum())
@@ -181,7 +181,7 @@ def test_the_summary_of_many_images_of_many_classes_takes_memory_for_the_images_
     )
     tracemalloc.start()
     try:
-        summary = SetSummary.of("train", table, RandomSamplerConfig().make_sampler(table), distinct=True)
+        summary = SetSummary.of("train", [table], RandomSamplerConfig().make_sampler(table), distinct=True)
         peak = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

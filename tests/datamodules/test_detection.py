@@ -206,4 +206,4 @@ def test_a_set_without_objects_has_a_mix_of_zeros():
     table = AnnotationTable(
         root="/nowhere", image_paths=["0.png", "1.png"], class_names=("a", "b"), offsets=[0, 0, 0], boxes=[], labels=[]
     )
-    assert expected_class_mix(table, SequentialSampler(2)).tolist() == [0, 0]
+    assert expected_class_mix([table], SequentialSampler(2)).tolist() == [0, 0]

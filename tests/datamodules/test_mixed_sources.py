@@ -23,6 +23,7 @@ from lit_loader.datamodules import (
 )
 from lit_loader.datasets import AutoSource
 from lit_loader.errors import BadSamplesWarning
+from lit_loader.images import ImageReading
 from lit_loader.samplers import MixedSourceSampler, WeightedRandomSampler
 from tests.support.drawn_set import DrawnSource, draw_set
 from tests.support.lightning_ranks import on_ranks, trainer
@@ -221,6 +222,38 @@ def test_batch_size_that_does_not_fit_the_ratio_is_refused_with_the_next_one(fol
         module.train_dataloader()
     module.batch_size = 8
     assert module.train_dataloader().batch_size == 8
+
+
+def test_sampler_of_a_subclass_needs_no_mix(folder):
+    class Custom(DetectionDataModule):
+        def stage_data(self, stage):
+            ((dataset, _),) = super().stage_data(stage)
+            return [(dataset, SequentialSampler(dataset))]
+
+    assert len(list(datamodule(folder, kind=Custom, batch_size=4).train_dataloader())) == 5
+
+
+def test_names_of_sets_are_clean_and_asked_once(tmp_path):
+    stages = []
+
+    class Named(DrawnSource):
+        def set_names(self, stage):
+            stages.append(stage)
+            return ["night/rain", "../up", "night_rain"] if stage == "val" else []
+
+    source = Named(val=[draw_set(tmp_path / f"{seed}", num_images=2, seed=seed) for seed in range(3)])
+    module = DetectionDataModule(source)
+    names = module.set_names("val")
+    assert names == ["night_rain", "_up", "night_rain_2"]
+    assert [summary.name for summary in module.summaries(["val"])] == [f"val/{name}" for name in names]
+    assert stages.count("val") == 1
+
+
+def test_reading_can_be_set(folder):
+    module = datamodule(folder)
+    module.reading = ImageReading(decode="fast")
+    module.setup("fit")
+    assert module.reading_arguments["reading"].decode == "fast"
 
 
 def test_grouped_batches_and_samplers_of_single_sets_are_refused(folder):

@@ -12,7 +12,6 @@ from PIL import Image
 from lit_loader import DetectionDataModule, MultiTaskDataModule, Tiling
 from lit_loader.annotations import AnnotationTable, tile_images, tile_table
 from lit_loader.datamodules import RandomSamplerConfig, SequentialSamplerConfig, WorkerSettings
-from lit_loader.errors import SettingError
 from lit_loader.images import decode_image
 from lit_loader.samplers import RandomSampler
 from tests.support.drawn_set import SIZE, DrawnSource, draw_set, drawn_source
@@ -221,11 +220,15 @@ def test_without_an_empty_share_every_sample_comes_once():
     assert sorted(sampler.order(seed=0, epoch=0)[:]) == [0, 1, 2]
 
 
-def test_empty_share_refuses_tables_that_cannot_have_it():
-    with pytest.raises(SettingError, match=r"empty_share=0.5 .* no image of .* has no object; pass empty_share=None"):
-        RandomSamplerConfig(empty_share=0.5).make_sampler(table_of([1, 2]))
-    with pytest.raises(SettingError, match=r"empty_share=0.5 .* no image of .* has an object; pass empty_share=None"):
-        RandomSamplerConfig(empty_share=0.5).make_sampler(table_of([0, 0]))
+@pytest.mark.parametrize(("counts", "kind"), [([1, 2], "an object"), ([0, 0], "no object")])
+def test_table_of_one_kind_of_images_uses_each_once_whatever_the_empty_share(counts, kind, caplog):
+    with caplog.at_level("INFO"):
+        sampler = RandomSamplerConfig(empty_share=0.5).make_sampler(table_of(counts))
+    assert sorted(sampler.order(seed=0, epoch=0)[:]) == [0, 1]
+    assert f"every image has {kind}" in caplog.text
+
+
+def test_empty_shares_outside_of_their_range_are_refused():
     for share, words in ((1, "below 1"), (1.5, "empty_share"), (-0.1, "empty_share")):
         with pytest.raises(ValueError, match=words):
             RandomSamplerConfig(empty_share=share)

@@ -217,7 +217,7 @@ def test_the_printed_overrides_compose_the_same_source(name, tmp_path, settings,
     with caplog.at_level(logging.INFO):
         source = open_source(root, **settings)
     assert f"{root}: {source.format} (" in caplog.text
-    words = shlex.split(caplog.text.partition("the same without a search: ")[2])
+    words = shlex.split(caplog.text.partition("as the only data set: ")[2])
     with initialize_config_module("lit_loader.conf", version_base="1.3"):
         config = compose("train", overrides=words)
     assert instantiate(config.dataset, _convert_="all") == source

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute
-from lit_loader.datasets import AutoSource, FormatSource, ImageFilesSource, MixedSource, VocSource
-from lit_loader.errors import AnnotationError
+from lit_loader.datasets import AutoSource, FormatSource, ImageFilesSource, MixedSource, TableSource, VocSource
+from lit_loader.errors import AnnotationError, CacheError, ImageError, SettingError
 from lit_loader.samplers import RandomSampler, SequentialSampler
 from tests.support.drawn_set import DrawnSource
 from tests.support.mixed_sets import CLASSES, make_folders, mixed_source
@@ -111,9 +111,21 @@ def test_missing_classes_that_are_not_settled_are_listed_with_both_options():
     text = str(error.value)
     assert "'unlabelled': such objects may be visible there" in text
     assert "'absent': there are none" in text
-    assert "{plant: unlabelled} or {plant: {car: absent}}" in text
+    assert text.endswith("pass missing={'plant': 'unlabelled', 'street': 'unlabelled'}")
     with pytest.raises(ValueError, match=r": street lacks stem\."):
         MixedSource(sources, missing={"plant": "absent"}).tables("train")
+
+
+def test_remedy_of_missing_settles_all_classes_and_keeps_the_present_words():
+    sources = {"plant": one("leaf", "stem"), "street": one("leaf", "car", "bus"), "roof": one("tile", "leaf")}
+    missing = {"plant": {"car": "absent"}, "roof": "absent"}
+    with pytest.raises(SettingError, match="leaves open") as error:
+        MixedSource(sources, missing=missing).tables("train")
+    remedy = error.value.settings["missing"]
+    assert remedy["plant"] == {"car": "absent", "bus": "unlabelled", "tile": "unlabelled"}
+    assert remedy["roof"] == "absent"
+    tables = MixedSource(sources, missing=remedy).tables("train")
+    assert [table.unlabelled_classes for table in tables] == [("bus", "tile"), ("stem", "tile"), ()]
 
 
 @pytest.mark.parametrize(
@@ -174,6 +186,28 @@ def test_attributes_and_their_values_are_united():
     assert [table.attributes["pose"].ids.tolist() for table in tables] == [[1], [0], [-1]]
 
 
+def test_sources_that_share_a_table_rename_it_differently():
+    shared = table("leaf", "stem", labels=[0, 1])
+    sources = {"day": DrawnSource(val=shared), "night": DrawnSource(val=shared)}
+    classes = {"day": {"leaf": "tree"}, "night": {"stem": "tree"}}
+    day, night = MixedSource(sources, classes=classes, missing="absent").tables("val")
+    assert [day.class_names[label] for label in day.labels] == ["tree", "stem"]
+    assert [night.class_names[label] for label in night.labels] == ["leaf", "tree"]
+
+
+def test_sets_with_equal_names_are_refused():
+    source = MixedSource({"a": DrawnSource(val=[table("leaf"), table("leaf")]), "a-0": one("leaf")})
+    with pytest.raises(ValueError, match=r"several sets of val have the names \['a-0'\]; give other names"):
+        source.set_names("val")
+
+
+def test_whole_numbers_are_names_as_hydra_parses_them():
+    sources = {2023: one("0", "1"), "b": one("0")}
+    source = MixedSource(sources, classes={2023: {0: "leaf", 1: None}, "b": {0: "leaf"}}, ratio={2023: 1, "b": 1})
+    assert source.set_names("train") == ["2023", "b"]
+    assert source.tables("train")[0].class_names == ("leaf",)
+
+
 def test_several_validation_sets_of_a_source_are_numbered():
     source = MixedSource({"a": DrawnSource(val=[table("leaf"), table("leaf")]), "b": one("leaf")})
     assert source.set_names("val") == ["a-0", "a-1", "b"]
@@ -223,8 +257,61 @@ def test_renamed_tables_are_pickled_as_references(folder):
 def test_errors_of_a_source_name_it(folder, tmp_path):
     source = MixedSource({"plant": str(folder / "plant"), "gone": FormatSource("coco", str(tmp_path), train="a.json")})
     for method in (source.prepare, source.reopen, lambda: source.tables("train")):
-        with pytest.raises(AnnotationError, match=f"source gone: {re.escape(str(tmp_path))}"):
+        with pytest.raises(AnnotationError, match=f"^{re.escape(str(tmp_path))}/a.json: source gone: ") as error:
             method()
+        assert error.value.path == tmp_path / "a.json"
+
+
+class Failing(TableSource):
+    """A source whose tables raise an error."""
+
+    def __init__(self, error):
+        self.error = error
+
+    def prepare(self):
+        pass
+
+    def tables(self, stage):
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (CacheError("damaged", remedy="delete it"), "source a: damaged; delete it"),
+        (AnnotationError("bad box", path="x.json", line=3), "x.json:3: source a: bad box"),
+        (ImageError("no image", settings={"policy.size": "drop"}), "no image; give .*size.* to the source$"),
+        (SettingError("fraction", 2, "is too large"), "sources.a.fraction=2 is too large"),
+        (ValueError("no images"), "source a: no images"),
+        (KeyError("unexpected"), "unexpected"),
+    ],
+)
+def test_error_of_a_source_keeps_its_type_and_gets_its_name(error, message):
+    with pytest.raises(type(error), match=message) as raised:
+        MixedSource({"a": Failing(error)}).tables("train")
+    assert raised.value is error
+    assert type(pickle.loads(pickle.dumps(error))) is type(error)
+
+
+def test_remedy_for_a_path_is_a_config_of_its_source(tmp_path):
+    for name in ("cat", "dog"):
+        (tmp_path / "train" / name).mkdir(parents=True)
+        (tmp_path / "train" / name / "a.jpg").touch()
+    (tmp_path / "data.yaml").write_text("train: train\nnames: [cat, dog]\n")
+    node = f"dataset.sources.a={{_target_: lit_loader.datasets.AutoSource, root: {tmp_path}"
+    with pytest.raises(AnnotationError, match=re.escape(f"; set arguments of the source by {node}, layout: VALUE}}")):
+        MixedSource({"a": tmp_path}).tables("train")
+    source = MixedSource({"a": tmp_path})
+    errors = {
+        "options: {image_dir: a/b}": {"image_dir": "a/b"},
+        "policy: {box: drop}": {"policy.box": "drop"},
+        "ARGUMENT: VALUE": {},
+    }
+    for text, settings in errors.items():
+        source.__dict__["_source_by_name"]["a"] = Failing(AnnotationError("bad", remedy="change it", settings=settings))
+        remedy = f"bad; change it; set arguments of the source by {node}, {text}}}"
+        with pytest.raises(AnnotationError, match=re.escape(remedy)):
+            source.tables("train")
 
 
 # -- the mix -----------------------------------------------------------------------------------------------
@@ -271,6 +358,8 @@ def test_sources_without_training_images_take_no_part_in_the_mix():
         MixedSource(sources, ratio={"a": 1, "b": 1}).tables("train")
     with pytest.raises(ValueError, match="num_samples=5 is the length of a mix, and only a has training images"):
         MixedSource(sources, num_samples=5).tables("train")
+    with pytest.raises(ValueError, match=r"fixes the mix of a batch, and only a has .*; pass ratio_per='epoch'"):
+        MixedSource(sources, ratio={"a": 4}, ratio_per="batch").tables("train")
 
 
 def test_source_with_several_training_tables_is_refused():
@@ -293,25 +382,27 @@ def test_table_sources_mix_their_training_tables_in_full():
     [
         ({"sources": {}}, ValueError, "`sources` is empty"),
         ({"sources": ["a"]}, TypeError, r"got list; give .* \{'plant': 'data/plant', 'street': 'data/street'\}$"),
-        ({"sources": {"a/b": "x"}}, ValueError, "sources names 'a/b'.*use letters, digits, _ and -"),
         ({"sources": {"": "x"}}, ValueError, "sources names ''"),
-        ({"sources": {3: "x"}}, ValueError, "sources names 3"),
+        ({"sources": {"a\x1b": "x"}}, ValueError, "expected a text that can be printed"),
+        ({"sources": {1.5: "x"}}, ValueError, "sources names 1.5"),
+        ({"class_names": "leaf,stem"}, TypeError, "class_names='leaf,stem' must be a list of names, got str"),
+        ({"ratio": [3, 1]}, TypeError, r"ratio=\[3, 1\] must map names of sources to numbers, got list"),
         ({"sources": {"a": {"root": "x"}}}, TypeError, "must be a TableSource or a path; .* needs a _target_"),
         ({"classes": {"c": {}}}, ValueError, r"classes names \['c'\], expected names of sources: \['a', 'b'\]"),
         ({"classes": ["a"]}, TypeError, "`classes` must map sources"),
         ({"classes": {"a": "x"}}, TypeError, r"classes\['a'\]='x' must map class names"),
-        ({"classes": {"a": {1: "x"}}}, TypeError, r"classes\['a'\] has 1: 'x'.*write numbers in quotes"),
+        ({"classes": {"a": {"x": 1}}}, TypeError, r"classes\['a'\] has 'x': 1.*write a number as new name in quotes"),
         ({"classes": {"a": {"x": ""}}}, TypeError, r"classes\['a'\] has 'x': ''"),
         ({"missing": "ignored"}, ValueError, r"has 'ignored', which is not one of \['unlabelled', 'absent'\]"),
         ({"missing": {"a": {"x": None}}}, ValueError, "has None"),
-        ({"missing": {"c": "absent"}}, ValueError, r"missing names \['c'\]"),
+        ({"missing": {"c": "absent"}}, ValueError, r"missing names \['c'\].*give classes, missing, ratio,"),
         ({"ratio": {"c": 1}}, ValueError, r"ratio names \['c'\]"),
         ({"ratio": {"a": 0, "b": 1}}, ValueError, r"ratio\['a'\]=0 must be positive"),
-        ({"ratio": {"a": "1"}}, TypeError, r"ratio\['a'\]='1' must be a number"),
+        ({"ratio": {"a": "1"}}, TypeError, r"ratio\['a'\] must be a number, got '1'"),
         ({"ratio": {"a": 1.5, "b": 1}, "ratio_per": "batch"}, ValueError, "got ratio.*1.5; pass ratio_per='epoch'"),
         ({"num_samples": 0}, ValueError, "`num_samples` must be at least 1, got num_samples=0"),
         ({"num_samples": "9"}, TypeError, "`num_samples` must be an int, got '9'"),
-        ({"ratio_per": "batch"}, ValueError, "needs the number of each source in a batch; pass ratio="),
+        ({"ratio_per": "batch"}, ValueError, r"needs the number of each .*; pass ratio=... or ratio_per='epoch'"),
         ({"ratio_per": "step"}, ValueError, r"ratio_per='step' is not one of \['batch', 'epoch'\]"),
     ],
 )

@@ -5,10 +5,13 @@ from __future__ import annotations
 import shlex
 import subprocess
 
+import pytest
+import yaml
+from hydra.core.override_parser.overrides_parser import OverridesParser
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from lit_loader.foundation.escaping import shell_command
+from lit_loader.foundation.escaping import has_hydra_keys, hydra_value, shell_command
 
 # A word of a command cannot contain NUL; a file name has its invalid bytes as these surrogates.
 CHARACTERS = st.characters(blacklist_characters="\0", blacklist_categories=("Cs",)) | st.sampled_from(
@@ -28,3 +31,30 @@ def test_a_shell_reads_back_the_words(words):
 def test_ordinary_words_have_ordinary_quotes():
     words = ["lit-loader", "a b", "it's", "é", ""]
     assert shell_command(words) == shlex.join(words)
+
+
+def parsed(text):
+    (override,) = OverridesParser.create().parse_overrides([f"k={text}"])
+    return override.value()
+
+
+@given(st.text("ab1-e_./\\' ,=[]{}()$:*\t\"né0", max_size=7))
+@settings(deadline=None)
+def test_hydra_parses_mappings_unchanged_unless_a_key_has_no_syntax(key):
+    value = {"a": {key: "x"}}
+    if has_hydra_keys(value):
+        ((read_key, item),) = parsed(hydra_value(value))["a"].items()
+        assert (str(read_key), item) == (key, "x")
+    else:
+        assert yaml.safe_load(hydra_value(value)) == value
+
+
+@pytest.mark.parametrize("key", ["car (old)", "a, b", "a:b", "0", "007", "*", "a=b", "[x]"])
+def test_ordinary_class_names_can_be_written_as_keys_of_hydra(key):
+    assert has_hydra_keys({key: None})
+    assert list(map(str, parsed(hydra_value({key: None})))) == [key]
+
+
+@pytest.mark.parametrize("key", ["driver's seat", "null", "True", "1.50", "é", "", '"'])
+def test_keys_without_syntax_in_hydra_are_known(key):
+    assert not has_hydra_keys({"a": {key: 1}})

@@ -91,8 +91,24 @@ def test_scores_count_no_prediction_of_an_unlabelled_class(tmp_path: Path) -> No
     values = batch()
     trainer(tmp_path).test(model, DataLoader([values], batch_size=None), verbose=False)
     scores = model.test_scores
+    # The last image labels no class.
+    losses = ClassificationLoss()(model(values.images).detach(), LABELS)
+    assert scores.loss == pytest.approx(float(losses[:3].mean()))
     assert list(scores.support.values()) == [2, 0, 1]
     with torch.no_grad():
         predicted = (model(values.images) > 0).float()
     is_labelled = LABELS >= 0
     assert scores.accuracy == pytest.approx(float((predicted == LABELS)[is_labelled].float().mean()))
+
+
+@pytest.mark.parametrize(("loss", "num_reads"), [(None, 0), (per_image, 1)])
+def test_labels_are_searched_for_unlabelled_classes_only_for_a_loss_that_needs_it(loss: Any, num_reads: int) -> None:
+    class Watched(Tensor):
+        num_reads = 0
+
+        def any(self, *args: Any, **kwargs: Any) -> Any:
+            Watched.num_reads += 1
+            return super().any(*args, **kwargs)
+
+    task(loss=loss).check_batch(batch(LABELS.clamp(min=0).as_subclass(Watched)))
+    assert Watched.num_reads == num_reads
