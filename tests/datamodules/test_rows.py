@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import pickle
 import warnings
 
 import numpy as np
@@ -208,6 +209,18 @@ def test_points_of_crops_are_written_in_pixels_of_the_rows(tmp_path):
     assert len(list(writer.paths[1].rglob("*.jpg"))) == 1
 
 
+def test_a_data_set_is_pickled_without_the_images_of_other_stages():
+    rows = detection_rows()
+    big_rows = [{"image": np.zeros((999, 999), dtype=np.uint8), "objects": []}]
+    source = source_of({"train": rows, "test": big_rows})
+    datamodule = DetectionDataModule(source, batch_size=2)
+    (table,) = datamodule.tables("train")
+    dataset = datamodule.make_dataset(table, None)
+    data = pickle.dumps(dataset)
+    assert len(data) < 100_000
+    assert torch.equal(pickle.loads(data)[1][0], dataset[1][0])
+
+
 def test_a_plain_loader_reads_rows_without_a_data_module():
     source = source_of(detection_rows())
     dataset = DetectionDataset(source.tables("train")[0], reading=source.image_reading(ImageReading()))
@@ -227,7 +240,7 @@ def test_a_config_gives_data_sets_to_the_source(tmp_path, monkeypatch):
         "source": {
             "_target_": "lit_loader.datasets.RowsSource",
             "train": {"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")},
-            "val": [{"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")}] * 2,
+            "val": {"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")},
             **DETECTION,
         },
         "batch_size": 2,
@@ -235,4 +248,4 @@ def test_a_config_gives_data_sets_to_the_source(tmp_path, monkeypatch):
     datamodule = instantiate(config)
     assert datamodule.class_names == tuple(NAMES)
     assert len(images_of(datamodule)) == 6
-    assert [len(table) for table in datamodule.tables("val")] == [6, 6]
+    assert [len(table) for table in datamodule.tables("val")] == [6]
