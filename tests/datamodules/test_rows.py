@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
 import pickle
 import warnings
@@ -12,7 +11,6 @@ import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
-from PIL import Image
 
 from lit_loader import (
     ClassificationDataModule,
@@ -152,15 +150,6 @@ def test_copies_across_sets_of_rows_are_reported():
     assert "1 images of val are byte-identical copies of images of train, such as 'val/000000' of 'train/000002'" in (
         datamodule.summary()
     )
-
-
-def test_sixteen_bit_rows_are_reported():
-    image = Image.fromarray(np.full((32, 32), 900, dtype=np.uint16))
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    source = source_of([{"image": file.getvalue(), "label": 0}], boxes=None, labels="label")
-    with pytest.warns(UserWarning, match="1 of 1 inspected images are 16-bit grayscale"):
-        DetectionDataset(source.tables("train")[0], reading=source.image_reading(ImageReading()))
 
 
 def test_a_damaged_row_is_named_raised_and_skipped(tmp_path):

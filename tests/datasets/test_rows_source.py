@@ -67,7 +67,6 @@ def test_box_formats_give_the_same_pixels(box_format, box, normalized):
 
 
 def test_numpy_and_tensor_annotations_are_read_as_lists():
-
     rows = [
         row_of(np.array([2, 3, 20, 24], dtype=np.float32), np.int64(1)),
         row_of(torch.tensor([2, 3, 20, 24]), torch.tensor(2)),
@@ -388,9 +387,3 @@ def test_numbers_without_names_ask_for_the_class_names():
 def test_other_data_sets_are_refused(dataset, message):
     with pytest.raises((TypeError, ValueError), match=message):
         table_of(dataset)
-
-
-def test_a_row_without_a_key_is_named():
-    rows = [row_of(), {"image": GREY, "objects": [{"bbox": [1, 2, 3, 4]}]}]
-    with pytest.raises(AnnotationError, match=r"^train: row 1 has no 'category' for the column 'objects.category'"):
-        table_of(rows)
