@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
@@ -110,7 +109,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             check_keypoints(table)
         if masks:
             check_masks(table)
-        self.reading = reading
+        self.reading = reading.for_table(table)
         self.table = table
         self.transforms = transforms
         self.first_label = first_label
@@ -131,7 +130,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         if self._file_sizes is not None and cache_settings is not None and cache_settings.cache_size is not None:
             rule = "shrinks whole images, so their regions would lose the detail that they are cut out for"
             raise SettingError("cache_size", cache_settings.cache_size, rule, settings={"cache_size": None})
-        self.cache = None if cache_settings is None else CachedReader(table, reading, cache_settings)
+        self.cache = None if cache_settings is None else CachedReader(table, self.reading, cache_settings)
 
     def skip_targets(self) -> None:
         """Use empty targets from now on, if the transforms return the same image without a target.
@@ -265,7 +264,9 @@ class DetectionDataset(Dataset[DetectionSample]):
         """Refuse an image that EXIF turns onto its side if its annotation has the stored size; see `_check_size`."""
         # Its boxes were then drawn on the stored pixels.
         if self.reading.exif_orientation and annotated == size[::-1]:
-            stored_size = replace(self.reading, exif_orientation=False).open(path).size
+            # A subclass of the user's may not be copied with another setting.
+            plain_reading = ImageReading(exif_orientation=False, max_pixels=self.reading.max_pixels)
+            stored_size = plain_reading.open(path).size
             if annotated == stored_size[::-1]:
                 raise ImageError(
                     f"{path}: EXIF turns the image from {annotated[0]}x{annotated[1]} to {size[0]}x{size[1]}, but its "

@@ -1,4 +1,4 @@
-"""Add the rows of a data set to the builder of annotation tables, with problems that name row and column."""
+"""Add the rows of a data set to the builder of annotation tables, with problems that name the row."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, Final, Literal, TypeAlias, get_args
 
 import numpy as np
 
-from lit_loader.annotations.formats.image_sizes import Header
 from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.annotations.formats.rows import Rows
 from lit_loader.annotations.keypoints import KeypointSchema
@@ -35,8 +34,6 @@ class RowColumns:
         labels: Labels of the objects or of the image.
         keypoints: Points of the objects.
         crowd: Flags of the objects.
-        width: Width of the image.
-        height: Height of the image.
         image_id: Id of the image.
     """
 
@@ -47,13 +44,11 @@ class RowColumns:
     labels: str | None = None
     keypoints: str | None = None
     crowd: str | None = None
-    width: str | None = None
-    height: str | None = None
     image_id: str | None = None
 
     def annotations(self) -> dict[str, str]:
         """Return the columns of annotations by the name of the attribute."""
-        names = ("boxes", "labels", "keypoints", "crowd", "width", "height", "image_id")
+        names = ("boxes", "labels", "keypoints", "crowd", "image_id")
         return {name: column for name in names if (column := getattr(self, name)) is not None}
 
 
@@ -82,9 +77,6 @@ class RowBuilder(Rows):
         class_names: Class names that the user gave, or None.
         label_names: Names of labels that are numbers; empty if the data set has none.
         schema: Schema of the points, or None.
-
-    Attributes:
-        headers: Header of each image that was added.
     """
 
     def __init__(
@@ -99,41 +91,26 @@ class RowBuilder(Rows):
     ) -> None:
         super().__init__(Path(), policy, class_names)
         self.file = name
-        self.headers: list[Header] = []
         self._columns = columns
         self._label_names = tuple(label_names or class_names or ())
         self._schema = schema
         self.normalized = columns.normalized
         # Classes without objects keep their ids.
         self.declare(class_names=label_names if class_names is None else (), keypoints=schema)
-        points = columns.keypoints or columns.image
-        boxes = columns.boxes or points
-        self._column_by_problem = {
-            "bad_size": f"{columns.width}, {columns.height}",
-            "turned_image": columns.image,
-            "unreadable_image": columns.image,
-            "missing_image": columns.image,
-            "invalid_keypoint": points,
-            "keypoint_outside": points,
-            "narrow_points": points,
-            **dict.fromkeys(("non_finite", "swapped", "out_of_image", "degenerate"), boxes),
-        }
 
-    def add(self, number: int, values: Mapping[str, Any], header: Header) -> None:
+    def add(self, number: int, values: Mapping[str, Any], size: tuple[int, int]) -> None:
         """Add a row.
 
         Args:
             number: Number of the row, from 0.
             values: Annotations by column.
-            header: Header of its image.
+            size: Width and height of its image, 0 if unknown.
 
         Raises:
             AnnotationError: A value is invalid and the policy says ``"raise"``; or labels are numbers without names.
         """
         try:
             objects = self._objects(values)
-            width = _size(self._columns.width, values)
-            height = _size(self._columns.height, values)
         except _WrongRow as error:
             self._report_wrong(number, error)
             return
@@ -146,10 +123,9 @@ class RowBuilder(Rows):
             line=line,
             image_id=None if image_id is None else str(image_id),
             source_id=image_id if is_number else None,
-            width=width,
-            height=height,
+            width=size[0],
+            height=size[1],
         )
-        self.headers.append(header)
         for index, arguments in enumerate(objects):
             try:
                 self.object(image, line=line, index=index, **self._arguments(arguments, index))
@@ -159,16 +135,15 @@ class RowBuilder(Rows):
     def problem(
         self, kind: str, action: str, message: str, *, line: int | None = None, index: int | None = None
     ) -> None:
-        """Add a problem, with the row and the column in its message; see `Rows.problem`."""
+        """Add a problem, with the row in its message; see `Rows.problem`."""
         if line:
-            column = self._column_by_problem.get(kind, self._columns.labels)
-            message = f"{_place(line - 1, column, index)}: {message}"
+            message = f"row {line - 1}{'' if index is None else f', object {index}'}: {message}"
         # The base class would name the object of a raised problem a second time.
         super().problem(kind, action, message, index=None if action == "raise" else index)
 
     def _report_wrong(self, number: int, error: _WrongRow) -> None:
-        place = _place(number, error.column, error.index)
-        super().problem("malformed", self.policy.malformed, f"{place}: {error}")
+        message = f"column {error.column!r}: {error}"
+        self.problem("malformed", self.policy.malformed, message, line=number + 1, index=error.index)
 
     def _objects(self, values: Mapping[str, Any]) -> list[tuple[Any, Any, Any, Any]]:
         """Return box, label, points and crowd flag of each object, not yet converted."""
@@ -180,8 +155,6 @@ class RowBuilder(Rows):
             return [(None, label, None, False) for label in image_labels if label is not None and label != -1]
         boxes = _list_of(columns.boxes, values)
         points = _list_of(columns.keypoints, values)
-        if boxes is None and points is not None and self._is_one_object(points):
-            points = [points]
         count = len(boxes if boxes is not None else points or ())
         if columns.labels in values and not isinstance(labels, list | tuple):
             labels = [labels] * count
@@ -223,7 +196,7 @@ class RowBuilder(Rows):
         except TypeError:
             raise _WrongRow(column, f"expected a name or a number, got {_shown(label)}", index) from None
         if not names:
-            problem = f"{_place(None, column, None)} has numbers, such as {number}, and no names for them"
+            problem = f"column {column!r} has numbers, such as {number}, and no names for them"
             remedy = "give their names in the order of the numbers"
             raise AnnotationError(problem, path=self.file, remedy=remedy, settings={"class_names": ...})
         if not 0 <= number < len(names):
@@ -258,20 +231,6 @@ class RowBuilder(Rows):
             raise _WrongRow(self._columns.keypoints or "", f"expected {sizes}, got {_shown(points)}", index) from None
         return {"points": rows[:, :2], "visibility": visibility.astype(np.uint8)}
 
-    def _is_one_object(self, points: Sequence[Any]) -> bool:
-        """Return True if a value is the points of one object, not a list of objects."""
-        num_points = len(self._schema.names) if self._schema is not None else 0
-        if not points or not isinstance(points[0], list | tuple):
-            return bool(points)
-        # K pairs or triples of numbers; the points of an object are longer, or nested deeper, unless K is 1.
-        is_point = len(points[0]) in (2, 3) and not isinstance(points[0][0], list | tuple)
-        return is_point and len(points) == num_points and num_points > 1
-
-
-def _place(number: int | None, column: str | None, index: int | None) -> str:
-    row = "" if number is None else f"row {number}, "
-    return f"{row}column {column!r}{'' if index is None else f', object {index}'}"
-
 
 def _list_of(column: str | None, values: Mapping[str, Any]) -> list[Any] | None:
     """Return the list of a column, or None if there is none; a row without objects may have None."""
@@ -281,16 +240,6 @@ def _list_of(column: str | None, values: Mapping[str, Any]) -> list[Any] | None:
     if value is not None and not isinstance(value, list | tuple):
         raise _WrongRow(column, f"expected a list with a value for each object, got {_shown(value)}")
     return list(value or ())
-
-
-def _size(column: str | None, values: Mapping[str, Any]) -> float:
-    """Return a side of an image, 0 if it is unknown."""
-    value = values.get(column or "")
-    if value is None:
-        return 0
-    if not isinstance(value, int | float):
-        raise _WrongRow(column or "", f"expected a number of pixels, got {_shown(value)}")
-    return value
 
 
 def _shown(value: Any) -> str:

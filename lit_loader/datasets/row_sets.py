@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import dataclasses
-import hashlib
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from itertools import pairwise
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 
+from lit_loader.annotations.cache import image_stamp
 from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.errors import AnnotationError, SettingError
 
 __all__ = ["Row", "RowSet", "open_rows", "value_at"]
 
 _CHUNK_ROWS: Final = 256
-"""Rows that are in memory at once, with the encoded images of a sequence among them."""
+"""Rows of a Hugging Face data set that are in memory at once."""
 
 _ENCODED_TYPES: Final = ("binary", "large_binary", "string", "large_string", "null")
 """Arrow types of encoded images and of paths."""
@@ -61,30 +63,38 @@ class RowSet(ABC):
         """Return the number of rows."""
 
     @abstractmethod
-    def read(self, numbers: range) -> list[Row]:
+    def read(self, numbers: range) -> Iterable[Row]:
         """Return some consecutive rows."""
 
-    @abstractmethod
-    def read_images(self, numbers: range) -> list[Any]:
-        """Return the images of some consecutive rows."""
+    def read_encoded(self, numbers: range) -> Iterable[Any]:
+        """Return the encoded images and paths of some consecutive rows, or nothing if the images are arrays."""
+        return ()
 
-    @abstractmethod
-    def annotation_digest(self) -> bytes | None:
-        """Return a digest of the annotations that takes far less time than reading them, or None if there is none."""
+    def identity(self) -> str | None:
+        """Return a text that changes with annotations and images, but not with files of paths; None if unknown."""
+        return None
 
     def iterate(self, *, progress: bool, description: str) -> Iterator[Row]:
         """Yield all rows in order, with a progress bar on a terminal."""
         return self._iterate(self.read, progress=progress, description=description)
 
-    def iterate_images(self, *, progress: bool, description: str) -> Iterator[Any]:
-        """Yield the images of all rows in order, with a progress bar on a terminal."""
-        return self._iterate(self.read_images, progress=progress, description=description)
+    def iterate_encoded(self, *, progress: bool, description: str) -> Iterator[Any]:
+        """Yield `read_encoded` of all rows in order, with a progress bar on a terminal."""
+        return self._iterate(self.read_encoded, progress=progress, description=description)
 
-    def _iterate(self, read: Callable[[range], list[Any]], **bar: Any) -> Iterator[Any]:
+    def _iterate(self, read: Callable[[range], Iterable[Any]], **bar: Any) -> Iterator[Any]:
         # One process: a data set of the user's may be neither picklable nor safe to fork.
         for pieces in iter_chunks(partial(_pieces, read), range(len(self)), num_workers=0, **bar):
             for items in pieces:
                 yield from items
+
+    def _choose_columns(self, available: Sequence[str], names: Iterable[str], *, optional: bool) -> None:
+        """Choose the columns to read from those that the data set has: all, or if ``optional`` no annotations."""
+        annotations = [column for column in available if self._setting_by_column[column] != "image_id"]
+        missing = [column for column in self.columns if column not in available]
+        if missing and (annotations or not optional):
+            raise self.missing_column(missing[0], names)
+        self.columns = tuple(available)
 
     def missing_column(self, column: str, names: Iterable[str]) -> SettingError:
         """Return the error for a column that the data set does not have."""
@@ -100,12 +110,14 @@ def open_rows(dataset: Any, *, name: str, image: str, columns: Mapping[str, str]
         name: Name of the data set, for messages.
         image: Column of the images.
         columns: Columns of the annotations by the name of the setting.
-        optional: Leave out the columns that the data set does not have.
+        optional: The data set may have no annotations at all.
 
     Raises:
         TypeError: The data set is not map-style, or a row is not a mapping.
         SettingError: A column does not exist, or does not have a type that can be read.
     """
+    if hasattr(dataset, "iloc"):
+        raise TypeError(f"{name}: expected rows that are mappings, got a DataFrame; give dataset.to_dict('records')")
     if isinstance(dataset, Mapping) or not (hasattr(dataset, "__len__") and hasattr(dataset, "__getitem__")):
         remedy = "a Hugging Face Dataset, or any set with __len__ and __getitem__ that returns dicts"
         streaming = "; load a streamed data set without streaming=True" if hasattr(dataset, "__iter__") else ""
@@ -149,7 +161,7 @@ def _plain(value: Any) -> Any:
     return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
 
 
-def _pieces(read: Callable[[range], list[Any]], numbers: range) -> Iterator[list[Any]]:
+def _pieces(read: Callable[[range], Iterable[Any]], numbers: range) -> Iterator[Iterable[Any]]:
     # A generator, so that only one piece is in memory.
     for start in range(numbers.start, numbers.stop, _CHUNK_ROWS):
         yield read(range(start, min(start + _CHUNK_ROWS, numbers.stop)))
@@ -171,23 +183,16 @@ class _SequenceRows(RowSet):
             try:
                 value_at(first_row, column)
             except KeyError:
-                if not optional:
-                    raise self.missing_column(column, first_row) from None
-            else:
-                available.append(column)
-        self.columns = tuple(available)
+                continue
+            available.append(column)
+        self._choose_columns(available, first_row, optional=optional)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def read(self, numbers: range) -> list[Row]:
-        return [self._read(number) for number in numbers]
-
-    def read_images(self, numbers: range) -> list[Any]:
-        return [self._row(number)[self.image] for number in numbers]
-
-    def annotation_digest(self) -> None:
-        return None
+    def read(self, numbers: range) -> Iterator[Row]:
+        # One at a time, because a data set may decode its images.
+        return map(self._read, numbers)
 
     def _read(self, number: int) -> Row:
         row = self._row(number)
@@ -207,7 +212,7 @@ class _SequenceRows(RowSet):
         row = self.rows[number]
         if not isinstance(row, Mapping):
             rule = f"{self.name}: expected rows that are mappings, got {type(row).__name__} as row {number}"
-            raise TypeError(f"{rule}; for samples of other types use DatasetsDataModule")
+            raise TypeError(f"{rule}; join data sets by MixedSource, and use DatasetsDataModule for other samples")
         return row
 
 
@@ -233,9 +238,8 @@ class _ArrowRows(RowSet):
                 top_names.append(top_name)
                 if declared_names := getattr(feature, "names", None):
                     self.class_names_of[column] = tuple(declared_names)
-            elif not optional:
-                raise self.missing_column(column, names)
-        self.columns = tuple(available)
+        self._choose_columns(available, names, optional=optional)
+        self._dataset = dataset.with_format(None)
         self._annotations = dataset.select_columns(list(dict.fromkeys(top_names))).with_format("arrow")
         # Without columns Hugging Face forgets the number of rows.
         self._has_annotations = bool(top_names)
@@ -250,16 +254,15 @@ class _ArrowRows(RowSet):
         if self._has_annotations:
             batch = self._annotations[numbers.start : numbers.stop].to_pylist()
         values = [{column: value_at(row, column) for column in self.columns} for row in batch]
-        return list(map(Row, values, self.read_images(numbers)))
+        images = self.read_encoded(numbers) or [self.rows[number][self.image] for number in numbers]
+        return list(map(Row, values, images))
 
-    def annotation_digest(self) -> bytes:
-        digest = hashlib.blake2b(repr(self._features).encode(), digest_size=16)
-        for start in range(0, len(self), 16 * _CHUNK_ROWS) if self._has_annotations else ():
-            # A shuffled data set has one chunk per row.
-            table = self._annotations[start : start + 16 * _CHUNK_ROWS].combine_chunks()
-            for batch in table.to_batches():
-                digest.update(batch.serialize())
-        return digest.digest()
+    def identity(self) -> str:
+        from datasets.fingerprint import Hasher  # type: ignore[import-untyped]
+
+        # The hash covers mapped files by their names, the selected rows, and the content of data in memory.
+        stamps = [image_stamp(*os.path.split(file["filename"])) for file in self._dataset.cache_files]
+        return f"{Hasher.hash(self._dataset)} {stamps}"
 
     def _feature(self, column: str, top_name: str) -> Any:
         """Return the feature of a column's values, or None if the data set has no such column."""
@@ -297,9 +300,9 @@ class _ArrowRows(RowSet):
             raise SettingError("image", self.image, rule, "name the column of the images")
         return images.with_format("numpy", dtype=np.uint8)
 
-    def read_images(self, numbers: range) -> list[Any]:
+    def read_encoded(self, numbers: range) -> list[Any]:
         if not self._is_encoded:
-            return [self.rows[number][self.image] for number in numbers]
+            return []
         images: list[Any] = []
         for chunk in self._arrow_images[numbers.start : numbers.stop].column(self.image).chunks:
             images += _encoded_images(chunk)
@@ -320,7 +323,16 @@ def _encoded_images(chunk: Any) -> list[Any]:
         return [image if valid else None for image, valid in zip(images, is_valid, strict=True)]
     if kind in ("string", "large_string"):
         return list(chunk.to_pylist())
-    return [None if (buffer := value.as_buffer()) is None else memoryview(buffer) for value in chunk]
+    # Scalars of Arrow would copy the bytes, and so read a mapped file.
+    _, offsets_buffer, data = chunk.buffers()
+    offset_type = np.int64 if kind.startswith("large") else np.int32
+    offsets = np.frombuffer(offsets_buffer, offset_type, len(chunk) + 1, chunk.offset * np.dtype(offset_type).itemsize)
+    bounds = pairwise(offsets.tolist())
+    view = memoryview(data or b"")
+    return [
+        view[start:stop] if valid else None
+        for (start, stop), valid in zip(bounds, chunk.is_valid().to_pylist(), strict=True)
+    ]
 
 
 def _image_fields(struct: Any) -> list[str]:

@@ -8,12 +8,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, Final, Literal, get_args
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.cache import cache_folder, cache_key, keep, load_unchanged
+from lit_loader.annotations.cache import cache_folder, cache_key, image_stamp, keep, load_unchanged
 from lit_loader.annotations.formats.folder import Folder
-from lit_loader.annotations.formats.image_sizes import Header, shown_sizes
 from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.annotations.formats.rules import build_table
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
@@ -24,11 +23,11 @@ from lit_loader.datasets.row_sets import open_rows
 from lit_loader.datasets.sources import FileSource, Stage, StageTables
 from lit_loader.errors import AnnotationError, ImageError, SettingError
 from lit_loader.images import ImageReading
-from lit_loader.images.row_images import RowImages, RowReading, header_of, identity_of, unpacked
+from lit_loader.images.row_images import RowImage, RowImages, RowReading, content_of, header_of, unpacked
 
 __all__ = ["RowsSource"]
 
-_VERSION: Final = 1
+_VERSION: Final = 2
 """Increased when the same rows give another table, so that tables cached before are ignored."""
 
 _STAGES: Final[tuple[Stage, ...]] = get_args(Stage)
@@ -42,28 +41,29 @@ class RowsSource(FileSource):
 
     Images may be encoded (bytes, or ``{"bytes": ..., "path": ...}``), paths, Pillow images, uint8 arrays ``(H, W)`` or
     ``(H, W, C)``, or uint8 tensors ``(H, W)`` or ``(C, H, W)``. Encoded images are read like files, with the same
-    limits. A column is a key, or keys of nested mappings joined by dots: ``objects.bbox`` is the list of boxes of
+    limits. Pixels of Pillow images must be loaded, and EXIF counts only as read from the image's file. A column of
+    annotations is a key, or keys of nested mappings joined by dots: ``objects.bbox`` is the list of boxes of
     ``{"objects": {"bbox": [...]}}`` and of ``{"objects": [{"bbox": ...}, ...]}``.
 
-    The table of annotations is built once, from all rows but without decoding an image, and cached under a digest of
-    the annotations and images. A Hugging Face data set is read as Arrow batches; its format is ignored and a transform
-    (``set_transform``) refused. Any other data set gives each row once, in ``dataset[i]``. Rows must not change
-    afterwards.
+    The table of annotations is built once, from all rows but without decoding an image, and cached. A Hugging Face data
+    set is read as Arrow batches, and recognized at the next start by its hash (``datasets.fingerprint.Hasher``) and the
+    size and time of its files; its format is ignored and a transform (``set_transform``) refused. Any other data set
+    gives each row once at each start, in ``dataset[i]``. Rows must not change afterwards.
 
     The path of an image, such as ``/rows/DIGEST/train/000012``, is only a name: row 12 (from 0) of the training set.
 
     Runs in: any process and thread. A Hugging Face data set from a file is pickled as its file name, so that spawned
-    workers map it; every spawned worker gets a copy of a list, with all of its images. Threads may share a Hugging Face
+    workers map it; a spawned worker gets a copy of its stage's list. Threads may share a Hugging Face
     data set and a list; another data set must allow calls of ``__getitem__`` from several threads at once.
 
     Args:
         dataset: A mapping of stages to data sets, such as a ``DatasetDict`` (``validation`` means ``val``), or one data
             set to train on.
         train: Data set to train on, instead of ``dataset``; or None.
-        val: The same for validation, or a list of several data sets.
+        val: The same for validation.
         test: The same for testing.
-        predict: The same for prediction, or None for the rows of ``test``. It needs no columns of annotations.
-        image: Column of the images.
+        predict: The same for prediction, or None for the rows of ``test``. It has all columns of annotations, or none.
+        image: Column of the images, a key of the row itself.
         boxes: Column of an image's boxes, or None: then the label belongs to the whole image, or objects have only
             points.
         box_format: ``"xyxy"``, ``"xywh"`` (left upper corner and size, as in COCO) or ``"cxcywh"`` (centre and size).
@@ -72,12 +72,9 @@ class RowsSource(FileSource):
             with the names of a ``ClassLabel`` feature or else of ``class_names``. For a whole image, None
             and -1 mean no label. None gives all objects the class ``class_names[0]``.
         keypoints: Column of the points of an image's objects, each as x, y or x, y, visibility (0 absent, 1 hidden, 2
-            visible), flat or nested; requires ``schema``. Without ``boxes`` the column may also contain the points of a
-            single object.
+            visible), flat or nested; requires ``schema``.
         schema: Schema of the points: a known name such as ``face_68``, a mapping of names and flip pairs, or a number.
         crowd: Column of flags of objects that are crowd regions.
-        width: Column of the image's width in pixels, or None to read the header of each image.
-        height: The same for the height.
         image_id: Column of the image's id, a number or a text. Numbers identify images in COCO results.
         root: Folder that paths in the image column are relative to, and must not leave. Without it paths are refused.
         class_names: Names of the classes in the order of their ids, or None for those that the data declares, else
@@ -108,8 +105,6 @@ class RowsSource(FileSource):
     keypoints: str | None = None
     schema: Any = None
     crowd: str | None = None
-    width: str | None = None
-    height: str | None = None
     image_id: str | None = None
     root: str | Path | None = None
     class_names: Sequence[str] | None = None
@@ -128,8 +123,6 @@ class RowsSource(FileSource):
             raise SettingError("schema", self.schema, rule)
         if self.crowd is not None and self.boxes is None:
             raise SettingError("crowd", self.crowd, "is a column of flags of boxes; give boxes= as well")
-        if (self.width is None) != (self.height is None):
-            raise ValueError(f"width={self.width!r} and height={self.height!r} go together; give both or none")
         has_objects = self.boxes is not None or self.keypoints is not None
         if self.labels is None and has_objects and len(self.class_names or ()) != 1:
             rule = "leaves the objects without a class; name the column of their labels"
@@ -137,7 +130,7 @@ class RowsSource(FileSource):
         # Both raise an error for wrong values.
         ReadPolicy(**self.policy)
         self._schema()
-        check_fractions(self._fractions(), {stage: sets or None for stage, sets in self._datasets().items()})
+        check_fractions(self._fractions(), self._datasets())
 
     def prepare(self) -> None:
         """Read all rows at the first call; rows do not change."""
@@ -152,21 +145,20 @@ class RowsSource(FileSource):
         """Read the rows of all stages, give their tables the same class ids, and hold images out."""
         columns = self._columns()
         sets: dict[int, _RowTable] = {}
-        stage_keys: dict[Stage, list[int]] = {stage: [] for stage in _STAGES}
-        for stage, datasets in self._datasets().items():
-            for number, dataset in enumerate(datasets):
-                # A data set of several stages is read once.
-                stage_keys[stage].append(id(dataset))
-                if id(dataset) not in sets:
-                    name = stage if len(datasets) == 1 else f"{stage}-{number}"
-                    sets[id(dataset)] = _RowTable(self, columns, dataset, name, optional=stage == "predict")
+        datasets = self._datasets()
+        for stage, dataset in datasets.items():
+            # A data set of several stages is read once.
+            if dataset is not None and id(dataset) not in sets:
+                sets[id(dataset)] = _RowTable(self, columns, dataset, stage, optional=stage == "predict")
         digests = [row_table.digest() for row_table in sets.values()]
         content = hashlib.blake2b(json.dumps([digests, self._settings()]).encode(), digest_size=8).hexdigest()
         # No folder, but a name that no other rows have: caches of copies and of decoded images are looked up by it.
         root = Path("/rows", content).absolute()
         read_tables = [row_table.table(root) for row_table in sets.values()]
         named_tables = dict(zip(sets, self._with_same_classes(read_tables), strict=True))
-        tables: StageTables = {stage: [named_tables[key] for key in keys] for stage, keys in stage_keys.items()}
+        tables: StageTables = {
+            stage: [] if dataset is None else [named_tables[id(dataset)]] for stage, dataset in datasets.items()
+        }
         folders = [
             f"{table.root}/{row_table.name}" for table, row_table in zip(read_tables, sets.values(), strict=True)
         ]
@@ -176,7 +168,7 @@ class RowsSource(FileSource):
             traits = RowReading(images=images).copy_traits
             tables |= held_out(tables["train"][0], self._fractions(), traits=traits, **settings)
         # After the split, because test images may be held out from training.
-        if not stage_keys["predict"]:
+        if datasets["predict"] is None:
             tables["predict"] = tables["test"]
         # The class is frozen, so its state is set directly.
         self.__dict__["_images"] = images
@@ -199,8 +191,8 @@ class RowsSource(FileSource):
         state.pop("_images", None)
         return state
 
-    def _datasets(self) -> dict[Stage, list[Any]]:
-        """Return the data sets of each stage.
+    def _datasets(self) -> dict[Stage, Any]:
+        """Return the data set of each stage, or None.
 
         Raises:
             ValueError: A stage is set twice, is unknown, or none is set.
@@ -219,7 +211,7 @@ class RowsSource(FileSource):
                 datasets[stage] = dataset
         if all(dataset is None for dataset in datasets.values()):
             raise ValueError("no stage has a data set; give one, such as train=load_dataset(..., split='train')")
-        return {stage: [] if dataset is None else _several(dataset) for stage, dataset in datasets.items()}
+        return datasets
 
     def _fractions(self) -> dict[Stage, float]:
         return {"val": self.val_fraction, "test": self.test_fraction}
@@ -250,7 +242,7 @@ class _RowTable:
         columns: Columns of the data set.
         dataset: The data set.
         name: Name of the data set.
-        optional: Leave out the annotations that the data set does not have.
+        optional: The data set may have no annotations at all.
 
     Attributes:
         name: Name of the data set.
@@ -272,17 +264,16 @@ class _RowTable:
 
     def digest(self) -> str:
         """Return a digest of all annotations and images."""
-        digest = self._rows.annotation_digest()
-        identities: list[bytes] = []
-        if digest is None:
-            digest = self._read(identities)
+        identity = self._rows.identity()
+        digest = hashlib.blake2b(f"{self.name} {len(self._rows)} {self._rows.columns} {identity}".encode())
+        if identity is None:
+            copy_keys = self._read(digest)
         else:
-            description = f"Comparing rows of {self.name}"
-            images = self._rows.iterate_images(progress=self._source.progress, description=description)
-            identities += map(self._identity, images)
-        self.images.identities = identities
-        everything = [f"{self.name} {len(self._rows)} {self._rows.columns}".encode(), digest, *identities]
-        return hashlib.blake2b(b" ".join(everything), digest_size=16).hexdigest()
+            bar: dict[str, Any] = {"progress": self._source.progress, "description": f"Comparing rows of {self.name}"}
+            images = map(self._unpacked, self._rows.iterate_encoded(**bar))
+            copy_keys = [self._update(digest, image, has_identity=True) for image in images]
+        self.images.copy_keys = copy_keys or None
+        return digest.hexdigest()
 
     def table(self, root: Path) -> AnnotationTable:
         """Return the table, from the cache if possible."""
@@ -296,7 +287,7 @@ class _RowTable:
         if table is not None:
             return table
         if self._builder is None:
-            self._read(None)
+            self._read()
         assert self._builder is not None
         builder = self._builder
         # The rows take more memory than their table.
@@ -307,15 +298,15 @@ class _RowTable:
             class_names=source.class_names,
             keypoints=self._schema,
             progress=source.progress,
-            header_sizes=shown_sizes(builder.headers, count=len(builder.headers)),
+            are_files=False,
         )
         return keep(table, folder=folder, key=key, request=request)
 
-    def _read(self, identities: list[bytes] | None) -> bytes:
-        """Read all rows into a builder, and return a digest of the annotations.
+    def _read(self, digest: Any = None) -> list[bytes | int]:
+        """Read all rows into a builder, and return the copy keys of their images.
 
         Args:
-            identities: List to which the identity of each image is appended, or None if they are known.
+            digest: Digest to update with annotations and images, or None if they are known.
         """
         source = self._source
         columns = self._columns
@@ -327,40 +318,62 @@ class _RowTable:
             label_names=self._rows.class_names_of.get(columns.labels or "", ()),
             schema=self._schema,
         )
-        digest = hashlib.blake2b(digest_size=16)
+        copy_keys = []
         rows = self._rows.iterate(progress=source.progress, description=f"Reading rows of {self.name}")
         for number, row in enumerate(rows):
-            if identities is not None:
-                identities.append(self._identity(row.image))
-            digest.update(repr(row.values).encode())
-            header = self._header(builder, number, row.image)
-            if header is not None:
-                builder.add(number, row.values, header)
+            image = self._unpacked(row.image)
+            if digest is not None:
+                copy_keys.append(self._update(digest, image, has_identity=False))
+                digest.update(repr(row.values).encode("utf-8", "backslashreplace"))
+            size = self._size(builder, number, image)
+            if size is not None:
+                builder.add(number, row.values, size)
         self._builder = builder
-        return digest.digest()
+        return copy_keys
 
-    def _header(self, builder: RowBuilder, number: int, value: Any) -> Header | None:
-        """Return the header of a row's image, or None if the policy drops the row."""
+    def _unpacked(self, value: Any) -> RowImage | ImageError:
         try:
-            image = unpacked(value, self._folder)
+            return unpacked(value, self._folder)
         except ImageError as error:
-            action = builder.policy.missing_image
-            builder.problem("missing_image", action, str(error), line=number + 1)
-            # A size of 0 is unknown.
-            return None if action == "drop" else (0, 0, False)
-        return header_of(image)
+            return error
 
-    def _identity(self, value: Any) -> bytes:
-        try:
-            return identity_of(unpacked(value, self._folder))
-        except ImageError as error:
+    def _size(self, builder: RowBuilder, number: int, image: RowImage | ImageError) -> tuple[int, int] | None:
+        """Return width and height of an image, 0 if unknown, or None if the policy drops the row."""
+        kind: Literal["missing_image", "unreadable_image"] = "missing_image"
+        if isinstance(image, ImageError):
+            message = str(image)
+        else:
+            header = header_of(image)
+            if not isinstance(header, str):
+                return header[:2]
+            message = header
+            if not isinstance(image, Path) or image_stamp(image.parent, image.name) != -1:
+                kind = "unreadable_image"
+                message = f"the size of the image cannot be read: {header}"
+        action = getattr(builder.policy, kind)
+        builder.problem(kind, action, message, line=number + 1)
+        return None if action == "drop" else (0, 0)
+
+    def _update(self, digest: Any, image: RowImage | ImageError, *, has_identity: bool) -> bytes | int:
+        """Update a digest with an image, and return a value that is equal for copies of it.
+
+        Args:
+            digest: Digest of the rows.
+            image: The image, or the reason why there is none.
+            has_identity: The digest covers all images but files.
+        """
+        if isinstance(image, ImageError):
             # The table depends on the reason, which the policy decides on.
-            return str(error).encode("utf-8", "surrogateescape")
-
-
-def _several(dataset: Any) -> list[Any]:
-    """Return the data sets of a stage, from one or a list of several; a list of mappings is one data set."""
-    # A config gives a list of its own type.
-    if isinstance(dataset, str) or not isinstance(dataset, Sequence) or len(dataset) == 0:
-        return [dataset]
-    return [dataset] if isinstance(dataset[0], Mapping) else list(dataset)
+            digest.update(str(image).encode("utf-8", "backslashreplace"))
+            return 0
+        if isinstance(image, Path):
+            stamp = image_stamp(image.parent, image.name)
+            digest.update(f"{image} {stamp}".encode("utf-8", "surrogateescape"))
+            return 0 if stamp == -1 else image.stat().st_size
+        if isinstance(image, bytes | memoryview):
+            if not has_identity:
+                digest.update(content_of(image))
+            return len(image)
+        content = content_of(image)
+        digest.update(content)
+        return content

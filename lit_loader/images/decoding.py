@@ -155,7 +155,7 @@ def decode_picture(
     def decode() -> Tensor:
         _check_header(image, max_pixels=max_pixels)
         image.load()
-        orientation = orientation_of(image) if exif_orientation else 1
+        orientation = picture_orientation(image) if exif_orientation else 1
         # The conversion removes the transparency from the object that it is given.
         source = image.copy() if "transparency" in image.info else image
         return interleaved(upright(_to_rgb(source, sixteen_bit_max), orientation))
@@ -279,6 +279,16 @@ def orientation_of(image: Image.Image) -> int:
     return value if value in _MIRRORED_AXES else 1
 
 
+def picture_orientation(image: Image.Image) -> int:
+    """Return the EXIF orientation of a loaded image, 1 to 8, from its ``info`` alone.
+
+    Changes of ``image.getexif()`` are not pickled, so spawned workers would turn the image otherwise.
+    """
+    bare_image = Image.new("1", (1, 1))
+    bare_image.info.update(image.info)
+    return orientation_of(bare_image)
+
+
 def upright(pixels: Tensor, orientation: int) -> Tensor:
     """Return pixels ``(3, H, W)`` turned upright according to the EXIF ``orientation``, 1 to 8."""
     if orientation == 1:
@@ -310,14 +320,14 @@ def interleaved(pixels: Tensor) -> Tensor:
     return torch.from_numpy(packed_pixels.view(np.uint8)).permute(2, 0, 1)
 
 
-def sixteen_bit_report(files: Iterable[str | BinaryIO], *, max_pixels: int) -> str | None:
+def sixteen_bit_report(files: Iterable[str | BinaryIO | Image.Image], *, max_pixels: int) -> str | None:
     """Describe how the 16-bit images among some files are reduced to 8 bits, or return None if there are none.
 
     Reads the header of each PNG, TIFF and JPEG 2000 file, and decodes up to 4 of them. An unreadable file is skipped;
     its sample raises the error.
 
     Args:
-        files: Paths of the image files to inspect, or file objects, which are all inspected.
+        files: Paths of the image files to inspect, or file objects and opened images, which are all inspected.
         max_pixels: Largest width x height that is decoded.
     """
     num_gray = 0
@@ -329,7 +339,7 @@ def sixteen_bit_report(files: Iterable[str | BinaryIO], *, max_pixels: int) -> s
         # Other formats have no 16 bits, and reading a header takes time.
         if isinstance(file, str) and not file.lower().endswith(_SUFFIXES_16_BIT):
             continue
-        with contextlib.suppress(Exception), Image.open(file, formats=IMAGE_FORMATS) as image:
+        with contextlib.suppress(Exception), _opened(file) as image:
             if image.mode.startswith("I;16"):
                 num_gray += 1
                 if len(max_values) < _MAX_DECODED:
@@ -337,7 +347,7 @@ def sixteen_bit_report(files: Iterable[str | BinaryIO], *, max_pixels: int) -> s
                     max_values.append(int(np.asarray(image).max()))
             elif image.mode != "I" and image.format != "JPEG2000":
                 # Pillow opens 16-bit RGB in an 8-bit mode; only the raw mode of its decoder shows the 16 bits.
-                num_colour += any(";16" in str(tile[3]) for tile in image.tile)
+                num_colour += any(";16" in str(tile[3]) for tile in getattr(image, "tile", ()))
     sentences = []
     if num_gray:
         max_value = max(max_values, default=SIXTEEN_BIT_MAX)
@@ -356,6 +366,11 @@ def sixteen_bit_report(files: Iterable[str | BinaryIO], *, max_pixels: int) -> s
         remedy = "convert them to 8 bits if their values use fewer than 16"
         sentences.append(f"{num_colour} of {num_files} inspected images are {kind}; {remedy}")
     return ". ".join(sentences) or None
+
+
+def _opened(file: str | BinaryIO | Image.Image) -> contextlib.AbstractContextManager[Image.Image]:
+    # The context of an image would close the user's image.
+    return contextlib.nullcontext(file) if isinstance(file, Image.Image) else Image.open(file, formats=IMAGE_FORMATS)
 
 
 def _to_8_bits(values: npt.NDArray[Any], max_value: int) -> npt.NDArray[np.uint8]:

@@ -8,10 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO, Literal, TypeAlias, get_args
 
+from PIL import Image
 from torch import Tensor
 
 from lit_loader.annotations.formats.image_sizes import read_image_sizes
 from lit_loader.annotations.splitting import Traits
+from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import ImageError
 from lit_loader.images.decoding import MAX_PIXELS, SIXTEEN_BIT_MAX, sixteen_bit_report
 from lit_loader.images.encoded_image import open_image
@@ -107,6 +109,10 @@ class ImageReading:
         width, height = sizes[0].tolist()
         return height, width
 
+    def for_table(self, table: AnnotationTable) -> ImageReading:
+        """Return the reading of a data set of ``table``; by default this one."""
+        return self
+
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
         """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None.
 
@@ -120,7 +126,7 @@ class ImageReading:
         """Functions of a path that are equal for copies of an image, or None to compare files."""
         return None
 
-    def _warn_of_sixteen_bits(self, files: Iterable[str | BinaryIO]) -> None:
+    def _warn_of_sixteen_bits(self, files: Iterable[str | BinaryIO | Image.Image]) -> None:
         if self.sixteen_bit_max is None and (report := sixteen_bit_report(files, max_pixels=self.max_pixels)):
             # Three callers up: the code that creates the data set.
             warnings.warn(report, UserWarning, stacklevel=4)

@@ -7,45 +7,39 @@ import io
 import os
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path, PurePath
-from typing import Any, BinaryIO, Final, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
-from lit_loader.annotations.formats.image_sizes import BytesFile, Header, read_header
+from lit_loader.annotations.formats.image_sizes import Header, read_header
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.splitting import Traits
+from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError, ImageError
 from lit_loader.images.decoding import (
     SIDEWAYS,
     SIXTEEN_BIT_MAX,
     check_num_bytes,
     decode_picture,
-    orientation_of,
+    picture_orientation,
     read_image_file,
 )
 from lit_loader.images.encoded_image import open_bytes
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.images.reading import ImageReading
 
-__all__ = ["RowImage", "RowImages", "RowReading", "header_of", "identity_of", "unpacked"]
+__all__ = ["RowImage", "RowImages", "RowReading", "content_of", "header_of", "unpacked"]
 
 RowImage: TypeAlias = bytes | memoryview | Path | Image.Image | Tensor
 """Image of a row: the bytes of an image file, a file, loaded pixels of Pillow, or uint8 ``(1, 3 or 4, H, W)``."""
 
 Rows: TypeAlias = Any
 """Map-style data set: ``rows[i]`` is a mapping."""
-
-_MAX_WHOLE_BYTES: Final = 16 << 10
-_NUM_PIECES: Final = 8
-_PIECE_BYTES: Final = 1 << 10
-# A change of the pixels changes almost all compressed bytes behind it, and usually their number.
-_COMPRESSED_STARTS: Final = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n")
-_DIGEST_BYTES: Final = 16
 
 
 def unpacked(value: Any, folder: Path | None) -> RowImage:
@@ -71,7 +65,10 @@ def unpacked(value: Any, folder: Path | None) -> RowImage:
     if isinstance(value, str | PurePath):
         return _file(str(value), folder)
     if isinstance(value, Image.Image):
-        return _unloaded(value) if getattr(value, "tile", None) else value
+        # Workers and threads share the position of an open file, so they must not load the same image at once.
+        if getattr(value, "tile", None):
+            raise ImageError("the pixels of the PIL image are not loaded", remedy="call image.load()")
+        return value
     if isinstance(value, np.ndarray | Tensor):
         return _pixels(value)
     kinds = "bytes, a path, {'bytes': ..., 'path': ...}, a PIL image, a numpy array or a tensor"
@@ -88,7 +85,7 @@ def header_of(image: RowImage) -> Header:
 
 def _header_of(image: RowImage) -> Header:
     if isinstance(image, bytes | memoryview):
-        return read_header(BytesFile(image))
+        return read_header(io.BytesIO(image))
     if isinstance(image, Path):
         try:
             if not image.is_file():
@@ -99,39 +96,29 @@ def _header_of(image: RowImage) -> Header:
     if isinstance(image, Tensor):
         return image.shape[2], image.shape[1], False
     width, height = image.size
-    is_turned = _orientation(image) >= SIDEWAYS
+    is_turned = picture_orientation(image) >= SIDEWAYS
     return (height, width, True) if is_turned else (width, height, False)
 
 
-def identity_of(image: RowImage) -> bytes:
-    """Return a digest by which a changed image is noticed.
+def content_of(image: RowImage) -> bytes:
+    """Return a digest of all bytes or pixels of an image, equal for copies.
 
-    It covers all bytes or pixels, with two exceptions that save time at each start: of a JPEG or PNG of more than 16
-    KiB, its length and 8 KiB in eight pieces from its first to its last byte, and of a file its path, size and time.
+    Raises:
+        OSError: The image is a file that cannot be read.
     """
-    digest = hashlib.blake2b(digest_size=_DIGEST_BYTES)
+    if isinstance(image, Path):
+        with image.open("rb") as file:
+            return hashlib.file_digest(file, "blake2b").digest()
     if isinstance(image, bytes | memoryview):
-        last_start = len(image) - _PIECE_BYTES
-        is_sampled = len(image) > _MAX_WHOLE_BYTES and bytes(image[:8]).startswith(_COMPRESSED_STARTS)
-        digest.update(b"%d " % len(image))
-        for number in range(_NUM_PIECES if is_sampled else 0):
-            # Of a mapped file, only the pages of the pieces are read.
-            start = last_start * number // (_NUM_PIECES - 1)
-            digest.update(image[start : start + _PIECE_BYTES])
-        if not is_sampled:
-            digest.update(image)
-    elif isinstance(image, Path):
-        try:
-            state = image.stat()
-            stamp = f"{state.st_size} {state.st_mtime_ns}"
-        except OSError:
-            stamp = "missing"
-        digest.update(f"{image} {stamp}".encode("utf-8", "surrogateescape"))
-    elif isinstance(image, Tensor):
-        digest.update(f"{tuple(image.shape)} ".encode())
+        return hashlib.blake2b(image).digest()
+    if isinstance(image, Tensor):
+        digest = hashlib.blake2b(f"{tuple(image.shape)} ".encode())
         digest.update(image.contiguous().numpy().data)
     else:
-        digest.update(f"{image.mode} {image.size} {_orientation(image)} ".encode())
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            form = (image.mode, image.size, picture_orientation(image), image.getpalette())
+        digest = hashlib.blake2b(repr(form).encode())
         digest.update(image.tobytes())
     return digest.digest()
 
@@ -149,19 +136,19 @@ class RowImages:
         folder: Folder that paths may lead into, or None to refuse paths.
 
     Attributes:
-        identities: `identity_of` each row's image, in order, if it is known; a pickled copy has none.
+        copy_keys: For each row, a value that is equal for copies of its image, if known; a pickled copy has none.
     """
 
     def __init__(self, name: str, rows: Rows, column: str, folder: Path | None) -> None:
         self.name = name
-        self.identities: Sequence[bytes] | None = None
+        self.copy_keys: Sequence[bytes | int] | None = None
         self._rows = rows
         self._column = column
         self._folder = folder
 
     def __getstate__(self) -> dict[str, Any]:
         # Workers only read pixels.
-        return {**self.__dict__, "identities": None}
+        return {**self.__dict__, "copy_keys": None}
 
     def image(self, row: int) -> RowImage:
         """Return the image of a row.
@@ -174,13 +161,9 @@ class RowImages:
         except ImageError as error:
             raise ImageError(f"{self.place(row)}: {error.problem}", remedy=error.remedy) from None
 
-    def identity(self, row: int) -> bytes:
-        """Return `identity_of` the image of a row.
-
-        Raises:
-            ImageError: See `image`.
-        """
-        return identity_of(self.image(row)) if self.identities is None else self.identities[row]
+    def copy_key(self, row: int) -> bytes | int:
+        """Return a value that is equal for copies of the image of a row; see `image` for errors."""
+        return content_of(self.image(row)) if self.copy_keys is None else self.copy_keys[row]
 
     def place(self, row: int) -> str:
         """Return the data set, the row and the column for messages."""
@@ -241,6 +224,11 @@ class RowReading(ImageReading):
             return self.open(path).size
         return header[1], header[0]
 
+    def for_table(self, table: AnnotationTable) -> RowReading:
+        """Return a reading with only the images of a table, so that workers get no others."""
+        folders = {f"{table.root}/{path}".rpartition("/")[0] for path in table.image_paths}
+        return replace(self, images={folder: self.images[folder] for folder in self.images.keys() & folders})
+
     def warn_of_sixteen_bits(self, paths: Sequence[str]) -> None:
         """Warn if 16-bit images are reduced to 8 bits and ``sixteen_bit_max`` is None; see `ImageReading`."""
         self._warn_of_sixteen_bits(self._encoded_files(paths))
@@ -248,7 +236,7 @@ class RowReading(ImageReading):
     @property
     def copy_traits(self) -> Traits | None:
         """Functions of a path that are equal for copies of an image."""
-        return self._identity, self._digest
+        return self._copy_key, self._content
 
     @classmethod
     def extending(cls, reading: ImageReading, images: Mapping[str, RowImages]) -> RowReading:
@@ -267,8 +255,8 @@ class RowReading(ImageReading):
         images = self.images.get(folder)
         return None if images is None else (images, int(number))
 
-    def _encoded_files(self, paths: Iterable[str]) -> Iterable[str | BinaryIO]:
-        """Yield the files and the encoded images of rows, one at a time; arrays have 8 bits."""
+    def _encoded_files(self, paths: Iterable[str]) -> Iterable[str | BinaryIO | Image.Image]:
+        """Yield files, encoded images and Pillow images, one at a time; arrays have 8 bits."""
         for path in paths:
             match = self._row_of(path)
             if match is None:
@@ -282,20 +270,17 @@ class RowReading(ImageReading):
             if isinstance(image, Path):
                 yield str(image)
             elif isinstance(image, bytes | memoryview):
-                yield io.BufferedReader(BytesFile(image))
+                yield io.BytesIO(image)
+            elif isinstance(image, Image.Image):
+                yield image
 
-    def _identity(self, path: str) -> bytes | int:
+    def _copy_key(self, path: str) -> bytes | int:
         match = self._row_of(path)
-        return Path(path).stat().st_size if match is None else match[0].identity(match[1])
+        return Path(path).stat().st_size if match is None else match[0].copy_key(match[1])
 
-    def _digest(self, path: str) -> bytes:
+    def _content(self, path: str) -> bytes:
         match = self._row_of(path)
-        image = Path(path) if match is None else match[0].image(match[1])
-        if isinstance(image, Path):
-            with image.open("rb") as file:
-                return hashlib.file_digest(file, "blake2b").digest()
-        # The identity of pixels is a digest of all of them.
-        return hashlib.blake2b(image).digest() if isinstance(image, bytes | memoryview) else identity_of(image)
+        return content_of(Path(path) if match is None else match[0].image(match[1]))
 
 
 def _file(path: str, folder: Path | None) -> Path:
@@ -303,6 +288,10 @@ def _file(path: str, folder: Path | None) -> Path:
     if folder is None:
         remedy = f"give the folder that images may be read from, such as root={str(PurePath(path).parent)!r}"
         raise ImageError(f"{path!r} is the path of a file", remedy=remedy)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:
+        raise ImageError(f"{path!r} has characters that no file name has") from None
     # Data sets that were loaded from folders have absolute paths.
     relative = os.path.relpath(path, folder) if PurePath(path).is_absolute() and ".." not in path.split("/") else path
     try:
@@ -310,21 +299,6 @@ def _file(path: str, folder: Path | None) -> Path:
     except AnnotationError as error:
         raise ImageError(f"{path!r} is not in root={str(folder)!r} ({error.message})") from None
     return folder / relative
-
-
-def _unloaded(image: Image.Image) -> RowImage:
-    """Return the file, or the bytes, of an image whose pixels Pillow has not read yet.
-
-    Workers and threads share the position of an open file, so they must not load the same object at once.
-    """
-    file = getattr(image, "fp", None)
-    if image.tell() == 0:
-        filename = getattr(image, "filename", "")
-        if filename:
-            return Path(os.fsdecode(filename))
-        if isinstance(file, io.BytesIO):
-            return file.getvalue()
-    raise ImageError("the pixels of the PIL image are not loaded", remedy="call image.load()")
 
 
 def _pixels(array: Any) -> Tensor:
@@ -344,10 +318,3 @@ def _pixels(array: Any) -> Tensor:
         pixels = torch.from_numpy(array if array.flags.writeable and min(array.strides) >= 0 else array.copy())
         pixels = pixels if pixels.ndim == 2 else pixels.permute(2, 0, 1)
     return pixels[None] if pixels.ndim == 2 else pixels
-
-
-def _orientation(image: Image.Image) -> int:
-    try:
-        return orientation_of(image)
-    except Warning:  # about broken EXIF, if the user turned warnings into errors
-        return 1

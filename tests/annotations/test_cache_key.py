@@ -9,7 +9,7 @@ from PIL import Image
 
 from lit_loader.annotations.cache import cache_key
 from lit_loader.annotations.formats import read_annotations, rules
-from lit_loader.annotations.formats.image_sizes import read_shown_sizes
+from lit_loader.annotations.formats.image_sizes import read_image_sizes
 
 
 def test_key_depends_on_every_part(tmp_path):
@@ -67,14 +67,13 @@ def test_changed_image_size_invalidates_cached_boxes(fractions, tmp_path):
 
 def test_image_changed_during_header_read_is_read_again(fractions, tmp_path, monkeypatch):
     def read_and_change(root, paths, **options):
-        result = read_shown_sizes(root, paths, **options)
-        for path in paths[:1]:
-            Image.new("RGB", (90, 30)).save(root / path)
+        result = read_image_sizes(root, paths, **options)
+        Image.new("RGB", (90, 30)).save(root / paths[0])
         return result
 
     old = read_list(fractions, tmp_path / "cache").widths.tolist()
     os.utime(fractions / "a.png", (5, 5))
-    monkeypatch.setattr(rules, "read_shown_sizes", read_and_change)
+    monkeypatch.setattr(rules, "read_image_sizes", read_and_change)
     assert read_list(fractions, tmp_path / "cache").widths.tolist() == old
     assert read_list(fractions, tmp_path / "cache").widths.tolist() != old
 

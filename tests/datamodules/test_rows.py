@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import csv
-import io
 import json
+import pickle
 import warnings
 
 import numpy as np
 import pytest
 import torch
 from hydra.utils import instantiate
-from PIL import Image
 
 from lit_loader import (
     ClassificationDataModule,
@@ -153,15 +152,6 @@ def test_copies_across_sets_of_rows_are_reported():
     )
 
 
-def test_sixteen_bit_rows_are_reported():
-    image = Image.fromarray(np.full((32, 32), 900, dtype=np.uint16))
-    file = io.BytesIO()
-    image.save(file, "PNG")
-    source = source_of([{"image": file.getvalue(), "label": 0}], boxes=None, labels="label")
-    with pytest.warns(UserWarning, match="1 of 1 inspected images are 16-bit grayscale"):
-        DetectionDataset(source.tables("train")[0], reading=source.image_reading(ImageReading()))
-
-
 def test_a_damaged_row_is_named_raised_and_skipped(tmp_path):
     rows = detection_rows()
     rows[2]["image"]["bytes"] = rows[2]["image"]["bytes"][:-60]
@@ -208,6 +198,18 @@ def test_points_of_crops_are_written_in_pixels_of_the_rows(tmp_path):
     assert len(list(writer.paths[1].rglob("*.jpg"))) == 1
 
 
+def test_a_data_set_is_pickled_without_the_images_of_other_stages():
+    rows = detection_rows()
+    big_rows = [{"image": np.zeros((999, 999), dtype=np.uint8), "objects": []}]
+    source = source_of({"train": rows, "test": big_rows})
+    datamodule = DetectionDataModule(source, batch_size=2)
+    (table,) = datamodule.tables("train")
+    dataset = datamodule.make_dataset(table, None)
+    data = pickle.dumps(dataset)
+    assert len(data) < 100_000
+    assert torch.equal(pickle.loads(data)[1][0], dataset[1][0])
+
+
 def test_a_plain_loader_reads_rows_without_a_data_module():
     source = source_of(detection_rows())
     dataset = DetectionDataset(source.tables("train")[0], reading=source.image_reading(ImageReading()))
@@ -227,7 +229,7 @@ def test_a_config_gives_data_sets_to_the_source(tmp_path, monkeypatch):
         "source": {
             "_target_": "lit_loader.datasets.RowsSource",
             "train": {"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")},
-            "val": [{"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")}] * 2,
+            "val": {"_target_": "datasets.load_from_disk", "dataset_path": str(tmp_path / "set")},
             **DETECTION,
         },
         "batch_size": 2,
@@ -235,4 +237,4 @@ def test_a_config_gives_data_sets_to_the_source(tmp_path, monkeypatch):
     datamodule = instantiate(config)
     assert datamodule.class_names == tuple(NAMES)
     assert len(images_of(datamodule)) == 6
-    assert [len(table) for table in datamodule.tables("val")] == [6, 6]
+    assert [len(table) for table in datamodule.tables("val")] == [6]

@@ -128,12 +128,17 @@ def test_exif_orientation_decides_which_pixels_the_boxes_refer_to(tmp_path):
     assert as_stored[0][1]["boxes"].canvas_size == (16, 20)
 
 
-@pytest.mark.parametrize("size_mismatch", ["clip", "raise"])
-def test_boxes_on_the_stored_pixels_of_an_image_that_exif_turns_are_refused(tmp_path, size_mismatch):
+class UserReading(ImageReading):
+    def __init__(self):
+        super().__init__()
+
+
+@pytest.mark.parametrize("reading", [ImageReading(), ImageReading(size_mismatch="raise"), UserReading()])
+def test_boxes_on_the_stored_pixels_of_an_image_that_exif_turns_are_refused(tmp_path, reading):
     table = make_table(tmp_path, orientation=6)
     message = r"0\.png: EXIF turns the image from 20x16 to 16x20.* as stored.*exif_orientation=False"
     with pytest.raises(ImageError, match=message):
-        DetectionDataset(table, reading=ImageReading(size_mismatch=size_mismatch))[0]
+        DetectionDataset(table, reading=reading)[0]
 
 
 def test_exchanged_sides_are_no_affair_of_exif_where_it_turns_nothing(tmp_path):

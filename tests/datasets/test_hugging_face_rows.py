@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pickle
 from concurrent.futures import ThreadPoolExecutor
 
@@ -11,6 +12,7 @@ import torch
 from PIL import Image as PillowImage
 
 from lit_loader import ImageReading, RowsSource
+from lit_loader.datasets import rows_source
 from lit_loader.errors import AnnotationError, SettingError
 from tests.support.row_data import NAMES, POINTS, detection_rows, encoded, pixels_of, point_rows
 
@@ -136,18 +138,33 @@ def test_changed_data_sets_have_their_own_rows(tmp_path, change):
 def test_slices_with_equal_annotations_are_told_apart_by_their_images(tmp_path):
     rows = [{"image": {"bytes": encoded(i, size=(40 + i, 30)), "path": None}} for i in range(6)]
     dataset = on_disk(tmp_path, rows, datasets.Features({"image": datasets.Image()}))
-    settings = {"boxes": None, "labels": None}
-    first = table_of(dataset.select(range(3)), **settings)
-    second = table_of(dataset.select(range(3, 6)), **settings)
-    assert (first.widths.tolist(), second.widths.tolist()) == ([40, 41, 42], [43, 44, 45])
+    numbers = [range(3), range(3, 6), []]
+    widths = [table_of(dataset.select(part), boxes=None, labels=None).widths.tolist() for part in numbers]
+    assert widths == [[40, 41, 42], [43, 44, 45], []]
 
 
-def test_equal_data_sets_share_a_cached_table(tmp_path):
+def test_equal_data_sets_share_a_cached_table_without_a_look_at_their_images(tmp_path, monkeypatch):
     dataset = on_disk(tmp_path, detection_rows(), LISTS_OF_DICTS)
     table = table_of(dataset)
-    second_table = table_of(datasets.load_from_disk(str(tmp_path / "set")))
-    assert second_table.root == table.root
+    with monkeypatch.context() as context:
+        context.setattr(rows_source, "content_of", None)
+        context.setattr(rows_source, "header_of", None)
+        for equal in (datasets.load_from_disk(str(tmp_path / "set")), pickle.loads(pickle.dumps(dataset))):
+            assert table_of(equal).root == table.root
     assert len(list((tmp_path / "cache/lit_loader/annotations").glob("*.arrow"))) == 1
+    (file,) = (tmp_path / "set").glob("*.arrow")
+    os.utime(file, ns=(0, 0))
+    assert table_of(datasets.load_from_disk(str(tmp_path / "set"))).root != table.root
+
+
+@pytest.mark.parametrize("is_mapped", [True, False], ids=["mapped", "in memory"])
+def test_copies_are_recognized_by_length_and_content(tmp_path, is_mapped):
+    rows = [{"image": {"bytes": encoded(i % 3), "path": None}, "label": 0} for i in range(6)]
+    features = datasets.Features({"image": datasets.Image(), "label": datasets.ClassLabel(names=NAMES)})
+    dataset = on_disk(tmp_path, rows, features) if is_mapped else datasets.Dataset.from_list(rows, features=features)
+    source = RowsSource(dataset, labels="label", val_fraction=0.3, progress=False)
+    numbers = [{int(path[-6:]) % 3 for path in source.tables(stage)[0].image_paths} for stage in ("train", "val")]
+    assert (sorted(map(len, numbers)), numbers[0] & numbers[1]) == ([1, 2], set())
 
 
 def test_a_source_of_mapped_files_is_pickled_without_its_images(tmp_path):
@@ -209,7 +226,7 @@ def test_images_in_folders_need_the_root(tmp_path):
     features = datasets.Features({"image": datasets.Image()})
     dataset = datasets.Dataset.from_dict({"image": paths}, features=features)
     settings = {"boxes": None, "labels": None}
-    with pytest.raises(AnnotationError, match=r"row 0, column 'image': .* is the path of a file; give .*root="):
+    with pytest.raises(AnnotationError, match=r"row 0: .* is the path of a file; give .*root="):
         table_of(dataset, **settings)
     pixels = read_all(dataset, root=tmp_path / "images", **settings)
     assert all(np.array_equal(pixels[i].permute(1, 2, 0), pixels_of(i)) for i in range(2))
@@ -236,7 +253,5 @@ def test_wrong_rows_name_row_and_column(tmp_path):
     rows = detection_rows(300)
     rows[290]["objects"] = [{"bbox": [2, 3, 200, 10], "category": 0}]
     dataset = on_disk(tmp_path, rows, LISTS_OF_DICTS)
-    with pytest.raises(
-        AnnotationError, match=r"^train: row 290, column 'objects.bbox', object 0: box .*beyond the image"
-    ):
+    with pytest.raises(AnnotationError, match=r"^train: row 290, object 0: box .*beyond the image"):
         table_of(dataset, policy={"out_of_image": "raise"})

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import errno
 import io
 import os
 import stat
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -22,35 +21,10 @@ from lit_loader.annotations.formats.labelme_file import LABELME_ENDING, embedded
 from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.annotations.problems import shorten
 
-__all__ = [
-    "BytesFile",
-    "Header",
-    "MAX_HEADER_BYTES",
-    "MAX_HEADER_READS",
-    "ShownSizes",
-    "read_header",
-    "read_image_sizes",
-    "read_shown_sizes",
-    "shown_sizes",
-]
+__all__ = ["Header", "MAX_HEADER_BYTES", "MAX_HEADER_READS", "read_header", "read_image_sizes", "read_shown_sizes"]
 
 Header: TypeAlias = tuple[int, int, bool] | str
 """Width and height of an upright image, and whether EXIF turns it onto its side; or the reason why it is unknown."""
-
-
-class ShownSizes(NamedTuple):
-    """Sizes of upright images, in their EXIF orientation.
-
-    Attributes:
-        sizes: int32 ``(num_images, 2)`` width and height, 0 if the header cannot be read.
-        turned: bool ``(num_images,)``, True if the stored width is the upright height.
-        reasons: By position, the reason why a size is unknown.
-    """
-
-    sizes: npt.NDArray[np.int32]
-    turned: npt.NDArray[np.bool_]
-    reasons: dict[int, str]
-
 
 # NOTE [Limits of a header]
 # Pillow usually stops reading after the size, with exceptions: WebP and AVIF are read whole; a damaged TIFF can send
@@ -83,7 +57,9 @@ def read_image_sizes(
     return sizes, reasons
 
 
-def read_shown_sizes(root: Path, paths: Sequence[str], *, num_workers: int | None, progress: bool) -> ShownSizes:
+def read_shown_sizes(
+    root: Path, paths: Sequence[str], *, num_workers: int | None, progress: bool
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.bool_], dict[int, str]]:
     """Read the sizes of images in their EXIF orientation, and whether EXIF turns them onto their side.
 
     Args:
@@ -91,23 +67,21 @@ def read_shown_sizes(root: Path, paths: Sequence[str], *, num_workers: int | Non
         paths: As for `read_image_sizes`.
         num_workers: As for `read_image_sizes`.
         progress: As for `read_image_sizes`.
+
+    Returns:
+        The sizes; bool ``(num_paths,)``, True if the stored width is the upright height; the reasons.
     """
     read = partial(_read_chunk, root=str(root))
     chunks = iter_chunks(read, paths, num_workers=num_workers, progress=progress, description="Reading image sizes")
-    return shown_sizes(chain.from_iterable(chunks), count=len(paths))
-
-
-def shown_sizes(headers: Iterable[Header], *, count: int) -> ShownSizes:
-    """Return the columns of ``count`` headers."""
-    sizes = np.zeros((count, 2), dtype=np.int32)
-    turned = np.zeros(count, dtype=np.bool_)
+    sizes = np.zeros((len(paths), 2), dtype=np.int32)
+    turned = np.zeros(len(paths), dtype=np.bool_)
     reasons: dict[int, str] = {}
-    for row, header in enumerate(headers):
+    for row, header in enumerate(chain.from_iterable(chunks)):
         if isinstance(header, str):
             reasons[row] = header
         else:
             *sizes[row], turned[row] = header
-    return ShownSizes(sizes, turned, reasons)
+    return sizes, turned, reasons
 
 
 def _read_chunk(paths: Sequence[str], *, root: str) -> list[Header]:
@@ -123,17 +97,16 @@ def _read(path: Path) -> Header:
         if not stat.S_ISREG(path.stat().st_mode):
             return "is not a regular file"
         is_labelme = path.suffix == LABELME_ENDING
-        raw = io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb")
+        return read_header(io.BytesIO(embedded_image(path)) if is_labelme else io.FileIO(path, "rb"))
     except Exception as error:
         return _reason(error)
-    return read_header(raw)
 
 
 def read_header(raw: Any) -> Header:
-    """Return width and height of an upright image, and whether EXIF turns it onto its side; or why it has none.
+    """Read the header of an image file.
 
     Args:
-        raw: The image file, as a raw file object with ``readinto`` and ``seek``; it is closed.
+        raw: A raw file object with ``readinto`` and ``seek``; it is closed.
     """
     try:
         # Only known formats are tried: other plugins of Pillow may start programs.
@@ -153,43 +126,6 @@ def read_header(raw: Any) -> Header:
 
 def _reason(error: Exception) -> str:
     return shorten(getattr(error, "strerror", None) or str(error) or type(error).__name__)
-
-
-class BytesFile(io.RawIOBase):
-    """Raw file over bytes in memory, which are not copied: reading a header touches only its own pages of a mapping.
-
-    Args:
-        data: The bytes.
-    """
-
-    def __init__(self, data: bytes | memoryview) -> None:
-        # A buffer of Arrow has signed bytes.
-        self._data = memoryview(data).cast("B")
-        self._position = 0
-
-    def readable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seekable(self) -> bool:
-        """Return True."""
-        return True
-
-    def seek(self, offset: int, whence: int = os.SEEK_SET, /) -> int:
-        """Move to a position, and return it."""
-        starts = {os.SEEK_SET: 0, os.SEEK_CUR: self._position, os.SEEK_END: len(self._data)}
-        position = starts[whence] + offset
-        if position < 0:
-            raise OSError(errno.EINVAL, "negative seek position")
-        self._position = position
-        return position
-
-    def readinto(self, buffer: Any, /) -> int:
-        """Copy the next bytes into a buffer, and return their number."""
-        piece = self._data[self._position : self._position + len(buffer)]
-        buffer[: len(piece)] = piece
-        self._position += len(piece)
-        return len(piece)
 
 
 class _LimitedFile(io.BufferedReader):

@@ -17,7 +17,7 @@ from lit_loader.annotations.cache import image_stamp
 from lit_loader.annotations.columns import offsets_of
 from lit_loader.annotations.formats.declared import unite
 from lit_loader.annotations.formats.folder import Folder, is_image_name
-from lit_loader.annotations.formats.image_sizes import ShownSizes, read_shown_sizes
+from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
 from lit_loader.annotations.formats.rows import FLAG_BITS, BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
@@ -48,7 +48,7 @@ def build_table(
     split: str | None = None,
     num_workers: int | None = None,
     progress: bool = True,
-    header_sizes: ShownSizes | None = None,
+    are_files: bool = True,
 ) -> AnnotationTable:
     """Return the table of all rows that readers added.
 
@@ -60,13 +60,13 @@ def build_table(
         split: The table's split, or None for the one that a file names.
         num_workers: Processes that read image headers, or None to decide by their number.
         progress: Whether to draw a progress bar on a terminal.
-        header_sizes: Sizes of images that are not files, in the order of ``rows``, or None for files in the folder.
+        are_files: False if image paths are only names; ``rows`` then has the size of every readable image.
 
     Raises:
         AnnotationError: For the first problem whose action is ``"raise"``; names file and line.
     """
     declared = unite(rows, class_names=class_names, keypoints=keypoints)
-    images = _Images(rows, folder, header_sizes)
+    images = _Images(rows, folder, are_files=are_files)
     images.check_sizes(num_workers=num_workers, progress=progress)
     objects = _Objects(rows, images, declared)
     # Checks modify points, visibility and `keep` in place.
@@ -148,10 +148,10 @@ class _Images:
         stamps: `image_stamp` of each image whose header was read or that is missing, else 0. Shape ``(num_images,)``.
     """
 
-    def __init__(self, rows: Rows, folder: Folder, header_sizes: ShownSizes | None) -> None:
+    def __init__(self, rows: Rows, folder: Folder, *, are_files: bool) -> None:
         self._rows = rows
         self._folder = folder
-        self._header_sizes = header_sizes
+        self._are_files = are_files
         self._files = list(rows.files)
         count = len(rows.images.paths)
         self.paths = list(rows.images.paths)
@@ -160,7 +160,7 @@ class _Images:
         self.first_rows = np.arange(count)
         self.stamps = np.zeros(count, dtype=np.int64)
         self._exists: _Mask = np.ones(count, dtype=np.bool_)
-        if header_sizes is None:
+        if are_files:
             self._resolve()
             self._report_missing()
 
@@ -229,18 +229,21 @@ class _Images:
 
     def check_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Check the sizes in the annotations, and read the missing ones."""
-        self._check_turned(num_workers=num_workers, progress=progress)
-        self._read_sizes(num_workers=num_workers, progress=progress)
+        if self._are_files:
+            self._check_turned(num_workers=num_workers, progress=progress)
+            self._read_sizes(num_workers=num_workers, progress=progress)
+        self._check_unknown()
 
     def _check_turned(self, *, num_workers: int | None, progress: bool) -> None:
         """Report each image that EXIF turns onto its side while the annotations give its stored size.
 
         NOTE [When a cached table is stale] explains what happens if an image changes later.
         """
-        read = partial(self._read_headers, num_workers=num_workers, progress=progress)
+        root = self._folder.root
+        read = partial(read_shown_sizes, root, num_workers=num_workers, progress=progress)
 
         def select_turned(numbers: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
-            upright_sizes, is_turned, _ = read(numbers)
+            upright_sizes, is_turned, _ = read([self.paths[number] for number in numbers.tolist()])
             is_stored_size: _Mask = _all(upright_sizes[:, ::-1] == self.sizes[numbers])
             return numbers[is_turned & is_stored_size]
 
@@ -249,7 +252,7 @@ class _Images:
         turned = select_turned(candidates)
         # A stamp must be taken before its file is read, or a change in between is missed. Only few images are turned,
         # so it is cheaper to stamp these and read them once more than to stamp all candidates first.
-        self._put_stamps(turned)
+        self.stamps[turned] = [image_stamp(root, self.paths[number]) for number in turned.tolist()]
         turned = select_turned(turned)
         for number in turned.tolist():
             width, height = self.sizes[number].tolist()
@@ -263,15 +266,19 @@ class _Images:
 
     def _read_sizes(self, *, num_workers: int | None, progress: bool) -> None:
         """Read the size of each image from its header if the annotations do not give it."""
+        root = self._folder.root
         unsized = np.flatnonzero(self.keep & self._exists & (self.sizes[:, 0] == 0))
+        paths = [self.paths[number] for number in unsized.tolist()]
         # Stamps first: a file that changes while it is read then has another stamp at the next start.
-        self._put_stamps(unsized)
-        self.sizes[unsized], _, reasons = self._read_headers(unsized, num_workers=num_workers, progress=progress)
+        self.stamps[unsized] = [image_stamp(root, path) for path in paths]
+        self.sizes[unsized], reasons = read_image_sizes(root, paths, num_workers=num_workers, progress=progress)
         for position, reason in reasons.items():
             number = int(unsized[position])
             message = f"the size of {shorten(self.paths[number])!r} cannot be read: {reason}"
             self._problem(number, "unreadable_image", message)
-        # Missing and unreadable images that the policy keeps.
+
+    def _check_unknown(self) -> None:
+        """Refuse coordinates relative to the size of a missing or unreadable image that the policy keeps."""
         unknown = np.flatnonzero(self.keep & (self.sizes[:, 0] == 0))
         if (self._rows.normalized or self._rows.y_up) and len(unknown):
             kind = "are fractions" if self._rows.normalized else "count from the lower edge"
@@ -279,21 +286,6 @@ class _Images:
             problem = f"coordinates {kind} of the image, and the size of {path!r} is unknown"
             remedy = "choose 'drop' or 'raise' for missing_image and unreadable_image"
             raise AnnotationError(problem, path=self._folder.root, remedy=remedy)
-
-    def _read_headers(self, numbers: npt.NDArray[np.intp], *, num_workers: int | None, progress: bool) -> ShownSizes:
-        """Return the sizes of some images, with the reasons by position in ``numbers``."""
-        if self._header_sizes is None:
-            paths = [self.paths[number] for number in numbers.tolist()]
-            return read_shown_sizes(self._folder.root, paths, num_workers=num_workers, progress=progress)
-        sizes, turned, known_reasons = self._header_sizes
-        reasons = {i: known_reasons[number] for i, number in enumerate(numbers.tolist()) if number in known_reasons}
-        return ShownSizes(sizes[numbers], turned[numbers], reasons)
-
-    def _put_stamps(self, numbers: npt.NDArray[np.intp]) -> None:
-        """Stamp the files of some images; other images have no stamp."""
-        if self._header_sizes is None:
-            root = self._folder.root
-            self.stamps[numbers] = [image_stamp(root, self.paths[number]) for number in numbers.tolist()]
 
     def _problem(self, number: int, kind: str, message: str, action: str | None = None) -> None:
         """Report a problem of an image, and drop the image if ``action``, by default the policy's, says so."""
