@@ -18,7 +18,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable, tile_images
-from lit_loader.annotations.masks import Masks, RunLengths
+from lit_loader.annotations.masks import Masks, RunLengths, run_lengths
 from lit_loader.callbacks.prediction_files import Prediction
 from lit_loader.datamodules import TableDataModule
 from lit_loader.datasets import Stage
@@ -305,33 +305,13 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 def _united(masks: Masks, rows: Sequence[int], regions: npt.NDArray[np.int64], size: tuple[int, int]) -> RunLengths:
     """Return the union of masks of tiles as a mask of the image."""
-    corner = regions[:, :2].min(axis=0)
-    width, height = (regions[:, 2:].max(axis=0) - corner).tolist()
-    # Only the part of the image that the tiles cover is drawn, because it may be small.
-    canvas = np.zeros((height, width), dtype=np.uint8)
-    for row, (x1, y1, x2, y2) in zip(rows, (regions - np.tile(corner, 2)).tolist(), strict=True):
-        canvas[y1:y2, x1:x2] |= masks.rasterize(row, y2 - y1, x2 - x1)
-    return _placed_run_lengths(canvas, corner, size)
-
-
-def _placed_run_lengths(
-    bitmap: npt.NDArray[np.uint8], corner: npt.NDArray[np.int64], size: tuple[int, int]
-) -> RunLengths:
-    """Return the run lengths of a mask of an image that is empty outside a bitmap with a left upper corner x, y."""
     height, width = size
-    rows = bitmap.shape[0]
-    # An empty row above and below each column of the part ends its runs there.
-    padded = np.pad(bitmap, ((1, 1), (0, 0))).T.reshape(-1).view(np.int8)
-    changes = np.flatnonzero(np.diff(padded)) + 1
-    column, row = np.divmod(changes, rows + 2)
-    edges = (column + corner[0]) * height + row - 1 + corner[1]
-    # A run that ends at the lower border of the image may continue at the top of the next column.
-    is_end = np.concatenate([edges[1:] == edges[:-1], [False]])
-    edges = edges[~(is_end | np.roll(is_end, 1))]
-    counts = np.diff(np.concatenate([[0], edges, [height * width]]))
-    # Run lengths alternate, and a mask that reaches the last pixel has none after it.
-    counts = counts[:-1] if counts[-1] == 0 else counts
-    return RunLengths(counts.astype(np.uint32), height, width)
+    left = int(regions[:, 0].min())
+    # Only the columns that the tiles cover are drawn, because an image may be much wider.
+    canvas = np.zeros((height, int(regions[:, 2].max()) - left), dtype=np.uint8)
+    for row, (x1, y1, x2, y2) in zip(rows, regions.tolist(), strict=True):
+        canvas[y1:y2, x1 - left : x2 - left] |= masks.rasterize(row, y2 - y1, x2 - x1)
+    return run_lengths(canvas, left=left, width=width)
 
 
 def is_tiled(datamodule: Any, stage: Stage) -> bool:

@@ -281,6 +281,24 @@ def test_masks_of_tiles_are_united_to_the_mask_of_the_image(overlap):
         assert (mask.height, mask.width) == size
 
 
+@pytest.mark.parametrize("is_empty", [[True, True], [True, False], [False, True]], ids=str)
+def test_empty_masks_of_tiles_are_united(is_empty):
+    parts = [
+        Prediction(
+            labels=np.array([0]),
+            scores=np.array([0.9], np.float32),
+            boxes=np.array([box], np.float32),
+            masks=[run_lengths(np.full((100, 100), not empty))],
+        )
+        for empty, box in zip(is_empty, ([30, 10, 100, 60], [0, 10, 70, 60]), strict=True)
+    ]
+    (mask,) = merge_tiles(parts, PAIR, size=PAIR_SIZE).masks
+    expected = np.zeros(PAIR_SIZE, np.uint8)
+    for empty, (x1, y1, x2, y2) in zip(is_empty, PAIR, strict=True):
+        expected[y1:y2, x1:x2] |= not empty
+    assert mask.counts.tolist() == run_lengths(expected).counts.tolist()
+
+
 def test_image_without_detections_has_an_empty_prediction():
     empty = Prediction(labels=np.zeros(0, np.int64), scores=np.zeros(0, np.float32), boxes=np.zeros((0, 4), np.float32))
     merged = merge_tiles([empty, empty], PAIR, size=PAIR_SIZE)
