@@ -178,6 +178,9 @@ class PredictionWriter(BasePredictionWriter):
         outputs = []
         set_names = datamodule.set_names("predict")
         for index, samples in enumerate(tables):
+            if not is_tiled(datamodule, "predict") and samples.regions is not None and samples.regions.any():
+                rule = "describes regions of images, whose predictions would be written as those of whole images"
+                raise ValueError(f"{samples!r} {rule}; predict on the table of whole images, with tiling")
             images = samples
             # The data module's table has one row per object, the source's one per image.
             if datamodule.sample_unit == "object":

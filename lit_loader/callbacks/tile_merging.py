@@ -6,7 +6,8 @@ NOTE [Detections of one object agree where tiles overlap]
     instead of the IoU of the boxes. It is never lower, because boxes of two tiles meet only in the zone: duplicates
     that non-maximum suppression would remove agree as well. Tiles that only touch share a line. If boxes on both sides
     end at it, their parts of the line are compared.
-    Detections of one tile are different objects, because the model has already removed its duplicates.
+    Detections of one tile are different objects, because the model has already removed its duplicates. Of a class, the
+    100 with the highest scores in a tile are merged; the time for alike boxes grows with the square of their number.
 """
 
 from __future__ import annotations
@@ -31,6 +32,9 @@ _BORDER_SHARE: Final = 0.01
 """A side of a box this near to a border of its tile, as a share of the tile's side, is cut by the border."""
 
 _MIN_BORDER_PIXELS: Final = 2.0
+
+_MAX_LINKED: Final = 100
+"""Detections of a class in a tile that are merged with others, those with the highest scores."""
 
 _CONTEXT_SHARE: Final = 0.1
 """A side of a box this far from the borders of its tile, as a share of the tile's side, has full weight."""
@@ -131,7 +135,8 @@ def _find_links(
     is_cut: npt.NDArray[np.bool_],
 ) -> _Links:
     links = _Links([{} for _ in boxes], [{} for _ in boxes])
-    rows_by_tile = {int(tile): np.flatnonzero(tiles == tile) for tile in np.unique(tiles)}
+    is_linked = _ranks(tiles, labels) < _MAX_LINKED
+    rows_by_tile = {int(tile): np.flatnonzero((tiles == tile) & is_linked) for tile in np.unique(tiles)}
     for first, second in _neighbours(np.array(list(rows_by_tile), dtype=np.int64), regions):
         low = np.maximum(regions[first, :2], regions[second, :2])
         high = np.minimum(regions[first, 2:], regions[second, 2:])
@@ -159,6 +164,17 @@ def _find_links(
             links.overlaps[rows_1[i]][int(rows_2[j])] = overlap
             links.overlaps[rows_2[j]][int(rows_1[i])] = overlap
     return links
+
+
+def _ranks(tiles: npt.NDArray[np.int64], labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Return the position of each detection among those of its tile and class."""
+    order = np.lexsort((labels, tiles))
+    is_first = (np.diff(tiles[order], prepend=-1) != 0) | (labels[order] != np.roll(labels[order], 1))
+    starts = np.flatnonzero(is_first)
+    lengths = np.diff(np.append(starts, len(order)))
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order)) - np.repeat(starts, lengths)
+    return ranks
 
 
 def _neighbours(tiles: npt.NDArray[np.int64], regions: _Floats) -> Iterator[tuple[int, int]]:
