@@ -223,7 +223,7 @@ def _known_sizes(table: AnnotationTable, exif_orientation: bool) -> _Integers:
     """Return int64 ``(num_images, 2)`` width and height of each image, 0 if its header cannot be read."""
     sizes = np.stack([table.widths, table.heights], axis=1).astype(np.int64)
     is_unknown = (sizes == 0).any(axis=1)
-    # Formats and folders have the sizes of upright images, also of those that are not turned upright when they are read.
+    # Folders and some formats have the upright sizes, also of images that are not turned when they are read.
     rows = np.flatnonzero(is_unknown | (not exif_orientation))
     if len(rows):
         # A table may have an image several times; its header is read once.

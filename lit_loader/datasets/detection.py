@@ -66,9 +66,9 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     If the table has ``regions``, such as the tiles of `tile_table`, the image of a sample is the region, with the bits
     that it has in the whole image. Of a JPEG only the region is decoded, so damage elsewhere in the file may remain
-    undetected; a cache holds whole images. ``reading.size_mismatch`` applies to the size of the file: with ``"clip"``, a
-    `UserWarning` names the first file with another size than its annotation, because pixels beyond the annotated size
-    are in no tile. A region that is not inside its file is an error.
+    undetected; a cache holds whole images. ``reading.size_mismatch`` applies to the size of the file: with ``"clip"``,
+    a `UserWarning` names the first file with another size than its annotation, because pixels beyond the annotated
+    size are in no tile. A region that is not inside its file is an error.
 
     Runs in: the main process, workers and threads; its only mutable state is that it warns once.
     Owns: its mapping of the ``cache``, if any. It references the table's arrays and creates no Python object per image,

@@ -58,9 +58,7 @@ def tiled_sets(trainer: Trainer | None, stage: _EvalStage) -> list[TiledSet]:
         return []
     # Lightning keeps the data module of an earlier run, and the loaders of this one may be others.
     if [id(dataset.table) for dataset in datasets] != [id(table) for table in datamodule.tables(stage)]:
-        _warn_of_single_tiles(
-            stage, "the loaders have other tables than the data module, or were made before it read them"
-        )
+        _warn_of_single_tiles(stage, "the loaders have other tables than the data module")
         return []
     collate = datamodule.collate_fn(stage)
     return [
@@ -226,8 +224,8 @@ def _check_mask_memory(num_masks: int, size: tuple[int, int]) -> None:
     num_bytes = num_masks * size[0] * size[1]
     if num_bytes > _MAX_MASK_BYTES:
         rule = (
-            f"takes {num_bytes / 2**30:.1f} GiB for {num_masks} masks of an image of {size[1]}x{size[0]} pixels, which are "
-            f"scored together, more than {_MAX_MASK_BYTES / 2**30:.0f} GiB"
+            f"takes {num_bytes / 2**30:.1f} GiB for {num_masks} masks of an image of {size[1]}x{size[0]} pixels, more "
+            f"than {_MAX_MASK_BYTES / 2**30:.0f} GiB"
         )
         remedy = "leave val and test out of tiling.stages"
         raise SettingError("masks", True, rule, remedy, settings={"masks": False})

@@ -332,6 +332,17 @@ def test_tiles_of_other_images_are_refused():
         TiledImages(tiles, table.select([0, 0]))
 
 
+def test_best_hundred_detections_of_a_class_in_a_tile_are_merged():
+    boxes = [[82 + row / 100, 10, 98, 60] for row in range(101)] * 2
+    tiles = np.repeat([0, 1], 101)
+    scores = np.tile(np.linspace(0.9, 0.1, 101), 2)
+    merged = merge(boxes, tiles, scores)
+    assert sorted(map(len, merged.members)) == [1, 1] + [2] * 100
+    assert {tuple(rows) for rows in merged.members if len(rows) == 1} == {(100,), (201,)}
+    labels = np.tile(np.arange(101) // 51, 2)
+    assert {len(rows) for rows in merge(boxes, tiles, scores, labels=labels).members} == {2}
+
+
 def test_thirty_tiles_of_a_hundred_detections_take_less_than_a_quarter_of_a_second():
     rng = np.random.default_rng(0)
     starts = np.stack(np.meshgrid(np.arange(6), np.arange(5)), axis=-1).reshape(-1, 2) * 512

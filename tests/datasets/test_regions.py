@@ -270,9 +270,10 @@ def test_a_region_outside_of_the_image_is_refused_by_name(photos):
 
 def test_a_file_larger_than_its_annotation_is_reported_once_or_refused(photos):
     tiles = tile_table(dataclasses.replace(photos.select([0]), widths=[100], heights=[130]), Tiling(50, overlap=0))
+    dataset = DetectionDataset(tiles)
     with pytest.warns(UserWarning, match=r"4:2:0\.jpg: the image is 150x130.*for 100x130, so they do not") as warned:
-        dataset = DetectionDataset(tiles)
-        assert [dataset[row][0].shape[2] for row in range(len(dataset))] == [50] * len(dataset)
+        widths = [image.shape[2] for image, _ in map(dataset.__getitem__, range(len(dataset)))]
+    assert widths == [50] * len(dataset)
     assert len(warned) == 1
     # A part of the tiles knows the size of the file as well.
     dataset = DetectionDataset(tiles.select([1]), reading=ImageReading(size_mismatch="raise"))
