@@ -332,19 +332,19 @@ def _draw_runs(
     return bitmap
 
 
-def run_lengths(bitmap: npt.ArrayLike, *, left: int = 0, width: int | None = None) -> RunLengths:
+def run_lengths(bitmap: npt.ArrayLike, *, first_column: int = 0, width: int | None = None) -> RunLengths:
     """Return the run lengths of a mask ``(height, width)``; nonzero pixels are inside.
 
     Args:
         bitmap: The mask, or some neighbouring columns of it if it is empty elsewhere.
-        left: First of these columns.
-        width: Width of the mask, by default that of the bitmap.
+        first_column: First of these columns.
+        width: Width of the mask; default: the bitmap's.
     """
     mask = np.asarray(bitmap) != 0
     height, num_columns = mask.shape
     # Outside before the first pixel and after the last one, so that every run has two edges.
     flat = np.pad(mask.T.reshape(-1), 1)
-    edges = np.flatnonzero(flat[1:] != flat[:-1]) + left * height
+    edges = np.flatnonzero(flat[1:] != flat[:-1]) + first_column * height
     width = num_columns if width is None else width
     counts = np.diff(np.concatenate([[0], edges, [height * width]]))
     # A mask that reaches the last pixel has no run after it.

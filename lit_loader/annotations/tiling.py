@@ -101,8 +101,7 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
 
     The sizes of images that the table does not know are read from the files' headers. An image whose header cannot be
     read gets one row with all of its objects and a region of zeros, which is the whole file; reading its sample raises
-    the file's error. Without ``exif_orientation`` all headers are read, because the table may have the upright sizes of
-    images that EXIF turns onto their side.
+    the file's error. Without ``exif_orientation`` all headers are read, because sizes of turned images may be upright.
 
     Args:
         table: Whole images.
@@ -125,7 +124,6 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
     corners = np.stack([axes[0].starts(images, column), axes[1].starts(images, row)], axis=1)
     sides = np.minimum(sizes[images], list(reversed(tiling.sides)))
     regions = np.concatenate([corners, corners + sides], axis=1)
-
     objects, tiles = _tiles_of_objects(table, sizes, axes, first_tiles, regions, tiling)
     source_rows = {"images": images, "objects": objects}
     columns_by_name = {
@@ -234,7 +232,7 @@ def _known_sizes(table: AnnotationTable, exif_orientation: bool) -> _Integers:
         upright_sizes = header_sizes[numbers].astype(np.int64)
         is_stored = is_turned[numbers] & (not exif_orientation)
         read_sizes = np.where(is_stored[:, None], upright_sizes[:, ::-1], upright_sizes)
-        # Other sizes are those of the annotations, which the reader of the image compares with the file.
+        # The data set compares annotated sizes with the file.
         is_upright = (sizes[rows] == upright_sizes).all(axis=1)
         sizes[rows] = np.where((is_unknown[rows] | is_upright)[:, None], read_sizes, sizes[rows])
     return sizes

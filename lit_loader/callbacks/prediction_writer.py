@@ -179,7 +179,7 @@ class PredictionWriter(BasePredictionWriter):
         set_names = datamodule.set_names("predict")
         for index, samples in enumerate(tables):
             if not is_tiled(datamodule, "predict") and samples.regions is not None and samples.regions.any():
-                rule = "describes regions of images, whose predictions would be written as those of whole images"
+                rule = "describes regions of images, and the files of predictions describe whole images"
                 raise ValueError(f"{samples!r} {rule}; predict on the table of whole images, with tiling")
             images = samples
             # The data module's table has one row per object, the source's one per image.

@@ -7,7 +7,7 @@ NOTE [Detections of one object agree where tiles overlap]
     that non-maximum suppression would remove agree as well. Tiles that only touch share a line. If boxes on both sides
     end at it, their parts of the line are compared.
     Detections of one tile are different objects, because the model has already removed its duplicates. Of a class, the
-    100 with the highest scores in a tile are merged; the time for alike boxes grows with the square of their number.
+    100 with the highest scores in a tile are merged; alike boxes take quadratic time or more.
 """
 
 from __future__ import annotations
@@ -167,7 +167,7 @@ def _find_links(
 
 
 def _ranks(tiles: npt.NDArray[np.int64], labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Return the position of each detection among those of its tile and class."""
+    """Number the detections of each tile and class."""
     order = np.lexsort((labels, tiles))
     is_first = (np.diff(tiles[order], prepend=-1) != 0) | (labels[order] != np.roll(labels[order], 1))
     starts = np.flatnonzero(is_first)
@@ -322,12 +322,12 @@ def _stacked(values: Sequence[Any]) -> Any:
 def _united(masks: Masks, rows: Sequence[int], regions: npt.NDArray[np.int64], size: tuple[int, int]) -> RunLengths:
     """Return the union of masks of tiles as a mask of the image."""
     height, width = size
-    left = int(regions[:, 0].min())
+    first_column = int(regions[:, 0].min())
     # Only the columns that the tiles cover are drawn, because an image may be much wider.
-    canvas = np.zeros((height, int(regions[:, 2].max()) - left), dtype=np.uint8)
+    canvas = np.zeros((height, int(regions[:, 2].max()) - first_column), dtype=np.uint8)
     for row, (x1, y1, x2, y2) in zip(rows, regions.tolist(), strict=True):
-        canvas[y1:y2, x1 - left : x2 - left] |= masks.rasterize(row, y2 - y1, x2 - x1)
-    return run_lengths(canvas, left=left, width=width)
+        canvas[y1:y2, x1 - first_column : x2 - first_column] |= masks.rasterize(row, y2 - y1, x2 - x1)
+    return run_lengths(canvas, first_column=first_column, width=width)
 
 
 def is_tiled(datamodule: Any, stage: Stage) -> bool:

@@ -292,7 +292,7 @@ def test_tiles_of_upright_images_are_cut_for_the_stored_ones_if_these_are_read(p
     dataset = DetectionDataset(tiles, reading=reading)
     stored = decode_image(tiles.image_path(0), exif_orientation=False)
     assert torch.equal(dataset[len(dataset) - 1][0], stored[:, -50:, -50:])
-    with pytest.raises(ImageError, match="read as it is stored; leave out tiling, or pass exif_orientation=True"):
+    with pytest.raises(ImageError, match="reads stored pixels; leave out tiling, or pass exif_orientation=True"):
         DetectionDataset(tile_table(turned, Tiling(50)), reading=reading)[0]
 
 
