@@ -251,9 +251,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         width, height = size
         self._check_size(path, annotated, size)
         if not self.reading.exif_orientation and annotated == (height, width):
-            problem = (
-                f"{path}: its tiles are for the upright image, but exif_orientation=False reads stored pixels"
-            )
+            problem = f"{path}: its tiles are for the upright image, but exif_orientation=False reads stored pixels"
             raise ImageError(problem, remedy="leave out tiling", settings={"exif_orientation": True})
         if region[2] > width or region[3] > height or region[0] >= region[2] or region[1] >= region[3]:
             corners = f"{', '.join(map(str, region))} (left, top, right, bottom)"
