@@ -7,7 +7,7 @@ NOTE [Detections of one object agree where tiles overlap]
     that non-maximum suppression would remove agree as well. Tiles that only touch share a line. If boxes on both sides
     end at it, their parts of the line are compared.
     Detections of one tile are different objects, because the model has already removed its duplicates. Only the 100
-    best detections of a class in a tile are merged, because the time grows with the square of alike boxes.
+    best detections of a class in a tile are merged, because many alike boxes take long.
 """
 
 from __future__ import annotations
