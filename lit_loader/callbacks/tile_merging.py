@@ -6,8 +6,8 @@ NOTE [Detections of one object agree where tiles overlap]
     instead of the IoU of the boxes. It is never lower, because boxes of two tiles meet only in the zone: duplicates
     that non-maximum suppression would remove agree as well. Tiles that only touch share a line. If boxes on both sides
     end at it, their parts of the line are compared.
-    Detections of one tile are different objects, because the model has already removed its duplicates. Only the 100
-    best detections of a class in a tile are merged, because many alike boxes take long.
+    Detections of one tile are different objects, because the model has already removed its duplicates.
+    Merging is limited to 100 detections per class and tile, by score.
 """
 
 from __future__ import annotations
