@@ -19,8 +19,8 @@ _KIND_BY_COLUMN: Final = {
     **dict.fromkeys(["difficult", "truncated", "occluded", "crowd"], "flags"),
     "visibility": "keypoints",
 }
-# Numbers of the files, and the stamps that a cache compares, have no influence on samples.
-_NOT_COMPARED: Final = {"image_ids", "source_ids", "image_stamps", "category_ids", "object_ids"}
+# Numbers and sizes of the files, and the stamps that a cache compares, have no influence on samples.
+_NOT_COMPARED: Final = {"image_ids", "source_ids", "image_stamps", "file_sizes", "category_ids", "object_ids"}
 _KINDS: Final = {name: _KIND_BY_COLUMN.get(name, name) for name in COLUMNS if name not in _NOT_COMPARED}
 
 KINDS: Final = (*dict.fromkeys(_KINDS.values()), "attributes")

@@ -332,15 +332,24 @@ def _draw_runs(
     return bitmap
 
 
-def run_lengths(bitmap: npt.ArrayLike) -> RunLengths:
-    """Return the run lengths of a mask ``(height, width)``; nonzero pixels are inside."""
+def run_lengths(bitmap: npt.ArrayLike, *, first_column: int = 0, width: int | None = None) -> RunLengths:
+    """Return the run lengths of a mask ``(height, width)``; nonzero pixels are inside.
+
+    Args:
+        bitmap: The mask, or some neighbouring columns of it if it is empty elsewhere.
+        first_column: First of these columns.
+        width: Width of the mask; default: the bitmap's.
+    """
     mask = np.asarray(bitmap) != 0
-    height, width = mask.shape
-    flat = mask.T.reshape(-1)
-    changes = np.flatnonzero(flat[1:] != flat[:-1]) + 1
-    # The first count is outside, so a mask that begins inside gets an empty run first.
-    edges = np.concatenate([[0], [0] if flat[:1].any() else [], changes, [flat.size]])
-    return RunLengths(np.diff(edges).astype(np.uint32), height, width)
+    height, num_columns = mask.shape
+    # Outside before the first pixel and after the last one, so that every run has two edges.
+    flat = np.pad(mask.T.reshape(-1), 1)
+    edges = np.flatnonzero(flat[1:] != flat[:-1]) + first_column * height
+    width = num_columns if width is None else width
+    counts = np.diff(np.concatenate([[0], edges, [height * width]]))
+    # A mask that reaches the last pixel has no run after it.
+    counts = counts[:-1] if len(counts) > 1 and counts[-1] == 0 else counts
+    return RunLengths(counts.astype(np.uint32), height, width)
 
 
 def decode_counts(text: str | bytes) -> npt.NDArray[np.int64]:

@@ -86,6 +86,8 @@ class AnnotationTable:
         regions: int32 ``(num_images, 4)``, the part of each image file that a row describes, as left, top, right and
             bottom in pixels of the upright image, or None for whole files; a row of zeros is a whole file. Sizes, boxes
             and keypoints are then relative to the region's left upper corner; masks cover the whole file.
+        file_sizes: int32 ``(num_images, 2)``, width and height of the image file that a region is a part of, 0 =
+            unknown; or None.
         offsets: int64 ``(num_images + 1,)``.
         boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
         labels: int64 ``(num_objects,)``, class ids from 0.
@@ -129,6 +131,9 @@ class AnnotationTable:
     heights: npt.NDArray[np.int32] = _column("images", np.int32, default=None, limits=(0, np.inf))
     regions: npt.NDArray[np.int32] | None = _column(
         "images", np.int32, 4, default=None, optional=True, limits=(0, np.inf)
+    )
+    file_sizes: npt.NDArray[np.int32] | None = _column(
+        "images", np.int32, 2, default=None, optional=True, limits=(0, np.inf)
     )
     offsets: IndexArray
     boxes: npt.NDArray[np.float32] = _column("objects", np.float32, 4)

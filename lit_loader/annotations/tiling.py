@@ -3,8 +3,9 @@
 NOTE [Objects of a tile]
     A box is first clipped to its image, because the part outside is invisible. A tile then has the object if it shows
     at least the share ``keep`` of the clipped area. A box without area has no share: every tile that touches it has the
-    object. A crowd region is in every tile that shows any part of it. An object so large that no tile shows enough of
-    it is in no tile; choose larger tiles or a smaller ``keep`` for it.
+    object. A crowd region is in every tile that shows any part of it. The tile that shows most of an object has it at
+    any share, the first one if several show equally much, so no object gets lost: not one that is larger than a tile,
+    and not one at the corner of four tiles.
 """
 
 from __future__ import annotations
@@ -45,7 +46,8 @@ class Tiling:
     Args:
         size: Side of a tile in pixels, or its (height, width).
         overlap: Smallest overlap of two neighbours, as a fraction of the tile's side, in [0, 1); rounded to pixels.
-        keep: Smallest share of an object's area that a tile must show to have the object, in (0, 1].
+        keep: Smallest share of an object's area that a tile must show to have the object, in (0, 1]. The tile that
+            shows most of it has it at any share.
         stages: Stages whose samples are tiles; the other stages have whole images.
 
     Raises:
@@ -99,12 +101,12 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
 
     The sizes of images that the table does not know are read from the files' headers. An image whose header cannot be
     read gets one row with all of its objects and a region of zeros, which is the whole file; reading its sample raises
-    the file's error.
+    the file's error. Without ``exif_orientation`` all headers are read, because sizes of turned images may be upright.
 
     Args:
         table: Whole images.
         tiling: The grid.
-        exif_orientation: Whether images are turned upright, for the sides of images of unknown size.
+        exif_orientation: Whether images are turned upright when they are read.
 
     Raises:
         ValueError: If the table has regions already, or the grid has more than `MAX_TILES` tiles.
@@ -122,7 +124,6 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
     corners = np.stack([axes[0].starts(images, column), axes[1].starts(images, row)], axis=1)
     sides = np.minimum(sizes[images], list(reversed(tiling.sides)))
     regions = np.concatenate([corners, corners + sides], axis=1)
-
     objects, tiles = _tiles_of_objects(table, sizes, axes, first_tiles, regions, tiling)
     source_rows = {"images": images, "objects": objects}
     columns_by_name = {
@@ -142,6 +143,7 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
             **columns_by_name,
             **_cut_columns(table, sizes, regions, objects, tiles),
             "regions": regions,
+            "file_sizes": sizes[images],
             "widths": sides[:, 0],
             "heights": sides[:, 1],
         },
@@ -167,19 +169,15 @@ def tile_images(tiles: AnnotationTable) -> IndexArray:
 def file_sizes(table: AnnotationTable) -> npt.NDArray[np.int32]:
     """Return (width, height) of the image file of each row according to the table, int32 ``(num_images, 2)``.
 
-    With regions, a file ends where the last of its regions in the table ends.
+    They are 0 if unknown, as for regions without ``file_sizes``.
     """
     sizes: npt.NDArray[np.int32] = np.stack([table.widths, table.heights], axis=1)
     if table.regions is None:
         return sizes
-    number_by_path: dict[str, int] = {}
-    files = np.array([number_by_path.setdefault(path, len(number_by_path)) for path in table.image_paths], np.int64)
+    if table.file_sizes is not None:
+        return table.file_sizes
     # A region of zeros is the whole file, so the row's size is the file's.
-    ends = np.where(table.regions.any(axis=1, keepdims=True), table.regions[:, 2:], sizes)
-    sizes_by_file = np.zeros((len(number_by_path), 2), np.int32)
-    np.maximum.at(sizes_by_file, files, ends)
-    file_ends: npt.NDArray[np.int32] = sizes_by_file[files]
-    return file_ends
+    return np.where(table.regions.any(axis=1, keepdims=True), 0, sizes)
 
 
 class _Axis(NamedTuple):
@@ -222,16 +220,21 @@ class _Axis(NamedTuple):
 def _known_sizes(table: AnnotationTable, exif_orientation: bool) -> _Integers:
     """Return int64 ``(num_images, 2)`` width and height of each image, 0 if its header cannot be read."""
     sizes = np.stack([table.widths, table.heights], axis=1).astype(np.int64)
-    unknown = np.flatnonzero((sizes == 0).any(axis=1))
-    if len(unknown):
+    is_unknown = (sizes == 0).any(axis=1)
+    # Folders and some formats have the upright sizes, also of images that are not turned when they are read.
+    rows = np.flatnonzero(is_unknown | (not exif_orientation))
+    if len(rows):
         # A table may have an image several times; its header is read once.
-        paths = dict.fromkeys(table.image_paths[int(row)] for row in unknown)
+        paths = dict.fromkeys(table.image_paths[int(row)] for row in rows)
         header_sizes, is_turned, _ = read_shown_sizes(table.root, list(paths), num_workers=None, progress=False)
-        if not exif_orientation:
-            header_sizes = np.where(is_turned[:, None], header_sizes[:, ::-1], header_sizes)
-        size_by_path = dict(zip(paths, header_sizes, strict=True))
-        for row in unknown:
-            sizes[row] = size_by_path[table.image_paths[int(row)]]
+        number_by_path = {path: number for number, path in enumerate(paths)}
+        numbers = np.array([number_by_path[table.image_paths[int(row)]] for row in rows])
+        upright_sizes = header_sizes[numbers].astype(np.int64)
+        is_stored = is_turned[numbers] & (not exif_orientation)
+        read_sizes = np.where(is_stored[:, None], upright_sizes[:, ::-1], upright_sizes)
+        # The data set compares annotated sizes with the file.
+        is_upright = (sizes[rows] == upright_sizes).all(axis=1)
+        sizes[rows] = np.where((is_unknown[rows] | is_upright)[:, None], read_sizes, sizes[rows])
     return sizes
 
 
@@ -301,8 +304,10 @@ def _tiles_of_objects(
         images = image_of_object[objects]
         positions = (first_rows[objects] + row) * axes[0].counts[images] + first_columns[objects] + column
         tiles = first_tiles[images] + positions
+        visible_area = _visible_area(boxes[objects], regions[tiles])
+        is_member = _shows_enough(boxes[objects], visible_area, table.crowd[objects], tiling.keep)
+        is_member[_first_maxima(visible_area, counts[start:end])] = True
         # An image of unknown size has one tile, which gets every object.
-        is_member = _shows_enough(boxes[objects], regions[tiles], table.crowd[objects], tiling.keep)
         is_member |= (sizes[images] == 0).any(axis=1)
         object_parts.append(objects[is_member])
         tile_parts.append(tiles[is_member])
@@ -314,18 +319,34 @@ def _tiles_of_objects(
     return all_objects[order], all_tiles[order]
 
 
-def _shows_enough(
-    boxes: _Floats, regions: _Integers, crowd: npt.NDArray[np.bool_], keep: float
-) -> npt.NDArray[np.bool_]:
-    """Return True for each pair of a box and a tile if the tile keeps the object."""
+def _visible_area(boxes: _Floats, regions: _Integers) -> _Floats:
+    """Return the area that each tile shows of its box, -1 if they do not touch."""
     visible_sides = np.minimum(boxes[:, 2:], regions[:, 2:]) - np.maximum(boxes[:, :2], regions[:, :2])
-    touches = (visible_sides >= 0).all(axis=1)
-    visible_area = visible_sides.prod(axis=1)
+    visible_area: _Floats = np.where((visible_sides >= 0).all(axis=1), visible_sides.prod(axis=1), -1)
+    return visible_area
+
+
+def _shows_enough(
+    boxes: _Floats, visible_area: _Floats, crowd: npt.NDArray[np.bool_], keep: float
+) -> npt.NDArray[np.bool_]:
+    """Return True for each pair of a box and a tile if the tile shows a share of the object that is large enough."""
     area = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     # The second condition is for shares so small that `keep * area` rounds to 0.
     shows_share = (visible_area >= keep * area) & (visible_area > 0)
     shows_crowd = crowd & (visible_area > 0)
-    return np.asarray(touches & (shows_share | shows_crowd | (area == 0)))
+    return np.asarray(shows_share | shows_crowd | ((area == 0) & (visible_area >= 0)))
+
+
+def _first_maxima(values: _Floats, counts: _Integers) -> IndexArray:
+    """Return the position of the first largest value of each of several runs, if it is above 0."""
+    counts = counts[counts > 0]
+    starts = offsets_of(counts)[:-1]
+    if not len(starts):
+        return starts
+    maxima = np.repeat(np.maximum.reduceat(values, starts), counts)
+    positions = np.flatnonzero((values == maxima) & (values > 0))
+    _, first = np.unique(np.repeat(np.arange(len(counts)), counts)[positions], return_index=True)
+    return positions[first]
 
 
 def _cut_columns(

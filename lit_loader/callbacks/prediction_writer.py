@@ -181,6 +181,9 @@ class PredictionWriter(BasePredictionWriter):
         # A subclass may return names that would lead out of the folder.
         set_names = clean_set_names(datamodule.set_names("predict"))
         for index, samples in enumerate(tables):
+            if not is_tiled(datamodule, "predict") and samples.regions is not None and samples.regions.any():
+                rule = "describes regions of images, and the files of predictions describe whole images"
+                raise ValueError(f"{samples!r} {rule}; predict on the table of whole images, with tiling")
             images = samples
             # The data module's table has one row per object, the source's one per image.
             if datamodule.sample_unit == "object":

@@ -7,6 +7,7 @@ NOTE [Detections of one object agree where tiles overlap]
     that non-maximum suppression would remove agree as well. Tiles that only touch share a line. If boxes on both sides
     end at it, their parts of the line are compared.
     Detections of one tile are different objects, because the model has already removed its duplicates.
+    Merging is limited to 100 detections per class and tile, by score.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable, tile_images
-from lit_loader.annotations.masks import Masks, RunLengths
+from lit_loader.annotations.masks import Masks, RunLengths, run_lengths
 from lit_loader.callbacks.prediction_files import Prediction
 from lit_loader.datamodules import TableDataModule
 from lit_loader.datasets import Stage
@@ -31,6 +32,9 @@ _BORDER_SHARE: Final = 0.01
 """A side of a box this near to a border of its tile, as a share of the tile's side, is cut by the border."""
 
 _MIN_BORDER_PIXELS: Final = 2.0
+
+_MAX_LINKED: Final = 100
+"""Detections of a class in a tile that are merged with others, those with the highest scores."""
 
 _CONTEXT_SHARE: Final = 0.1
 """A side of a box this far from the borders of its tile, as a share of the tile's side, has full weight."""
@@ -131,7 +135,8 @@ def _find_links(
     is_cut: npt.NDArray[np.bool_],
 ) -> _Links:
     links = _Links([{} for _ in boxes], [{} for _ in boxes])
-    rows_by_tile = {int(tile): np.flatnonzero(tiles == tile) for tile in np.unique(tiles)}
+    is_linked = _ranks(tiles, labels) < _MAX_LINKED
+    rows_by_tile = {int(tile): np.flatnonzero((tiles == tile) & is_linked) for tile in np.unique(tiles)}
     for first, second in _neighbours(np.array(list(rows_by_tile), dtype=np.int64), regions):
         low = np.maximum(regions[first, :2], regions[second, :2])
         high = np.minimum(regions[first, 2:], regions[second, 2:])
@@ -159,6 +164,17 @@ def _find_links(
             links.overlaps[rows_1[i]][int(rows_2[j])] = overlap
             links.overlaps[rows_2[j]][int(rows_1[i])] = overlap
     return links
+
+
+def _ranks(tiles: npt.NDArray[np.int64], labels: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    """Number the detections of each tile and class."""
+    order = np.lexsort((labels, tiles))
+    is_first = (np.diff(tiles[order], prepend=-1) != 0) | (labels[order] != np.roll(labels[order], 1))
+    starts = np.flatnonzero(is_first)
+    lengths = np.diff(np.append(starts, len(order)))
+    ranks = np.empty(len(order), dtype=np.int64)
+    ranks[order] = np.arange(len(order)) - np.repeat(starts, lengths)
+    return ranks
 
 
 def _neighbours(tiles: npt.NDArray[np.int64], regions: _Floats) -> Iterator[tuple[int, int]]:
@@ -305,33 +321,13 @@ def _stacked(values: Sequence[Any]) -> Any:
 
 def _united(masks: Masks, rows: Sequence[int], regions: npt.NDArray[np.int64], size: tuple[int, int]) -> RunLengths:
     """Return the union of masks of tiles as a mask of the image."""
-    corner = regions[:, :2].min(axis=0)
-    width, height = (regions[:, 2:].max(axis=0) - corner).tolist()
-    # Only the part of the image that the tiles cover is drawn, because it may be small.
-    canvas = np.zeros((height, width), dtype=np.uint8)
-    for row, (x1, y1, x2, y2) in zip(rows, (regions - np.tile(corner, 2)).tolist(), strict=True):
-        canvas[y1:y2, x1:x2] |= masks.rasterize(row, y2 - y1, x2 - x1)
-    return _placed_run_lengths(canvas, corner, size)
-
-
-def _placed_run_lengths(
-    bitmap: npt.NDArray[np.uint8], corner: npt.NDArray[np.int64], size: tuple[int, int]
-) -> RunLengths:
-    """Return the run lengths of a mask of an image that is empty outside a bitmap with a left upper corner x, y."""
     height, width = size
-    rows = bitmap.shape[0]
-    # An empty row above and below each column of the part ends its runs there.
-    padded = np.pad(bitmap, ((1, 1), (0, 0))).T.reshape(-1).view(np.int8)
-    changes = np.flatnonzero(np.diff(padded)) + 1
-    column, row = np.divmod(changes, rows + 2)
-    edges = (column + corner[0]) * height + row - 1 + corner[1]
-    # A run that ends at the lower border of the image may continue at the top of the next column.
-    is_end = np.concatenate([edges[1:] == edges[:-1], [False]])
-    edges = edges[~(is_end | np.roll(is_end, 1))]
-    counts = np.diff(np.concatenate([[0], edges, [height * width]]))
-    # Run lengths alternate, and a mask that reaches the last pixel has none after it.
-    counts = counts[:-1] if counts[-1] == 0 else counts
-    return RunLengths(counts.astype(np.uint32), height, width)
+    first_column = int(regions[:, 0].min())
+    # Only the columns that the tiles cover are drawn, because an image may be much wider.
+    canvas = np.zeros((height, int(regions[:, 2].max()) - first_column), dtype=np.uint8)
+    for row, (x1, y1, x2, y2) in zip(rows, regions.tolist(), strict=True):
+        canvas[y1:y2, x1 - first_column : x2 - first_column] |= masks.rasterize(row, y2 - y1, x2 - x1)
+    return run_lengths(canvas, first_column=first_column, width=width)
 
 
 def is_tiled(datamodule: Any, stage: Stage) -> bool:

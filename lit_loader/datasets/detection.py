@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
@@ -64,9 +65,11 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     If the table has ``regions``, such as the tiles of `tile_table`, the image of a sample is the region, with the bits
     that it has in the whole image. Of a JPEG only the region is decoded, so damage elsewhere in the file may remain
-    undetected; a cache holds whole images.
+    undetected; a cache holds whole images. ``reading.size_mismatch`` applies to the size of the file: with ``"clip"``,
+    a `UserWarning` names the first file with another size than its annotation, because pixels beyond the annotated
+    size are in no tile. A region that is not inside its file is an error.
 
-    Runs in: the main process, workers and threads; it has no mutable state.
+    Runs in: the main process, workers and threads; its only mutable state is that it warns once.
     Owns: its mapping of the ``cache``, if any. It references the table's arrays and creates no Python object per image,
         so forked workers do not copy it page by page, and its pickle is as small as the table's.
     Determinism: only ``transforms`` may be random.
@@ -127,6 +130,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         reading.warn_of_sixteen_bits(list(dict.fromkeys(map(self._path, inspected))))
         cache_settings = CacheSettings.of(cache)
         self._file_sizes = None if table.regions is None else file_sizes(table)
+        self._warns_of_sizes = True
         if self._file_sizes is not None and cache_settings is not None and cache_settings.cache_size is not None:
             rule = "shrinks whole images, so their regions would lose the detail that they are cut out for"
             raise SettingError("cache_size", cache_settings.cache_size, rule, settings={"cache_size": None})
@@ -227,7 +231,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         """Return the region of an image that a row of the table describes; the image itself without a region.
 
         Raises:
-            ImageError: The region is not inside the image.
+            ImageError: The region is not inside the image, or the size of the image is refused.
         """
         # A region of zeros is the whole file.
         if self.table.regions is None or self._file_sizes is None or not self.table.regions[position].any():
@@ -235,13 +239,31 @@ class DetectionDataset(Dataset[DetectionSample]):
         x0, y0, x1, y1 = self.table.regions[position].tolist()
         height, width = image.size
         file_width, file_height = self._file_sizes[position].tolist()
-        if (file_width, file_height) != (width, height):
-            self._check_orientation(self._path(position), (file_width, file_height), (width, height))
-        if not (x0 < x1 <= width and y0 < y1 <= height):
-            region = f"{x0}, {y0}, {x1}, {y1} (left, top, right, bottom)"
-            problem = f"{self._path(position)}: the region {region} is not inside the image, which is {width}x{height}"
-            raise ImageError(problem, remedy="correct the image's size in its annotation, and make the tiles again")
+        if not (x0 < x1 <= width and y0 < y1 <= height) or (file_width, file_height) not in ((width, height), (0, 0)):
+            self._check_region(self._path(position), (x0, y0, x1, y1), (file_width, file_height), (width, height))
         return image.cropped((x0, y0, x1, y1))
+
+    def _check_region(
+        self, path: str, region: tuple[int, int, int, int], annotated: tuple[int, int], size: tuple[int, int]
+    ) -> None:
+        """Refuse or report an image whose regions were cut for another size; see `_cropped` and `_check_size`."""
+        width, height = size
+        self._check_size(path, annotated, size)
+        if not self.reading.exif_orientation and annotated == (height, width):
+            problem = f"{path}: its tiles are for the upright image, but exif_orientation=False reads stored pixels"
+            raise ImageError(problem, remedy="leave out tiling", settings={"exif_orientation": True})
+        if region[2] > width or region[3] > height or region[0] >= region[2] or region[1] >= region[3]:
+            corners = f"{', '.join(map(str, region))} (left, top, right, bottom)"
+            problem = f"{path}: the region {corners} is not inside the image, which is {width}x{height}"
+            raise ImageError(problem, remedy="correct the image's size in its annotation, and make the tiles again")
+        if self._warns_of_sizes:
+            self._warns_of_sizes = False
+            warnings.warn(
+                f"{path}: the image is {width}x{height}, its annotation and its tiles are for "
+                f"{annotated[0]}x{annotated[1]}, so they do not cover the image or lead out of it; correct the "
+                "annotation, or pass size_mismatch='raise' to refuse such images",
+                stacklevel=2,
+            )
 
     def _check_size(self, path: str, annotated: tuple[int, int], size: tuple[int, int]) -> None:
         """Refuse an image whose (width, height) differs from the annotation, if the settings or its boxes require it.

@@ -10,12 +10,13 @@ NOTE [Every image is scored by one rank]
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from lightning.pytorch import Trainer
+from lightning.pytorch.utilities import rank_zero_warn
 from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable
@@ -26,11 +27,15 @@ from lit_loader.callbacks.tile_merging import TiledImages, is_tiled
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.datasets import DetectionDataset
 from lit_loader.datasets.targets import object_target, unlabelled_labels
+from lit_loader.errors import SettingError
 from lit_loader.transforms import SanitizeObjects
 
 __all__ = ["TiledSet", "tiled_sets"]
 
 _EvalStage: TypeAlias = Literal["val", "test"]
+
+_MAX_MASK_BYTES: Final = 2**31
+"""Memory for the masks of the objects, or of the detections, of an image."""
 
 
 def tiled_sets(trainer: Trainer | None, stage: _EvalStage) -> list[TiledSet]:
@@ -48,15 +53,30 @@ def tiled_sets(trainer: Trainer | None, stage: _EvalStage) -> list[TiledSet]:
     loaders = loaders if isinstance(loaders, list) else [loaders]
     datasets: list[Any] = [getattr(loader, "dataset", None) for loader in loaders]
     if not all(isinstance(dataset, DetectionDataset) and dataset.table.regions is not None for dataset in datasets):
+        if any(map(_has_regions, datasets)):
+            _warn_of_single_tiles(stage, "a loader wraps the data set of the data module")
         return []
     # Lightning keeps the data module of an earlier run, and the loaders of this one may be others.
     if [id(dataset.table) for dataset in datasets] != [id(table) for table in datamodule.tables(stage)]:
+        _warn_of_single_tiles(stage, "the loaders have other tables than the data module")
         return []
     collate = datamodule.collate_fn(stage)
     return [
         TiledSet(dataset, images, collate=collate, name=f"{stage}_transforms")
         for dataset, images in zip(datasets, datamodule.image_tables(stage), strict=True)
     ]
+
+
+def _has_regions(dataset: Any) -> bool:
+    """Return True if the samples of a data set, or of the one that it wraps, are regions of images."""
+    while hasattr(dataset, "dataset"):
+        dataset = dataset.dataset
+    return getattr(getattr(dataset, "table", None), "regions", None) is not None
+
+
+def _warn_of_single_tiles(stage: _EvalStage, reason: str) -> None:
+    problem = f"{stage}: each tile is scored alone instead of the merged image, because {reason}"
+    rank_zero_warn(f"{problem}; pass datamodule=... whose {stage}_dataloader returns its own loaders")
 
 
 class TiledSet:
@@ -166,6 +186,8 @@ class TiledSet:
         """Return a batch with the annotations of a whole image and a blank one in its place."""
         dataset = self._dataset
         size = self._tiled.size(image)
+        if dataset.masks:
+            _check_mask_memory(int(np.diff(self._images.offsets[image : image + 2])[0]), size)
         target = object_target(
             self._images,
             image,
@@ -197,6 +219,18 @@ def _all_gather(value: Any) -> list[Any]:
     return values
 
 
+def _check_mask_memory(num_masks: int, size: tuple[int, int]) -> None:
+    """Raise SettingError before masks of a whole image are drawn that could exhaust the memory."""
+    num_bytes = num_masks * size[0] * size[1]
+    if num_bytes > _MAX_MASK_BYTES:
+        rule = (
+            f"takes {num_bytes / 2**30:.1f} GiB for {num_masks} masks of an image of {size[1]}x{size[0]} pixels, more "
+            f"than {_MAX_MASK_BYTES / 2**30:.0f} GiB"
+        )
+        remedy = "leave val and test out of tiling.stages"
+        raise SettingError("masks", True, rule, remedy, settings={"masks": False})
+
+
 def _as_tensors(prediction: Prediction, max_detections: int) -> dict[str, Tensor]:
     """Return predictions as a model does, in pixels of the image."""
     rows = np.arange(len(prediction.labels))
@@ -215,6 +249,7 @@ def _as_tensors(prediction: Prediction, max_detections: int) -> dict[str, Tensor
     }
     tensors = {name: torch.from_numpy(values[rows]) for name, values in columns.items() if values is not None}
     if prediction.masks is not None:
+        _check_mask_memory(len(rows), prediction.size or (0, 0))
         masks = Masks.from_rows([prediction.masks[row] for row in rows.tolist()])
         bitmaps = np.zeros((len(rows), *(prediction.size or (0, 0))), dtype=np.bool_)
         for index, bitmap in enumerate(bitmaps):

@@ -85,31 +85,52 @@ def scenes(draw):
     return image_table(image_sizes, boxes, images, crowd=crowd, object_ids=np.arange(number))
 
 
-def expected_objects(table, image, region, keep):
-    """The objects of one tile, by exact arithmetic."""
-    region = region.tolist()
+def exact_box(table, image, row):
+    """The part of a box in its image."""
+    limits = (int(table.widths[image]), int(table.heights[image])) * 2
+    return [min(max(Fraction(float(value)), 0), limit) for value, limit in zip(table.boxes[row], limits, strict=True)]
+
+
+def exact_share(box, region):
+    """The part of a box in a region, the share of its area, and whether they touch."""
+    region = [int(value) for value in region]
+    cut = [min(max(value, region[i % 2]), region[i % 2 + 2]) for i, value in enumerate(box)]
+    touches = all(box[i] <= region[i + 2] and box[i + 2] >= region[i] for i in range(2))
+    area = (box[2] - box[0]) * (box[3] - box[1])
+    share = (cut[2] - cut[0]) * (cut[3] - cut[1]) / area if area else Fraction(1)
+    return cut, share if touches else Fraction(0), touches
+
+
+def expected_objects(table, image, regions, keep):
+    """The objects of each tile of an image, by exact arithmetic: row, box, truncated, undecided."""
+    limit = Fraction(1, 10**12)
+    objects = [{} for _ in regions]
     for row in range(table.num_objects)[table.objects(image)]:
-        limits = (int(table.widths[image]), int(table.heights[image])) * 2
-        box = [
-            min(max(Fraction(float(value)), 0), limit) for value, limit in zip(table.boxes[row], limits, strict=True)
-        ]
-        cut = [min(max(value, region[i % 2]), region[i % 2 + 2]) for i, value in enumerate(box)]
-        touches = all(box[i] <= region[i + 2] and box[i + 2] >= region[i] for i in range(2))
-        area = (box[2] - box[0]) * (box[3] - box[1])
-        visible_area = (cut[2] - cut[0]) * (cut[3] - cut[1])
-        share = visible_area / area if area else Fraction(1)
-        # Rounding may decide a share this close to the limit either way, unless it is exactly 0 or 1.
-        undecided = 0 < share < 1 and abs(share - Fraction(keep)) < Fraction(1, 10**12)
-        if touches and (share >= keep or (table.crowd[row] and share > 0) or undecided):
-            origin = region[:2] * 2
-            yield row, [float(value - start) for value, start in zip(cut, origin, strict=True)], cut != box, undecided
+        box = exact_box(table, image, row)
+        parts = [exact_share(box, region) for region in regions]
+        largest = max(share for _, share, _ in parts)
+        num_largest = sum(largest - share < limit for _, share, _ in parts)
+        for tile, (cut, share, touches) in enumerate(parts):
+            shows_most = share > 0 and largest - share < limit
+            # Rounding may decide a share this close to the limit either way, unless it is exactly 0 or 1. Of tiles that
+            # show the same share, one has the object.
+            undecided = 0 < share < 1 and abs(share - Fraction(keep)) < limit
+            undecided |= shows_most and share < keep and num_largest > 1 and not table.crowd[row]
+            if touches and (share >= keep or shows_most or (table.crowd[row] and share > 0) or undecided):
+                origin = regions[tile].tolist()[:2] * 2
+                relative = [float(value - start) for value, start in zip(cut, origin, strict=True)]
+                objects[tile][row] = (relative, cut != box, undecided)
+    return objects
 
 
 @given(table=scenes(), tiling=tilings)
 def test_objects_of_a_tile_are_those_of_which_it_shows_enough(table, tiling):
     tiles = tile_table(table, tiling)
-    for tile, image in enumerate(tile_images(tiles)):
-        expected = {row: values for row, *values in expected_objects(table, image, tiles.regions[tile], tiling.keep)}
+    images = tile_images(tiles)
+    expected_by_tile = []
+    for image in range(table.num_images):
+        expected_by_tile += expected_objects(table, image, tiles.regions[images == image], tiling.keep)
+    for tile, expected in enumerate(expected_by_tile):
         rows = tiles.object_ids[tiles.objects(tile)].tolist()
         assert rows == sorted(rows)
         assert {row for row, values in expected.items() if not values[-1]} <= set(rows) <= set(expected)
@@ -118,6 +139,30 @@ def test_objects_of_a_tile_are_those_of_which_it_shows_enough(table, tiling):
         ):
             np.testing.assert_allclose(box, expected[row][0], rtol=0, atol=1e-5)
             assert truncated == expected[row][1]
+
+
+@given(table=scenes(), tiling=tilings)
+def test_every_object_with_area_is_in_a_tile(table, tiling):
+    tiles = tile_table(table, tiling)
+    images = table.image_of_object()
+    boxes = [exact_box(table, images[row], row) for row in range(table.num_objects)]
+    visible = {row for row, box in enumerate(boxes) if box[0] < box[2] and box[1] < box[3]}
+    assert visible <= set(tiles.object_ids.tolist())
+
+
+@pytest.mark.parametrize(
+    ("box", "size", "expected"),
+    [
+        ([0, 0, 40, 40], (40, 40), [0, 0, 10, 10]),
+        ([8, 8, 12, 12], (20, 20), [8, 8, 10, 10]),
+        ([8, 8, 12, 13], (20, 20), [8, 0, 10, 3]),
+    ],
+    ids=["larger than a tile", "at the corner of four tiles", "most in the lower tiles"],
+)
+def test_object_that_no_tile_shows_enough_of_is_in_the_first_tile_that_shows_most(box, size, expected):
+    tiles = tile_table(image_table([size], [box], [0]), Tiling(10, overlap=0, keep=0.5))
+    assert tiles.boxes.tolist() == [expected]
+    assert tiles.truncated.tolist() == [True]
 
 
 def test_object_at_the_limit_of_the_visible_share_stays():

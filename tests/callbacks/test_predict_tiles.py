@@ -14,6 +14,7 @@ import torch.distributed as dist
 from PIL import Image
 
 from lit_loader import DetectionDataModule, MultiTaskDataModule
+from lit_loader.annotations import Tiling, tile_table
 from lit_loader.annotations.masks import Masks, decode_counts, run_lengths
 from lit_loader.callbacks import PredictionWriter
 from tests.support.drawn_set import SIZE, DrawnSource, draw_set
@@ -132,6 +133,12 @@ def test_images_with_missing_tiles_are_reported(tmp_path, table, caplog):
         running.predict(Tiny(echo), datamodule=tiled(table), return_predictions=False)
     assert "1 images lack predictions in some of their tiles" in caplog.text
     assert "predictions of 8 tiles of 2 images" in caplog.text
+
+
+def test_a_source_of_tiles_is_refused(tmp_path, table):
+    tiles = tile_table(table, Tiling([36, 40]))
+    with pytest.raises(ValueError, match=r"describes regions of images.*predict on the table of whole images"):
+        predict(tmp_path, tiled(tiles, tiling=None))
 
 
 def predict_on_rank(folder):

@@ -281,6 +281,24 @@ def test_masks_of_tiles_are_united_to_the_mask_of_the_image(overlap):
         assert (mask.height, mask.width) == size
 
 
+@pytest.mark.parametrize("is_empty", [[True, True], [True, False], [False, True]], ids=str)
+def test_empty_masks_of_tiles_are_united(is_empty):
+    parts = [
+        Prediction(
+            labels=np.array([0]),
+            scores=np.array([0.9], np.float32),
+            boxes=np.array([box], np.float32),
+            masks=[run_lengths(np.full((100, 100), not empty))],
+        )
+        for empty, box in zip(is_empty, ([30, 10, 100, 60], [0, 10, 70, 60]), strict=True)
+    ]
+    (mask,) = merge_tiles(parts, PAIR, size=PAIR_SIZE).masks
+    expected = np.zeros(PAIR_SIZE, np.uint8)
+    for empty, (x1, y1, x2, y2) in zip(is_empty, PAIR, strict=True):
+        expected[y1:y2, x1:x2] |= not empty
+    assert mask.counts.tolist() == run_lengths(expected).counts.tolist()
+
+
 def test_image_without_detections_has_an_empty_prediction():
     empty = Prediction(labels=np.zeros(0, np.int64), scores=np.zeros(0, np.float32), boxes=np.zeros((0, 4), np.float32))
     merged = merge_tiles([empty, empty], PAIR, size=PAIR_SIZE)
@@ -312,6 +330,17 @@ def test_tiles_of_other_images_are_refused():
     tiles = tile_table(table, Tiling(60))
     with pytest.raises(ValueError, match="has tiles of 1 images, expected tiles of"):
         TiledImages(tiles, table.select([0, 0]))
+
+
+def test_best_hundred_detections_of_a_class_in_a_tile_are_merged():
+    boxes = [[82 + row / 100, 10, 98, 60] for row in range(101)] * 2
+    tiles = np.repeat([0, 1], 101)
+    scores = np.tile(np.linspace(0.9, 0.1, 101), 2)
+    merged = merge(boxes, tiles, scores)
+    assert sorted(map(len, merged.members)) == [1, 1] + [2] * 100
+    assert {tuple(rows) for rows in merged.members if len(rows) == 1} == {(100,), (201,)}
+    labels = np.tile(np.arange(101) // 51, 2)
+    assert {len(rows) for rows in merge(boxes, tiles, scores, labels=labels).members} == {2}
 
 
 def test_thirty_tiles_of_a_hundred_detections_take_less_than_a_quarter_of_a_second():

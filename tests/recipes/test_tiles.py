@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 import logging
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from torch.utils.data import DataLoader, Subset
 
 from lit_loader import DetectionDataModule, MultiTaskDataModule
 from lit_loader.annotations.masks import Masks
-from lit_loader.recipes import model_kwargs_from_datamodule
+from lit_loader.errors import SettingError
+from lit_loader.recipes import model_kwargs_from_datamodule, tiles
 from tests.support.drawn_set import CLASSES, DrawnSource, draw_set
 from tests.support.echo_task import EchoDetection, EchoMultiTask
 from tests.support.lightning_ranks import on_ranks, trainer
@@ -175,13 +178,35 @@ def test_loaders_of_other_data_are_scored_as_they_are(tmp_path, table):
         foreign.prepare_data()
         foreign.setup("test")
         # The trainer keeps the first data module.
-        running.test(task, dataloaders=foreign.test_dataloader(), verbose=False)
+        expected = pytest.warns(UserWarning, match="tile is scored alone") if tiling else nullcontext()
+        with expected:
+            running.test(task, dataloaders=foreign.test_dataloader(), verbose=False)
         assert task.test_scores.map == 1.0
+
+
+def test_a_wrapped_set_of_tiles_is_scored_tile_by_tile_with_a_warning(table):
+    class Wrapping(DetectionDataModule):
+        def test_dataloader(self):
+            dataset = Subset(self.test_dataset, range(len(self.test_dataset)))
+            return DataLoader(dataset, batch_size=4, collate_fn=self.collate_fn("test"))
+
+    datamodule = Wrapping(DrawnSource(val=table, test=table), tiling=TILING, batch_size=4, num_workers=0)
+    with pytest.warns(UserWarning, match="test: each tile is scored alone.*a loader wraps the data set"):
+        scores = score(EchoDetection(CLASSES), datamodule)
+    assert scores.map == 1.0
+
+
+def test_masks_that_exhaust_the_memory_are_refused_before_they_are_drawn(tmp_path, monkeypatch):
+    table = draw_set(tmp_path / "set", num_images=5)
+    table = draw_set(tmp_path / "set", num_images=5, masks=square_masks(table))
+    monkeypatch.setattr(tiles, "_MAX_MASK_BYTES", 64 * 48 - 1)
+    with pytest.raises(SettingError, match=r"masks=True takes .* of 64x48 pixels.*tiling.stages, or pass masks=False"):
+        score(EchoDetection(CLASSES, masks=True), tiled(table, masks=True))
 
 
 def test_transforms_that_change_sizes_at_random_are_refused(table):
     datamodule = tiled(table, test_transforms=RandomSize())
-    with pytest.raises(ValueError, match="test_transforms turn a blank image of height and width"):
+    with pytest.raises(ValueError, match="test_transforms that are not random"):
         score(EchoDetection(CLASSES), datamodule)
 
 
