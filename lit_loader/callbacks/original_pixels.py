@@ -67,8 +67,8 @@ class Placement:
 class Placements:
     """Placements of a dataset's images by its transforms, which must not be random.
 
-    For each image size, a blank image with one box is transformed; the box shows scale and offset. Further boxes show
-    whether the transforms are random, rotate or mirror.
+    For each image size, a blank image with two boxes is transformed: the first shows scale and offset, the second
+    whether the transforms rotate or mirror. For the first size it is done several times, which shows random transforms.
 
     Args:
         dataset: Dataset that may have ``transforms`` of ``(image, target)``, and ``cache`` and ``reading`` like
@@ -139,60 +139,60 @@ class Placements:
         return self._transform_by_size[size]
 
     def _measure(self, size: _Size) -> tuple[_Size, _Pair, _Pair]:
-        """Transform blank images of a size to find the result of `_transform`."""
-        height, width = size
-        # Not a box of the whole image, which would be clipped if the transforms crop.
-        corners = torch.tensor([[width / 4, height / 4, width * 3 / 4, height * 3 / 4]])
-        # In a tiny image that box may be smaller than `min_box_size`.
-        if min(size) < _TINY_SIDE:
-            corners = torch.tensor([[0.0, 0.0, width, height]])
-        transformed, boxes = self._probe(corners, size)
-        if boxes.shape != (1, 4):
-            rule = f"{self._name} dropped a box in the middle of a blank {width}x{height} image"
-            raise ValueError(f"{rule}; give {self._name} that {_REMEDY}")
-        x1, y1, x2, y2 = corners[0].double().tolist()
-        new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
-        scale_x = (new_x2 - new_x1) / (x2 - x1)
-        scale_y = (new_y2 - new_y1) / (y2 - y1)
-        offset = (new_x1 - x1 * scale_x, new_y1 - y1 * scale_y)
-        if min(size) >= _TINY_SIDE:
-            self._check_repeatable(size, Placement(size, (scale_x, scale_y), offset), transformed)
-        return transformed, (scale_x, scale_y), offset
-
-    def _check_repeatable(self, size: _Size, placement: Placement, transformed: _Size) -> None:
-        """Refuse transforms that place a second box differently: random ones, rotations and mirror images.
+        """Transform blank images of a size to find the result of `_transform`.
 
         Raises:
             ValueError: The transforms do not scale and move every image of this size in the same way.
         """
         height, width = size
-        # In the first box, so that a crop that keeps that one keeps this one, and off the centre and the diagonal.
-        corners = torch.tensor([[width / 4, height / 4, width * 11 / 16, height * 5 / 8]])
-        scale = torch.tensor(placement.scale * 2, dtype=torch.float64)
-        expected = corners.double() * scale + torch.tensor(placement.offset * 2, dtype=torch.float64)
-        # Other sizes get the same transforms, so one more probe is enough for them.
-        for _ in range(1 if self._transform_by_size else _NUM_FIRST_PROBES):
-            new_size, boxes = self._probe(corners, size)
-            # A dropped box is smaller than `min_box_size`, and tells nothing.
-            is_moved = len(boxes) > 0 and bool((boxes - expected).abs().max() > _TOLERANCE)
+        # Not a box of the whole image, which would be clipped if the transforms crop. The second is in the first, so
+        # that a crop which keeps that one keeps this one, and off the centre and the diagonal.
+        corners = torch.tensor(
+            [
+                [width / 4, height / 4, width * 3 / 4, height * 3 / 4],
+                [width / 4, height / 4, width * 11 / 16, height * 5 / 8],
+            ]
+        )
+        # In a tiny image those boxes may be smaller than `min_box_size`.
+        if min(size) < _TINY_SIDE:
+            corners = torch.tensor([[0.0, 0.0, width, height]])
+        transformed, boxes = self._probe(corners, size)
+        if not len(boxes):
+            rule = f"{self._name} dropped a box in the middle of a blank {width}x{height} image"
+            raise ValueError(f"{rule}; give {self._name} that {_REMEDY}")
+        x1, y1, x2, y2 = corners[0].double().tolist()
+        new_x1, new_y1, new_x2, new_y2 = boxes[0].tolist()
+        scale = (new_x2 - new_x1) / (x2 - x1), (new_y2 - new_y1) / (y2 - y1)
+        offset = (new_x1 - x1 * scale[0], new_y1 - y1 * scale[1])
+        pairs = torch.tensor([scale * 2, offset * 2], dtype=torch.float64)
+        expected = corners.double() * pairs[0] + pairs[1]
+        probes = [(transformed, boxes)]
+        # Other sizes get the same transforms, so one probe is enough for them.
+        if not self._transform_by_size:
+            probes += [self._probe(corners, size) for _ in range(_NUM_FIRST_PROBES - 1)]
+        for new_size, new_boxes in probes:
+            # Only the smaller box can be dropped, as smaller than `min_box_size`; it then tells nothing.
+            num_boxes = len(new_boxes)
+            is_moved = num_boxes > 0 and bool((new_boxes - expected[:num_boxes]).abs().max() > _TOLERANCE)
             if is_moved or new_size != transformed:
                 raise ValueError(
                     f"predictions cannot be converted to the images' own pixels: {self._name} place boxes of blank "
                     f"{width}x{height} images differently; give {self._name} that are not random, do not rotate or "
                     f"mirror, and {_REMEDY}"
                 )
+        return transformed, scale, offset
 
     def _probe(self, corners: Tensor, size: _Size) -> tuple[_Size, Tensor]:
-        """Transform a blank image with one box; return the new size and its boxes, float64 ``(N, 4)``."""
+        """Transform a blank image with some boxes; return the new size and its boxes, float64 ``(N, 4)``."""
         # All fields of a target of `DetectionDataset`, because transforms may expect a row in each.
         names = (*getattr(self._dataset, "extra_fields", ()), *getattr(self._dataset, "attributes", ()))
         target: dict[str, Any] = {
             "boxes": tv_tensors.BoundingBoxes(corners, format="XYXY", canvas_size=size),
-            "labels": torch.ones(1, dtype=torch.int64),
+            "labels": torch.ones(len(corners), dtype=torch.int64),
             "area": (corners[:, 2:] - corners[:, :2]).prod(dim=1),
             "image_id": 0,
             "is_duplicate": False,
-            **{name: torch.zeros(1, dtype=torch.int64) for name in ("iscrowd", *names)},
+            **{name: torch.zeros(len(corners), dtype=torch.int64) for name in ("iscrowd", *names)},
         }
         image, target = self._dataset.transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
         boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
