@@ -62,6 +62,11 @@ class ReadReport:
         """Return the number of problems of a kind, with any action or with ``action``."""
         return sum(n for (k, a), n in self.counts.items() if k == kind and action in (None, a))
 
+    @property
+    def num_handled(self) -> int:
+        """Number of problems without the fields that no reader reads, such as the licence of an image."""
+        return sum(count for (_, action), count in self.counts.items() if action != "not read")
+
     def keeps_detail(self, kind: str, action: str) -> bool:
         """Return True if `add` would store the next detail; if not, callers need not write its message."""
         return len(self.details.get((kind, action), ())) < self.max_details

@@ -99,7 +99,7 @@ class SetSummary:
             class_counts=np.bincount(labels, minlength=len(class_names)),
             image_counts=np.bincount(classes, minlength=len(class_names)),
             expected_mix=expected_class_mix(tables, sampler, by=by, distinct=distinct),
-            problems=sum(len(table.report) for table in tables),
+            problems=sum(table.report.num_handled for table in tables),
             # A class that one of several tables labels has objects of these tables, and is not named.
             unlabelled_classes=tuple(
                 label
@@ -201,7 +201,7 @@ def summary_table(summaries: list[SetSummary]) -> str:
             if summary.unlabelled_classes:
                 table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
-                table.add_row("", f"{summary.problems} annotation problems handled")
+                table.add_row("", f"{summary.problems} annotation problems handled, see lit-loader index")
             if summary.num_left_out:
                 table.add_row("", f"{summary.num_left_out} left out")
             if summary.num_crowd:

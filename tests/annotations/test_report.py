@@ -22,6 +22,17 @@ def test_all_problems_are_counted_and_first_details_stored():
     assert (report.count("swapped"), report.count("swapped", "drop"), report.count("none")) == (1_000, 0, 0)
 
 
+def test_fields_that_no_reader_reads_are_no_handled_problems():
+    report = ReadReport()
+    report.add_count("license of an image", "not read", 80)
+    report.add(Problem(kind="swapped", action="fix", file="a.xml", message="m"))
+    assert len(report) == 81
+    assert report.num_handled == 1
+    without_details = ReadReport()
+    without_details.add_count("license of an image", "not read", 80)
+    assert str(without_details).splitlines()[1:] == ["license of an image  not read     80"]
+
+
 def test_text_is_a_table_with_file_and_line():
     report = ReadReport(max_details=1)
     assert str(report) == "no problems found"
