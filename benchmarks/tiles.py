@@ -60,9 +60,9 @@ BARS = {
 
 # Of the comparison of mAP. A step sees fewer pixels of tiles than of whole images, and far fewer objects: with 24
 # objects of 12 to 32 pixels in 1280x960, which the shrunk images still show, tiles lose (mAP 0.39 to 0.73).
-MAP_SIZE = (1600, 1200)
-MAP_IMAGES: dict[Stage, int] = {"train": 32, "val": 12}
-MAP_OBJECTS = 80
+MAP_SIZE = SIZE
+MAP_IMAGES: dict[Stage, int] = {"train": 16, "val": 3}
+MAP_OBJECTS = 300
 MAP_OBJECT_SIDES = (6, 14)
 MAP_INPUT = (256, 341)
 MAP_TILING = Tiling(256, overlap=0.25)
