@@ -134,7 +134,9 @@ def test_multi_task_batch_of_labelled_images_has_no_unlabelled_classes_and_waits
     batch = multi_task_batch(labelled)
     assert batch.unlabelled.shape == (2, 0)
     assert all("unlabelled" not in target for target in batch.target_list())
-    assert all("unlabelled" not in target for target in batch._replace(unlabelled=None).target_list())
+    fields = dict(zip(type(batch).__annotations__, batch, strict=True))
+    without_field = type(batch)(**{**fields, "unlabelled": None})
+    assert all("unlabelled" not in target for target in without_field.target_list())
     on_device = moved(batch, META)
     with NoSync():
         assert on_device.unlabelled.shape[1] == 0
