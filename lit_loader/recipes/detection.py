@@ -161,29 +161,17 @@ class DetectionTask(Task):
         """Look up whether the samples are tiles."""
         self._tiled_sets = tiled_sets(self._trainer, "test")
 
-    def validation_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of validation; detections in tiles are collected until the end of the epoch."""
+    def _evaluate(self, stage: Literal["val", "test"], batch: Batch, number: int) -> None:
+        """Update the metrics of a stage; detections in tiles are collected until the end of the epoch."""
         if self._tiled_sets:
-            self._tiled_sets[dataloader_idx].collect(self._detect(batch), batch)
+            self._tiled_sets[number].collect(self._detect(batch), batch)
         else:
-            super().validation_step(batch, batch_idx, dataloader_idx)
+            super()._evaluate(stage, batch, number)
 
-    def test_step(self, batch: Batch, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of tests; detections in tiles are collected until the end of the epoch."""
-        if self._tiled_sets:
-            self._tiled_sets[dataloader_idx].collect(self._detect(batch), batch)
-        else:
-            super().test_step(batch, batch_idx, dataloader_idx)
-
-    def on_validation_epoch_end(self) -> None:
-        """Compute and log the scores of the validation; tiles are scored as whole images."""
-        self._score_tiles("val")
-        super().on_validation_epoch_end()
-
-    def on_test_epoch_end(self) -> None:
-        """Compute and log the scores of the test; tiles are scored as whole images."""
-        self._score_tiles("test")
-        super().on_test_epoch_end()
+    def _score(self, stage: Literal["val", "test"], *metrics: Any) -> tuple[Any, dict[str, Any]]:
+        """Return the scores of a stage after logging them; tiles are scored as whole images."""
+        self._score_tiles(stage)
+        return super()._score(stage, *metrics)
 
     def _detect(self, batch: Batch) -> list[dict[str, Tensor]]:
         detections = self.forward(batch_images(batch))
@@ -323,8 +311,10 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
 def _with_classes(conv: nn.Conv2d, old_num_classes: int, num_classes: int) -> nn.Conv2d:
     """Return a new convolution of the same shape for another number of classes per anchor."""
     outputs = conv.out_channels // old_num_classes * num_classes
-    kernel_size: Any = conv.kernel_size  # a pair, which the stubs of Conv2d's constructor do not know
-    return nn.Conv2d(conv.in_channels, outputs, kernel_size, padding=conv.padding)  # type: ignore[arg-type]
+    # Pairs, which the stubs of Conv2d's constructor do not know.
+    kernel_size: Any = conv.kernel_size
+    padding: Any = conv.padding
+    return nn.Conv2d(conv.in_channels, outputs, kernel_size, padding=padding)
 
 
 def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:

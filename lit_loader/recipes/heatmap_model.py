@@ -142,7 +142,7 @@ def heatmap_model(
     for part in (*model.refine.modules(), model.heatmaps):
         if isinstance(part, nn.Conv2d | nn.ConvTranspose2d):
             nn.init.normal_(part.weight, std=0.001)
-    nn.init.zeros_(model.heatmaps.bias)  # type: ignore[arg-type] # it has one
+    nn.init.zeros_(cast(Tensor, model.heatmaps.bias))
     # `image_mean_std` reads it from the finished model, for which torchvision knows no weights.
     mean, std = image_mean_std(classifier, builder, weights)
     model.pretrained_cfg = {"mean": mean, "std": std}

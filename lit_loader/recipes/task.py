@@ -259,11 +259,15 @@ class Task(LightningModule):
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Update the metric of validation and, if there are several sets, of the batch's set."""
-        self.collect(batch, self.metric_of_set("val", dataloader_idx))
+        self._evaluate("val", batch, dataloader_idx)
 
     def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Update the metric of tests and, if there are several sets, of the batch's set."""
-        self.collect(batch, self.metric_of_set("test", dataloader_idx))
+        self._evaluate("test", batch, dataloader_idx)
+
+    def _evaluate(self, stage: Literal["val", "test"], batch: Any, number: int) -> None:
+        """Update the metrics of a stage with a batch of one of its sets."""
+        self.collect(batch, self.metric_of_set(stage, number))
 
     def metric_of_set(self, stage: Literal["val", "test"], number: int) -> Metric:
         """Return a metric whose update reaches the metric of a stage and, if there are several sets, of one of them.

@@ -359,9 +359,9 @@ def test_folders_of_one_stage_are_never_mixed_or_chosen_silently(tmp_path, folde
             write(tmp_path / folder / "labels" / f"{folder}{i}.txt", f"{i} 0.5 0.5 0.2 0.3")
             write_image(tmp_path / folder / "images" / f"{folder}{i}.jpg")
     write(tmp_path / "classes.txt", "cat\ndog\n")
-    found = find_layouts(tmp_path)
-    assert [layout.stages for layout in found] == layouts
-    assert ("not used: train_old" in found[0].reason) == ("train_old" in folders)
+    proposals = find_layouts(tmp_path)
+    assert [layout.stages for layout in proposals] == layouts
+    assert ("not used: train_old" in proposals[0].reason) == ("train_old" in folders)
 
 
 def test_labelme_folders_of_stages_do_not_train_on_other_stages(tmp_path):
@@ -508,8 +508,8 @@ def test_arguments_override_what_was_found(tmp_path, settings):
 def test_every_other_setting_is_passed_on(tmp_path, settings):
     roboflow_coco(tmp_path)
     names = dict.fromkeys(("train", "val", "test", "predict"), "train/_annotations.coco.json")
-    others = {"group_pattern": "(.*)_", "seed": 3, "num_workers": 0, "stage_options": {"val": {"masks": False}}}
-    source = open_source(tmp_path, **names, **others, **settings)
+    unaffected = {"group_pattern": "(.*)_", "seed": 3, "num_workers": 0, "stage_options": {"val": {"masks": False}}}
+    source = open_source(tmp_path, **names, **unaffected, **settings)
     assert {name: getattr(source, name) for name in names} == names
     assert (source.group_pattern, source.seed, source.num_workers) == ("(.*)_", 3, 0)
     assert (source.cache_dir, source.progress) == (settings["cache_dir"], False)
@@ -533,7 +533,7 @@ def test_class_folders_beside_unread_annotations_are_refused_with_the_remedy(tmp
 
 
 def test_real_sets_are_found_or_refused_with_the_option(shared_data, settings):
-    found = {
+    layouts_by_name = {
         "bccd_cells_cls": ["image_folder"],
         "sign_digits_cls": ["Dataset/image_folder"],
         "udacity_faces": ["keypoints_csv"],
@@ -549,7 +549,7 @@ def test_real_sets_are_found_or_refused_with_the_option(shared_data, settings):
         "formats_datumaro/vott_csv_dataset": ["keypoints_csv"],
         "formats_datumaro/celeba_dataset": ["dataset/celeba", "dataset_with_meta_file/celeba"],
     }
-    for name, layouts in found.items():
+    for name, layouts in layouts_by_name.items():
         assert [layout.name for layout in find_layouts(shared_data / name)] == layouts, name
     udacity = open_source(shared_data / "udacity_faces", **settings)
     assert counts(udacity) == {"train": [71], "val": [8], "test": [16]}

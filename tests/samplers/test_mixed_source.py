@@ -30,17 +30,22 @@ def test_pattern_of_sources_repeats_through_the_epoch(pairs, seed, epoch):
     assert (np.searchsorted(np.cumsum(lengths), indices, side="right") == pattern).all()
 
 
+def assert_cycles(indices, lengths):
+    """Check that no sample of a source repeats before all of them were visited."""
+    begin = 0
+    for length in lengths:
+        visits = indices[(indices >= begin) & (indices < begin + length)] - begin
+        for start in range(0, len(visits) - length + 1, length):
+            assert sorted(visits[start : start + length].tolist()) == list(range(length))
+        begin += length
+
+
 @given(pairs=sources, num_repetitions=st.integers(1, 20), seed=st.integers())
 def test_samples_of_a_source_come_in_cycles_across_epochs(pairs, num_repetitions, seed):
     lengths, counts = zip(*pairs, strict=True)
     sampler = MixedSourceSampler(lengths, counts, num_samples=num_repetitions * sum(counts))
     row = np.concatenate([sampler.order(seed=seed, epoch=epoch)[:] for epoch in range(4)])
-    begin = 0
-    for length in lengths:
-        visits = row[(row >= begin) & (row < begin + length)] - begin
-        for start in range(0, len(visits) - length + 1, length):
-            assert sorted(visits[start : start + length].tolist()) == list(range(length))
-        begin += length
+    assert_cycles(row, lengths)
 
 
 @given(pairs=sources, seed=st.integers())
@@ -126,12 +131,7 @@ def test_samples_of_a_length_come_in_cycles_across_epochs_of_shares(pairs, seed)
     lengths, shares = zip(*pairs, strict=True)
     sampler = MixedSourceSampler(lengths, shares=shares, num_samples=40)
     row = np.concatenate([sampler.order(seed=seed, epoch=epoch)[:] for epoch in range(4)])
-    begin = 0
-    for length in lengths:
-        visits = row[(row >= begin) & (row < begin + length)] - begin
-        for start in range(0, len(visits) - length + 1, length):
-            assert sorted(visits[start : start + length].tolist()) == list(range(length))
-        begin += length
+    assert_cycles(row, lengths)
 
 
 @given(pairs=parts, data=st.data(), seed=st.integers(), epoch=st.integers(0, 2**30))

@@ -334,7 +334,7 @@ MASK = tv_tensors.Mask(torch.zeros((110, 150), dtype=torch.uint8))
 
 
 @pytest.mark.parametrize(
-    ("others", "name"),
+    ("tensors", "name"),
     [
         (({"mask": MASK},), r"target\['mask'\]"),
         (({"crowds": {"boxes": draw()[1]["boxes"]}},), r"target\['crowds'\]\['boxes'\]"),
@@ -344,11 +344,11 @@ MASK = tv_tensors.Mask(torch.zeros((110, 150), dtype=torch.uint8))
     ],
     ids=["mask", "boxes", "points", "bare mask", "extra"],
 )
-def test_tensors_that_would_stay_behind_are_refused(others, name):
+def test_tensors_that_would_stay_behind_are_refused(tensors, name):
     image, _ = draw()
     with pytest.raises(SettingError, match=rf"moves pixels, so {name} would stay behind; store .*target\['masks'\]"):
-        adapted(A.HorizontalFlip(p=1))(image, *others)
-    assert len(AlbumentationsTransform(A.Compose([A.InvertImg(p=1)]))(image, *others)) == 1 + len(others)
+        adapted(A.HorizontalFlip(p=1))(image, *tensors)
+    assert len(AlbumentationsTransform(A.Compose([A.InvertImg(p=1)]))(image, *tensors)) == 1 + len(tensors)
 
 
 @pytest.mark.parametrize(

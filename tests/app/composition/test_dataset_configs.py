@@ -41,9 +41,9 @@ def test_auto_reads_the_tables_of_the_documented_command(layout, tmp_path):
     words = [f"dataset.root={root}", f"dataset.cache_dir={tmp_path / 'cache'}", "dataset.progress=false"]
     documented = [word for word in COMMANDS[layout] if not word.startswith("dataset.root=")]
     auto = [word for word in documented if not word.startswith("dataset")]
-    named, found = (compose_config(overrides=[*choice, *words]) for choice in (documented, ["dataset=auto", *auto]))
+    named, automatic = (compose_config(overrides=[*choice, *words]) for choice in (documented, ["dataset=auto", *auto]))
     for stage in ("train", "val", "test"):
-        expected, actual = (instantiate(cfg.dataset, _convert_="all").tables(stage)[0] for cfg in (named, found))
+        expected, actual = (instantiate(cfg.dataset, _convert_="all").tables(stage)[0] for cfg in (named, automatic))
         assert_same_table(actual, expected)
 
 
