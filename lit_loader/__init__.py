@@ -92,6 +92,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "lit_loader.images": ("CacheSettings", "ImageReading"),
     "lit_loader.loader": ("DataLoader",),
     "lit_loader.loader.forkserver": ("start_forkserver",),
+    "lit_loader.mixing": ("Mix", "MixSample"),
     "lit_loader.samplers": (
         "ClassAwareSampler",
         "ClassBalancedSampler",
@@ -104,7 +105,15 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "SubsetRandomSampler",
         "WeightedRandomSampler",
     ),
-    "lit_loader.seeding": ("get_worker_info", "is_duplicate", "sample_rng"),
+    "lit_loader.schedules": ("BatchChoice", "EpochRange", "FunctionSchedule", "LinearSchedule", "Schedule"),
+    "lit_loader.seeding": (
+        "current_batch",
+        "current_epoch",
+        "get_worker_info",
+        "is_duplicate",
+        "sample_key",
+        "sample_rng",
+    ),
     "lit_loader.transforms": ("classification_transforms", "detection_transforms", "landmark_transforms"),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}

@@ -72,6 +72,8 @@ from lit_loader.images import CacheSettings as CacheSettings
 from lit_loader.images import ImageReading as ImageReading
 from lit_loader.loader import DataLoader as DataLoader
 from lit_loader.loader.forkserver import start_forkserver as start_forkserver
+from lit_loader.mixing import Mix as Mix
+from lit_loader.mixing import MixSample as MixSample
 from lit_loader.samplers import ClassAwareSampler as ClassAwareSampler
 from lit_loader.samplers import ClassBalancedSampler as ClassBalancedSampler
 from lit_loader.samplers import GroupedSampler as GroupedSampler
@@ -82,8 +84,16 @@ from lit_loader.samplers import RepeatFactorSampler as RepeatFactorSampler
 from lit_loader.samplers import SequentialSampler as SequentialSampler
 from lit_loader.samplers import SubsetRandomSampler as SubsetRandomSampler
 from lit_loader.samplers import WeightedRandomSampler as WeightedRandomSampler
+from lit_loader.schedules import BatchChoice as BatchChoice
+from lit_loader.schedules import EpochRange as EpochRange
+from lit_loader.schedules import FunctionSchedule as FunctionSchedule
+from lit_loader.schedules import LinearSchedule as LinearSchedule
+from lit_loader.schedules import Schedule as Schedule
+from lit_loader.seeding import current_batch as current_batch
+from lit_loader.seeding import current_epoch as current_epoch
 from lit_loader.seeding import get_worker_info as get_worker_info
 from lit_loader.seeding import is_duplicate as is_duplicate
+from lit_loader.seeding import sample_key as sample_key
 from lit_loader.seeding import sample_rng as sample_rng
 from lit_loader.transforms import classification_transforms as classification_transforms
 from lit_loader.transforms import detection_transforms as detection_transforms

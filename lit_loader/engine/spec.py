@@ -11,6 +11,7 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lit_loader.memory import PageLock
+from lit_loader.mixing import Partner
 from lit_loader.samplers import OrderSampler, num_batches
 from lit_loader.samplers.custom_ranks import Gather, GlobalBatches
 from lit_loader.types import CollateFn, WorkerInitFn
@@ -248,6 +249,7 @@ class Task(NamedTuple):
         number: Number of the batch in this rank's epoch.
         spares: For each sample the indices that may replace it, in order, or None if it is not to be replaced.
         places: For the first tasks of an iterable dataset, the position at which each worker begins, or None.
+        partners: For each sample its partners, or None if no sample of the epoch is mixed.
     """
 
     index: Any
@@ -255,6 +257,7 @@ class Task(NamedTuple):
     number: int = 0
     spares: list[list[int]] | None = None
     places: list[StreamPlace] | None = None
+    partners: list[list[Partner]] | None = None
 
 
 class Kind(IntEnum):

@@ -76,6 +76,7 @@ class RngContext(threading.local):
 
     Attributes:
         key_parts: The arguments for the key of the present sample, batch or stream, or None outside of a seeded loader.
+        batch: Number of the present batch in its epoch, the same on all ranks, or None for an iterable dataset.
         rng: The generators that `present_rng` has returned last, perhaps for an earlier key.
         generator: The torch generator of this worker thread, or None if torch draws from its default generator here;
             see `present_generator`.
@@ -84,6 +85,7 @@ class RngContext(threading.local):
     """
 
     key_parts: KeyParts | None = None
+    batch: int | None = None
     rng: SampleRng | None = None
     generator: torch.Generator | None = None
     seeded_for: SampleRng | None = None
@@ -176,9 +178,60 @@ def is_duplicate(row: int = 0) -> bool:
     """
     if context.key_parts is None:
         return False
-    keys, purpose, position, _ = context.key_parts
+    keys, purpose, position, part = context.key_parts
     end = keys.num_positions
-    return purpose is RngPurpose.SAMPLE and end is not None and position + row >= end
+    # The sample's own image is part 0 of a mixed sample.
+    is_sample = purpose is RngPurpose.SAMPLE or (purpose is RngPurpose.PARTNER and part == 0)
+    return is_sample and end is not None and position + row >= end
+
+
+_NO_KEY = (
+    "needs a sample of lit_loader.DataLoader(seed=...), which knows its epoch; pass a seed to the loader, or call "
+    "dataset[i] within `with lit_loader.sample_key(epoch=0):`"
+)
+
+
+def current_epoch() -> int:
+    """Return the epoch of the present sample or batch, from 0, for datasets and transforms that change over a run.
+
+    The epoch is part of the key of every sample. So persistent workers, an epoch that is prepared ahead and a resumed
+    run all see the epoch that the sample belongs to.
+
+    Raises:
+        RuntimeError: Outside of ``DataLoader(seed=int)`` and of `sample_key`, where the epoch is unknown.
+    """
+    if context.key_parts is None:
+        raise RuntimeError(f"current_epoch() {_NO_KEY}")
+    return context.key_parts[0].epoch
+
+
+def current_batch() -> int:
+    """Return the number of the present batch in its epoch, from 0: the same for all samples of a global batch.
+
+    Raises:
+        RuntimeError: Outside of ``DataLoader(seed=int)`` over a map dataset and of `sample_key`.
+    """
+    if context.key_parts is None or context.batch is None:
+        raise RuntimeError(f"current_batch() {_NO_KEY}")
+    return context.batch
+
+
+@contextmanager
+def sample_key(*, epoch: int = 0, seed: int = 0, position: int = 0, batch: int = 0) -> Iterator[None]:
+    """Make ``dataset[i]`` the sample that a seeded loader makes of index ``i`` at this position, bit for bit.
+
+    The generators of the process are seeded within the context, and get their earlier states back after it.
+
+    Args:
+        epoch: The epoch, from 0.
+        seed: The loader's seed.
+        position: Position of the sample in the epoch's global order.
+        batch: Number of the sample's batch in the epoch.
+    """
+    with preserved_generators():
+        context.batch = batch
+        seed_process(EpochKeys(seed, epoch), RngPurpose.SAMPLE, position)
+        yield
 
 
 def seed_generators(key: Key) -> None:
@@ -243,7 +296,7 @@ def preserved_generators() -> Iterator[None]:
 
     In a worker thread, where samples do not change them, restore the thread's own generator.
     """
-    outer_context = (context.key_parts, context.rng, context.seeded_for)
+    outer_context = (context.key_parts, context.batch, context.rng, context.seeded_for)
     generator = context.generator
     states: Any = _process_states() if generator is None else generator.get_state()
     try:
@@ -253,7 +306,7 @@ def preserved_generators() -> Iterator[None]:
             _set_process_states(states)
         else:
             generator.set_state(states)
-        context.key_parts, context.rng, context.seeded_for = outer_context
+        context.key_parts, context.batch, context.rng, context.seeded_for = outer_context
 
 
 class KeyedGenerators:

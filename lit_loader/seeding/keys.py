@@ -80,6 +80,8 @@ class RngPurpose(IntEnum):
     """The collate function of an iterable dataset; ``a`` is the worker, ``b`` the number of its earlier batches."""
     SAMPLER = 5
     """The draws of a custom sampler in an epoch."""
+    PARTNER = 6
+    """Reading of one part of a mixed sample; ``a`` is the sample's position, ``b`` is 0 for its own image."""
 
 
 class Key(NamedTuple):
