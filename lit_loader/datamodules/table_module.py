@@ -38,6 +38,7 @@ from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.transforms import describe
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
 
@@ -129,7 +130,7 @@ class TableDataModule(LoaderDataModule):
         cache_budget: Maximum number of bytes of all caches that this data module opens, such as ``"8 GiB"``, or None
             for half of the disk space that is free when a cache is made.
         strict_data: True to refuse a checkpoint if the data of a stage that runs has changed since; False to warn. A
-            checkpoint records the images, annotations, transforms and samplers of the open stages.
+            checkpoint records the images, annotations, transforms, mixes and samplers of the open stages.
         **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
@@ -517,12 +518,14 @@ class TableDataModule(LoaderDataModule):
         return preset_transforms
 
     def _transform_lines(self) -> list[str]:
-        """Return the transforms of every stage as lines of a summary."""
+        """Return the mixes of training and the transforms of every stage as lines of a summary."""
         # Presets get keywords from a table, such as the mirror pairs of its points.
         table = self.first_table(STAGES[:3])
         if table is None:
             return []
-        return transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})
+        mixes = [f"  {line}" for line in describe(list(self.mixing))]
+        heading = ["train mixing, before the transforms:"] if mixes else []
+        return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
@@ -654,6 +657,7 @@ class TableDataModule(LoaderDataModule):
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
+            mixing=list(self.mixing) if stage == "train" and self.mixing else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
