@@ -651,7 +651,10 @@ class TableDataModule(LoaderDataModule):
         # Evaluation, and random order, have the mix of the data.
         if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
             order = sampler.make_sampler(table)
-            mix = expected_class_mix([table], order, by=self.label_attribute, distinct=self.counts_images)
+            # Mixes draw from all training sets together.
+            mixing = self.mixing if len(self._open_samples(stage)) == 1 else ()
+            counting: dict[str, Any] = {"by": self.label_attribute, "distinct": self.counts_images}
+            mix = expected_class_mix([table], order, mixing=mixing, **counting)
         return set_record(
             table,
             label_attribute=self.label_attribute,
@@ -694,6 +697,9 @@ class TableDataModule(LoaderDataModule):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
                 settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                # Mixes draw from all training sets together, and those have the name of the stage.
+                if name == "train":
+                    settings["mixing"] = self.mixing
                 summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 
