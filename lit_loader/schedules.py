@@ -63,17 +63,28 @@ class EpochSchedule(Schedule):
         """Return the epochs at which the course of the value changes, ascending."""
         return ()
 
+    def constant_from(self) -> int | None:
+        """Return the first epoch from which on the value stays the same, or None if it is unknown."""
+        return None
+
     def current(self) -> Any:
         """Return the value for the sample that is being made; see `Schedule.current`."""
         return self.at(current_epoch())
 
-    def examples(self) -> list[Any]:
-        """Return the value at each breakpoint, before it, and halfway to the next one."""
+    def example_epochs(self) -> list[int]:
+        """Return each breakpoint, the epoch before it, and the epoch halfway to the next one, ascending."""
         epochs = {0, *self.breakpoints()}
         epochs |= {max(0, epoch - 1) for epoch in epochs}
         ordered = sorted(epochs)
         epochs |= {(first + second) // 2 for first, second in pairwise(ordered)}
-        return [self.at(epoch) for epoch in sorted(epochs)]
+        return sorted(epochs)
+
+    def examples(self) -> list[Any]:
+        """Return the value in each of the `example_epochs`."""
+        return [self.at(epoch) for epoch in self.example_epochs()]
+
+    def __str__(self) -> str:
+        return type(self).__qualname__
 
 
 @dataclass(frozen=True)
@@ -105,6 +116,10 @@ class LinearSchedule(EpochSchedule):
     def breakpoints(self) -> tuple[int, ...]:
         """Return the epochs of the points."""
         return tuple(epoch for epoch, _ in self._pairs)
+
+    def constant_from(self) -> int:
+        """Return the epoch of the last point."""
+        return self._pairs[-1][0]
 
     @property
     def _pairs(self) -> tuple[tuple[int, float], ...]:
@@ -163,6 +178,10 @@ class EpochRange(EpochSchedule):
         """Return the ends of the range."""
         return tuple(epoch for epoch in self.epochs if epoch is not None)
 
+    def constant_from(self) -> int:
+        """Return the last of the ends."""
+        return self.breakpoints()[-1]
+
     def __str__(self) -> str:
         return f"{self.value} {epochs_text(self.epochs)}, else {self.otherwise}"
 
@@ -198,6 +217,9 @@ def epochs_text(epochs: Sequence[int | None]) -> str:
 @dataclass(frozen=True)
 class FunctionSchedule(EpochSchedule):
     """A function of the epoch.
+
+    A sampler that continues cycles of images calls it once for every earlier epoch, also when a run resumes; other
+    schedules are constant after their last breakpoint, and need no such calls from there on.
 
     Args:
         function: Takes the epoch and returns the value. It must depend on nothing else, and be picklable (a function of
