@@ -77,6 +77,10 @@ class EpochSchedule(Schedule):
         """Return the epochs at which the course of the value changes, ascending."""
         return ()
 
+    def constant_from(self) -> int | None:
+        """Return the first epoch from which on the value stays the same, or None if it is unknown."""
+        return None
+
     def current(self) -> Any:
         """Return the value for the sample that is being made; see `Schedule.current`."""
         return self.at(current_epoch())
@@ -89,6 +93,9 @@ class EpochSchedule(Schedule):
         """Return the value at the last breakpoint; see `Schedule.final`."""
         breakpoints = self.breakpoints()
         return self.at(breakpoints[-1]) if breakpoints else super().final()
+
+    def __str__(self) -> str:
+        return type(self).__qualname__
 
 
 def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
@@ -131,6 +138,10 @@ class LinearSchedule(EpochSchedule):
     def breakpoints(self) -> tuple[int, ...]:
         """Return the epochs of the points."""
         return tuple(epoch for epoch, _ in self._pairs)
+
+    def constant_from(self) -> int:
+        """Return the epoch of the last point."""
+        return self._pairs[-1][0]
 
     @property
     def _pairs(self) -> tuple[tuple[int, float], ...]:
@@ -197,6 +208,10 @@ class EpochRange(EpochSchedule):
         """Return the ends of the range."""
         return tuple(epoch for epoch in self.epochs if epoch is not None)
 
+    def constant_from(self) -> int:
+        """Return the last of the ends."""
+        return self.breakpoints()[-1]
+
     def __str__(self) -> str:
         return f"{self.value} {epochs_text(self.epochs)}, else {self.otherwise}"
 
@@ -232,6 +247,9 @@ def epochs_text(epochs: Sequence[int | None]) -> str:
 @dataclass(frozen=True)
 class FunctionSchedule(EpochSchedule):
     """A function of the epoch.
+
+    A sampler that continues cycles of images calls it once for every earlier epoch, also when a run resumes; other
+    schedules are constant after their last breakpoint, and need no such calls from there on.
 
     Args:
         function: Takes the epoch and returns the value. It must depend on nothing else, and be picklable (a function of
