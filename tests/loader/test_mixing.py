@@ -47,7 +47,8 @@ def test_worker_threads_mix_as_the_main_process(num_workers):
 
 def test_samples_are_mixed_and_differ():
     """So that the other tests compare something."""
-    members = [sample for epoch in range(2) for batch in loader_of(mixed_set()) for sample in members_of(batch)]
+    loader = loader_of(mixed_set())
+    members = [sample for _ in range(4) for batch in loader for sample in members_of(batch)]
     assert {len(sample) for sample in members} == {1, 3, 4, 6}
     batches = [batch for epoch in epochs(mixed_set(shared=True)) for batch in epoch]
     for name in ("read", "finished"):
