@@ -25,6 +25,7 @@ from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_
 from lit_loader.images.reading import ImageReading
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
+from lit_loader.transforms.scheduled import current_transform
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
@@ -76,7 +77,8 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     Args:
         table: The annotations.
-        transforms: Called as ``transforms(image, target)``; the dataset returns the result.
+        transforms: Called as ``transforms(image, target)``; the dataset returns the result. A `ScheduledTransform` is
+            replaced by its transform of the sample's epoch.
         first_label: Label of class id 0; 0 for models without a background class, such as DETR.
         extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
         keypoints: Add the points; the table must have points.
@@ -174,7 +176,8 @@ class DetectionDataset(Dataset[DetectionSample]):
             position = range(self._num_images)[index]
         except IndexError:
             raise IndexError(f"index {index} is out of range for a dataset of {self._num_images} images.") from None
-        image, (width, height) = self._open(position)
+        transforms = current_transform(self.transforms)
+        image, (width, height) = self._open(position, lazy=isinstance(transforms, DecodeAwareCompose))
         annotated_size = int(self.table.widths[position]), int(self.table.heights[position])
         if annotated_size != (width, height):
             self._check_size(self._path(position), annotated_size, (width, height))
@@ -194,14 +197,14 @@ class DetectionDataset(Dataset[DetectionSample]):
             # The cache may have shrunk the image.
             if image.size != (height, width):
                 target = shrink_target(target, true_size=(width, height), image=image)
-        if self.transforms is None:
+        if transforms is None:
             return image.image(), target
         # An error in a transform is hard to reproduce without the sample that caused it.
         try:
-            if isinstance(self.transforms, DecodeAwareCompose):
-                sample: DetectionSample = self.transforms.read(image, target)
+            if isinstance(transforms, DecodeAwareCompose):
+                sample: DetectionSample = transforms.read(image, target)
             else:
-                sample = self.transforms(image.image(), target)
+                sample = transforms(image.image(), target)
             # A transform that filters only the boxes would pair them with the wrong labels from here on.
             if not self._image_only:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))
@@ -214,15 +217,19 @@ class DetectionDataset(Dataset[DetectionSample]):
         # Formatting takes a third of the time of joining a Path.
         return f"{self.table.root}/{self.table.image_paths[position]}"
 
-    def _open(self, position: int) -> tuple[LazyImage, tuple[int, int]]:
-        """Return the image, and its (width, height) in the file."""
+    def _open(self, position: int, *, lazy: bool) -> tuple[LazyImage, tuple[int, int]]:
+        """Return the image, and its (width, height) in the file.
+
+        Args:
+            position: Row of the table.
+            lazy: True if the transforms can decode no more than they show.
+        """
         if self.cache is not None:
             cached_image, size = self.cache.open(position)
             cropped_image = self._cropped(cached_image, position)
             return cropped_image, (size if cropped_image is cached_image else cropped_image.size[::-1])
         image = self._cropped(self.reading.open(self._path(position)), position)
-        # Only these transforms decode no more than they show.
-        if self.reading.decode != "fast" or not isinstance(self.transforms, DecodeAwareCompose):
+        if self.reading.decode != "fast" or not lazy:
             image = DecodedImage(image.read())
         height, width = image.size
         return image, (width, height)
