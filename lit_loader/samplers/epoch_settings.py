@@ -139,9 +139,8 @@ class EpochQuotas:
         self._last: tuple[tuple[Hashable, ...], IndexArray] | None = None
         # Pairs of an epoch and the sum of the quotas before it.
         self._sums: tuple[tuple[int, IndexArray], ...] = ((0, np.zeros_like(self.at(0))),)
-        for setting in settings:
-            for epoch in [] if setting.schedule is None else example_epochs([setting.schedule]):
-                self.at(epoch)
+        for epoch in example_epochs([setting.schedule for setting in settings if setting.schedule is not None]):
+            self.at(epoch)
 
     def at(self, epoch: int) -> IndexArray:
         """Return the quotas of an epoch, read-only."""
