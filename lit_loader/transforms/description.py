@@ -12,6 +12,7 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.foundation.escaping import printable
+from lit_loader.mixing import Mix
 from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.scheduled import ScheduledTransform
 from lit_loader.transforms.visibility import UpdateVisibility
@@ -33,15 +34,19 @@ def describe(transforms: Any) -> list[str]:
 
     A transform of torchvision or lit_loader is its class with its probability, its size, and the arguments that differ
     from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are without
-    control characters and have at most 96 characters. `UpdateVisibility`, which changes no pixel, is left out.
+    control characters and have at most 96 characters, except for a `lit_loader.Mix`. `UpdateVisibility`, which changes
+    no pixel, is left out.
 
     Args:
-        transforms: A transform, a composition of them such as a preset returns, or a list of them.
+        transforms: A transform or a mix, a composition such as a preset returns, or a list of them.
     """
     lines = []
     for transform in _parts(transforms):
         if isinstance(transform, ScheduledTransform):
             lines += _schedule_lines(transform)
+        elif isinstance(transform, Mix):
+            # Not shortened, like schedules.
+            lines.append(printable(" ".join(repr(transform).split())))
         else:
             lines.append(_shortened(_text(transform)))
     return lines
