@@ -15,7 +15,7 @@ from torch import Tensor
 
 from lit_loader.callbacks.attached import table_datamodule
 from lit_loader.collate import ClassificationBatch
-from lit_loader.collate.batches import masked_labels
+from lit_loader.collate.batches import counted_labels
 from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
 
@@ -50,17 +50,17 @@ class ClassMix:
     def __post_init__(self) -> None:
         self._past = np.zeros(len(self.class_names), dtype=np.int64)
 
-    def add(self, classes: Tensor, mask: Tensor | None) -> None:
+    def add(self, classes: Tensor, num_labels: Tensor | None) -> None:
         """Count the labels of a batch.
 
         Args:
             classes: int64, any shape, 0 for the first class; `check` refuses values that are not classes.
-            mask: bool, of the same shape, True for labels that count; None if all do.
+            num_labels: How often each counts, int64 or bool of the same shape; None for once.
         """
         if classes.numel() == 0:
             return
         classes = classes.long().flatten()
-        weights = torch.ones_like(classes) if mask is None else mask.long().flatten()
+        weights = torch.ones_like(classes) if num_labels is None else num_labels.long().flatten()
         classes = torch.where(weights > 0, classes, 0)
         counts = classes.new_zeros(len(self.class_names) + 2)
         # Clamped, since an index out of range would end the CUDA context. Not `bincount`, which waits for the device.
@@ -123,7 +123,8 @@ class ClassMixMonitor(Callback):
 
     By default it counts the classes of the trainer's data module (or the values of the attribute that labels samples),
     and the values of every attribute in its batches. Batches are ``(images, targets)``, `LandmarkBatch`,
-    `ClassificationBatch` or `MultiTaskBatch`. Ranks add up their counts at the end of an epoch.
+    `ClassificationBatch` or `MultiTaskBatch`. In a mixed batch a class counts by its proportions, so that each image
+    counts once in all. Ranks add up their counts at the end of an epoch.
 
     Logs the shares of each training epoch as ``data/mix/NAME`` for classes and ``data/mix/ATTRIBUTE/VALUE`` for
     attributes.
@@ -200,8 +201,8 @@ class ClassMixMonitor(Callback):
             ValueError: If the batch lacks the attribute, or a label of a batch on the CPU has no class name.
         """
         for mix in self.mixes.values():
-            labels, mask = masked_labels(batch, label=mix.attribute, first_label=self._first_label)
-            mix.add(labels, mask)
+            labels, counts = counted_labels(batch, label=mix.attribute, first_label=self._first_label)
+            mix.add(labels, counts)
             # On another device, reading the labels would wait for it; those are checked when the epoch ends.
             if labels.device.type == "cpu":
                 mix.check(self._first_label)
