@@ -524,7 +524,7 @@ class TableDataModule(LoaderDataModule):
         if table is None:
             return []
         mixes = [f"  {line}" for line in describe(list(self.mixing))]
-        heading = ["train mixing, before the transforms:"] if mixes else []
+        heading = ["train mixing:"] if mixes else []
         return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
