@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -32,7 +32,6 @@ __all__ = [
     "ScheduledInt",
     "as_schedule",
     "current_value",
-    "example_epochs",
     "schedules_in",
     "value_at",
 ]
@@ -77,28 +76,33 @@ class EpochSchedule(Schedule):
         """Return the epochs at which the course of the value changes, ascending."""
         return ()
 
+    def constant_from(self) -> int | None:
+        """Return the first epoch from which on the value stays the same, or None if it is unknown."""
+        return None
+
     def current(self) -> Any:
         """Return the value for the sample that is being made; see `Schedule.current`."""
         return self.at(current_epoch())
 
+    def example_epochs(self) -> list[int]:
+        """Return each breakpoint, the epoch before it, and the epoch halfway to the next one, ascending."""
+        epochs = {0, *self.breakpoints()}
+        epochs |= {max(0, epoch - 1) for epoch in epochs}
+        ordered = sorted(epochs)
+        epochs |= {(first + second) // 2 for first, second in pairwise(ordered)}
+        return sorted(epochs)
+
     def examples(self) -> list[Any]:
-        """Return the values in `example_epochs`."""
-        return [self.at(epoch) for epoch in example_epochs([self])]
+        """Return the value in each of the `example_epochs`."""
+        return [self.at(epoch) for epoch in self.example_epochs()]
 
     def final(self) -> Any:
-        """Return the value at the last breakpoint; see `Schedule.final`."""
-        breakpoints = self.breakpoints()
-        return self.at(breakpoints[-1]) if breakpoints else super().final()
+        """Return the value after the last change; see `Schedule.final`."""
+        epoch = self.constant_from()
+        return super().final() if epoch is None else self.at(epoch)
 
-
-def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
-    """Return epoch 0, the breakpoints of schedules, the epochs before them, and those halfway between, ascending."""
-    breakpoints = [schedule.breakpoints() for schedule in schedules if isinstance(schedule, EpochSchedule)]
-    epochs = {0, *(epoch for epochs in breakpoints for epoch in epochs)}
-    epochs |= {max(0, epoch - 1) for epoch in epochs}
-    # The value of a straight line is between those of its ends, but it may have to be a whole number.
-    epochs |= {(first + second) // 2 for first, second in pairwise(sorted(epochs))}
-    return sorted(epochs)
+    def __str__(self) -> str:
+        return type(self).__qualname__
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,10 @@ class LinearSchedule(EpochSchedule):
     def breakpoints(self) -> tuple[int, ...]:
         """Return the epochs of the points."""
         return tuple(epoch for epoch, _ in self._pairs)
+
+    def constant_from(self) -> int:
+        """Return the epoch of the last point."""
+        return self._pairs[-1][0]
 
     @property
     def _pairs(self) -> tuple[tuple[int, float], ...]:
@@ -197,6 +205,10 @@ class EpochRange(EpochSchedule):
         """Return the ends of the range."""
         return tuple(epoch for epoch in self.epochs if epoch is not None)
 
+    def constant_from(self) -> int:
+        """Return the last of the ends."""
+        return self.breakpoints()[-1]
+
     def __str__(self) -> str:
         return f"{self.value} {epochs_text(self.epochs)}, else {self.otherwise}"
 
@@ -232,6 +244,9 @@ def epochs_text(epochs: Sequence[int | None]) -> str:
 @dataclass(frozen=True)
 class FunctionSchedule(EpochSchedule):
     """A function of the epoch.
+
+    A sampler that continues cycles of images calls it once for every earlier epoch, also when a run resumes; other
+    schedules are constant after their last breakpoint, and need no such calls from there on.
 
     Args:
         function: Takes the epoch and returns the value. It must depend on nothing else, and be picklable (a function of
