@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch import nn
 from torchvision.transforms import v2
 
+from lit_loader.collate import BatchMixing
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.schedules import Schedule
@@ -62,7 +63,7 @@ def _text(transform: Any) -> str:
         chance = f", p={_value_text(transform.p)}" if hasattr(transform, "p") else ""
         return f"{name}([{parts}]{chance})"
     is_known = isinstance(transform, nn.Module) and kind.__module__.startswith(("torchvision.", "lit_loader."))
-    if is_known or isinstance(transform, Mix):
+    if is_known or isinstance(transform, Mix | BatchMixing):
         inner = getattr(transform, "transform", None)
         arguments = [] if inspect.ismethod(inner) or inner is None else [_repr(inner)]
         return f"{name}({', '.join([*arguments, *_arguments(transform)])})"
