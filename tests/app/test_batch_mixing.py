@@ -49,7 +49,7 @@ def test_run_trains_on_mixed_batches(app, pets, words, chances):
 
 def test_mixes_of_detection_are_refused_with_the_options_of_classification(app, pets):
     result = app("train", *WORDS, pets, "mixing=mosaic", code=1, small=False)
-    assert "datamodule.mixing=['Mosaic'] is for images with objects" in result.err
+    assert "datamodule.mixing=[Mosaic] is for images with objects" in result.err
     assert "mixing=cutmix or mixing=batch_mixup" in result.err
 
 
@@ -61,12 +61,8 @@ def test_mixes_of_classification_are_refused_with_the_options_of_detection(app):
 
 def test_both_options_at_once_are_refused(app, pets):
     result = app("train", *WORDS, pets, "mixing=[cutmix,batch_mixup]", code=1, small=False)
-    assert "datamodule.mixing=[cutmix,batch_mixup] has several entries" in result.err.replace("'", "").replace(
-        ", b", ",b"
-    )
+    assert "datamodule.mixing=[cutmix,batch_mixup] has several entries" in result.err
 
 
 def test_batches_are_not_mixed_by_default():
-    assert composed_once("experiment=classification", "dataset.root=/x", "dataset=voc").mixing is None or not (
-        composed_once("experiment=classification", "dataset.root=/x", "dataset=voc").mixing
-    )
+    assert not composed_once("experiment=classification", "dataset.root=/x", "dataset=voc").mixing
