@@ -27,7 +27,7 @@ from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.set_names import clean_set_names
-from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
+from lit_loader.datamodules.summary import SetSummary, expected_class_mix, shares_by_epoch, summary_table
 from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
@@ -685,13 +685,14 @@ class TableDataModule(LoaderDataModule):
         summaries = []
         for stage in stages:
             sets = self._open_samples(stage)
-            shares: list[float | None] = [None] * len(sets)
+            # By epoch, if they change.
+            shares: list[dict[int, float] | None] = [None] * len(sets)
             # The sets of a summary, their sampler, and their share of a mix.
-            parts: list[tuple[str, list[_Samples], Any, float | None]] = []
+            parts: list[tuple[str, list[_Samples], Any, dict[int, float] | None]] = []
             if stage == "train" and len(sets) > 1:
                 joined_sampler = self._joined_sampler()
                 if isinstance(joined_sampler, MixedSourceSampler):
-                    shares = (joined_sampler.quotas / len(joined_sampler)).tolist()
+                    shares = list(shares_by_epoch(joined_sampler))
                 parts.append((stage, sets, joined_sampler, None))
             for samples, share in zip(sets, shares, strict=True):
                 parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))
@@ -700,7 +701,7 @@ class TableDataModule(LoaderDataModule):
                 if any(samples.table is not samples.images for samples in part):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
-                settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                settings: dict[str, Any] = {"distinct": self.counts_images, "shares": share, **counts}
                 # Mixes draw from all training sets together, and those have the name of the stage.
                 if name == "train":
                     settings["mixing"] = self.mixing
