@@ -53,6 +53,7 @@ def scripts():
         "bad samples",
         "resuming",
         "own mix",
+        "mixed batches",
     ],
 )
 def test_python_examples_run(code, scripts, tmp_path):

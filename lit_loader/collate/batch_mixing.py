@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from itertools import chain
 from numbers import Real
 
@@ -64,6 +64,14 @@ class BatchMixing:
         # A wrong epoch in the middle of a run fails here.
         for epoch in self._epochs_to_check():
             self.chances(epoch)
+
+    def __repr__(self) -> str:
+        # Semicolons, because the text of a schedule has commas.
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        changed = [
+            f"{field.name}={values[field.name]}" for field in fields(self) if values[field.name] != field.default
+        ]
+        return f"{type(self).__name__}({'; '.join(changed)})"
 
     def chances(self, epoch: int) -> tuple[float, float]:
         """Return the probabilities of MixUp and of CutMix in an epoch.

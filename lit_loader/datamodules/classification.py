@@ -16,7 +16,7 @@ from lit_loader.datasets import ClassificationDataset, SampleTable, Stage, Table
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.errors import SettingError
 from lit_loader.mixing import Mix
-from lit_loader.transforms import classification_transforms
+from lit_loader.transforms import classification_transforms, describe
 from lit_loader.types import CollateFn
 
 if TYPE_CHECKING:
@@ -37,10 +37,13 @@ class ClassificationDataModule(TableDataModule):
         multi_label: True if an image may have several labels or, without an object, none; labels are multi-hot.
         sample_unit: ``"image"`` for samples that are images, ``"object"`` for objects that are cut out of their images.
         mixing: `BatchMixing` of training batches, or a mapping of its fields such as ``{"cutmix": 0.5}``, or a mapping
-            with one `BatchMixing` by name, as a config has it; None for no mixing. Training labels are then float32
-            ``(B, num_classes)``, the proportion of each class.
+            with one `BatchMixing` by name, as a config has it; None for no mixing. With it, training labels are
+            float32 ``(B, num_classes)``, the proportion of each class. This data module has no other mixes.
         **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
             `classification_transforms`); batch sizes, workers and seed, as in `LoaderDataModule`.
+
+    Attributes:
+        batch_mixing: The `BatchMixing` of training batches, or None.
 
     Raises:
         ValueError: If a setting is outside its choices, or has no effect next to another.
@@ -60,6 +63,7 @@ class ClassificationDataModule(TableDataModule):
         **settings: Any,
     ) -> None:
         check_sample_unit(sample_unit, multi_label=multi_label)
+        # Before the types are checked, because a mix of detection has a remedy of its own.
         mixing = _batch_mixing(mixing)
         self._save_arguments(ClassificationDataModule, locals())
         preset = partial(classification_transforms, crop=sample_unit == "object")
@@ -67,8 +71,9 @@ class ClassificationDataModule(TableDataModule):
         self.label_attribute = label_attribute
         self.multi_label = multi_label
         self.sample_unit = sample_unit
-        self.mixing = mixing
-        # A checkpoint keeps it as a mapping, unless a schedule is a function.
+        self.batch_mixing = mixing
+        # A checkpoint keeps it as a mapping, unless a schedule is a function. The base class has kept its default.
+        self.hparams.pop("mixing")
         self.hparams.update(plain_arguments({"mixing": None if mixing is None else asdict(mixing)}))
 
     def names(self, table: AnnotationTable) -> dict[str, tuple[str, ...]]:
@@ -99,14 +104,23 @@ class ClassificationDataModule(TableDataModule):
 
     def collate_fn(self, stage: Stage) -> CollateFn:
         """Return the collate function of a stage; only training batches are mixed."""
-        if stage != "train" or self.mixing is None:
+        if stage != "train" or self.batch_mixing is None:
             return ClassificationCollate(multi_label=self.multi_label)
         num_classes = None if self.multi_label else len(self.class_names)
-        return ClassificationCollate(multi_label=self.multi_label, mixing=self.mixing, num_classes=num_classes)
+        return ClassificationCollate(multi_label=self.multi_label, mixing=self.batch_mixing, num_classes=num_classes)
 
     def draw_batch(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch."""
         return draw_labels(batch_images(batch), label_texts(batch.labels, self.class_names), **drawing)
+
+    def _recorded_mixes(self) -> list[Any]:
+        return [] if self.batch_mixing is None else [self.batch_mixing]
+
+    def _transform_lines(self) -> list[str]:
+        lines = super()._transform_lines()
+        if self.batch_mixing is None or not lines:
+            return lines
+        return [*lines, "train mixing, of whole batches:", *(f"  {line}" for line in describe(self.batch_mixing))]
 
 
 def _batch_mixing(mixing: Any) -> BatchMixing | None:
@@ -117,20 +131,19 @@ def _batch_mixing(mixing: Any) -> BatchMixing | None:
     """
     if mixing is None or isinstance(mixing, BatchMixing):
         return mixing
+    mixes = mixing if isinstance(mixing, list) else [mixing]
+    if isinstance(mixing, Mapping):
+        # None leaves an entry of a config out.
+        mixing = {name: value for name, value in mixing.items() if value is not None}
+        mixes = list(mixing.values())
     remedy = "choose BatchMixing(cutmix=1.0) or BatchMixing(mixup=1.0), in a config mixing=cutmix or mixing=batch_mixup"
-    mixes = list(mixing.values()) if isinstance(mixing, Mapping) else mixing if isinstance(mixing, list) else [mixing]
     if names := [type(mix).__name__ for mix in mixes if isinstance(mix, Mix)]:
-        raise SettingError("mixing", names, "is for detection, and this data module gives classes of images", remedy)
-    if not isinstance(mixing, Mapping):
-        raise SettingError("mixing", mixing, "must be a BatchMixing", remedy)
+        raise SettingError("mixing", names, "is for images with objects, and these have classes alone", remedy)
+    if not isinstance(mixing, dict):
+        raise SettingError("mixing", mixing, "is no BatchMixing", remedy)
     if not any(isinstance(mix, BatchMixing) for mix in mixes):
         return as_settings(BatchMixing, mixing) if mixing else None
     if len(mixes) > 1:
-        raise SettingError(
-            "mixing",
-            list(mixing),
-            "has several entries, and a batch is mixed by one of them",
-            "choose one option, and set both of its probabilities, mixup and cutmix",
-        )
-    (batch_mixing,) = mixes
-    return batch_mixing
+        rule = "has several entries, and a batch is mixed by one of them"
+        raise SettingError("mixing", list(mixing), rule, "choose one, and set its probabilities mixup and cutmix")
+    return mixes[0]

@@ -662,11 +662,15 @@ class TableDataModule(LoaderDataModule):
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
-            mixing=list(self.mixing) if stage == "train" and self.mixing else None,
+            mixing=(self._recorded_mixes() or None) if stage == "train" else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
         )
+
+    def _recorded_mixes(self) -> list[Any]:
+        """Return the mixes of training samples or batches that a checkpoint records."""
+        return list(self.mixing)
 
     # -- summaries and pictures -----------------------------------------------------------------------------
 

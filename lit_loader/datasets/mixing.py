@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import Dataset
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.collate import BatchMixing
 from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.errors import SettingError
@@ -121,6 +122,7 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     """Return mixes as a tuple, in the order in which they are applied; empty for None.
 
     Raises:
+        SettingError: One of them is a `BatchMixing`, which is for classification.
         TypeError: One of them is no `Mix`.
     """
     if isinstance(mixing, Mapping):
@@ -128,6 +130,10 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     else:
         mixes = [mixing] if isinstance(mixing, Mix) else list(mixing or ())
     for mix in mixes:
+        if isinstance(mix, BatchMixing):
+            rule = "mixes batches of classification, and these samples have objects"
+            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
+            raise SettingError("mixing", type(mix).__name__, rule, remedy)
         if not isinstance(mix, Mix):
             raise TypeError(
                 f"mixing contains {mix!r} of type {type(mix).__name__}; expected a lit_loader.Mix, such as "

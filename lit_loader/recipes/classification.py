@@ -141,7 +141,7 @@ class ClassificationTask(Task):
         """
         super().setup(stage)
         datamodule = getattr(self.trainer, "datamodule", None)
-        mixes_ids = getattr(datamodule, "mixing", None) is not None and not self.multi_label
+        mixes_ids = getattr(datamodule, "batch_mixing", None) is not None and not self.multi_label
         if stage == "fit" and mixes_ids and not isinstance(self.loss, ClassificationLoss):
             self._try_mixed_labels()
 

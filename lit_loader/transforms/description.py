@@ -11,6 +11,7 @@ from typing import Any, Final
 from torch import nn
 from torchvision.transforms import v2
 
+from lit_loader.collate import BatchMixing
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.transforms.extra_transform import ExtraTransform
@@ -34,7 +35,7 @@ def describe(transforms: Any) -> list[str]:
 
     A transform of torchvision or lit_loader is its class with its probability, its size, and the arguments that differ
     from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are without
-    control characters and have at most 96 characters, except for a `lit_loader.Mix`. `UpdateVisibility`, which changes
+    control characters and have at most 96 characters, except for mixes. `UpdateVisibility`, which changes
     no pixel, is left out.
 
     Args:
@@ -44,7 +45,7 @@ def describe(transforms: Any) -> list[str]:
     for transform in _parts(transforms):
         if isinstance(transform, ScheduledTransform):
             lines += _schedule_lines(transform)
-        elif isinstance(transform, Mix):
+        elif isinstance(transform, Mix | BatchMixing):
             # Not shortened, like schedules.
             lines.append(printable(" ".join(repr(transform).split())))
         else:
