@@ -82,6 +82,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "FormatSource",
         "LandmarkDataset",
         "MixedSource",
+        "MixingDataset",
         "RowsSource",
         "ShapesSource",
         "TableSource",

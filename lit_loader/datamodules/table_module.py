@@ -28,7 +28,8 @@ from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
-from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.foundation.escaping import printable
@@ -90,6 +91,7 @@ class TableDataModule(LoaderDataModule):
         first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
         tiling: Settings of the tiles that are the samples of some stages, or None for whole images.
+        mixing: Tuple of the mixes of training images, in the order in which they are applied.
 
     Args:
         source: Location of the data, and the split of each stage. Decoded caches use its ``progress``, if it has one.
@@ -110,6 +112,8 @@ class TableDataModule(LoaderDataModule):
             given here. If ``train_transforms`` is a callable, a warning names both image sizes if they differ.
         test_transforms: The same for testing.
         predict_transforms: The same for prediction.
+        mixing: One `Mix`, or a list or a mapping of several, which mix each training image with others of the training
+            sets, in this order; None to mix none. The mixed image is then transformed as any other.
         batch_transforms: A function or module that maps a batch to a batch, applied to each training batch on the
             device. Its draws, on any device, are a function of seed, epoch, batch and rank. A module is moved to the
             device.
@@ -156,6 +160,7 @@ class TableDataModule(LoaderDataModule):
         val_transforms: Transforms | None = None,
         test_transforms: Transforms | None = None,
         predict_transforms: Transforms | None = None,
+        mixing: Mixing | None = None,
         batch_transforms: Callable[[Any], Any] | None = None,
         eval_batch_transforms: Callable[[Any], Any] | None = None,
         reading: ImageReading | Mapping[str, Any] | None = None,
@@ -185,6 +190,7 @@ class TableDataModule(LoaderDataModule):
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
         missing = [stage for stage, transforms in stage_transforms.items() if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
+        self.mixing = as_mixes(mixing)
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
@@ -408,7 +414,9 @@ class TableDataModule(LoaderDataModule):
                 sampler = batching.batched(order, table)
             split_data.append((dataset, sampler))
         if is_joined:
-            return [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
+            split_data = [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
+        if stage == "train" and self.mixing:
+            split_data = [(MixingDataset(dataset, self.mixing), sampler) for dataset, sampler in split_data]
         return split_data
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:

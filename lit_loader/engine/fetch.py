@@ -101,6 +101,8 @@ class MapFetcher:
         self._unchecked = None
         if task.key is None:
             return self._make(task, move)
+        # The collate function, which follows in the same thread, sees it too.
+        context.batch = task.number
         start = time.perf_counter()
         samples = _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
         self._check_later(task, samples, start)
@@ -237,6 +239,8 @@ class SkippingFetcher(MapFetcher):
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         start = time.perf_counter()
         key = task.key
+        if key is not None:
+            context.batch = task.number
         samples: list[Any] = []
         bad: list[BadSample] = []
         is_lost = False
@@ -365,6 +369,10 @@ class IterableFetcher:
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
+        if task.key is not None:
+            # The batches of a stream have no number that all ranks share. A sample of a map dataset, which has one, may
+            # iterate this stream.
+            context.batch = None
         if task.places is not None and self._samples is None:
             self._beginning = task.places[self._worker]
         if self._samples is None and not self._ended:

@@ -110,6 +110,7 @@ def detection_transforms(
     rules = ExtraRules("detection", flip_pairs, sanitize=sanitize)
     # Update visibility before the canvas grows: a point outside the image must not become a point on the padding.
     transforms: list[Any] = [UpdateVisibility(), *rules.steps("extra_before", extra_before)]
+    before_mixing = len(transforms)
     if train:
         transforms += [transform for amount, transform in random_transforms if amount > 0]
     resize: dict[str, Any] = {"size": size, "max_size": max_size, "letterbox": letterbox, "fill": fill}
@@ -121,7 +122,7 @@ def detection_transforms(
         # Detection images differ in size and are batched as a list, which needs no planes.
         ToFloat32(planes=False) if to_float else ToUInt8(),
     ]
-    return DecodeAwareCompose(transforms)
+    return DecodeAwareCompose(transforms, before_mixing=before_mixing)
 
 
 def _check_padding(fill: float, *, letterbox: bool, zoom_out: float, rotation: float) -> None:
