@@ -7,7 +7,9 @@ COCO's.
 The last table compares mosaics of this package with a data set with a buffer in torch's loader, as
 detection projects write it. All read the same files, with two workers.
 
-``python -m benchmarks.mixing --map`` trains a small detector with and without mixing, see `benchmarks.mixing_study`.
+``python -m benchmarks.mixing --map --bccd FOLDER`` trains a small detector with and without mixing, see
+`benchmarks.mixing_study`. Runs that the file of ``--results`` has are not repeated, so a study may be made in parts:
+``--sets bccd --variants mosaic --seeds 0`` makes one run. With no seeds, ``--seeds``, it prints the table alone.
 
 NOTE [Work of a buffer]
     The buffer holds images that its worker decoded for earlier samples, so a mosaic decodes one image, and this
@@ -36,6 +38,7 @@ from torchvision.transforms.v2 import functional
 
 from benchmarks.classification import WORKERS
 from benchmarks.detection import collate
+from benchmarks.mixing_study import VARIANTS, print_results, run_study, study_sets
 from benchmarks.photographs import write_photographs
 from benchmarks.rounds import Figures, compare, judge, passes
 from lit_loader import DetectionDataModule
@@ -187,6 +190,7 @@ def make_datamodule(
         FormatSource("coco", folder, train=LABELS, cache_dir=str(folder), progress=False),
         batch_size=BATCH_SIZE,
         num_workers=num_workers,
+        mixing=mixing,
         train_transforms={"size": [SIDE, SIDE], "letterbox": True, "fill": 114, "to_float": False},
         reading=ImageReading(decode="fast" if kind == "fast" else "exact"),
         cache=kind == "cached",
@@ -255,9 +259,32 @@ def main(rounds: int, *, num_files: int = NUM_FILES, epochs: int = EPOCHS) -> No
         compare_peers(folder, rounds=rounds, epochs=epochs)
 
 
+def _study(arguments: argparse.Namespace) -> None:
+    sets = study_sets(arguments.bccd)
+    unknown_names = sorted({*(arguments.sets or ()), *(arguments.variants or ())} - {*sets, *VARIANTS})
+    if unknown_names:
+        raise SystemExit(
+            f"unknown: {unknown_names}; sets are {list(sets)} (bccd needs --bccd), variants {list(VARIANTS)}"
+        )
+    chosen_sets = {name: sets[name] for name in arguments.sets or sets}
+    rows = run_study(chosen_sets, arguments.variants or VARIANTS, arguments.seeds, arguments.results)
+    print_results(rows)
+
+
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds (%(default)s)")
+    parser.add_argument("--map", action="store_true", help="train, and compare mAP instead of costs")
+    parser.add_argument("--bccd", type=Path, help="folder of BCCD in VOC layout, or none to leave it out")
+    parser.add_argument(
+        "--results", type=Path, default=Path("outputs/mixing.jsonl"), help="lines of runs (%(default)s)"
+    )
+    parser.add_argument("--sets", nargs="*", help="sets to train on; all by default")
+    parser.add_argument("--variants", nargs="*", help="variants to train; all by default")
+    parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="seeds (%(default)s)")
     arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    main(arguments.rounds)
+    if arguments.map:
+        _study(arguments)
+    else:
+        torch.set_num_threads(1)
+        main(arguments.rounds)

@@ -1,7 +1,8 @@
 """Study of mixing: mAP of a small detector from scratch with and without it, in equally many steps, over some seeds.
 
 Called by ``python -m benchmarks.mixing --map``. Model, optimizer and transforms are set as in the experiments
-``bccd`` and ``shapes``, with fewer images or epochs, and in random order, so that only `CopyPaste` changes the class mix. The weights after the last step are scored: no variant gains from the choice of a checkpoint.
+``bccd`` and ``shapes``. There are fewer images or epochs, and images are in random order, so that only `CopyPaste`
+changes the class mix. The weights after the last step are scored: no variant gains from the choice of a checkpoint.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import json
 import logging
 import statistics
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from benchmarks.rounds import cpu_seconds
 from lit_loader import DetectionDataModule
 from lit_loader.datasets import ShapesSource, TableSource, VocSource
 from lit_loader.images import ImageReading
+from lit_loader.mixing import Mix
 from lit_loader.recipes import DetectionTask, WarmupCosineLR, fcos_small
 
 __all__ = ["VARIANTS", "StudySet", "print_results", "run_study", "study_sets", "train"]
@@ -31,7 +33,8 @@ __all__ = ["VARIANTS", "StudySet", "print_results", "run_study", "study_sets", "
 # Of the epochs; the last ones train on plain samples.
 MIXED_SHARE = 0.8
 WARMUP_STEPS = 50
-VARIANTS: dict[str, Any] = {}
+VARIANTS: dict[str, Callable[[list[int]], Mix | None]] = {"none": lambda epochs: None}
+"""Returns a mix for the first epoch with mixed samples and the first epoch after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,6 +74,7 @@ def train(study_set: StudySet, variant: str, seed: int) -> dict[str, Any]:
         num_workers=1,
         train_transforms={"size": list(study_set.size), "vflip": 0.5, "photometric": study_set.photometric},
         reading=ImageReading(decode="fast"),
+        mixing=VARIANTS[variant](study_set.mixed_epochs),
         seed=seed,
     )
     datamodule.prepare_data()
@@ -142,6 +146,7 @@ def run_study(
             continue
         row = {"set": name, "variant": variant, "seed": seed, **train(study_set, variant, seed)}
         rows.append(row)
+        results.parent.mkdir(parents=True, exist_ok=True)
         with results.open("a") as file:
             file.write(f"{json.dumps(row)}\n")
         print(f"  {name}, {variant}, seed {seed}: mAP {row['map']:.3f}, {row['seconds']:.0f} s", flush=True)
