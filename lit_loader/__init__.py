@@ -115,7 +115,14 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "sample_key",
         "sample_rng",
     ),
-    "lit_loader.transforms": ("classification_transforms", "detection_transforms", "landmark_transforms"),
+    "lit_loader.transforms": (
+        "CopyPaste",
+        "MixUp",
+        "Mosaic",
+        "classification_transforms",
+        "detection_transforms",
+        "landmark_transforms",
+    ),
 }
 _MODULE_BY_NAME = {name: module for module, names in _NAMES_BY_MODULE.items() for name in names}
 

@@ -38,6 +38,7 @@ from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.transforms import describe
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
 
@@ -129,7 +130,7 @@ class TableDataModule(LoaderDataModule):
         cache_budget: Maximum number of bytes of all caches that this data module opens, such as ``"8 GiB"``, or None
             for half of the disk space that is free when a cache is made.
         strict_data: True to refuse a checkpoint if the data of a stage that runs has changed since; False to warn. A
-            checkpoint records the images, annotations, transforms and samplers of the open stages.
+            checkpoint records the images, annotations, transforms, mixes and samplers of the open stages.
         **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
@@ -517,12 +518,14 @@ class TableDataModule(LoaderDataModule):
         return preset_transforms
 
     def _transform_lines(self) -> list[str]:
-        """Return the transforms of every stage as lines of a summary."""
+        """Return the mixes of training and the transforms of every stage as lines of a summary."""
         # Presets get keywords from a table, such as the mirror pairs of its points.
         table = self.first_table(STAGES[:3])
         if table is None:
             return []
-        return transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})
+        mixes = [f"  {line}" for line in describe(list(self.mixing))]
+        heading = ["train mixing, before the transforms:"] if mixes else []
+        return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
@@ -648,12 +651,16 @@ class TableDataModule(LoaderDataModule):
         # Evaluation, and random order, have the mix of the data.
         if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
             order = sampler.make_sampler(table)
-            mix = expected_class_mix([table], order, by=self.label_attribute, distinct=self.counts_images)
+            # Mixes draw from all training sets together.
+            mixing = self.mixing if len(self._open_samples(stage)) == 1 else ()
+            counting: dict[str, Any] = {"by": self.label_attribute, "distinct": self.counts_images}
+            mix = expected_class_mix([table], order, mixing=mixing, **counting)
         return set_record(
             table,
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
+            mixing=list(self.mixing) if stage == "train" and self.mixing else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
@@ -690,6 +697,9 @@ class TableDataModule(LoaderDataModule):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
                 settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                # Mixes draw from all training sets together, and those have the name of the stage.
+                if name == "train":
+                    settings["mixing"] = self.mixing
                 summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 

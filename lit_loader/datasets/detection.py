@@ -33,7 +33,7 @@ from lit_loader.types import FIRST_LABEL
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings", "is_rgb", "mix_sample"]
+__all__ = ["DetectionDataset", "DetectionSample", "check_dataset_settings"]
 
 DetectionSample: TypeAlias = tuple[Any, dict[str, Any]]
 """``(image, target)``; a transform may return any type."""
@@ -196,7 +196,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         if not isinstance(self.transforms, DecodeAwareCompose):
             return MixSample(image, target)
         try:
-            return mix_sample(*self.transforms.read_first(image, target))
+            return _mix_sample(*self.transforms.read_first(image, target))
         except Exception as error:
             self._add_note(error, position)
             raise
@@ -377,29 +377,15 @@ def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> 
         raise ValueError(f"first_label={first_label} would make labels negative; give 0 or more.")
 
 
-def mix_sample(image: Any, target: dict[str, Any]) -> MixSample:
-    """Return an image and its target as a `MixSample`.
-
-    Args:
-        image: A `LazyImage`, or a uint8 tensor ``(3, H, W)`` on the CPU.
-        target: The target.
-
-    Raises:
-        TypeError: The image is neither.
-    """
+def _mix_sample(image: Any, target: dict[str, Any]) -> MixSample:
+    """Return a `MixSample` of an image after the transforms before mixing, which may have decoded it."""
     if isinstance(image, LazyImage):
         return MixSample(image, target)
-    if not is_rgb(image):
-        is_tensor = isinstance(image, Tensor)
-        text = f"{image.dtype} {tuple(image.shape)}" if is_tensor else type(image).__name__
+    is_tensor = isinstance(image, Tensor)
+    if not is_tensor or image.dtype is not torch.uint8 or image.ndim != 3 or len(image) != 3 or not image.is_cpu:
+        kind = f"{image.dtype} {tuple(image.shape)}" if is_tensor else type(image).__name__
         raise TypeError(
-            f"expected a uint8 image (3, H, W) before mixing, got {text}; move the transform that changes it behind "
+            f"expected a uint8 image (3, H, W) before mixing, got {kind}; move the transform that changes it behind "
             "mixing, from extra_before to extra_after"
         )
     return MixSample(DecodedImage(image.as_subclass(Tensor)), target)
-
-
-def is_rgb(image: Any) -> bool:
-    """Return True for a uint8 tensor ``(3, H, W)`` on the CPU."""
-    is_image = isinstance(image, Tensor) and image.dtype is torch.uint8 and image.ndim == 3
-    return is_image and image.shape[0] == 3 and image.is_cpu

@@ -6,15 +6,12 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from torch import Tensor
 from torch.utils.data import Dataset
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.datasets.detection import is_rgb
 from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.errors import SettingError
-from lit_loader.images import DecodedImage
 from lit_loader.mixing import Mix, MixSample, PartnerDataset, PartnerPool, mix_parts
 from lit_loader.seeding import sample_rng
 
@@ -32,16 +29,16 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
 
     A `lit_loader.DetectionDataset` reads the parts of a mix without its transforms, except those that
     `DecodeAwareCompose.before_mixing` counts, and applies the others to the mixed sample. Of other data sets a part is
-    ``dataset[i]``. If this is a pair of a uint8 image ``(3, H, W)`` and a dict, as torchvision's detection data sets
-    return it, mixes get it as a `MixSample`; anything else they get unchanged.
+    ``dataset[i]``: for the mixes in `lit_loader.transforms` a pair ``(image, target)`` with a uint8 image
+    ``(3, H, W)``, as a detection data set of torchvision returns it with ``transforms=v2.ToImage()``.
 
     Runs in: the main process, where loaders read its length and pools, workers and threads.
 
     Args:
         dataset: The data set.
         mixing: One `Mix`, or a list or a mapping of several, which are applied in this order.
-        transforms: Applied to mixed and other samples, as ``transforms(image, target)`` to pairs, otherwise as
-            ``transforms(sample)``; for data sets that do not transform mixed samples themselves.
+        transforms: Applied to mixed samples and to the others, as ``transforms(image, target)`` to tuples and as
+            ``transforms(sample)`` otherwise; for data sets that do not transform mixed samples themselves.
 
     Attributes:
         dataset: The data set.
@@ -67,8 +64,6 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             kind = type(self._parts[0]).__name__
             raise SettingError("transforms", transforms, f"would follow those of the {kind}; give them to that")
         self.transforms = transforms
-        # By number of the mix. A pool may be as large as the table, and only the main process draws from it.
-        self._pools: dict[int, PartnerPool | None] = {}
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -84,34 +79,25 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             "sample and mixes them, other loaders do not; for one sample without mixing, index its attribute `dataset`"
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_pools": {}}
-
     def sample_path(self, index: int) -> Path:
         """Return the path of a sample's image file, if the data set has a method ``sample_path``."""
         path: Path = self.dataset.sample_path(index)
         return path
 
     def partner_pool(self, number: int) -> PartnerPool | None:
-        """Return the pool of mix number ``number``, or None for the order of the epoch."""
-        if number not in self._pools:
-            tables = [getattr(part, "table", None) for part in self._parts]
-            # A pool counts indices through the tables, so a data set without one leaves none of them.
-            has_tables = all(isinstance(table, AnnotationTable) for table in tables)
-            self._pools[number] = self.mixing[number].pool(tables if has_tables else [])
-        return self._pools[number]
+        """Return a new pool of mix number ``number``, or None for the order of the epoch."""
+        tables = [getattr(part, "table", None) for part in self._parts]
+        # A pool counts indices through all tables, so one data set without a table makes the others useless.
+        has_tables = all(isinstance(table, AnnotationTable) for table in tables)
+        return self.mixing[number].pool(tables if has_tables else [])
 
     def read_part(self, index: int, object_row: int | None = None) -> Any:
         """Return a sample before it is mixed, see `PartnerDataset.read_part`."""
         dataset, position = self._located(index)
-        if hasattr(dataset, "open_sample"):
-            part = dataset.open_sample(position)
-        else:
-            part = dataset[position]
-            if _is_detection(part):
-                # Shared, since the data set may hold its images in memory, and a mix may write to what it reads.
-                part = MixSample(DecodedImage(part[0].as_subclass(Tensor), is_shared=True), part[1])
-        return part._replace(object_row=object_row) if isinstance(part, MixSample) else part
+        if not hasattr(dataset, "open_sample"):
+            return dataset[position]
+        part: MixSample = dataset.open_sample(position)
+        return part._replace(object_row=object_row)
 
     def mixed_sample(self, index: int, part: Any, partners: Sequence[tuple[int, Any]]) -> Any:
         """Return the sample ``index``, mixed with its partners and transformed."""
@@ -122,10 +108,9 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         dataset, position = self._located(index)
         if hasattr(dataset, "finish_sample"):
             return dataset.finish_sample(position, mixed.image, mixed.target)
-        if not isinstance(mixed, MixSample):
-            return mixed if self.transforms is None else self.transforms(mixed)
-        pair = (mixed.image.image(), mixed.target)
-        return pair if self.transforms is None else self.transforms(*pair)
+        if self.transforms is None:
+            return mixed
+        return self.transforms(*mixed) if isinstance(mixed, tuple) else self.transforms(mixed)
 
     def _located(self, index: int) -> tuple[Any, int]:
         """Return the data set that reads an index, and the index in it."""
@@ -149,9 +134,3 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
                 "lit_loader.transforms.Mosaic()"
             )
     return tuple(mixes)
-
-
-def _is_detection(sample: Any) -> bool:
-    """Return True for a pair of an RGB image and a dict."""
-    is_pair = isinstance(sample, tuple | list) and len(sample) == 2
-    return is_pair and isinstance(sample[1], dict) and is_rgb(sample[0])
