@@ -44,6 +44,8 @@ from benchmarks.rounds import Figures, compare, judge, passes
 from lit_loader import DetectionDataModule
 from lit_loader.datasets import FormatSource
 from lit_loader.images import ImageReading
+from lit_loader.mixing import Mix
+from lit_loader.transforms import CopyPaste, MixUp, Mosaic
 
 __all__ = ["BufferMosaic", "write_objects"]
 
@@ -58,8 +60,12 @@ BATCH_SIZE = 8
 EPOCHS = 1
 KINDS = ("exact", "fast", "cached")
 REFERENCE = "plain"
-MIXES: dict[str, Mapping[str, Any] | None] = {REFERENCE: None}
-MASK_MIXES: dict[str, Mapping[str, Any] | None] = {REFERENCE: None}
+MIXES: dict[str, Mix | None] = {
+    REFERENCE: None,
+    "mosaic": Mosaic(size=SIDE),
+    "copy-paste": CopyPaste(),
+    "mixup": MixUp(),
+}
 # Largest cost, in plain samples. Without a cache a mosaic decodes four images.
 BARS: dict[str, dict[str, float]] = {"exact": {"mosaic": 4.2}, "fast": {"mosaic": 4.2}, "cached": {"mosaic": 2.5}}
 PEER = "torch, buffer of a worker"
@@ -175,7 +181,7 @@ def _areas(boxes: Tensor) -> Tensor:
 
 
 def make_datamodule(
-    folder: Path, kind: str, *, num_workers: int, masks: bool = False, mixing: Mapping[str, Any] | None = None
+    folder: Path, kind: str, *, num_workers: int, masks: bool = False, mixing: Mix | None = None
 ) -> DetectionDataModule:
     """Return a data module over `write_objects`' files, ready for training.
 
@@ -184,7 +190,7 @@ def make_datamodule(
         kind: ``"exact"`` and ``"fast"`` decode every image, ``"cached"`` reads decoded pixels.
         num_workers: Worker processes.
         masks: Whether samples have masks.
-        mixing: Mixes by name, or None.
+        mixing: How samples are mixed, or None.
     """
     datamodule = DetectionDataModule(
         FormatSource("coco", folder, train=LABELS, cache_dir=str(folder), progress=False),
@@ -209,13 +215,12 @@ def compare_costs(folder: Path, kind: str, *, num_workers: int, masks: bool, rou
     """Compare mixed samples with plain ones; see `make_datamodule`."""
     samples = "boxes and masks" if masks else "boxes"
     question = f"{kind}, {num_workers} workers, {samples}, {SIDE} pixels, batch {BATCH_SIZE}"
-    mixes = MASK_MIXES if masks else MIXES
     settings: dict[str, Any] = {"kind": kind, "num_workers": num_workers, "masks": masks}
-    datamodules = {name: make_datamodule(folder, mixing=mixing, **settings) for name, mixing in mixes.items()}
+    datamodules = {name: make_datamodule(folder, mixing=mixing, **settings) for name, mixing in MIXES.items()}
     work = passes(_loaders(datamodules), epochs=epochs, size=BATCH_SIZE)
     figures = compare(question, work, rounds=rounds, unit="sample", as_rates=num_workers > 0)
     _end(datamodules)
-    for name in mixes:
+    for name in MIXES:
         bars = BARS[kind] if num_workers == 0 and not masks else {}
         if name in bars:
             judge(f"{name}, plain samples of CPU time", figures.cpu_ratio(name, REFERENCE), at_most=bars[name])
@@ -225,7 +230,7 @@ def compare_costs(folder: Path, kind: str, *, num_workers: int, masks: bool, rou
 def compare_peers(folder: Path, *, rounds: int, epochs: int) -> Figures:
     """Compare mosaics of a buffer and of this package, with two workers."""
     datamodules = {
-        f"ours, {kind}": make_datamodule(folder, kind, num_workers=2, mixing=MIXES[REFERENCE]) for kind in KINDS
+        f"ours, {kind}": make_datamodule(folder, kind, num_workers=2, mixing=MIXES["mosaic"]) for kind in KINDS
     }
     buffer = BufferMosaic(folder)
     loaders: dict[str, TorchDataLoader[Any]] = {
@@ -276,9 +281,7 @@ if __name__ == "__main__":
     parser.add_argument("--rounds", type=int, default=3, help="counted rounds (%(default)s)")
     parser.add_argument("--map", action="store_true", help="train, and compare mAP instead of costs")
     parser.add_argument("--bccd", type=Path, help="folder of BCCD in VOC layout, or none to leave it out")
-    parser.add_argument(
-        "--results", type=Path, default=Path("outputs/mixing.jsonl"), help="lines of runs (%(default)s)"
-    )
+    parser.add_argument("--results", type=Path, default=Path("outputs/mixing.jsonl"), help="file of runs (%(default)s)")
     parser.add_argument("--sets", nargs="*", help="sets to train on; all by default")
     parser.add_argument("--variants", nargs="*", help="variants to train; all by default")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="seeds (%(default)s)")
