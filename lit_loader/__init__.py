@@ -119,6 +119,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "CopyPaste",
         "MixUp",
         "Mosaic",
+        "ScheduledTransform",
         "classification_transforms",
         "detection_transforms",
         "landmark_transforms",

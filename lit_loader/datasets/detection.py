@@ -28,6 +28,7 @@ from lit_loader.images.reading import ImageReading
 from lit_loader.mixing import MixSample
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
+from lit_loader.transforms.scheduled import current_transform
 from lit_loader.types import FIRST_LABEL
 
 if TYPE_CHECKING:
@@ -79,7 +80,8 @@ class DetectionDataset(Dataset[DetectionSample]):
 
     Args:
         table: The annotations.
-        transforms: Called as ``transforms(image, target)``; the dataset returns the result.
+        transforms: Called as ``transforms(image, target)``; the dataset returns the result. A `ScheduledTransform` is
+            replaced by its transform of the sample's epoch.
         first_label: Label of class id 0; 0 for models without a background class, such as DETR.
         extra_fields: Columns of the table to add: ``"difficult"``, ``"occluded"``, ``"truncated"``.
         keypoints: Add the points; the table must have points.
@@ -173,9 +175,10 @@ class DetectionDataset(Dataset[DetectionSample]):
             ValueError: ``transforms`` returned a target whose per-object fields do not have one row per box.
         """
         position = self._position(index)
+        transforms = current_transform(self.transforms)
         # Only these transforms decode no more than they show.
-        image, target = self._read(position, lazy=isinstance(self.transforms, DecodeAwareCompose))
-        return self._transformed(position, image, target)
+        image, target = self._read(position, lazy=isinstance(transforms, DecodeAwareCompose))
+        return self._transformed(position, image, target, transforms)
 
     def open_sample(self, index: SupportsIndex) -> MixSample:
         """Read one sample to be mixed: its target, and its image, whose pixels are read on demand.
@@ -193,10 +196,11 @@ class DetectionDataset(Dataset[DetectionSample]):
         """
         position = self._position(index)
         image, target = self._read(position, lazy=True)
-        if not isinstance(self.transforms, DecodeAwareCompose):
+        transforms = current_transform(self.transforms)
+        if not isinstance(transforms, DecodeAwareCompose):
             return MixSample(image, target)
         try:
-            return _mix_sample(*self.transforms.read_first(image, target))
+            return _mix_sample(*transforms.read_first(image, target))
         except Exception as error:
             self._add_note(error, position)
             raise
@@ -215,7 +219,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         Raises:
             ValueError: ``transforms`` returned a target whose per-object fields do not have one row per box.
         """
-        return self._transformed(self._position(index), image, target, after_mixing=True)
+        transforms = current_transform(self.transforms)
+        return self._transformed(self._position(index), image, target, transforms, after_mixing=True)
 
     def _position(self, index: SupportsIndex) -> int:
         # A range handles negative indices and everything with __index__.
@@ -254,16 +259,15 @@ class DetectionDataset(Dataset[DetectionSample]):
         return image, target
 
     def _transformed(
-        self, position: int, image: LazyImage, target: dict[str, Any], *, after_mixing: bool = False
+        self, position: int, image: LazyImage, target: dict[str, Any], transforms: Any, *, after_mixing: bool = False
     ) -> DetectionSample:
         """Apply all transforms to a sample, or those that `open_sample` has not applied."""
-        transforms = self.transforms
         if transforms is None:
             return image.image(), target
         # An error in a transform is hard to reproduce without the sample that caused it.
         try:
             if not isinstance(transforms, DecodeAwareCompose):
-                sample = transforms(image.image(), target)
+                sample: DetectionSample = transforms(image.image(), target)
             else:
                 sample = transforms.read_rest(image, target) if after_mixing else transforms.read(image, target)
             # A transform that filters only the boxes would pair them with the wrong labels from here on.

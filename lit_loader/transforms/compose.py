@@ -21,6 +21,7 @@ from lit_loader.transforms.geometry import Letterbox
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.scheduled import ScheduledTransform, current_transform
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["DecodeAwareCompose", "needs_target"]
@@ -43,8 +44,8 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     `RandomResizedCrop`, `Letterbox` and `CropToObjects` then decodes only the part that it shows, at 1/2, 1/4 or 1/8
     size if that is enough. This package's flips and ``v2.RandomPhotometricDistort`` may precede it: they draw their
     parameters in order, and are applied to the pixels once read. `SanitizeObjects` and `UpdateVisibility` need no
-    pixels. Any other transform in front, such as ``v2.RandomZoomOut``, `RandomObjectCrop` or your own, gets the fully
-    decoded image.
+    pixels. A `ScheduledTransform` counts as its transform of the epoch. Any other transform in front, such as
+    ``v2.RandomZoomOut``, `RandomObjectCrop` or your own, gets the fully decoded image.
 
     Random draws, boxes, points, masks and labels are the same as for the decoded image. Pixels are within the bound of
     `lit_loader.images.EncodedImage`; they are the same if nothing is shrunk to half or less and no step was postponed.
@@ -72,6 +73,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         first_transforms = list(_flatten(transforms[:before_mixing]))
         self.before_mixing = len(first_transforms)
         super().__init__([*first_transforms, *_flatten(transforms[before_mixing:])])
+        self._is_scheduled = any(isinstance(transform, ScheduledTransform) for transform in self.transforms)
 
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone."""
@@ -90,7 +92,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         Returns:
             The result of ``self(image, target, *more_targets)`` for the decoded image.
         """
-        return _decoded(_apply(self.transforms, (image, target, *more_targets)))
+        return _decoded(_apply(self._steps(self.transforms), (image, target, *more_targets)))
 
     def read_first(self, image: LazyImage, target: Any) -> Any:
         """Apply the first ``before_mixing`` transforms to one image of a mixed sample.
@@ -102,7 +104,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         Returns:
             ``(image, target)``. The image is lazy if these transforms needed no pixels, otherwise a tensor.
         """
-        return _apply(self.transforms[: self.before_mixing], (image, target))
+        return _apply(self._steps(self.transforms[: self.before_mixing]), (image, target))
 
     def read_rest(self, image: Any, target: Any) -> Any:
         """Apply the transforms that `read_first` did not apply.
@@ -116,7 +118,13 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         """
         if not isinstance(image, LazyImage) and (lazy_image := _lazy_image(image)) is not None:
             image = lazy_image
-        return _decoded(_apply(self.transforms[self.before_mixing :], (image, target)))
+        return _decoded(_apply(self._steps(self.transforms[self.before_mixing :]), (image, target)))
+
+    def _steps(self, transforms: Sequence[Any]) -> Sequence[Any]:
+        """Return transforms with those of the present epoch and batch instead of scheduled ones."""
+        if not self._is_scheduled:
+            return transforms
+        return list(_flatten([step for step in map(current_transform, transforms) if step is not None]))
 
 
 def needs_target(transform: Any) -> bool:
@@ -126,6 +134,8 @@ def needs_target(transform: Any) -> bool:
         return any(map(needs_target, transform.transforms))
     if kind is ExtraTransform:
         return not transform.image_only
+    if kind is ScheduledTransform:
+        return any(map(needs_target, transform.examples()))
     # A crop around an object moves with its box.
     return transform.around != "image" if kind is CropToObjects else kind not in _IGNORE_TARGET
 

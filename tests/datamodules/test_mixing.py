@@ -56,7 +56,7 @@ def test_checkpoint_leaves_mixes_out_of_its_arguments_and_keeps_them_in_its_reco
     assert "mixing" not in datamodule.hparams
     datamodule.setup("fit")
     sets = datamodule.state_dict()["data"]["sets"]
-    assert sets["train"]["texts"]["mixing"] == "Stacked(p=(0.5 in epochs 0 to 1, else 0.0))"
+    assert sets["train"]["texts"]["mixing"] == "Stacked(p=0.5 in epochs 0 to 1, else 0.0)"
     assert "mixing" not in sets["val"]["texts"]
 
 
@@ -78,5 +78,5 @@ def test_summary_names_mixes_with_their_schedules(source):
     datamodule = DetectionDataModule(source, mixing=[Stacked(p=EpochRange([0, 2], 0.5)), Stacked(p=0.25)])
     lines = datamodule.summary().splitlines()
     first = lines.index("train mixing, before the transforms:")
-    assert lines[first + 1 : first + 3] == ["  Stacked(p=(0.5 in epochs 0 to 1, else 0.0))", "  Stacked(p=0.25)"]
+    assert lines[first + 1 : first + 3] == ["  Stacked(p=0.5 in epochs 0 to 1, else 0.0)", "  Stacked(p=0.25)"]
     assert "train mixing" not in DetectionDataModule(source).summary()
