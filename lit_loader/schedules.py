@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
-from typing import Any, TypeAlias, cast
+from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
 
@@ -29,11 +29,16 @@ __all__ = [
     "LinearSchedule",
     "Schedule",
     "Scheduled",
+    "ScheduledInt",
     "as_schedule",
     "current_value",
+    "example_epochs",
     "schedules_in",
     "value_at",
 ]
+
+_MAX_DIGITS: Final = 9
+"""Largest number of digits of an epoch in a text."""
 
 
 class Schedule(ABC):
@@ -50,6 +55,15 @@ class Schedule(ABC):
     @abstractmethod
     def examples(self) -> list[Any]:
         """Return values that the setting will take, so that a wrong one fails before the run."""
+
+    def final(self) -> Any:
+        """Return the value for evaluation, which is the same in all epochs.
+
+        Raises:
+            SettingError: The schedule has no last value.
+        """
+        rule = "has no last value, which evaluation uses"
+        raise SettingError("schedule", str(self), rule, "give evaluation a value of its own, as in val_transforms")
 
 
 class EpochSchedule(Schedule):
@@ -68,12 +82,23 @@ class EpochSchedule(Schedule):
         return self.at(current_epoch())
 
     def examples(self) -> list[Any]:
-        """Return the value at each breakpoint, before it, and halfway to the next one."""
-        epochs = {0, *self.breakpoints()}
-        epochs |= {max(0, epoch - 1) for epoch in epochs}
-        ordered = sorted(epochs)
-        epochs |= {(first + second) // 2 for first, second in pairwise(ordered)}
-        return [self.at(epoch) for epoch in sorted(epochs)]
+        """Return the values in `example_epochs`."""
+        return [self.at(epoch) for epoch in example_epochs([self])]
+
+    def final(self) -> Any:
+        """Return the value at the last breakpoint; see `Schedule.final`."""
+        breakpoints = self.breakpoints()
+        return self.at(breakpoints[-1]) if breakpoints else super().final()
+
+
+def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
+    """Return epoch 0, the breakpoints of schedules, the epochs before them, and those halfway between, ascending."""
+    breakpoints = [schedule.breakpoints() for schedule in schedules if isinstance(schedule, EpochSchedule)]
+    epochs = {0, *(epoch for epochs in breakpoints for epoch in epochs)}
+    epochs |= {max(0, epoch - 1) for epoch in epochs}
+    # The value of a straight line is between those of its ends, but it may have to be a whole number.
+    epochs |= {(first + second) // 2 for first, second in pairwise(sorted(epochs))}
+    return sorted(epochs)
 
 
 @dataclass(frozen=True)
@@ -81,7 +106,8 @@ class LinearSchedule(EpochSchedule):
     """Linear between points, and constant before the first and after the last.
 
     Args:
-        points: The value at some epochs, as a mapping ``{0: 0.5, 10: 0.0}`` or as pairs ``[[0, 0.5], [10, 0]]``.
+        points: The value at some epochs, as a mapping ``{0: 0.5, 10: 0.0}`` or as pairs ``[[0, 0.5], [10, 0]]``. In a
+            mapping, epochs may also be texts such as ``"10"``, because JSON has no other keys.
         step: None, or a positive whole number: values are rounded to a multiple of it, as ints. Use it for sizes.
 
     Raises:
@@ -117,7 +143,9 @@ class LinearSchedule(EpochSchedule):
 
 
 def _checked_points(points: Any) -> tuple[tuple[int, float], ...]:
-    pairs = list(points.items()) if isinstance(points, Mapping) else points
+    pairs = points
+    if isinstance(points, Mapping):
+        pairs = [(_epoch_of_key(key), value) for key, value in points.items()]
     rule = "must have a value for at least one epoch, such as {0: 0.5, 10: 0.0}"
     if isinstance(pairs, str) or not isinstance(pairs, Sequence) or not pairs:
         raise SettingError("points", points, rule)
@@ -132,6 +160,12 @@ def _checked_points(points: Any) -> tuple[tuple[int, float], ...]:
             raise SettingError("points", points, f"has the value {value!r} at epoch {epoch}; values are finite numbers")
         checked[epoch] = float(value)
     return tuple(sorted(checked.items()))
+
+
+def _epoch_of_key(key: Any) -> Any:
+    """Return a key of a JSON mapping as a number, and any other key unchanged."""
+    is_number = isinstance(key, str) and len(key) <= _MAX_DIGITS and key.isascii() and key.isdigit()
+    return int(key) if is_number else key
 
 
 @dataclass(frozen=True)
@@ -240,6 +274,7 @@ class BatchChoice(Schedule):
     def __post_init__(self) -> None:
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence) or not self.choices:
             raise SettingError("choices", self.choices, "must be a list of values, such as [320, 384, 448]")
+        # Hashable, as the values of all schedules.
         choices = (tuple(choice) if isinstance(choice, list) else choice for choice in self.choices)
         object.__setattr__(self, "choices", tuple(choices))
 
@@ -255,12 +290,23 @@ class BatchChoice(Schedule):
         """Return the choices."""
         return list(self.choices)
 
+    def final(self) -> Any:
+        """Return the largest choice, by area if choices are pairs; the last one if they have no order."""
+        if all(isinstance(choice, Real) for choice in self.choices):
+            return max(self.choices)
+        if all(isinstance(choice, tuple) and all(isinstance(side, Real) for side in choice) for choice in self.choices):
+            return max(self.choices, key=math.prod)
+        return self.choices[-1]
+
     def __str__(self) -> str:
         return f"one of {list(self.choices)} a batch"
 
 
 Scheduled: TypeAlias = float | Schedule | Mapping[str, Any]
 """A number, a schedule, or a mapping that `as_schedule` converts to one."""
+
+ScheduledInt: TypeAlias = int | Schedule | Mapping[str, Any]
+"""The same for a whole number."""
 
 _KINDS: tuple[tuple[type[Any], str, frozenset[str]], ...] = (
     (LinearSchedule, "points", frozenset({"points", "step"})),
@@ -274,7 +320,8 @@ def as_schedule(value: Any) -> Any:
 
     Args:
         value: A mapping with ``points`` (and ``step``), with ``epochs`` (and ``value``, ``otherwise``), or with
-            ``choices`` becomes a `LinearSchedule`, an `EpochRange` or a `BatchChoice`.
+            ``choices`` becomes a `LinearSchedule`, an `EpochRange` or a `BatchChoice`. It may be of any class, such as
+            one of OmegaConf.
 
     Raises:
         SettingError: Such a mapping has another key, or a wrong value.
@@ -284,10 +331,20 @@ def as_schedule(value: Any) -> Any:
             if name in value:
                 if unknown := sorted(map(str, set(value) - keys)):
                     raise SettingError(unknown[0], value[unknown[0]], f"is not one of {sorted(keys)}")
-                return kind(**value)
+                return kind(**{key: _plain(item) for key, item in value.items()})
         return value
-    if isinstance(value, Sequence) and not isinstance(value, str) and schedules_in([*map(as_schedule, value)]):
-        return [as_schedule(item) for item in value]
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        items = [as_schedule(item) for item in value]
+        return items if schedules_in(items) else value
+    return value
+
+
+def _plain(value: Any) -> Any:
+    """Convert mappings and sequences of any class to dicts and lists."""
+    if isinstance(value, Mapping):
+        return {key: _plain(item) for key, item in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_plain(item) for item in value]
     return value
 
 

@@ -21,6 +21,7 @@ _REMEDIES: Final = {
     "_sampler": "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler",
     "_batching": "give one such as AspectRatioBatching(num_buckets=8)",
     "batch_transforms": "give a function of a batch",
+    "mixing": "give one of lit_loader.transforms, such as Mosaic(), or a list or a mapping of them",
     "_transforms": "give transforms of (image, target), or a mapping of the preset's keywords",
 }
 

@@ -28,7 +28,8 @@ from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
-from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.foundation.escaping import printable
@@ -37,6 +38,7 @@ from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.seeding import preserved_generators
+from lit_loader.transforms import describe
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
 
@@ -90,6 +92,7 @@ class TableDataModule(LoaderDataModule):
         first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
         tiling: Settings of the tiles that are the samples of some stages, or None for whole images.
+        mixing: Tuple of the mixes of training images, in the order in which they are applied.
 
     Args:
         source: Location of the data, and the split of each stage. Decoded caches use its ``progress``, if it has one.
@@ -110,6 +113,8 @@ class TableDataModule(LoaderDataModule):
             given here. If ``train_transforms`` is a callable, a warning names both image sizes if they differ.
         test_transforms: The same for testing.
         predict_transforms: The same for prediction.
+        mixing: One `Mix`, or a list or a mapping of several, which mix each training image with others of the training
+            sets, in this order; None to mix none. The mixed image is then transformed as any other.
         batch_transforms: A function or module that maps a batch to a batch, applied to each training batch on the
             device. Its draws, on any device, are a function of seed, epoch, batch and rank. A module is moved to the
             device.
@@ -125,7 +130,7 @@ class TableDataModule(LoaderDataModule):
         cache_budget: Maximum number of bytes of all caches that this data module opens, such as ``"8 GiB"``, or None
             for half of the disk space that is free when a cache is made.
         strict_data: True to refuse a checkpoint if the data of a stage that runs has changed since; False to warn. A
-            checkpoint records the images, annotations, transforms and samplers of the open stages.
+            checkpoint records the images, annotations, transforms, mixes and samplers of the open stages.
         **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
@@ -156,6 +161,7 @@ class TableDataModule(LoaderDataModule):
         val_transforms: Transforms | None = None,
         test_transforms: Transforms | None = None,
         predict_transforms: Transforms | None = None,
+        mixing: Mixing | None = None,
         batch_transforms: Callable[[Any], Any] | None = None,
         eval_batch_transforms: Callable[[Any], Any] | None = None,
         reading: ImageReading | Mapping[str, Any] | None = None,
@@ -185,6 +191,7 @@ class TableDataModule(LoaderDataModule):
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
         missing = [stage for stage, transforms in stage_transforms.items() if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
+        self.mixing = as_mixes(mixing)
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
@@ -408,7 +415,9 @@ class TableDataModule(LoaderDataModule):
                 sampler = batching.batched(order, table)
             split_data.append((dataset, sampler))
         if is_joined:
-            return [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
+            split_data = [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
+        if stage == "train" and self.mixing:
+            split_data = [(MixingDataset(dataset, self.mixing), sampler) for dataset, sampler in split_data]
         return split_data
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -509,12 +518,14 @@ class TableDataModule(LoaderDataModule):
         return preset_transforms
 
     def _transform_lines(self) -> list[str]:
-        """Return the transforms of every stage as lines of a summary."""
+        """Return the mixes of training and the transforms of every stage as lines of a summary."""
         # Presets get keywords from a table, such as the mirror pairs of its points.
         table = self.first_table(STAGES[:3])
         if table is None:
             return []
-        return transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})
+        mixes = [f"  {line}" for line in describe(list(self.mixing))]
+        heading = ["train mixing, before the transforms:"] if mixes else []
+        return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
@@ -640,12 +651,16 @@ class TableDataModule(LoaderDataModule):
         # Evaluation, and random order, have the mix of the data.
         if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
             order = sampler.make_sampler(table)
-            mix = expected_class_mix([table], order, by=self.label_attribute, distinct=self.counts_images)
+            # Mixes draw from all training sets together.
+            mixing = self.mixing if len(self._open_samples(stage)) == 1 else ()
+            counting: dict[str, Any] = {"by": self.label_attribute, "distinct": self.counts_images}
+            mix = expected_class_mix([table], order, mixing=mixing, **counting)
         return set_record(
             table,
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
+            mixing=list(self.mixing) if stage == "train" and self.mixing else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
@@ -682,6 +697,9 @@ class TableDataModule(LoaderDataModule):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
                 settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                # Mixes draw from all training sets together, and those have the name of the stage.
+                if name == "train":
+                    settings["mixing"] = self.mixing
                 summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 

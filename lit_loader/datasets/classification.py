@@ -21,7 +21,7 @@ from lit_loader.datasets.targets import unlabelled_labels
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings
 from lit_loader.images.reading import ImageReading
 from lit_loader.seeding import is_duplicate
-from lit_loader.transforms import DecodeAwareCompose
+from lit_loader.transforms import DecodeAwareCompose, ScheduledTransform
 from lit_loader.transforms.preset_extras import takes_only_image
 
 if TYPE_CHECKING:
@@ -173,6 +173,8 @@ def _takes_only_image(transforms: Callable[..., Any]) -> bool:
         return False
     if isinstance(transforms, _AUTO_AUGMENT):
         return True
+    if isinstance(transforms, ScheduledTransform):
+        return any(map(_takes_only_image, transforms.examples()))
     if isinstance(transforms, _CONTAINERS):
         return any(map(_takes_only_image, transforms.transforms))
     return takes_only_image(transforms)

@@ -24,6 +24,7 @@ import threading
 from collections import defaultdict
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -36,6 +37,7 @@ from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
 from lit_loader.engine.worker_errors import WorkerError, not_sent
 from lit_loader.memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, batch_memory, decode, encode
+from lit_loader.mixing import Partner
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 
 _MESSAGE = struct.Struct("<BQQiI")
@@ -195,13 +197,16 @@ def pack_task(task: Task) -> list[Buffer]:
     """
     # Plain tuples, because a pickle of named tuples takes four times as long.
     key = None if task.key is None else tuple(task.key)
-    return encode((task.index, key, *task[2:]))
+    partners = task.partners and [list(map(tuple, sample_partners)) for sample_partners in task.partners]
+    return encode((task.index, key, *task[2:-1], partners))
 
 
 def unpack_task(frame: Frame) -> Task:
     """Return the task in a frame with contents of `pack_task`."""
-    index, key, *fields = decode(frame[1:])
-    return Task(index, None if key is None else BatchKey(*key), *fields)
+    index, key, *fields, partners = decode(frame[1:])
+    if partners is not None:
+        partners = [list(starmap(Partner, sample_partners)) for sample_partners in partners]
+    return Task(index, None if key is None else BatchKey(*key), *fields, partners)
 
 
 # -- a worker process --------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@ from lit_loader.transforms.mosaic import Mosaic
 from lit_loader.transforms.object_presets import classification_transforms, landmark_transforms
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, SanitizeObjects
+from lit_loader.transforms.scheduled import ScheduledTransform
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = [
@@ -36,6 +37,7 @@ __all__ = [
     "RandomResizedCrop",
     "RandomVerticalFlip",
     "SanitizeObjects",
+    "ScheduledTransform",
     "ToFloat32",
     "ToUInt8",
     "UpdateVisibility",

@@ -11,6 +11,7 @@ from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
+from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.extra_transform import ExtraTransform
@@ -20,6 +21,7 @@ from lit_loader.transforms.geometry import Letterbox
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.scheduled import ScheduledTransform, current_transform
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["DecodeAwareCompose", "needs_target"]
@@ -42,8 +44,8 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
     `RandomResizedCrop`, `Letterbox` and `CropToObjects` then decodes only the part that it shows, at 1/2, 1/4 or 1/8
     size if that is enough. This package's flips and ``v2.RandomPhotometricDistort`` may precede it: they draw their
     parameters in order, and are applied to the pixels once read. `SanitizeObjects` and `UpdateVisibility` need no
-    pixels. Any other transform in front, such as ``v2.RandomZoomOut``, `RandomObjectCrop` or your own, gets the fully
-    decoded image.
+    pixels. A `ScheduledTransform` counts as its transform of the epoch. Any other transform in front, such as
+    ``v2.RandomZoomOut``, `RandomObjectCrop` or your own, gets the fully decoded image.
 
     Random draws, boxes, points, masks and labels are the same as for the decoded image. Pixels are within the bound of
     `lit_loader.images.EncodedImage`; they are the same if nothing is shrunk to half or less and no step was postponed.
@@ -54,19 +56,29 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
 
     Args:
         transforms: Called in order; a nested ``Compose`` is replaced by its transforms.
+        before_mixing: Number of leading entries of ``transforms`` that change each image of a mixed sample, before the
+            images are mixed; the others change the mixed image. It has no effect without mixing.
+
+    Attributes:
+        before_mixing: The same number, of the entries of the attribute ``transforms``.
+
+    Raises:
+        SettingError: ``before_mixing`` is no number of ``transforms``.
     """
 
-    def __init__(self, transforms: Sequence[Any]) -> None:
+    def __init__(self, transforms: Sequence[Any], *, before_mixing: int = 0) -> None:
+        if not 0 <= before_mixing <= len(transforms):
+            raise SettingError("before_mixing", before_mixing, f"is not in 0 to {len(transforms)}, the transforms")
         # Flat, so that the first resize or crop is found even if it is in a nested composition.
-        super().__init__(list(_flatten(transforms)))
+        first_transforms = list(_flatten(transforms[:before_mixing]))
+        self.before_mixing = len(first_transforms)
+        super().__init__([*first_transforms, *_flatten(transforms[before_mixing:])])
+        self._is_scheduled = any(isinstance(transform, ScheduledTransform) for transform in self.transforms)
 
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone."""
-        if len(inputs) > 1 and type(inputs[0]) is tv_tensors.Image:
-            # Lazy images are uint8 RGB on the CPU; torchvision transforms all others.
-            plain = inputs[0].as_subclass(torch.Tensor)
-            if plain.dtype is torch.uint8 and plain.is_cpu and plain.ndim == 3 and len(plain) == 3:
-                return self.read(DecodedImage(plain), *inputs[1:])
+        if len(inputs) > 1 and (image := _lazy_image(inputs[0])) is not None:
+            return self.read(image, *inputs[1:])
         return super().forward(*inputs)
 
     def read(self, image: LazyImage, target: Any, *more_targets: Any) -> Any:
@@ -80,14 +92,39 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         Returns:
             The result of ``self(image, target, *more_targets)`` for the decoded image.
         """
-        sample: Any = (image, target, *more_targets)
-        # Only torchvision traverses nested targets.
-        if not flat_targets(sample[1:], size=image.size):
-            return super().forward(image.image(), *sample[1:])
-        # A transform that decodes the image ends the lazy part; the rest are called as torchvision does.
-        for transform in self.transforms:
-            sample = _transform_lazy(transform, *sample) if _is_lazy(sample) else transform(*sample)
-        return (sample[0].image(), *sample[1:]) if _is_lazy(sample) else sample
+        return _decoded(_apply(self._steps(self.transforms), (image, target, *more_targets)))
+
+    def read_first(self, image: LazyImage, target: Any) -> Any:
+        """Apply the first ``before_mixing`` transforms to one image of a mixed sample.
+
+        Args:
+            image: The image.
+            target: Target in pixels of the whole, upright image.
+
+        Returns:
+            ``(image, target)``. The image is lazy if these transforms needed no pixels, otherwise a tensor.
+        """
+        return _apply(self._steps(self.transforms[: self.before_mixing]), (image, target))
+
+    def read_rest(self, image: Any, target: Any) -> Any:
+        """Apply the transforms that `read_first` did not apply.
+
+        Args:
+            image: A lazy image, or a ``tv_tensors.Image``.
+            target: Target in pixels of the image.
+
+        Returns:
+            The transformed sample, as `read` returns it. With the result of `read_first` it is the sample of `read`.
+        """
+        if not isinstance(image, LazyImage) and (lazy_image := _lazy_image(image)) is not None:
+            image = lazy_image
+        return _decoded(_apply(self._steps(self.transforms[self.before_mixing :]), (image, target)))
+
+    def _steps(self, transforms: Sequence[Any]) -> Sequence[Any]:
+        """Return transforms with those of the present epoch and batch instead of scheduled ones."""
+        if not self._is_scheduled:
+            return transforms
+        return list(_flatten([step for step in map(current_transform, transforms) if step is not None]))
 
 
 def needs_target(transform: Any) -> bool:
@@ -97,6 +134,8 @@ def needs_target(transform: Any) -> bool:
         return any(map(needs_target, transform.transforms))
     if kind is ExtraTransform:
         return not transform.image_only
+    if kind is ScheduledTransform:
+        return any(map(needs_target, transform.examples()))
     # A crop around an object moves with its box.
     return transform.around != "image" if kind is CropToObjects else kind not in _IGNORE_TARGET
 
@@ -107,6 +146,30 @@ def _flatten(transforms: Sequence[Any]) -> Iterator[Any]:
             yield from _flatten(transform.transforms)
         else:
             yield transform
+
+
+def _apply(transforms: Sequence[Any], sample: Any) -> Any:
+    """Apply transforms to a sample whose image may be lazy; the image of the result may be lazy, too."""
+    # Only torchvision traverses nested targets.
+    if _is_lazy(sample) and not flat_targets(sample[1:], size=sample[0].size):
+        sample = _decoded(sample)
+    # A transform that decodes the image ends the lazy part; the rest are called as torchvision does.
+    for transform in transforms:
+        sample = _transform_lazy(transform, *sample) if _is_lazy(sample) else transform(*sample)
+    return sample
+
+
+def _decoded(sample: Any) -> Any:
+    return (sample[0].image(), *sample[1:]) if _is_lazy(sample) else sample
+
+
+def _lazy_image(image: Any) -> DecodedImage | None:
+    """Return a decoded image as a lazy one, or None if it is not uint8 RGB on the CPU, as lazy images are."""
+    if type(image) is not tv_tensors.Image:
+        return None
+    plain = image.as_subclass(torch.Tensor)
+    is_rgb = plain.dtype is torch.uint8 and plain.is_cpu and plain.ndim == 3 and len(plain) == 3
+    return DecodedImage(plain) if is_rgb else None
 
 
 def _is_lazy(sample: Any) -> bool:

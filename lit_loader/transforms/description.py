@@ -13,6 +13,7 @@ from torchvision.transforms import v2
 
 from lit_loader.foundation.escaping import printable
 from lit_loader.transforms.extra_transform import ExtraTransform
+from lit_loader.transforms.scheduled import ScheduledTransform
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["describe"]
@@ -27,6 +28,9 @@ _SEQUENCES: Final = (v2.Compose, nn.Sequential)
 def describe(transforms: Any) -> list[str]:
     """Return one line of text for each transform, in the order in which they are applied.
 
+    A `ScheduledTransform` is a line with its schedules, in full length. A preset with schedules is a line for each of
+    them, then the transforms of the first epoch.
+
     A transform of torchvision or lit_loader is its class with its probability, its size, and the arguments that differ
     from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are without
     control characters and have at most 96 characters. `UpdateVisibility`, which changes no pixel, is left out.
@@ -34,7 +38,24 @@ def describe(transforms: Any) -> list[str]:
     Args:
         transforms: A transform, a composition of them such as a preset returns, or a list of them.
     """
-    return [_shortened(_text(transform)) for transform in _parts(transforms)]
+    lines = []
+    for transform in _parts(transforms):
+        if isinstance(transform, ScheduledTransform):
+            lines += _schedule_lines(transform)
+        else:
+            lines.append(_shortened(_text(transform)))
+    return lines
+
+
+def _schedule_lines(transform: ScheduledTransform) -> list[str]:
+    # Not shortened: records of checkpoints compare these lines, and schedules may differ at their end.
+    first_transform = transform.examples()[0]
+    if not transform.arguments:
+        return [f"{'; '.join(describe(first_transform))} {transform.when}"]
+    if not isinstance(first_transform, _SEQUENCES):
+        return [printable(str(transform))]
+    schedules = [f"{name}: {schedule}" for name, schedule in transform.schedules().items()]
+    return [*map(printable, schedules), *describe(first_transform)]
 
 
 def _parts(transforms: Any) -> Iterator[Any]:

@@ -2,44 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.schedules import Scheduled, ScheduledInt
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox, RandomObjectCrop
-from lit_loader.transforms.preset_checks import check_chances, check_fill, check_rotation
+from lit_loader.transforms.preset_checks import check_chances, check_fill, check_rotation, whole_pixels
 from lit_loader.transforms.preset_extras import ExtraRules
 from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.scheduled import scheduled_keywords, scheduled_preset
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["detection_transforms"]
 
 _SMALLEST_SIDE = 1e-3  # in pixels
+_ONLY_TRAINING: Final = ("hflip", "vflip", "photometric", "zoom_out", "iou_crop", "rotation")
 
 
 def detection_transforms(
     train: bool,
     *,
-    size: int | Sequence[int] | None = None,
-    max_size: int | None = None,
-    shorter_sides: Sequence[int] | None = None,
+    size: ScheduledInt | Sequence[ScheduledInt] | None = None,
+    max_size: ScheduledInt | None = None,
+    shorter_sides: Sequence[ScheduledInt] | None = None,
     letterbox: bool = False,
-    fill: float = 0,
-    hflip: float = 0.5,
-    vflip: float = 0.0,
-    photometric: float = 0.0,
-    zoom_out: float = 0.0,
-    iou_crop: float = 0.0,
-    rotation: float = 0.0,
+    fill: Scheduled = 0,
+    hflip: Scheduled = 0.5,
+    vflip: Scheduled = 0.0,
+    photometric: Scheduled = 0.0,
+    zoom_out: Scheduled = 0.0,
+    iou_crop: Scheduled = 0.0,
+    rotation: Scheduled = 0.0,
     flip_pairs: FlipPairs | None = None,
-    min_box_size: float = 1.0,
-    min_box_area: float = 1.0,
+    min_box_size: Scheduled = 1.0,
+    min_box_area: Scheduled = 1.0,
     per_object: Sequence[str] = (),
     per_image: Sequence[str] = (),
     extra_before: Sequence[Any] = (),
@@ -52,6 +55,11 @@ def detection_transforms(
     resize; ``extra_after``; ``SanitizeObjects``; conversion to float32 in [0, 1]. With ``train=False`` only the extra
     transforms can be random, so both splits can use the same arguments. Points that leave the image get visibility 0;
     only the boxes decide which objects are removed.
+
+    Every number may be a schedule, or a mapping that describes one such as ``{"points": {0: 0.5, 10: 0.0}}``, also in
+    lists, and sizes may be choices for each batch (``{"choices": [320, 384]}``); see `lit_loader.schedules`. The result
+    is then a `ScheduledTransform`, with the transform of these values in each epoch. With ``train=False`` a schedule
+    has its final value, and a choice its largest.
 
     Determinism: draws only from torch's global generator.
 
@@ -89,8 +97,39 @@ def detection_transforms(
         ValueError: A number is outside its range, the sizes contradict each other, ``fill`` has no effect,
             ``flip_pairs`` are not disjoint pairs, or an extra transform would move pixels without boxes.
     """
+    keywords = scheduled_keywords({name: value for name, value in locals().items() if name != "train"})
+    transforms = scheduled_preset(_detection_compose, train, keywords, only_training=_ONLY_TRAINING)
+    _check_padding(keywords)
+    return transforms
+
+
+def _detection_compose(
+    train: bool,
+    *,
+    size: int | Sequence[int] | None,
+    max_size: int | None,
+    shorter_sides: Sequence[int] | None,
+    letterbox: bool,
+    fill: float,
+    hflip: float,
+    vflip: float,
+    photometric: float,
+    zoom_out: float,
+    iou_crop: float,
+    rotation: float,
+    flip_pairs: FlipPairs | None,
+    min_box_size: float,
+    min_box_area: float,
+    per_object: Sequence[str],
+    per_image: Sequence[str],
+    extra_before: Sequence[Any],
+    extra_after: Sequence[Any],
+    to_float: bool,
+) -> nn.Module:
+    """Return the preset's transforms for values without schedules."""
     check_chances(hflip=hflip, vflip=vflip, photometric=photometric, zoom_out=zoom_out, iou_crop=iou_crop)
-    _check_padding(fill, letterbox=letterbox, zoom_out=zoom_out, rotation=rotation)
+    check_fill(fill)
+    check_rotation(rotation)
     # Padding of a mask is background, whatever the fill of the image.
     padding_fill = {tv_tensors.Mask: 0, "others": fill}
     bilinear = v2.InterpolationMode.BILINEAR
@@ -110,6 +149,7 @@ def detection_transforms(
     rules = ExtraRules("detection", flip_pairs, sanitize=sanitize)
     # Update visibility before the canvas grows: a point outside the image must not become a point on the padding.
     transforms: list[Any] = [UpdateVisibility(), *rules.steps("extra_before", extra_before)]
+    before_mixing = len(transforms)
     if train:
         transforms += [transform for amount, transform in random_transforms if amount > 0]
     resize: dict[str, Any] = {"size": size, "max_size": max_size, "letterbox": letterbox, "fill": fill}
@@ -121,13 +161,13 @@ def detection_transforms(
         # Detection images differ in size and are batched as a list, which needs no planes.
         ToFloat32(planes=False) if to_float else ToUInt8(),
     ]
-    return DecodeAwareCompose(transforms)
+    return DecodeAwareCompose(transforms, before_mixing=before_mixing)
 
 
-def _check_padding(fill: float, *, letterbox: bool, zoom_out: float, rotation: float) -> None:
-    check_fill(fill)
-    check_rotation(rotation)
-    if fill != 0 and not letterbox and zoom_out == 0 and rotation == 0:
+def _check_padding(keywords: Mapping[str, Any]) -> None:
+    """Refuse a fill that has no effect in any epoch; one in epochs with padding may be constant."""
+    fill = keywords["fill"]
+    if fill != 0 and not keywords["letterbox"] and keywords["zoom_out"] == 0 and keywords["rotation"] == 0:
         raise ValueError(f"fill={fill} has no effect without letterbox=True, zoom_out or rotation; leave it out.")
 
 
@@ -147,14 +187,13 @@ def _random_resize(
     resizes = {side: _resize(size=side, max_size=max_size, letterbox=False, fill=fill) for side in sides}
     if not train:
         return resizes[max(sides)]
-    return [v2.RandomShortestSize([int(side) for side in sides], max_size=max_size)]
+    return [v2.RandomShortestSize(whole_pixels("shorter_sides", sides), max_size=whole_pixels("max_size", max_size))]
 
 
 def _resize(*, size: int | Sequence[int] | None, max_size: int | None, letterbox: bool, fill: float) -> list[nn.Module]:
-    pair = None if size is None or isinstance(size, int) else list(size)
-    sides: list[Any] = [*([size] if pair is None else pair), max_size]
-    if any(isinstance(side, bool) or side != int(side) or side < 1 for side in sides if side is not None):
-        raise ValueError(f"size={size} and max_size={max_size} must be whole numbers of pixels, at least 1.")
+    size = whole_pixels("size", size)
+    max_size = whole_pixels("max_size", max_size)
+    pair = size if isinstance(size, list) else None
     if pair is not None and max_size is not None:
         raise ValueError(f"max_size={max_size} cannot be combined with size={size}; give one of them.")
     if pair is None and letterbox:
@@ -163,6 +202,6 @@ def _resize(*, size: int | Sequence[int] | None, max_size: int | None, letterbox
         raise ValueError(f"size={pair} is not (height, width) in pixels.")
     if pair is not None and letterbox:
         return [Letterbox(pair, fill=fill)]
-    if sides == [None, None]:
+    if size is None and max_size is None:
         return []
-    return [v2.Resize(size if pair is None else [int(side) for side in pair], max_size=max_size)]
+    return [v2.Resize(size, max_size=max_size)]

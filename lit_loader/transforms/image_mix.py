@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -57,32 +56,6 @@ class ImageMix(Mix):
             return mixed_sample
         image = mixed_sample.image.image()
         return (image if isinstance(first[0], tv_tensors.Image) else image.as_subclass(Tensor)), mixed_sample.target
-
-    def __repr__(self) -> str:
-        # Semicolons, because the text of a schedule has commas.
-        return f"{type(self).__name__}({'; '.join(_arguments(self))})"
-
-
-def _arguments(mix: Mix) -> list[str]:
-    """Return ``p`` and the arguments that differ from their defaults, as ``name=value``."""
-    arguments = []
-    for name, parameter in inspect.signature(type(mix).__init__).parameters.items():
-        value = getattr(mix, name, parameter.default)
-        if name == "p" or (name != "self" and not _equal(value, parameter.default)):
-            arguments.append(f"{name}={_text(value)}")
-    return arguments
-
-
-def _equal(value: Any, default: Any) -> bool:
-    # Configs have lists where Python has tuples.
-    is_list = isinstance(value, list | tuple) and isinstance(default, list | tuple)
-    return list(value) == list(default) if is_list else bool(value == default)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def _mix_sample(sample: Any) -> MixSample:

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.errors import SettingError
+from lit_loader.schedules import Scheduled, ScheduledInt
 from lit_loader.transforms.compose import DecodeAwareCompose
 from lit_loader.transforms.crops import Around, CropToObjects, Fit
 from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
-from lit_loader.transforms.preset_checks import check_chances, check_fill
+from lit_loader.transforms.preset_checks import check_chances, check_fill, whole_pixels
 from lit_loader.transforms.preset_extras import ExtraRules
 from lit_loader.transforms.resized_crop import RandomResizedCrop
+from lit_loader.transforms.scheduled import scheduled_keywords, scheduled_preset
 from lit_loader.transforms.visibility import UpdateVisibility
 
 __all__ = ["classification_transforms", "landmark_transforms"]
 
+_ONLY_TRAINING: Final = ("area", "shift", "scale", "rotation", "hflip", "vflip", "photometric")
 _DEFAULT_AREA = (0.08, 1.0)
 # Evaluation on ImageNet resizes to 256 and crops 224.
 _CENTER_CROP = 224 / 256
@@ -29,19 +32,19 @@ _CENTER_CROP = 224 / 256
 def classification_transforms(
     train: bool,
     *,
-    size: int | Sequence[int] = 224,
+    size: ScheduledInt | Sequence[ScheduledInt] = 224,
     resize: Fit | None = None,
-    area: Sequence[float] | None = None,
+    area: Sequence[Scheduled] | None = None,
     crop: bool = False,
-    margin: float = 0.0,
-    shift: float = 0.0,
-    scale: Sequence[float] = (1.0, 1.0),
-    rotation: float = 0.0,
-    hflip: float = 0.5,
-    vflip: float = 0.0,
+    margin: Scheduled = 0.0,
+    shift: Scheduled = 0.0,
+    scale: Sequence[Scheduled] = (1.0, 1.0),
+    rotation: Scheduled = 0.0,
+    hflip: Scheduled = 0.5,
+    vflip: Scheduled = 0.0,
     flip_pairs: FlipPairs | None = None,
-    photometric: float = 0.0,
-    fill: float = 0,
+    photometric: Scheduled = 0.0,
+    fill: Scheduled = 0,
     extra_before: Sequence[Any] = (),
     extra_after: Sequence[Any] = (),
     to_float: bool = True,
@@ -55,6 +58,10 @@ def classification_transforms(
     conversion to float32 in [0, 1]. With ``train=False`` only the extra transforms can be random, so both splits can
     use the same arguments. Without ``crop`` the target may be anything: a label is unchanged, and boxes,
     points and masks are transformed.
+
+    Every number may be a schedule, or a mapping that describes one, also in lists, as in `detection_transforms`. A
+    scheduled ``margin``, ``shift``, ``scale``, ``rotation`` or ``fill`` means one view in every epoch, also where its
+    value is 0.
 
     Determinism: draws only from torch's global generator.
 
@@ -90,12 +97,42 @@ def classification_transforms(
     Source:
         torchvision's references/classification: RandomResizedCrop(224) and a flip; Resize(256), CenterCrop(224).
     """
-    # RandomResizedCrop knows none of these arguments, so any of them needs the view of `CropToObjects`.
-    use_view = bool(resize or crop or margin or shift or rotation or fill or tuple(scale) != (1.0, 1.0))
+    keywords = scheduled_keywords({name: value for name, value in locals().items() if name != "train"})
+    # RandomResizedCrop knows none of these arguments, so any of them needs the view of `CropToObjects`. A schedule is
+    # true also in epochs where its value is 0, so the kind of view never changes within a run.
+    use_view = any(keywords[name] for name in ("resize", "crop", "margin", "shift", "rotation", "fill"))
+    keywords["use_view"] = use_view or tuple(keywords["scale"]) != (1.0, 1.0)
+    return scheduled_preset(_classification_compose, train, keywords, only_training=_ONLY_TRAINING)
+
+
+def _classification_compose(
+    train: bool,
+    *,
+    use_view: bool,
+    size: int | Sequence[int],
+    resize: Fit | None,
+    area: Sequence[float] | None,
+    crop: bool,
+    margin: float,
+    shift: float,
+    scale: Sequence[float],
+    rotation: float,
+    hflip: float,
+    vflip: float,
+    flip_pairs: FlipPairs | None,
+    photometric: float,
+    fill: float,
+    extra_before: Sequence[Any],
+    extra_after: Sequence[Any],
+    to_float: bool,
+) -> nn.Module:
+    """Return the preset's transforms for values without schedules."""
     area_range = _area_range(area, use_view)
     around: Around = "box" if crop else "image"
     fit: Fit = resize or ("letterbox" if crop else "crop")
-    make_view = partial(CropToObjects, size=size, margin=margin, around=around, fit=fit, fill=fill)
+    make_view = partial(
+        CropToObjects, size=whole_pixels("size", size), margin=margin, around=around, fit=fit, fill=fill
+    )
     # Both views are made in either split, so that both refuse a wrong argument.
     if use_view:
         views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
@@ -124,16 +161,16 @@ def _area_range(area: Sequence[float] | None, use_view: bool) -> tuple[float, fl
 def landmark_transforms(
     train: bool,
     *,
-    size: int = 256,
-    margin: float = 0.25,
+    size: ScheduledInt = 256,
+    margin: Scheduled = 0.25,
     around: Around = "box",
-    shift: float = 0.0,
-    scale: Sequence[float] = (1.0, 1.0),
-    rotation: float = 0.0,
-    hflip: float = 0.5,
+    shift: Scheduled = 0.0,
+    scale: Sequence[Scheduled] = (1.0, 1.0),
+    rotation: Scheduled = 0.0,
+    hflip: Scheduled = 0.5,
     flip_pairs: FlipPairs | None = None,
-    photometric: float = 0.0,
-    fill: float = 0,
+    photometric: Scheduled = 0.0,
+    fill: Scheduled = 0,
     extra_before: Sequence[Any] = (),
     extra_after: Sequence[Any] = (),
     to_float: bool = True,
@@ -143,6 +180,8 @@ def landmark_transforms(
     The order is: ``extra_before``; the crop (`CropToObjects`); horizontal flip and photometric distortion, in training
     only; ``extra_after``; conversion to float32. With ``train=False`` only the extra transforms can be random. The
     object is never removed: the target always has one row, and points that leave the crop get visibility 0.
+
+    Every number may be a schedule, or a mapping that describes one, also in lists, as in `detection_transforms`.
 
     Determinism: draws only from torch's global generator.
 
@@ -172,11 +211,33 @@ def landmark_transforms(
     Source:
         Sun et al. 2019, HRNet, section 4.4: 256 x 256, on faces ``scale=(0.75, 1.25)`` and ``rotation=30``.
     """
+    keywords = scheduled_keywords({name: value for name, value in locals().items() if name != "train"})
+    return scheduled_preset(_landmark_compose, train, keywords, only_training=_ONLY_TRAINING)
+
+
+def _landmark_compose(
+    train: bool,
+    *,
+    size: int,
+    margin: float,
+    around: Around,
+    shift: float,
+    scale: Sequence[float],
+    rotation: float,
+    hflip: float,
+    flip_pairs: FlipPairs | None,
+    photometric: float,
+    fill: float,
+    extra_before: Sequence[Any],
+    extra_after: Sequence[Any],
+    to_float: bool,
+) -> nn.Module:
+    """Return the preset's transforms for values without schedules."""
     # The flip would only refuse the first batch; a landmark dataset always has points, so refuse now.
     if train and hflip > 0 and flip_pairs is None:
         rule = "would label left points as right without flip_pairs"
         raise SettingError("hflip", hflip, rule, FLIP_REMEDY, settings={"hflip": 0})
-    make_view = partial(CropToObjects, size=size, margin=margin, around=around, fill=fill)
+    make_view = partial(CropToObjects, size=whole_pixels("size", size), margin=margin, around=around, fill=fill)
     views = {True: make_view(shift=shift, scale=scale, rotation=rotation), False: make_view()}
     rules = ExtraRules("landmarks", flip_pairs)
     extras = [rules.steps("extra_before", extra_before), rules.steps("extra_after", extra_after)]

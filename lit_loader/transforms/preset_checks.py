@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-__all__ = ["check_chances", "check_fill", "check_rotation"]
+from collections.abc import Sequence
+from typing import Any
+
+from lit_loader.errors import SettingError
+
+__all__ = ["check_chances", "check_fill", "check_rotation", "whole_pixels"]
 
 
 def check_chances(**chances: float) -> None:
@@ -22,3 +27,21 @@ def check_fill(fill: float) -> None:
     """Raise ValueError unless ``fill`` is a uint8 value, the dtype of the datasets' images."""
     if not 0 <= fill <= 255 or fill != int(fill):
         raise ValueError(f"fill={fill} is not a pixel value; give a whole number from 0 to 255.")
+
+
+def whole_pixels(name: str, size: Any) -> Any:
+    """Return a size as an int, or a list of ints; None stays None.
+
+    Args:
+        name: The argument.
+        size: A number of pixels, a sequence of them, or None. A schedule's value may be a float.
+
+    Raises:
+        SettingError: A number is not whole, or below 1.
+    """
+    sides = list(size) if isinstance(size, Sequence) else [size]
+    if any(isinstance(side, bool) or side != int(side) or side < 1 for side in sides if side is not None):
+        remedy = "give a schedule a step, such as {points: {0: 320, 10: 640}, step: 32}"
+        raise SettingError(name, size, "must be whole numbers of pixels, at least 1", remedy)
+    sides = [None if side is None else int(side) for side in sides]
+    return sides if isinstance(size, Sequence) else sides[0]

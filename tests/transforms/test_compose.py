@@ -10,7 +10,7 @@ from torch import nn
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.images import ChangedImage, ImageRegion, LazyImage, decode_image, open_image
+from lit_loader.images import ChangedImage, DecodedImage, ImageRegion, LazyImage, decode_image, open_image
 from lit_loader.memory import batch_memory
 from lit_loader.transforms import (
     CropToObjects,
@@ -272,3 +272,48 @@ def test_shorter_sides_are_drawn_in_training_and_the_largest_is_taken_otherwise(
     assert {train(image, plain)[0].shape[1] for _ in range(60)} == {10, 25, 20}
     evaluation = detection_transforms(False, shorter_sides=[10, 30, 20])
     assert {evaluation(image, plain)[0].shape[1] for _ in range(5)} == {30}
+
+
+class Darken(nn.Module):
+    """A user's transform of decoded images."""
+
+    def forward(self, image, target):
+        return image // 2, target
+
+
+@pytest.mark.parametrize("extra_before", [[], [Darken()], [v2.Compose([Darken(), RandomHorizontalFlip(p=1)])]])
+def test_read_first_and_read_rest_make_the_sample_of_read(path, extra_before):
+    settings = {"size": 90, "flip_pairs": PAIRS, "extra_before": extra_before}
+    transform = detection_transforms(True, photometric=0.5, iou_crop=0.5, **settings)
+
+    def in_two_parts():
+        image, first_target = transform.read_first(open_image(path), target(3))
+        return image, transform.read_rest(image, first_target)
+
+    for seed in range(4):
+        expected = seeded(seed, transform.read, open_image(path), target(3))
+        image, sample = seeded(seed, in_two_parts)
+        assert isinstance(image, LazyImage) == (not extra_before)
+        assert torch.equal(sample[0], expected[0])
+        assert sample[1].keys() == expected[1].keys()
+        assert all(torch.equal(torch.as_tensor(sample[1][key]), torch.as_tensor(expected[1][key])) for key in sample[1])
+
+
+def test_read_first_applies_only_the_transforms_before_mixing():
+    transform = DecodeAwareCompose([v2.Compose([Darken(), Darken()]), RandomHorizontalFlip(p=1)], before_mixing=1)
+    assert transform.before_mixing == 2
+    image = tv_tensors.Image(torch.full((3, 8, 8), 200, dtype=torch.uint8))
+    result, _ = transform.read_first(DecodedImage(image.as_subclass(torch.Tensor)), {})
+    assert int(result.max()) == 50
+
+
+def test_read_first_without_transforms_before_mixing_keeps_image_lazy():
+    transform = DecodeAwareCompose([v2.Resize(8)])
+    image = DecodedImage(torch.zeros((3, 16, 16), dtype=torch.uint8))
+    assert transform.read_first(image, {}) == (image, {})
+
+
+@pytest.mark.parametrize("before_mixing", [-1, 2])
+def test_number_of_transforms_before_mixing_must_be_in_range(before_mixing):
+    with pytest.raises(ValueError, match="before_mixing"):
+        DecodeAwareCompose([v2.Resize(8)], before_mixing=before_mixing)

@@ -1,0 +1,93 @@
+"""Parts of mixed samples: each is read under its own key, then the dataset mixes them under the sample's key."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+from lit_loader.memory import batch_memory
+from lit_loader.mixing import PartnerDataset
+from lit_loader.seeding import EpochKeys, RngPurpose
+
+SeedFn: TypeAlias = Callable[..., None]
+"""Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
+
+
+class PartChoice(NamedTuple):
+    """A part of a mixed sample: its own image or a partner.
+
+    Attributes:
+        index: Index of the image.
+        object_row: Row of the object for which a pool drew it, or None.
+        mix: Number of the mix that the partner is for; -1 for the sample's own image.
+    """
+
+    index: int
+    object_row: int | None = None
+    mix: int = -1
+
+
+class PartReader:
+    """Makes the samples of a `PartnerDataset`.
+
+    Args:
+        dataset: The dataset.
+        seed: Seeds the generators.
+
+    Determinism: a sample without partners has the key of its position, as from any other dataset. Of a mixed sample,
+        part j is read under the key of (position, j), so it does not depend on the draws of the parts before it.
+    """
+
+    def __init__(self, dataset: PartnerDataset, *, seed: SeedFn) -> None:
+        self._dataset = dataset
+        self._seed = seed
+        # The parts of the last sample, and the number of the one that was read last; None after all were read.
+        self._parts: Sequence[PartChoice] = ()
+        self._number: int | None = None
+
+    def sample(self, keys: EpochKeys | None, position: int, parts: Sequence[PartChoice]) -> Any:
+        """Return the sample that is mixed of these parts.
+
+        Args:
+            keys: The keys of the epoch, or None without a seed.
+            position: Position of the sample in the order.
+            parts: The sample's own part, then its partners, with indices of this dataset.
+        """
+        dataset = self._dataset
+        index = parts[0].index
+        self._parts = parts
+        self._number = 0
+        if keys is None or len(parts) == 1:
+            if keys is not None:
+                self._seed(keys, RngPurpose.SAMPLE, position)
+            own_part = dataset.read_part(index)
+            self._number = None
+            return dataset.mixed_sample(index, own_part, ())
+        contents = []
+        # Not in the memory of the batch, where a part would occupy the place of a sample.
+        with batch_memory.using(None):
+            for number, part in enumerate(parts):
+                self._number = number
+                self._seed(keys, RngPurpose.PARTNER, position, number)
+                contents.append(dataset.read_part(part.index, part.object_row))
+        self._number = None
+        self._seed(keys, RngPurpose.SAMPLE, position)
+        partners = [(part.mix, content) for part, content in zip(parts[1:], contents[1:], strict=True)]
+        return dataset.mixed_sample(index, contents[0], partners)
+
+    def find_bad_part(self, error: Exception) -> int:
+        """Return the number of the part that caused an error of `sample`, 0 for the sample's own.
+
+        An image whose pixels are read on demand may fail while the parts are mixed. Its error names its file.
+        """
+        if self._number is not None:
+            return self._number
+        # User code may fail here too, and its first error is the one to raise.
+        with contextlib.suppress(Exception):
+            path = os.fsdecode(getattr(error, "filename", ""))
+            for number, part in enumerate(self._parts):
+                if path and os.fsdecode(self._dataset.sample_path(part.index)) == path:  # type: ignore[attr-defined]
+                    return number
+        return 0

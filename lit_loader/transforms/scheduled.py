@@ -1,0 +1,304 @@
+"""Transforms with scheduled arguments: in each epoch, or each global batch, the transform of its values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache, partial
+from operator import methodcaller
+from typing import Any, Final
+
+from torch import nn
+
+from lit_loader.errors import SettingError
+from lit_loader.schedules import (
+    EpochRange,
+    EpochSchedule,
+    Schedule,
+    as_schedule,
+    epochs_text,
+    example_epochs,
+    schedules_in,
+)
+
+__all__ = ["ScheduledTransform", "current_transform", "scheduled_keywords", "scheduled_preset"]
+
+# Threads of a loader may make samples of two epochs, and of batches with several sizes, at the same time.
+_MAX_CACHED: Final = 16
+_OFF: Final = object()
+_current = methodcaller("current")
+
+
+class ScheduledTransform(nn.Module):
+    """A transform whose arguments follow schedules, or that is applied in a range of epochs only.
+
+    For each distinct combination of values, the transform is constructed once and then reused, so a sample has the bits
+    of a transform that was constructed with the values of its epoch.
+
+    Runs in: the main process, workers and threads; needs a loader with a seed, see `lit_loader.current_epoch`.
+    Determinism: the values are a function of (epoch, schedule), and for `BatchChoice` of (seed, epoch, global batch).
+
+    Args:
+        transform: With ``arguments``, a class or function that returns a transform, or a ``functools.partial`` of one
+            (``_partial_: true`` in YAML). Without them, a transform.
+        epochs: First epoch in which the transform is applied, and the first epoch after it (``[0, 85]``); None as the
+            second entry means no end. None applies it in every epoch.
+        **arguments: Keywords of ``transform``. Schedules, and mappings that `as_schedule` converts, are replaced by
+            their values, also in lists. In a list, a `ScheduledTransform` is replaced by its transform of the epoch,
+            and left out while it is switched off.
+
+    Raises:
+        SettingError: The arguments do not fit together, or a mapping describes no schedule.
+        Exception: ``transform`` refuses values at a breakpoint of the schedules; a note names the values.
+
+    Example:
+        >>> from torchvision.transforms import v2
+        >>> from lit_loader.transforms import ScheduledTransform
+        >>> blur = ScheduledTransform(v2.GaussianBlur, kernel_size=5, sigma={"points": {0: 0.1, 10: 2.0}})
+        >>> colours = ScheduledTransform(v2.ColorJitter(0.4), epochs=[0, 85])
+    """
+
+    def __init__(
+        self, transform: Callable[..., Any], *, epochs: Sequence[int | None] | None = None, **arguments: Any
+    ) -> None:
+        super().__init__()
+        _check_transform(transform, epochs, arguments)
+        self.transform = transform
+        self.arguments = scheduled_keywords(arguments)
+        self.switch = None if epochs is None else EpochRange(epochs, value="on", otherwise="off")
+        self._parts = [part for argument in self.arguments.values() for part in _parts(argument)]
+        self._built = lru_cache(maxsize=_MAX_CACHED)(self._build)
+        # A wrong value must fail now, not when training reaches its epoch.
+        for values in self._example_values():
+            try:
+                self._built(values)
+            except Exception as error:
+                error.add_note(f"with the scheduled values {values} of {', '.join(self.schedules())}")
+                raise
+
+    def forward(self, *inputs: Any) -> Any:
+        """Apply the transform of the sample's epoch and batch; return the inputs while it is switched off."""
+        transform = self.current()
+        if transform is None:
+            return inputs if len(inputs) > 1 else inputs[0]
+        return transform(*inputs)
+
+    def current(self) -> Any:
+        """Return the transform for the sample that is being made, or None while it is switched off.
+
+        Raises:
+            RuntimeError: Outside of a seeded loader, see `lit_loader.current_epoch`.
+        """
+        values = self._values(_current)
+        return None if values is None else self._built(values)
+
+    def examples(self) -> list[Any]:
+        """Return the transforms at the breakpoints of the schedules, the first of them for the first epoch."""
+        return [self._built(values) for values in self._example_values()]
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedules by the names of their arguments, and as ``epochs`` the range in which it is applied."""
+        schedules: dict[str, Schedule] = {} if self.switch is None else {"epochs": self.switch}
+        for argument, value in self.arguments.items():
+            for name, part in _named_parts(argument, value):
+                if isinstance(part, ScheduledTransform):
+                    schedules |= {f"{name} {part.name}.{inner}": value for inner, value in part.schedules().items()}
+                else:
+                    schedules[name] = part
+        return schedules
+
+    @property
+    def name(self) -> str:
+        """Name of the transform, such as ``GaussianBlur``."""
+        function = self.transform.func if isinstance(self.transform, partial) else self.transform
+        return str(getattr(function, "__name__", type(function).__name__))
+
+    @property
+    def when(self) -> str:
+        """Epochs in which the transform is applied, such as ``in epochs 0 to 84``; empty if in all of them."""
+        return "" if self.switch is None else epochs_text(self.switch.epochs)
+
+    def __str__(self) -> str:
+        fixed = self.transform.keywords if isinstance(self.transform, partial) else {}
+        arguments = ", ".join(f"{name}={_text(value)}" for name, value in {**fixed, **self.arguments}.items())
+        text = f"{self.name}({arguments})"
+        return f"{text} {self.when}".rstrip()
+
+    def extra_repr(self) -> str:
+        """Return the transform and its schedules as text."""
+        return str(self) if self.arguments else self.when
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spawned workers construct their transforms anew.
+        return {name: value for name, value in self.__dict__.items() if name != "_built"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        self._built = lru_cache(maxsize=_MAX_CACHED)(self._build)
+
+    def _values(self, read: Callable[[Schedule], Any]) -> tuple[Any, ...] | None:
+        """Return the values of all parts in order, hashable, or None while the transform is switched off."""
+        if self.switch is not None and read(self.switch) == "off":
+            return None
+        return tuple(
+            part._values(read) if isinstance(part, ScheduledTransform) else _hashable(read(part))
+            for part in self._parts
+        )
+
+    def _build(self, values: tuple[Any, ...]) -> Any:
+        """Construct the transform of some values."""
+        if not self.arguments:
+            return self.transform
+        remaining_values = iter(values)
+        arguments = {name: _filled(value, remaining_values) for name, value in self.arguments.items()}
+        return self.transform(**{name: None if value is _OFF else value for name, value in arguments.items()})
+
+    def _example_values(self) -> list[tuple[Any, ...]]:
+        """Return the distinct combinations of values in example epochs, each with every choice of a batch."""
+        schedules = list(self._all_schedules())
+        epochs = example_epochs(schedules)
+        choices = [schedule.examples() for schedule in schedules if not isinstance(schedule, EpochSchedule)]
+        num_choices = max(map(len, choices), default=1)
+        combinations: dict[tuple[Any, ...], None] = {}
+        for epoch in epochs:
+            for place in range(num_choices):
+                values = self._values(partial(_example, epoch=epoch, place=place))
+                if values is not None:
+                    combinations[values] = None
+        return list(combinations)
+
+    def _all_schedules(self) -> Iterator[Schedule]:
+        if self.switch is not None:
+            yield self.switch
+        for part in self._parts:
+            yield from part._all_schedules() if isinstance(part, ScheduledTransform) else [part]
+
+
+def _check_transform(transform: Any, epochs: Any, arguments: Mapping[str, Any]) -> None:
+    """Refuse a transform with arguments, a class without arguments, and a schedule without effect."""
+    function = transform.func if isinstance(transform, partial) else transform
+    name = getattr(function, "__name__", type(function).__name__)
+    if not callable(transform):
+        raise SettingError("transform", transform, "must be a transform, or with arguments a class of transforms")
+    if arguments and isinstance(transform, nn.Module):
+        rule = f"is a transform already, so {sorted(arguments)} cannot be its arguments"
+        raise SettingError("transform", name, rule, f"give the class {name}, in YAML with _partial_: true")
+    if not arguments and (isinstance(function, type) or isinstance(transform, partial)):
+        remedy = f"give {name}(...), in YAML without _partial_, or scheduled arguments"
+        raise SettingError("transform", name, "is not a transform yet", remedy)
+    if not arguments and epochs is None:
+        raise SettingError("epochs", None, "changes nothing", "give epochs such as [0, 85], or scheduled arguments")
+
+
+def scheduled_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
+    """Return keywords with schedules instead of the mappings that describe them, and with lists of Python.
+
+    Raises:
+        SettingError: Such a mapping has a wrong key or value.
+    """
+    converted = {}
+    for name, value in keywords.items():
+        try:
+            converted[name] = as_schedule(value)
+        except SettingError as error:
+            raise SettingError(f"{name}.{error.argument}", error.value, error.rule, error.remedy) from None
+        # A list of OmegaConf may contain scheduled transforms.
+        if isinstance(converted[name], Sequence) and not isinstance(converted[name], str | tuple):
+            converted[name] = list(converted[name])
+    return converted
+
+
+def scheduled_preset(
+    preset: Callable[..., nn.Module], train: bool, keywords: Mapping[str, Any], *, only_training: Sequence[str]
+) -> nn.Module:
+    """Return the transform of a preset: a `ScheduledTransform` if its keywords or extra transforms are scheduled.
+
+    In evaluation, schedules have their final values, because a test or a prediction belongs to no epoch of training,
+    and validations of several epochs must be comparable. Only the user's extra transforms follow the epoch.
+
+    Args:
+        preset: A function of a module, called as ``preset(train, **keywords)`` with values instead of schedules.
+        train: True for training.
+        keywords: Keywords of the preset, from `scheduled_keywords`.
+        only_training: Keywords without effect in evaluation.
+
+    Raises:
+        SettingError: A keyword has no final value, but an effect in evaluation.
+    """
+    for name, value in keywords.items():
+        entries = value if isinstance(value, list) else [value]
+        mappings = [dict(entry) for entry in entries if isinstance(entry, Mapping)]
+        # The rules of extra transforms explain a mapping among them.
+        if mappings and not name.startswith("extra_"):
+            rule = "describes no schedule, which has points, epochs or choices"
+            raise SettingError(name, mappings[0], rule, "write it as {points: {0: 0.5, 10: 0.0}}")
+    # In either split, all values are checked.
+    transform = _preset_transform(preset, train, keywords)
+    if train or not any(map(schedules_in, keywords.values())):
+        return transform
+    final_keywords = {}
+    for name, value in keywords.items():
+        # A function of the epoch has no final value, and needs none if it has no effect.
+        read = _first_example if name in only_training else methodcaller("final")
+        final_values = iter([read(schedule) for schedule in schedules_in(value)])
+        final_keywords[name] = _filled(value, final_values) if schedules_in(value) else value
+    return _preset_transform(preset, train, final_keywords)
+
+
+def _preset_transform(preset: Callable[..., nn.Module], train: bool, keywords: Mapping[str, Any]) -> nn.Module:
+    is_scheduled = any(next(_parts(value), None) is not None for value in keywords.values())
+    make = partial(preset, train)
+    return ScheduledTransform(make, **keywords) if is_scheduled else make(**keywords)
+
+
+def current_transform(transforms: Any) -> Any:
+    """Return the transform for the sample that is being made: `ScheduledTransform.current`, or the argument."""
+    return transforms.current() if isinstance(transforms, ScheduledTransform) else transforms
+
+
+def _parts(value: Any) -> Iterator[Any]:
+    """Yield the schedules and scheduled transforms in a value, and in the lists in it."""
+    return (part for _, part in _named_parts("", value))
+
+
+def _named_parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the same with their names, such as ``shorter_sides[1]``."""
+    if isinstance(value, Schedule | ScheduledTransform):
+        yield name, value
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _named_parts(f"{name}[{index}]", item)
+
+
+def _filled(value: Any, values: Iterator[Any]) -> Any:
+    """Replace the parts of a value by their values, in the order of `_parts`."""
+    if isinstance(value, Schedule):
+        return next(values)
+    if isinstance(value, ScheduledTransform):
+        inner_values = next(values)
+        return _OFF if inner_values is None else value._built(inner_values)
+    if isinstance(value, list | tuple) and next(_parts(value), None) is not None:
+        items = [_filled(item, values) for item in value]
+        return [item for item in items if item is not _OFF]
+    return value
+
+
+def _example(schedule: Schedule, *, epoch: int, place: int) -> Any:
+    """Return the value of a schedule in an epoch, or its choice number ``place``."""
+    if isinstance(schedule, EpochSchedule):
+        return schedule.at(epoch)
+    examples = schedule.examples()
+    return examples[place % len(examples)]
+
+
+def _first_example(schedule: Schedule) -> Any:
+    return schedule.examples()[0]
+
+
+def _hashable(value: Any) -> Any:
+    return tuple(map(_hashable, value)) if isinstance(value, list | tuple) else value
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return str(value) if isinstance(value, Schedule | ScheduledTransform | float | int) else repr(value)
