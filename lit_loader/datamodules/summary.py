@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
-from lit_loader.schedules import Schedule, schedules_in
+from lit_loader.schedules import schedules_in
 from lit_loader.transforms import CopyPaste
 
 __all__ = ["SetSummary", "expected_class_mix", "shown_epochs", "summary_table"]
@@ -150,7 +150,7 @@ def shown_epochs(sampler: Sampler[int] | None, mixing: Sequence[Mix] = ()) -> li
     If there are more than four, two of those between the first and the last are shown. Without schedules the list is
     empty.
     """
-    schedules: list[Schedule] = [*(sampler.schedules if isinstance(sampler, OrderSampler) else ())]
+    schedules: list[Any] = [*(sampler.schedules if isinstance(sampler, OrderSampler) else ())]
     # Other mixes change no share.
     for mix in mixing:
         if isinstance(mix, CopyPaste):
@@ -207,7 +207,7 @@ def expected_class_mix(
         return None
     images, labels = _delivered_labels(tables, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
-    added = np.zeros_like(delivered)
+    added: npt.NDArray[np.float64] = np.zeros(len(delivered))
     for mix in mixing:
         num_partners = mix.chance(epoch) * mix.num_partners(epoch)
         if isinstance(mix, CopyPaste) and by is None:
@@ -217,8 +217,8 @@ def expected_class_mix(
             added += num_partners * delivered
         elif num_partners:
             return None
-    delivered += added
-    return delivered / (delivered.sum() or 1.0)
+    arriving: npt.NDArray[np.float64] = delivered + added
+    return arriving / (arriving.sum() or 1.0)
 
 
 def _pasted_labels(
