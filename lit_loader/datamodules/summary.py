@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +17,7 @@ from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
-from lit_loader.schedules import Schedule, schedules_in
+from lit_loader.schedules import schedules_in
 from lit_loader.transforms import CopyPaste
 
 __all__ = ["SetSummary", "expected_class_mix", "shown_epochs", "summary_table"]
@@ -150,7 +150,7 @@ def shown_epochs(sampler: Sampler[int] | None, mixing: Sequence[Mix] = ()) -> li
     If there are more than four, two of those between the first and the last are shown. Without schedules the list is
     empty.
     """
-    schedules: list[Schedule] = [*(sampler.schedules if isinstance(sampler, OrderSampler) else ())]
+    schedules: list[Any] = [*(sampler.schedules if isinstance(sampler, OrderSampler) else ())]
     # Other mixes change no share.
     for mix in mixing:
         if isinstance(mix, CopyPaste):
@@ -207,7 +207,7 @@ def expected_class_mix(
         return None
     images, labels = _delivered_labels(tables, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
-    added = np.zeros_like(delivered)
+    added: npt.NDArray[np.float64] = np.zeros(len(delivered))
     for mix in mixing:
         num_partners = mix.chance(epoch) * mix.num_partners(epoch)
         if isinstance(mix, CopyPaste) and by is None:
@@ -217,8 +217,8 @@ def expected_class_mix(
             added += num_partners * delivered
         elif num_partners:
             return None
-    delivered += added
-    return delivered / (delivered.sum() or 1.0)
+    arriving: npt.NDArray[np.float64] = delivered + added
+    return arriving / (arriving.sum() or 1.0)
 
 
 def _pasted_labels(
@@ -271,8 +271,9 @@ def summary_table(summaries: list[SetSummary]) -> str:
         label = "all" if summary.label == "class" else _cell(summary.label)
         label = f"{label}, {summary.imbalance:.0f} : 1"
         num_objects = str(summary.class_counts.sum())
-        sampler = f"{summary.sampler}{_epochs_text(summary.mix_by_epoch)}"
-        table.add_row(summary.name, label, f"{summary.num_images}{empty}", num_objects, "", sampler)
+        table.add_row(summary.name, label, f"{summary.num_images}{empty}", num_objects, "", summary.sampler)
+        if summary.mix_by_epoch:
+            table.add_row("", "", "", "", "", _epochs_text(summary.mix_by_epoch))
         columns = (summary.class_names, summary.image_counts, summary.class_counts, summary.natural_mix)
         for c, (name, num_images, count, share) in enumerate(zip(*columns, strict=True)):
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
@@ -283,10 +284,11 @@ def summary_table(summaries: list[SetSummary]) -> str:
         if summary.name != previous:
             if summary.num_tiled_images is not None:
                 table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
-            if summary.share is not None:
-                shares = _course([*summary.share_by_epoch.values()] or [summary.share])
-                epochs = _epochs_text(summary.share_by_epoch)
-                table.add_row("", f"{shares} of the training samples{epochs}")
+            if summary.share is not None and not summary.share_by_epoch:
+                table.add_row("", f"{summary.share:.1%} of the training samples")
+            if summary.share_by_epoch:
+                label = f"{_epochs_text(summary.share_by_epoch)}, share"
+                table.add_row("", label, "", "", "", _course([*summary.share_by_epoch.values()]))
             if summary.unlabelled_classes:
                 table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
@@ -304,8 +306,8 @@ def summary_table(summaries: list[SetSummary]) -> str:
 
 
 def _epochs_text(by_epoch: Mapping[int, object]) -> str:
-    """Return the epochs of a schedule as text, such as ``, epochs 0 → 10``; empty without any."""
-    return f", epochs {' → '.join(map(str, by_epoch))}" if by_epoch else ""
+    """Return the epochs of a schedule as text, such as ``epochs 0 → 10``."""
+    return f"epochs {' → '.join(map(str, by_epoch))}"
 
 
 def _course(shares: Sequence[float]) -> str:

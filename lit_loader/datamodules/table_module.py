@@ -26,6 +26,7 @@ from lit_loader.datamodules.joining import check_batch_size, check_can_join
 from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
+from lit_loader.datamodules.schedule_report import draw_schedules, named_schedules, schedule_table
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, shares_by_epoch, summary_table
 from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
@@ -37,7 +38,8 @@ from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
-from lit_loader.seeding import preserved_generators
+from lit_loader.schedules import Schedule
+from lit_loader.seeding import sample_key
 from lit_loader.transforms import describe
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
@@ -524,7 +526,7 @@ class TableDataModule(LoaderDataModule):
         if table is None:
             return []
         mixes = [f"  {line}" for line in describe(list(self.mixing))]
-        heading = ["train mixing, before the transforms:"] if mixes else []
+        heading = ["train mixing:"] if mixes else []
         return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
@@ -539,8 +541,8 @@ class TableDataModule(LoaderDataModule):
         self._cache = None
         sizes = []
         try:
-            # The comparison must not change the draws of the run.
-            with preserved_generators(), warnings.catch_warnings(action="ignore"):
+            # The comparison must not change the draws of the run. Schedules need an epoch.
+            with sample_key(), warnings.catch_warnings(action="ignore"):
                 for transforms_stage in ("train", stage):
                     sample = self.make_dataset(first, self._make_transforms(transforms_stage, first))[0]
                     sizes.append(tuple(sample[0].shape[-2:]))
@@ -716,7 +718,47 @@ class TableDataModule(LoaderDataModule):
         sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
         sets |= {samples.name: [samples.images] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
         copies = map(printable, copies_across(sets, self.reading.copy_traits))
-        return "\n".join([summary_table(self.summaries()), *copies, *self._transform_lines()])
+        schedules = self.schedules()
+        tables = [summary_table(self.summaries()), *([schedule_table(schedules)] if schedules else [])]
+        return "\n".join([*tables, *copies, *self._transform_lines()])
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedules of transforms, mixes, samplers and the source by name, as ``train_transforms.hflip``."""
+        # Presets get keywords from a table, such as the mirror pairs of its points.
+        table = self.first_table(STAGES[:3])
+        settings: dict[str, Any] = {}
+        for stage in STAGES:
+            settings[f"{stage}_transforms"] = None if table is None else self._make_transforms(stage, table)
+            settings[f"{stage}_sampler"] = self._samplers[stage]
+        mixing: Any = self.mixing
+        # A task may mix batches, and have one object for that.
+        for index, mix in enumerate(mixing if isinstance(mixing, tuple) else [mixing]):
+            settings[f"mixing[{index}] {type(mix).__name__}"] = mix
+        settings["source.ratio"] = getattr(self.source, "ratio", None)
+        schedules: dict[str, Schedule] = {}
+        for name, setting in settings.items():
+            schedules |= named_schedules(name, setting)
+        return schedules
+
+    def plot_schedules(self, num_epochs: int | None = None, *, path: Path | str | None = None) -> Figure:
+        """Return a picture of the schedules over the epochs.
+
+        Args:
+            num_epochs: Number of epochs to show, or None for those of the trainer, without a trainer those in which
+                values change.
+            path: File to which the picture is saved, in the format of its extension, or None.
+
+        Raises:
+            SettingError: If there are no schedules.
+        """
+        if num_epochs is None and self.trainer is not None:
+            max_epochs = self.trainer.max_epochs
+            # -1 means no limit.
+            num_epochs = max_epochs if max_epochs is not None and max_epochs > 0 else None
+        figure = draw_schedules(self.schedules(), num_epochs=num_epochs)
+        if path is not None:
+            figure.savefig(path, dpi=120)
+        return figure
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage's first set as the model gets it, on the CPU.

@@ -87,10 +87,11 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
 
     def partner_pool(self, number: int) -> PartnerPool | None:
         """Return a new pool of mix number ``number``, or None for the order of the epoch."""
-        tables = [getattr(part, "table", None) for part in self._parts]
+        tables: list[Any] = [getattr(part, "table", None) for part in self._parts]
         # A pool counts indices through all tables, so one data set without a table makes the others useless.
-        has_tables = all(isinstance(table, AnnotationTable) for table in tables)
-        return self.mixing[number].pool(tables if has_tables else [])
+        if not all(isinstance(table, AnnotationTable) for table in tables):
+            tables = []
+        return self.mixing[number].pool(tables)
 
     def read_part(self, index: int, object_row: int | None = None) -> Any:
         """Return a sample before it is mixed, see `PartnerDataset.read_part`."""

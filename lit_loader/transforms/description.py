@@ -80,6 +80,8 @@ def _parts(transforms: Any) -> Iterator[Any]:
 
 
 def _text(transform: Any) -> str:
+    if isinstance(transform, ScheduledTransform):
+        return str(transform)
     kind = type(transform)
     name = kind.__name__
     if isinstance(transform, _CONTAINERS):

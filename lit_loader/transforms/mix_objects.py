@@ -10,6 +10,7 @@ NOTE [Fields of mixed targets]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -41,9 +42,8 @@ __all__ = [
     "xyxy_boxes",
 ]
 
-_MOVED_FIELDS: Final = ("boxes", "keypoints", "masks", "visibility")
+_MOVED_FIELDS: Final = ("boxes", "keypoints", "masks")
 
-_Floats: TypeAlias = npt.NDArray[np.float64]
 _Bitmap: TypeAlias = npt.NDArray[np.uint8]
 _Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -245,8 +245,7 @@ def hide_covered(target: dict[str, Any], covers: Sequence[Cover], *, min_visible
         is_gone[row] = share == 0 or share < min_visible
         # A crowd that is hidden as a whole keeps its row, with a box without area.
         boxes[row] = rest
-    if "keypoints" in target:
-        _hide_points(target, covers)
+    _hide_points(target, covers)
     if isinstance(target.get("area"), Tensor):
         target["area"] = _areas(target["boxes"]).to(target["area"].dtype)
     is_gone &= ~crowd_flags(target, len(boxes))
@@ -265,7 +264,8 @@ def resize_mask(bitmap: _Bitmap, size: tuple[int, int]) -> _Bitmap:
         return bitmap
     rows = ((np.arange(size[0]) + 0.5) * (height / size[0])).astype(np.int64)
     columns = ((np.arange(size[1]) + 0.5) * (width / size[1])).astype(np.int64)
-    resized: _Bitmap = bitmap[rows[:, None], columns]
+    # One axis after the other takes a fifth of the time of both at once.
+    resized: _Bitmap = bitmap[rows].take(columns, axis=1)
     return resized
 
 
@@ -323,6 +323,8 @@ def take_rows(target: Mapping[str, Any], rows: IndexArray, *, num_boxes: int) ->
 
 
 def _rows_of(value: Any, rows: IndexArray) -> Any:
+    if type(value) is Tensor:
+        return value[torch.from_numpy(rows)]
     if isinstance(value, Tensor):
         return wrap(value.as_subclass(Tensor)[torch.from_numpy(rows)], like=value)
     return value[rows] if isinstance(value, np.ndarray) else type(value)(value[row] for row in rows)
@@ -388,28 +390,37 @@ def _uncovered_boxes(
     sides = np.minimum(boxes[:, 2:], regions[..., 2:]) - np.maximum(boxes[:, :2], regions[..., :2])
     is_covered = (sides > 0).all(axis=2) & (np.arange(len(boxes)) < first_rows[:, None])
     return {
-        int(row): _uncovered_rest(boxes[row].astype(np.float64), regions[is_covered[:, row], 0])
+        int(row): _uncovered_rest(boxes[row].tolist(), regions[is_covered[:, row], 0].tolist())
         for row in np.flatnonzero(is_covered.any(axis=0))
     }
 
 
-def _uncovered_rest(box: _Floats, rectangles: _Floats) -> tuple[float, npt.NDArray[np.float32]]:
+def _uncovered_rest(
+    box: Sequence[float], rectangles: Sequence[Sequence[float]]
+) -> tuple[float, npt.NDArray[np.float32]]:
     """Return the share of a box outside of rectangles, and the box around it; a box without area if the share is 0."""
-    # The edges of the rectangles divide the box into cells, each of which is covered as a whole or not at all.
-    x = np.unique(np.append(rectangles[:, [0, 2]], box[[0, 2]]).clip(box[0], box[2]))
-    y = np.unique(np.append(rectangles[:, [1, 3]], box[[1, 3]]).clip(box[1], box[3]))
-    is_free = np.ones((len(y) - 1, len(x) - 1), dtype=np.bool_)
-    for left, top, right, bottom in rectangles:
-        columns = (x[:-1] >= left) & (x[1:] <= right)
-        rows = (y[:-1] >= top) & (y[1:] <= bottom)
-        is_free[np.ix_(rows, columns)] = False
-    area = float((is_free * np.diff(y)[:, None] * np.diff(x)).sum())
-    free_rows = np.flatnonzero(is_free.any(axis=1))
-    free_columns = np.flatnonzero(is_free.any(axis=0))
-    if not len(free_rows):
-        return 0.0, box[[0, 1, 0, 1]].astype(np.float32)
-    rest = np.array([x[free_columns[0]], y[free_rows[0]], x[free_columns[-1] + 1], y[free_rows[-1] + 1]])
-    return area / float((box[2] - box[0]) * (box[3] - box[1])), rest.astype(np.float32)
+    x1, y1, x2, y2 = box
+    sides = {min(max(y, y1), y2) for rectangle in rectangles for y in rectangle[1::2]}
+    area = 0.0
+    spans: list[tuple[float, float]] = []
+    free_bands: list[float] = []
+    # No rectangle begins or ends inside of a band, so its uncovered part is a row of spans.
+    for top, bottom in pairwise(sorted({y1, y2} | sides)):
+        x = x1
+        num_spans = len(spans)
+        for left, right in sorted((r[0], r[2]) for r in rectangles if r[1] <= top and bottom <= r[3]):
+            if x < left:
+                spans.append((x, left))
+            x = max(x, right)
+        if x < x2:
+            spans.append((x, x2))
+        if len(spans) > num_spans:
+            area += (bottom - top) * sum(high - low for low, high in spans[num_spans:])
+            free_bands += (top, bottom)
+    if not spans:
+        return 0.0, np.array([x1, y1, x1, y1], dtype=np.float32)
+    rest = (min(spans)[0], free_bands[0], max(high for _, high in spans), free_bands[-1])
+    return area / ((x2 - x1) * (y2 - y1)), np.array(rest, dtype=np.float32)
 
 
 def _uncovered_masks(
@@ -436,8 +447,10 @@ def _uncovered_masks(
 
 def _hide_points(target: dict[str, Any], covers: Sequence[Cover]) -> None:
     """Set the visibility of covered points from 2 to 1, in place."""
-    points = target["keypoints"].as_subclass(Tensor).numpy()
-    visibility = target["visibility"].numpy()
+    points_and_visibility = target_points(target)
+    if points_and_visibility is None:
+        return
+    points, visibility = (value.as_subclass(Tensor).numpy() for value in points_and_visibility)
     for cover in covers:
         is_covered = covered_points(points[: cover.first_row], cover)
         below = visibility[: cover.first_row]

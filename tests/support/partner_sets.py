@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import random
+import signal
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,9 +14,11 @@ from torch import Tensor
 from torch.utils.data import Dataset
 
 import lit_loader
+from lit_loader import get_worker_info
 from lit_loader.mixing import Mix, PartnerDataset, mix_parts
 from lit_loader.samplers.weighted import AliasTable
-from lit_loader.seeding import sample_rng
+from lit_loader.seeding import RngPurpose, sample_rng
+from lit_loader.seeding.generators import context
 
 MAX_MEMBERS = 9
 """Rows of ``members`` in a sample."""
@@ -163,3 +168,19 @@ def members_of(batch: dict[str, Any]) -> list[list[int]]:
     """Return the indices of each sample of a batch: its own, then its partners'."""
     rows = [batch["members"]] if batch["members"].ndim == 2 else batch["members"]
     return [[index for index, _ in members.tolist() if index >= 0] for members in rows]
+
+
+class Dying(Mixed):
+    """Kills its worker once in each process tree, while it reads a partner; ``folder`` remembers that it did."""
+
+    def __init__(self, *mixing: Mix, folder: Path, **arguments: Any) -> None:
+        super().__init__(*mixing, **arguments)
+        self.mark = folder / "killed"
+
+    def read_part(self, index: int, object_row: int | None = None) -> Any:
+        parts = context.key_parts
+        is_partner = parts is not None and parts[1] is RngPurpose.PARTNER and parts[3] == 2
+        if is_partner and get_worker_info() is not None and not self.mark.exists():
+            self.mark.touch()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().read_part(index, object_row)

@@ -203,7 +203,7 @@ def test_data_configs_hold_every_key_of_their_target(group, option):
     assert keys_of(node) == set(signature_of(node._target_).types) - NOT_IN_CONFIGS.get(group, set())
 
 
-@pytest.mark.parametrize("option", sorted({*OPTIONS["mixing"]} - {"none"}))
+@pytest.mark.parametrize("option", ["copy_paste", "mixup", "mosaic"])
 def test_config_of_a_mix_repeats_its_defaults(option):
     node = node_of("mixing", option)[option]
     parameters = inspect.signature(locate(node._target_)).parameters
