@@ -251,11 +251,11 @@ class ClassMixMonitor(Callback):
 
 def _expected_train_mix(datamodule: TableDataModule, label: str, epoch: int) -> Shares | None:
     """Return the expected shares of a data module's training set in an epoch."""
-    by = None if label == "class" else label
+    attribute = None if label == "class" else label
     sampler = datamodule._open("train")[0][1]
-    return expected_class_mix(
-        datamodule.tables("train"), sampler, by=by, distinct=datamodule.counts_images, epoch=epoch
-    )
+    assert sampler is not None  # only a sampler has schedules
+    tables = datamodule.tables("train")
+    return expected_class_mix(tables, sampler, by=attribute, distinct=datamodule.counts_images, epoch=epoch)
 
 
 def _shares(counts: npt.NDArray[np.int64]) -> Shares:

@@ -17,7 +17,7 @@ from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.foundation.escaping import printable
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 
-__all__ = ["SetSummary", "expected_class_mix", "shown_epochs", "summary_table"]
+__all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
 
 # Epochs of a schedule that a summary shows, so that they fit one column.
 _MAX_EPOCHS: Final = 4
