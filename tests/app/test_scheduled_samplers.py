@@ -1,4 +1,4 @@
-"""Balance that changes over a run, from the command line: schedules in words, summaries, resume, and errors."""
+"""Schedules of samplers on the command line: training, resuming, and errors."""
 
 from __future__ import annotations
 
