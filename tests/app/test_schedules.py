@@ -17,7 +17,9 @@ SCHEDULED = (
 
 def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
     words = [f"{TRAIN}.hflip={{points:{{0:0.5,10:0.0}}}}", f"{TRAIN}.size={{choices:[64,96]}}"]
-    result = app("train", *words, f"{TRAIN}.extra_after=[{SCHEDULED}]", *SHORT)
+    # Words with a target are no data, so a resume must repeat them.
+    targets = [f"{TRAIN}.extra_after=[{SCHEDULED}]", "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"]
+    result = app("train", *words, *targets, *SHORT)
     for row in (
         r"train_transforms.size +│ one of \[64, 96\] a batch",
         r"train_transforms.hflip +│ +0.5 │ +0 │",
@@ -30,15 +32,14 @@ def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
     # Numbers in a stored command are data, so a resume repeats them without being asked.
     monkeypatch.chdir(tmp_path)
     checkpoint = f"ckpt_path={result.folder.name}/checkpoints/last.ckpt"
-    words = [checkpoint, "trainer.max_epochs=2", f"{TRAIN}.extra_after=[{SCHEDULED}]", *SHORT]
-    resumed = app("train", *words, small=False)
+    resumed = app("train", checkpoint, "trainer.max_epochs=2", *targets, *SHORT, small=False)
     assert re.search(r"train_transforms.hflip +│ +0.5 │ +0 │", resumed.out)
 
 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("hflip={points:{0:0.5,10:1.5}}", "hflip=1.325 is not a probability"),
+        ("hflip={points:{0:0.5,10:1.5}}", "hflip=1.4 is not a probability"),
         ("hflip={pionts:{0:0.5}}", "describes no schedule"),
         ("hflip={points:{0:0.5},stpe:1}", "stpe.* is not one of"),
         ("size={points:{0:64,7:96}}", "give a schedule a step"),

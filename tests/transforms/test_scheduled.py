@@ -162,7 +162,7 @@ def test_switched_off_transform_returns_its_inputs(image):
         with sample_key(epoch=epoch):
             assert (transform.current() is None) == (not changes)
             assert torch.equal(transform(image), image) == (not changes)
-            assert transform(*sample)[1] is sample[1]
+            assert changes or transform(*sample)[1] is sample[1]
             assert torch.equal(v2.Compose([transform])(*sample)[0], image) == (not changes)
 
 
@@ -221,9 +221,10 @@ def test_evaluation_has_final_values_in_all_epochs(image):
 
 def test_scheduled_view_is_one_view_in_every_epoch(image):
     """A schedule that ends at 0 must not turn views of the whole image into random parts of it."""
-    scheduled = classification_transforms(True, size=32, rotation={"points": {0: 30, 2: 0}})
+    preset = partial(classification_transforms, True, size=32, flip_pairs=PAIRS)
+    scheduled = preset(rotation={"points": {0: 30, 2: 0}})
     for epoch in (0, 2, 9):
-        by_hand = classification_transforms(True, size=32, rotation=max(0, 30 - 15 * epoch), resize="crop")
+        by_hand = preset(rotation=max(0, 30 - 15 * epoch), resize="crop")
         assert made(scheduled, image, 0, epoch) == made(by_hand, image, 0, epoch)
 
 
