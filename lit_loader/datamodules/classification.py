@@ -16,7 +16,7 @@ from lit_loader.datasets import ClassificationDataset, SampleTable, Stage, Table
 from lit_loader.datasets.samples import check_sample_unit
 from lit_loader.errors import SettingError
 from lit_loader.mixing import Mix
-from lit_loader.transforms import classification_transforms, describe
+from lit_loader.transforms import classification_transforms
 from lit_loader.types import CollateFn
 
 if TYPE_CHECKING:
@@ -113,14 +113,8 @@ class ClassificationDataModule(TableDataModule):
         """Return a picture of a batch."""
         return draw_labels(batch_images(batch), label_texts(batch.labels, self.class_names), **drawing)
 
-    def _recorded_mixes(self) -> list[Any]:
+    def _training_mixes(self) -> list[Any]:
         return [] if self.batch_mixing is None else [self.batch_mixing]
-
-    def _transform_lines(self) -> list[str]:
-        lines = super()._transform_lines()
-        if self.batch_mixing is None or not lines:
-            return lines
-        return [*lines, "train mixing, of whole batches:", *(f"  {line}" for line in describe(self.batch_mixing))]
 
 
 def _batch_mixing(mixing: Any) -> BatchMixing | None:

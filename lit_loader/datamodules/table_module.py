@@ -525,7 +525,7 @@ class TableDataModule(LoaderDataModule):
         table = self.first_table(STAGES[:3])
         if table is None:
             return []
-        mixes = [f"  {line}" for line in describe(list(self.mixing))]
+        mixes = [f"  {line}" for line in describe(self._training_mixes())]
         heading = ["train mixing:"] if mixes else []
         return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
@@ -662,14 +662,14 @@ class TableDataModule(LoaderDataModule):
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
-            mixing=(self._recorded_mixes() or None) if stage == "train" else None,
+            mixing=(self._training_mixes() or None) if stage == "train" else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
         )
 
-    def _recorded_mixes(self) -> list[Any]:
-        """Return the mixes of training samples or batches that a checkpoint records."""
+    def _training_mixes(self) -> list[Any]:
+        """Return the mixes of training samples, or of batches, for summaries and records."""
         return list(self.mixing)
 
     # -- summaries and pictures -----------------------------------------------------------------------------
@@ -730,9 +730,7 @@ class TableDataModule(LoaderDataModule):
         for stage in STAGES:
             settings[f"{stage}_transforms"] = None if table is None else self._make_transforms(stage, table)
             settings[f"{stage}_sampler"] = self._samplers[stage]
-        mixing: Any = self.mixing
-        # A task may mix batches, and have one object for that.
-        for index, mix in enumerate(mixing if isinstance(mixing, tuple) else [mixing]):
+        for index, mix in enumerate(self._training_mixes()):
             settings[f"mixing[{index}] {type(mix).__name__}"] = mix
         settings["source.ratio"] = getattr(self.source, "ratio", None)
         schedules: dict[str, Schedule] = {}

@@ -96,7 +96,9 @@ def test_checkpoint_restores_mixing_and_its_schedules_unless_one_is_a_function(s
 def test_summary_and_checkpoint_name_the_mixing(source):
     datamodule = module(source, BatchMixing(cutmix=EpochRange([0, 3], 0.2)))
     line = "BatchMixing(cutmix=0.2 in epochs 0 to 2, else 0.0)"
-    assert f"train mixing, of whole batches:\n  {line}" in datamodule.summary()
+    assert f"train mixing:\n  {line}" in datamodule.summary()
+    assert datamodule.schedules() == {"mixing[0] BatchMixing.cutmix": EpochRange([0, 3], 0.2)}
+    assert "BatchMixing.cutmix" in datamodule.summary()
     datamodule.setup("fit")
     sets = datamodule.state_dict()["data"]["sets"]
     assert sets["train"]["texts"]["mixing"] == line
