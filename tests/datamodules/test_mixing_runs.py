@@ -15,10 +15,19 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from lit_loader import CopyPaste, DetectionDataModule, EpochRange, Mosaic, MultiTaskDataModule
+from lit_loader import (
+    AspectRatioBatching,
+    CopyPaste,
+    DetectionDataModule,
+    EpochRange,
+    MixedSource,
+    Mosaic,
+    MultiTaskDataModule,
+)
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
-from tests.support.drawn_set import drawn_source
+from tests.datasets.test_masks import draw_polygons
+from tests.support.drawn_set import DrawnSource, draw_set, drawn_source
 from tests.support.lightning_ranks import on_ranks, trainer
 from tests.support.lightning_resuming import Save, fitted
 
@@ -152,6 +161,31 @@ def test_seed_reaches_mixing_in_workers(source):
     ids=["multi-task", "class balanced", "tiles", "fast"],
 )
 def test_mixing_ends_with_other_settings(source, settings):
+    check_end(run(source, mixes(), num_workers=2, **settings), run(source, None, **settings))
+
+
+def joined(folder):
+    tables = {name: draw_set(folder / name, seed=seed) for seed, name in enumerate("ab")}
+    # Objects of a class may be visible in images of the second source without being annotated.
+    tables["b"] = tables["b"].with_unlabelled_classes(["pointless"])
+    val = draw_set(folder / "val", num_images=4)
+    return MixedSource({name: DrawnSource(train=table, val=val) for name, table in tables.items()})
+
+
+SOURCES = {
+    "masks": (
+        lambda folder: DrawnSource(train=draw_polygons(folder, num_images=24), val=draw_polygons(folder, num_images=4)),
+        {"masks": True, "train_transforms": {"photometric": 0.5}},
+    ),
+    "joined": (joined, {}),
+    "batching": (drawn_source, {"train_batching": AspectRatioBatching(num_buckets=2)}),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_mixing_ends_with_other_data(tmp_path, name):
+    make, settings = SOURCES[name]
+    source = make(tmp_path)
     check_end(run(source, mixes(), num_workers=2, **settings), run(source, None, **settings))
 
 
