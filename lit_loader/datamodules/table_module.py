@@ -147,6 +147,7 @@ class TableDataModule(LoaderDataModule):
     first_label: int = FIRST_LABEL
     counts_images: bool = False
     tiling: Tiling | None = None
+    _is_prepared = False
 
     def __init__(
         self,
@@ -209,7 +210,6 @@ class TableDataModule(LoaderDataModule):
         self._cache = cache_settings if cache else None
         self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
         self._fingerprint: Any = None  # of the source, see `_close_changed`
-        self._is_prepared = False
 
     def _checked_transforms(self, stage_transforms: Mapping[Stage, Transforms | None]) -> dict[Stage, Transforms]:
         """Return the transforms, or the checked keywords, of every stage, and save keywords as hyperparameters."""

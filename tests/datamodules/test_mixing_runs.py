@@ -112,13 +112,13 @@ def test_mixing_ends_with_persistent_workers_and_prepared_epochs(source, plain, 
 def test_mixing_ends_after_a_resume(source, plain, tmp_path):
     """ultralytics#25762: a run that is resumed after mixing ended, before it ended, and in mid-epoch."""
     save = Save(tmp_path)
-    whole = run(source, mixes(), callbacks=[save])
-    check_end(whole, plain)
+    unbroken = run(source, mixes(), callbacks=[save])
+    check_end(unbroken, plain)
     checkpoints = dict(save.saved)
     # Within epoch 1, after it, and within the first epoch without mixing.
     for num_seen in (NUM_BATCHES + 2, END * NUM_BATCHES, END * NUM_BATCHES + 1):
         workers = WorkerSettings(num_workers=2, persistent_workers=True)
-        assert run(source, mixes(), ckpt_path=checkpoints[num_seen], workers=workers) == whole[num_seen:]
+        assert run(source, mixes(), ckpt_path=checkpoints[num_seen], workers=workers) == unbroken[num_seen:]
 
 
 def test_mixing_ends_on_every_rank(source, plain, tmp_path):
