@@ -22,7 +22,6 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
@@ -38,9 +37,8 @@ from lit_loader.engine.bad_samples import (
     name_batch,
     name_sample,
     stop_iteration_as_error,
-    text_of,
 )
-from lit_loader.engine.parts import PartChoice, PartReader, SeedFn
+from lit_loader.engine.parts import Attempts, PartChoice, PartReader, SeedFn, task_parts
 from lit_loader.engine.repeatability import MAX_SAMPLE_S, NUM_CHECKED, describe_difference, find_difference
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
@@ -104,7 +102,7 @@ class MapFetcher:
         self._unchecked = None
         if task.key is None:
             return self._make(task, move)
-        # The collate function, which follows in the same thread, sees it too.
+        # `collate` follows in the same thread, so the collate function has the same number.
         context.batch = task.number
         start = time.perf_counter()
         samples = _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
@@ -212,7 +210,7 @@ class MapFetcher:
     def _make_mixed(self, reader: PartReader, task: Task, move: Move | None) -> Any:
         """Return the samples of a `PartnerDataset`."""
         loader_indices = task.index if self._batched else [task.index]
-        planned_parts = [[choices[0] for choices in _choices(task, row, i)] for row, i in enumerate(loader_indices)]
+        planned_parts = [task_parts(task, row, index) for row, index in enumerate(loader_indices)]
         try:
             parts_by_row = list(map(self._unwrapped, planned_parts))
         except Exception as error:
@@ -236,14 +234,14 @@ class MapFetcher:
             return self._reader.sample(keys, position, parts)
         if keys is not None:
             self._seed(keys, RngPurpose.SAMPLE, position)
-        return self._inner_dataset[parts[0].index]
+        return self._inner_dataset[parts[0].dataset_index]
 
     def _unwrapped(self, parts: list[PartChoice]) -> list[PartChoice]:
         """Return parts with indices of the dataset under a `Subset`."""
         if self._inner_dataset is self._dataset:
             return parts
-        _, indices = unwrap_subset(self._dataset, [part.index for part in parts])
-        return [part._replace(index=index) for part, index in zip(parts, indices, strict=True)]
+        _, indices = unwrap_subset(self._dataset, [part.dataset_index for part in parts])
+        return [part._replace(dataset_index=index) for part, index in zip(parts, indices, strict=True)]
 
     def _name_part(
         self, error: Exception, planned_parts: list[PartChoice], parts: list[PartChoice], number: int
@@ -252,10 +250,10 @@ class MapFetcher:
         name_sample(
             error,
             self._inner_dataset,
-            parts[number].index,
-            [part.index for part in planned_parts],
+            parts[number].dataset_index,
+            [part.dataset_index for part in planned_parts],
             number,
-            partner_of=None if number == 0 else planned_parts[0].index,
+            partner_of=None if number == 0 else planned_parts[0].dataset_index,
         )
 
     def _keys(self, key: BatchKey) -> EpochKeys:
@@ -300,58 +298,36 @@ class SkippingFetcher(MapFetcher):
         bad: list[BadSample] = []
         is_lost = False
         for row, index in enumerate(task.index if self._batched else [task.index]):
-            row_samples, records = self._attempt(task, row, index, move)
-            samples += row_samples
-            bad += records
-            is_lost = is_lost or (not row_samples and task.spares is not None)
+            attempts: Attempts | None = None
+            planned_parts = task_parts(task, row, index)
+            while planned_parts:
+                parts = self._unwrapped(planned_parts)
+                try:
+                    sample = self._make_sample(task.key, row, parts)
+                    samples.append(sample if move is None else move(sample))
+                except Exception as error:
+                    number = 0 if self._reader is None else self._reader.find_bad_part(error)
+                    if isinstance(error, MemoryError):
+                        # Not the sample's fault, so it is neither skipped nor replaced.
+                        self._name_part(error, planned_parts, parts, number)
+                        raise
+                    # The traceback would keep the other samples alive.
+                    error.__traceback__ = None
+                    attempts = attempts or Attempts(task, row, index)
+                    file = file_of(error, self._inner_dataset, parts[number].dataset_index)
+                    attempts.add(error, planned_parts, number, file)
+                    planned_parts = attempts.next_parts()
+                else:
+                    break
+            else:
+                is_lost = is_lost or task.spares is not None
+            if attempts is not None:
+                bad += attempts.records()
         contents: Any = samples if self._batched else next(iter(samples), None)
         if bad:
             return PartialBatch(contents, bad, is_lost)
         self._check_later(task, contents, start)
         return contents
-
-    def _attempt(self, task: Task, row: int, index: Any, move: Move | None) -> tuple[list[Any], list[BadSample]]:
-        """Make a sample, and replace its own image or a partner that fails by the spares of the task.
-
-        Returns:
-            The sample in a list, which is empty if all choices of a part failed, and the records of all failures.
-        """
-        # The plan has chosen the spares, and they get the keys of the parts that they replace. So the batch does not
-        # depend on the worker that makes it.
-        choices_by_part = _choices(task, row, index)
-        failures: list[list[BadSample]] = [[] for _ in choices_by_part]
-        samples = []
-        while not samples and all(map(_has_choice, choices_by_part, failures)):
-            planned_parts = [choices[len(failed)] for choices, failed in zip(choices_by_part, failures, strict=True)]
-            parts = self._unwrapped(planned_parts)
-            try:
-                sample = self._make_sample(task.key, row, parts)
-                samples.append(sample if move is None else move(sample))
-            except Exception as error:
-                number = 0 if self._reader is None else self._reader.find_bad_part(error)
-                if isinstance(error, MemoryError):
-                    # Not the sample's fault, so it is neither skipped nor replaced.
-                    self._name_part(error, planned_parts, parts, number)
-                    raise
-                # The traceback would keep the other samples alive.
-                error.__traceback__ = None
-                failures[number].append(
-                    BadSample(
-                        batch=task.number,
-                        row=row,
-                        position=None if task.key is None else task.key.first + row,
-                        index=planned_parts[number].index,
-                        partner_of=None if number == 0 else planned_parts[0].index,
-                        file=file_of(error, self._inner_dataset, parts[number].index),
-                        error=type(error).__name__,
-                        message=text_of(error),
-                    )
-                )
-        records = []
-        for choices, failed in zip(choices_by_part, failures, strict=True):
-            replacement = choices[len(failed)].index if _has_choice(choices, failed) else None
-            records += [replace(record, replaced_by=replacement) for record in failed]
-        return samples, records
 
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples with the records of bad ones; a lost batch if no sample is left."""
@@ -361,22 +337,6 @@ class SkippingFetcher(MapFetcher):
         if is_lost or (self._batched and not contents):
             return PartialBatch(None, bad, is_lost=True)
         return PartialBatch(super().collate(contents, key), bad, is_lost=False)
-
-
-def _choices(task: Task, row: int, index: Any) -> list[list[PartChoice]]:
-    """Return the choices for each part of a sample, its own image first: the planned one, then its spares."""
-    spares = () if task.spares is None else task.spares[row]
-    partners = () if task.partners is None else task.partners[row]
-    choices = [[PartChoice(index), *map(PartChoice, spares)]]
-    for partner in partners:
-        planned = (partner.dataset_index, partner.object_row)
-        choices.append([PartChoice(*choice, partner.mix) for choice in (planned, *partner.spares)])
-    return choices
-
-
-def _has_choice(choices: list[PartChoice], failed: list[BadSample]) -> bool:
-    """Return True if not all choices for a part have failed."""
-    return len(failed) < len(choices)
 
 
 def _shared_states() -> Any:

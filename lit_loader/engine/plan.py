@@ -5,14 +5,14 @@ The plan of an `OrderSampler` is a function of (spec, epoch, start) alone, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lit_loader.engine.bad_samples import NUM_SPARES
-from lit_loader.engine.partners import PartnerDraws, draw_indices
+from lit_loader.engine.partners import DrawPartners, PartnerDraws, draw_indices, stored_order
 from lit_loader.engine.spec import BatchKey, BatchSlicing, KeyedSpec, Seen, StreamPlace, Task
 from lit_loader.samplers import rank_batch
 from lit_loader.samplers.custom_ranks import rank_part
@@ -56,12 +56,7 @@ def plan_order(
     cut = partial(
         rank_batch, order, batch_size=batch_size, rank=rank, world_size=world_size, start=start, multiple=share_multiple
     )
-    has_spares = spec.fetch.on_bad_sample == "substitute"
-    draw_partners = None
-    if partner_draws is not None:
-        draw_partners = partner_draws.for_epoch(
-            order, seed=spec.seed, epoch=epoch, multiple=multiple, spares=has_spares
-        )
+    draw_spares, draw_partners = _draws(spec, order, epoch, multiple=multiple, partner_draws=partner_draws)
     if seen is not None:
         # Lightning looks up a batch's indices by its number, so skipped batches need entries as well.
         seen.extend([] for _ in range(num_before))
@@ -74,15 +69,30 @@ def plan_order(
         )
         if seen is not None:
             seen.append(indices)
-        spares = None
-        if has_spares:
-            spares = _draw_spares(order, batch.positions, seed=spec.seed, epoch=epoch, multiple=multiple)
+        spares = None if draw_spares is None else draw_spares(batch.positions)
         partners = None if draw_partners is None else draw_partners(batch.positions)
         index = indices if slicing.batch_size else indices[0]
         return Task(index, key, number, spares, partners=partners)
 
     # A generator expression and not `map`, so that the plan ends after an error.
     return (make(number) for number in range(num_before, num_before + num_tasks))
+
+
+def _draws(
+    spec: KeyedSpec, order: Order, epoch: int, *, multiple: int, partner_draws: PartnerDraws | None
+) -> tuple[Callable[[range], list[list[int]]] | None, DrawPartners | None]:
+    """Return the functions that draw spares and partners at consecutive positions, None where there are none."""
+    draw_spares = None
+    if spec.fetch.on_bad_sample == "substitute":
+        order = stored_order(order)
+        draw_spares = partial(_draw_spares, order, seed=spec.seed, epoch=epoch, multiple=multiple)
+    draw_partners = None
+    if partner_draws is not None:
+        has_spares = draw_spares is not None
+        draw_partners = partner_draws.for_epoch(
+            order, seed=spec.seed, epoch=epoch, multiple=multiple, spares=has_spares
+        )
+    return draw_spares, draw_partners
 
 
 def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int, multiple: int) -> list[list[int]]:

@@ -155,7 +155,7 @@ def check_mixing(dataset: Any, seed: int | None, sampler: Any, batch_sampler: An
         sliced: True if its batches are sliced from the order of an `OrderSampler`.
 
     Raises:
-        ValueError: There is no seed or no order, or a mix would draw images that a `Subset` leaves out.
+        ValueError: The loader has no seed or no order, or a mix would draw images that a `Subset` leaves out.
     """
     inner, _ = unwrap_subset(dataset, [])
     if not isinstance(inner, PartnerDataset) or not inner.mixing:

@@ -94,7 +94,7 @@ def test_images_of_weight_zero_never_are_partners():
 
 
 def test_partners_come_from_the_source_of_their_sample():
-    """A pattern of sources fixes the mix of each batch, and that of the partners."""
+    """A pattern of sources fixes the mix of each batch and of its partners."""
     sampler = MixedSourceSampler([20, 4], counts=[3, 1], num_samples=96)
     batches = partners_of(mixed_set(Blend(4)), sampler=sampler)
     from_second = indices_of(batches) >= 20
@@ -120,12 +120,12 @@ def test_row_minus_one_of_a_pool_is_no_object():
 
 
 def test_draws_of_partners_are_independent():
-    """Pairs of two partners, and of a sample and its partner, are uniform."""
+    """Pairs of two partners, and of a position and its partner, are uniform."""
     batches = flat([partners_of(mixed_set(Blend(2)), epoch) for epoch in range(600)])
     pairs = indices_of(batches)
     assert_fits(np.bincount(pairs[:, 0] * 24 + pairs[:, 1], minlength=576), np.full(576, 1 / 576))
-    own = np.tile(np.arange(24), 600)
-    assert_fits(np.bincount(own * 24 + pairs[:, 0], minlength=576), np.full(576, 1 / 576))
+    positions = np.tile(np.arange(24), 600)
+    assert_fits(np.bincount(positions * 24 + pairs[:, 0], minlength=576), np.full(576, 1 / 576))
 
 
 @pytest.mark.parametrize("p", [0.0, 0.25, 1.0])

@@ -48,12 +48,13 @@ def epoch(dataset, **arguments):
 
 
 def planned(dataset, **arguments):
-    """Return the index of each sample of an epoch with those of its partners, and the partners."""
+    """Return the indices of all images of each sample of an epoch, and its partners."""
     spec = loader_of(dataset, **arguments)._spec()
     tasks = list(plan_order(spec, spec.slicing, 0, partner_draws=PartnerDraws(dataset)))
     partners = [sample for task in tasks for sample in task.partners]
-    own = [index for task in tasks for index in task.index]
-    return [[index, *(p.dataset_index for p in sample)] for index, sample in zip(own, partners, strict=True)], partners
+    indices = [index for task in tasks for index in task.index]
+    plan = [[index, *(p.dataset_index for p in sample)] for index, sample in zip(indices, partners, strict=True)]
+    return plan, partners
 
 
 def raised(dataset, kind, **arguments):
@@ -110,9 +111,8 @@ def test_skipping_leaves_out_samples_with_bad_partners(workers, make):
     bad = [sample for sample in plan if set(BAD) & set(sample)]
     first_bad = [next(index for index in sample if index in BAD) for sample in bad]
     assert [record.index for record in records] == first_bad
-    own = [sample[0] for sample in bad]
     assert [record.partner_of for record in records] == [
-        None if index == sample else sample for index, sample in zip(first_bad, own, strict=True)
+        None if index == sample[0] else sample[0] for index, sample in zip(first_bad, bad, strict=True)
     ]
     assert [record.file for record in records] == [f"/pictures/{index}.jpg" for index in first_bad]
     assert {record.replaced_by for record in records} == {None}
@@ -142,8 +142,8 @@ def test_bad_partners_are_replaced_by_their_own_spares(workers, make):
     actual = members(batches)
     for sample, row_partners, delivered in zip(plan, partners, actual, strict=True):
         spares = [[index for index, _ in partner.spares] for partner in row_partners]
-        for index, others, chosen in zip(sample[1:], spares, delivered[1:], strict=True):
-            assert chosen == next(choice for choice in (index, *others) if choice not in BAD)
+        for index, choices, chosen in zip(sample[1:], spares, delivered[1:], strict=True):
+            assert chosen == next(choice for choice in (index, *choices) if choice not in BAD)
         assert delivered[0] not in BAD
         assert delivered[0] == sample[0] or sample[0] in BAD
     of_partners = [record for record in records if record.partner_of is not None]

@@ -25,7 +25,7 @@ MAX_MEMBERS = 9
 
 
 def draw_everywhere(*, shared: bool) -> Tensor:
-    """Return draws of the present key: float64 ``(5,)``, or ``(7,)`` with those of generators that threads share."""
+    """Return draws of the present key: float64 ``(5,)``, or ``(7,)`` if generators that threads share are included."""
     rng = sample_rng()
     draws = [
         *torch.rand(2).tolist(),
