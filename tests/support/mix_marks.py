@@ -34,7 +34,7 @@ def drawn_sample(number, rng, *, size=None, num_objects=None, masks=False, image
     bitmaps = []
     for _ in range(rng.integers(0, 5) if num_objects is None else num_objects):
         w, h = (int(min(rng.integers(*sides), side)) for side in (width, height))
-        x, y = int(rng.integers(0, width - w + 1)), int(rng.integers(0, height - h + 1))
+        x, y = rng.integers(0, [width - w + 1, height - h + 1]).tolist()
         if pixels[max(0, y - 1) : y + h + 1, max(0, x - 1) : x + w + 1].any():
             continue
         bitmap = np.zeros((height, width), dtype=np.uint8)

@@ -110,7 +110,7 @@ def test_resized_objects_stay_in_the_image(seed, masks):
         if not is_colour.any():
             continue
         x1, y1, x2, y2 = bounds(is_colour)
-        # A bilinear resize mixes the colours of pixels at an edge, and a factor of 4 those of 4 pixels.
+        # A bilinear resize mixes the colours of pixels at an edge, by up to 4 pixels at a factor of 4.
         assert (box[:2] <= [x1 + 4, y1 + 4]).all()
         assert (box[2:] >= [x2 - 4, y2 - 4]).all()
         if masks:
@@ -194,13 +194,13 @@ def test_objects_are_drawn_uniformly():
 
 def test_the_place_that_covers_least_is_taken():
     rng = np.random.default_rng(0)
-    own = target_of(0, [[0, 0, 50, 100]], (100, 100), rng)
+    target = target_of(0, [[0, 0, 50, 100]], (100, 100), rng)
     partner = target_of(1, [[0, 0, 10, 10]], (100, 100), rng)
     image = DecodedImage(torch.zeros((3, 100, 100), dtype=torch.uint8))
     shares = []
     for seed in range(100):
         boxes, _ = rows_of(
-            apply(CopyPaste(scale=(1, 1)), [MixSample(image, own), MixSample(image, partner)], seed).target
+            apply(CopyPaste(scale=(1, 1)), [MixSample(image, target), MixSample(image, partner)], seed).target
         )
         shares.append(boxes[-1][0] >= 50)
     # One place alone would be free in 45 of 100 images, and one of 8 is free in all but one.
@@ -224,12 +224,12 @@ def test_rectangles_bring_the_neighbours_that_they_show():
 
 def test_hidden_crowds_keep_their_row():
     rng = np.random.default_rng(0)
-    own = target_of(0, [[2, 2, 6, 6]], (10, 10), rng)
+    target = target_of(0, [[2, 2, 6, 6]], (10, 10), rng)
     partner = target_of(1, [[0, 0, 10, 10]], (10, 10), rng)
     image = DecodedImage(torch.zeros((3, 10, 10), dtype=torch.uint8))
-    samples = [MixSample(image, own), MixSample(image, partner)]
+    samples = [MixSample(image, target), MixSample(image, partner)]
     assert apply(CopyPaste(scale=(1, 1)), samples).target["labels"].tolist() == [11]
-    own["iscrowd"][0] = 1
+    target["iscrowd"][0] = 1
     target = apply(CopyPaste(scale=(1, 1)), samples).target
     assert target["labels"].tolist() == [1, 11]
     assert target["area"].tolist() == [0, 100]
@@ -253,9 +253,9 @@ def test_covered_boxes_are_those_of_the_uncovered_rest():
             free = np.zeros((20, 20), dtype=bool)
             free[y1:y2, x1:x2] = True
             area = free.sum()
-            for (left, top, right, bottom), _, first_row in covers:
+            for region, _, first_row in covers:
                 if row < first_row:
-                    free[top:bottom, left:right] = False
+                    free[region[1] : region[3], region[0] : region[2]] = False
             if not area:
                 expected[row + 1] = [x1, y1, x2, y2]
             elif free.sum() and free.sum() >= share * area:

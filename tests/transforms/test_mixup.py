@@ -123,7 +123,7 @@ def test_tensors_of_a_users_set_are_not_written():
     image, _ = apply(MixUp(), samples)
     assert type(image) is Tensor
     assert not torch.equal(image, images[0])
-    assert all(torch.equal(image, before) for (image, _), before in zip(samples, images, strict=True))
+    assert all(torch.equal(image, copy) for (image, _), copy in zip(samples, images, strict=True))
 
 
 @pytest.mark.parametrize("sizes", [((1, 1), (1, 1)), ((1, 1), (50, 3)), ((50, 3), (1, 1))])

@@ -151,10 +151,10 @@ def test_the_share_of_an_object_is_that_of_its_mask():
     target = target_of(0, [[0, 0, 100, 100]], (100, 100), rng, [bitmap])
     empty = [target_of(n, [], (100, 100), rng, []) for n in range(1, 4)]
     samples = [MixSample(DecodedImage(torch.zeros((3, 100, 100), dtype=torch.uint8)), t) for t in (target, *empty)]
-    shown = [apply(Mosaic(center=(0.5, 0.5), scale=(1, 1), min_visible=1), samples, seed) for seed in range(200)]
-    counts = {len(result.target["labels"]) for result in shown}
+    results = [apply(Mosaic(center=(0.5, 0.5), scale=(1, 1), min_visible=1), samples, seed) for seed in range(200)]
+    counts = {len(result.target["labels"]) for result in results}
     assert counts == {0, 1}
-    for result in shown:
+    for result in results:
         for box, part in zip(rows_of(result.target)[0], result.target["masks"].numpy(), strict=True):
             assert part.sum() == 100
             assert (box[2:] - box[:2]).tolist() == [10, 10]
