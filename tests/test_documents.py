@@ -52,6 +52,7 @@ def scripts():
         "merged tiles",
         "bad samples",
         "resuming",
+        "schedules",
         "own mix",
         "mixed batches",
     ],
