@@ -47,6 +47,7 @@ def scripts():
         "own format",
         "rows",
         "mixed",
+        "balance by epoch",
         "uint8",
         "extra transforms",
         "merged tiles",

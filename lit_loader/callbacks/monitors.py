@@ -252,9 +252,10 @@ class ClassMixMonitor(Callback):
 
 def _expected_train_mix(datamodule: TableDataModule, label: str, epoch: int) -> Shares | None:
     """Return the expected shares of a data module's training set in an epoch."""
-    by = None if label == "class" else label
+    attribute = None if label == "class" else label
     sampler = datamodule._open("train")[0][1]
-    counting: dict[str, Any] = {"by": by, "distinct": datamodule.counts_images, "mixing": datamodule.mixing}
+    assert sampler is not None  # training always has one
+    counting: dict[str, Any] = {"by": attribute, "distinct": datamodule.counts_images, "mixing": datamodule.mixing}
     return expected_class_mix(datamodule.tables("train"), sampler, epoch=epoch, **counting)
 
 

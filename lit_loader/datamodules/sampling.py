@@ -202,7 +202,7 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
             ``{"points": {0: 0.0, 10: 1.0}}``, which begins with the natural shares and ends with equal ones.
         num_samples: Images an epoch, or None for the number of images in the table, or of classes if that is larger.
         empty_share: Share of images without a labelled object, or None for their share of the table. It may be a
-            schedule of epochs, too.
+            schedule of epochs.
     """
 
     _scheduled = ("exponent", "empty_share")

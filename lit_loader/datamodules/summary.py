@@ -20,7 +20,7 @@ from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSamp
 from lit_loader.schedules import schedules_in
 from lit_loader.transforms import CopyPaste
 
-__all__ = ["SetSummary", "expected_class_mix", "shown_epochs", "summary_table"]
+__all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
 
 # Epochs of a schedule that a summary shows, so that they fit one column.
 _MAX_EPOCHS: Final = 4

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -183,10 +185,11 @@ def _checked_empty_share(num_empty: int, num_images: int, name: str, value: Any)
 
 
 def _class_quotas(counts: Sequence[int], num_samples: int, exponent: float, empty: Fraction) -> IndexArray:
-    """Return the visits of each class in an epoch, and those of images without a class."""
-    # Fractions: a float share would give machines different quotas.
+    """Return the number of visits of each class in an epoch; the last number is for images without a class."""
     shares = class_shares(counts, exponent=exponent)
-    return class_quotas([*(share * (1 - empty) for share in shares), empty], num_samples)
+    # Whole numbers in the same proportions: class c gets ``(1 - empty) * share / sum(shares)``.
+    class_parts = [share * (empty.denominator - empty.numerator) for share in shares]
+    return class_quotas([*class_parts, empty.numerator * (sum(shares) or 1)], num_samples)
 
 
 # -- which images contain which class ----------------------------------------------------------------------
@@ -285,28 +288,27 @@ def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
 # -- shares and quotas -------------------------------------------------------------------------------------
 
 
-def class_shares(counts: Sequence[int], *, exponent: float) -> list[Fraction]:
-    """Return each class's share of the positions, in proportion to ``n_c ** (1 - exponent)``.
+def class_shares(counts: Sequence[int], *, exponent: float) -> list[int]:
+    """Return a whole number for each class, in proportion to ``n_c ** (1 - exponent)``: its share of the positions.
 
-    Exponent 0 keeps the natural shares, 1 makes them equal. A class without images gets nothing. The powers are rounded
-    to 12 digits, because machines differ beyond that; the arithmetic after that is exact.
+    Exponent 0 keeps the natural shares, 1 makes them equal. The powers are rounded to 12 digits, because machines
+    differ beyond that; the arithmetic after that is exact.
 
     Args:
         counts: n_c, the number of images that contain class c.
         exponent: In [0, 1].
 
     Returns:
-        Fractions that sum to 1, or all 0 if every count is 0.
+        Not negative; 0 for a class without images.
 
     Source:
         See `ClassBalancedSampler`.
     """
-    powers = [Fraction(f"{float(n) ** (1.0 - exponent):.12g}") if n else Fraction(0) for n in counts]
-    total = sum(powers, Fraction(0))
-    return [power / total for power in powers] if total else powers
+    # A power of at least 1 with 12 digits has at most 11 of them behind the point.
+    return [int(Decimal(f"{float(n) ** (1.0 - exponent):.12g}").scaleb(11)) if n else 0 for n in counts]
 
 
-def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
+def class_quotas(shares: Sequence[Fraction | int], num_samples: int) -> IndexArray:
     """Divide positions among classes in proportion to their shares; a share above 0 gets at least one position.
 
     Largest remainder method: every class gets its share rounded down, and the remaining positions go to the largest
@@ -314,7 +316,7 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     quota: otherwise training would silently never see it.
 
     Args:
-        shares: Fractions that sum to 1.
+        shares: Numbers that are not negative, with a positive sum.
         num_samples: Positions to divide.
 
     Returns:
@@ -328,10 +330,13 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     if num_classes > num_samples:
         rule = f"is less than the {num_classes} classes that have a share, so some would never be visited"
         raise SettingError("num_samples", num_samples, rule, settings={"num_samples": num_classes})
-    # Fractions, because remainders that differ by a rounding error would give machines different quotas.
-    exact = [share * num_samples for share in shares]
-    quotas = np.array([int(value) for value in exact], dtype=np.int64)
-    largest_remainders = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])
+    # Whole numbers, because remainders that differ by a rounding error would give machines different quotas.
+    denominator = math.lcm(*(share.denominator for share in shares))
+    parts = [share.numerator * (denominator // share.denominator) for share in shares]
+    total = sum(parts)
+    floors, remainders = zip(*(divmod(part * num_samples, total) for part in parts), strict=True)
+    quotas = np.array(floors, dtype=np.int64)
+    largest_remainders = sorted(range(len(shares)), key=lambda c: -remainders[c])
     quotas[largest_remainders[: num_samples - int(quotas.sum())]] += 1
     for c in np.flatnonzero((quotas == 0) & has_share):
         quotas[quotas.argmax()] -= 1

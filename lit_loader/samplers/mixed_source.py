@@ -67,7 +67,7 @@ class MixedSourceSampler(SizedSampler):
         ValueError: If a source is empty, a count or share is not positive (it is named), there are more of one than of
             the other, both are given, ``num_samples`` is not a multiple of ``sum(counts)``, there are fewer positions
             than sources, a schedule is drawn for every batch or lacks ``num_samples``, or the sampler of a source has a
-            schedule and its epochs are not those of the mix.
+            schedule and an epoch of the mix is not one epoch of this sampler.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class MixedSourceSampler(SizedSampler):
 
     @property
     def schedules(self) -> tuple[EpochSchedule, ...]:
-        """Schedules of the shares, then those of the sources' samplers."""
+        """Schedules of the shares, then the schedules of the sources' samplers."""
         shares = [share.schedule for share in self._shares if share.schedule is not None]
         sources = [source for source in self.sources if not isinstance(source, int)]
         return *shares, *(schedule for source in sources for schedule in source.schedules)
@@ -198,7 +198,7 @@ class MixedSourceSampler(SizedSampler):
                 )
 
     def _check_schedules_of_sources(self) -> None:
-        """Refuse a sampler with a schedule whose epochs are not those of the mix."""
+        """Refuse a sampler with a schedule if an epoch of the mix is not one epoch of the sampler."""
         shares_change = any(share.schedule is not None for share in self._shares)
         for number, (source, length) in enumerate(zip(self.sources, self._epoch_lengths, strict=True)):
             quota = int(self.quotas[number])
@@ -208,7 +208,7 @@ class MixedSourceSampler(SizedSampler):
             remedy = "" if shares_change else f", or num_samples={quota}"
             raise ValueError(
                 f"sources[{number}]: {type(source).__name__} has a setting that changes by epoch, and an epoch of the "
-                f"mix takes {positions} of its {length} positions, so its epochs would not be those of the run; give "
+                f"mix takes {positions} of its {length} positions, so it would count other epochs than the run; give "
                 f"this sampler constant settings{remedy}"
             )
 
@@ -328,10 +328,9 @@ def _pattern_quotas(counts: tuple[int, ...], num_samples: int) -> IndexArray:
 
 
 def _share_quotas(num_samples: int, *shares: Fraction) -> IndexArray:
-    total = sum(shares, Fraction(0))
-    if total == 0:
+    if not any(shares):
         raise ValueError("`shares` are 0 for all sources in the same epoch; give at least one of them samples there")
-    return class_quotas([share / total for share in shares], num_samples)
+    return class_quotas(shares, num_samples)
 
 
 def _length_of_pattern(counts: tuple[int, ...], epoch_lengths: tuple[int, ...], num_samples: int | None) -> int:

@@ -117,7 +117,7 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
 
     @property
     def weights(self) -> torch.Tensor:  # type: ignore[override] # a writeable attribute in torch
-        """Copy of the weights, float64 ``(n,)``; with a schedule those of epoch 0."""
+        """Copy of the weights, float64 ``(n,)``; with a schedule the weights of epoch 0."""
         return torch.tensor(self._weights.at(0))
 
     def order(self, *, seed: int, epoch: int) -> Order:

@@ -102,10 +102,10 @@ def test_resume_in_epoch_1_continues_the_schedule(name, backend):
         state = data_loader.state_dict()
     with loader(name, **BACKENDS[backend]) as data_loader:
         data_loader.load_state_dict(state)
-        first, *others = epochs_of(data_loader, NUM_EPOCHS - 1)
+        first, *next_epochs = epochs_of(data_loader, NUM_EPOCHS - 1)
     _, resumed_epoch, *later = expected(name)
     assert torch.equal(first, resumed_epoch[3:])
-    assert all(torch.equal(actual, batches) for actual, batches in zip(others, later, strict=True))
+    assert all(torch.equal(actual, batches) for actual, batches in zip(next_epochs, later, strict=True))
 
 
 @pytest.mark.parametrize("name", SAMPLERS)
