@@ -32,7 +32,7 @@ class BatchMixing:
 
     Args:
         mixup: Probability that MixUp mixes a batch, in [0, 1]; may be a schedule of epochs.
-        cutmix: The same for CutMix. Their sum is at most 1; other batches stay as they are.
+        cutmix: The same for CutMix. Their sum is at most 1; the other batches are not mixed.
         mixup_alpha: Both parameters of the Beta distribution of MixUp's proportion, above 0.
         cutmix_alpha: The same for CutMix.
 
@@ -67,10 +67,8 @@ class BatchMixing:
 
     def __repr__(self) -> str:
         # Semicolons, because the text of a schedule has commas.
-        values = {field.name: getattr(self, field.name) for field in fields(self)}
-        changed = [
-            f"{field.name}={values[field.name]}" for field in fields(self) if values[field.name] != field.default
-        ]
+        settings = ((field.name, getattr(self, field.name), field.default) for field in fields(self))
+        changed = [f"{name}={value}" for name, value, default in settings if value != default]
         return f"{type(self).__name__}({'; '.join(changed)})"
 
     def chances(self, epoch: int) -> tuple[float, float]:

@@ -140,10 +140,11 @@ def _batch_mixing(mixing: Any) -> BatchMixing | None:
     if names := [type(mix).__name__ for mix in mixes if isinstance(mix, Mix)]:
         raise SettingError("mixing", names, "is for images with objects, and these have classes alone", remedy)
     if not isinstance(mixing, dict):
-        raise SettingError("mixing", mixing, "is no BatchMixing", remedy)
+        raise SettingError("mixing", mixing, "must be a BatchMixing", remedy)
     if not any(isinstance(mix, BatchMixing) for mix in mixes):
         return as_settings(BatchMixing, mixing) if mixing else None
     if len(mixes) > 1:
         rule = "has several entries, and a batch is mixed by one of them"
         raise SettingError("mixing", list(mixing), rule, "choose one, and set its probabilities mixup and cutmix")
-    return mixes[0]
+    batch_mixing: BatchMixing = mixes[0]
+    return batch_mixing

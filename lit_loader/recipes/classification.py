@@ -27,8 +27,8 @@ class ClassificationTask(Task):
 
     A batch is a `ClassificationBatch`: images of one size, float in [0, 1] or uint8; labels int64 from 0, or with
     ``multi_label`` a float vector of 0 and 1 an image, and of -1 for a class that the image does not label, which is
-    neither trained nor scored. In training, labels may also be those of mixed images, float ``(B, num_classes)``, the
-    proportions of the classes; see `lit_loader.BatchMixing`. The task normalises the images, see `image_mean_std`; the
+    neither trained nor scored. In training, labels may also be the proportions of the classes of mixed images, float
+    ``(B, num_classes)``; see `lit_loader.BatchMixing`. The task normalises the images, see `image_mean_std`; the
     model is called with float ``(B, 3, H, W)`` and returns float ``(B, num_classes)``.
 
     Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``val/macro_f1``, and the same under ``test/``.
@@ -44,7 +44,7 @@ class ClassificationTask(Task):
             each class ``(B, num_classes)``, in training, validation and tests; for images with unlabelled classes, the
             loss of each class. Examples are `ClassificationLoss` with
             label smoothing, class weights or the focal factor, and ``torch.nn.CrossEntropyLoss(reduction="none")``.
-            None means cross-entropy. With mixed batches it must take the labels of mixed images, too.
+            None means cross-entropy. With mixed batches it must also take the labels of mixed images.
         **training: Arguments of `Task`.
 
     Attributes:
@@ -145,20 +145,22 @@ class ClassificationTask(Task):
         if stage == "fit" and mixes_ids and not isinstance(self.loss, ClassificationLoss):
             self._try_mixed_labels()
 
+    @torch.no_grad()
     def _try_mixed_labels(self) -> None:
         num_classes = len(self.class_names)
         logits = torch.zeros(2, num_classes, device=self.device)
         try:
-            with torch.no_grad():
-                self.loss(logits, torch.full_like(logits, 1 / num_classes))
+            self.loss(logits, torch.zeros(2, dtype=torch.int64, device=self.device))
+        except Exception:
+            # For another reason, such as weights on another device; the first step tells whether it is an error.
+            return
+        try:
+            self.loss(logits, torch.full_like(logits, 1 / num_classes))
         except Exception as error:
             name = getattr(self.loss, "__qualname__", type(self.loss).__name__)
-            raise SettingError(
-                "loss",
-                name,
-                f"does not take the labels of mixed batches, float32 (B, {num_classes}): {error}",
-                "give ClassificationLoss() or torch.nn.CrossEntropyLoss(reduction='none'), or train without mixing",
-            ) from error
+            rule = f"does not take the labels of mixed batches, float32 (B, {num_classes}): {error}"
+            remedy = "give ClassificationLoss() or torch.nn.CrossEntropyLoss(reduction='none'), or train without mixing"
+            raise SettingError("loss", name, rule, remedy) from error
 
     def _labels(self, batch: ClassificationBatch, *, may_be_mixed: bool = False) -> Tensor:
         # The dtype tells which kind of labels a data module gives: indices are integers, answers are floats.
@@ -219,8 +221,9 @@ class ClassificationTask(Task):
 
 def _check_proportions(labels: Tensor) -> None:
     """Raise ValueError unless the proportions of each image's classes add up to 1."""
-    sums = labels.sum(dim=-1)
-    is_valid = (labels >= 0).all(dim=-1) & ((sums - 1).abs() < 1e-3)
+    sums = labels.float().sum(dim=-1)
+    # Labels may be in half precision.
+    is_valid = (labels >= 0).all(dim=-1) & ((sums - 1).abs() < 0.01)
     if not is_valid.all():
         row = int((~is_valid).nonzero()[0])
         raise ValueError(

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
+
 import pytest
 import torch
 
+from lit_loader import BatchMixing
 from tests.support import app_recorder as recorder
-from tests.support.shipped_configs import composed_once
+from tests.support.shipped_configs import composed_once, option_configs
 from tests.support.text_sets import write_image
 
 WORDS = ["experiment=classification", "dataset=auto", "dataset.test_fraction=0", "dataset.val_fraction=0.25"]
@@ -62,6 +65,13 @@ def test_mixes_of_classification_are_refused_with_the_options_of_detection(app):
 def test_both_options_at_once_are_refused(app, pets):
     result = app("train", *WORDS, pets, "mixing=[cutmix,batch_mixup]", code=1, small=False)
     assert "datamodule.mixing=[cutmix,batch_mixup] has several entries" in result.err
+
+
+@pytest.mark.parametrize(("option", "changed"), [("cutmix", "cutmix"), ("batch_mixup", "mixup")])
+def test_option_holds_every_argument_with_its_default_but_one(option, changed):
+    node = dict(option_configs()["mixing", option].mixing[option])
+    assert node.pop("_target_") == "lit_loader.collate.BatchMixing"
+    assert node == {**asdict(BatchMixing()), changed: 1.0}
 
 
 def test_batches_are_not_mixed_by_default():

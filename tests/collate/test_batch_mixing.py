@@ -10,6 +10,7 @@ from torchvision.transforms import v2
 
 from lit_loader import EpochRange, FunctionSchedule, sample_key
 from lit_loader.collate import BatchMixing, ClassificationCollate, batch_labels
+from lit_loader.collate.batches import counted_labels
 from lit_loader.errors import SettingError
 from lit_loader.schedules import BatchChoice
 
@@ -72,14 +73,24 @@ def test_every_image_counts_once_in_a_mixed_batch(name):
         torch.testing.assert_close(labels.sum(dim=0), torch.tensor([1.0, 1.0, 2.0]))
 
 
+def test_classes_are_counted_by_their_proportions():
+    labels, counts = counted_labels(collate(BatchMixing(mixup=1.0), position=3))
+    assert (labels.tolist(), counts.tolist()) == ([0, 1, 2], [1, 1, 2])
+    vectors = [torch.tensor([1.0, 1.0, -1.0]), torch.tensor([1.0, 0.0, 0.0])]
+    labels, counts = counted_labels(ClassificationCollate(multi_label=True)(samples(labels=vectors)))
+    assert counts.tolist() == [2, 1, 0]
+    labels, counts = counted_labels(ClassificationCollate()(samples()))
+    assert (labels.tolist(), counts) == (list(LABELS), None)
+
+
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 def test_mixup_of_uint8_images_is_rounded_to_the_nearest_level(layout):
-    batch = [(image, *others) for image, *others in samples(dtype=torch.uint8)]
+    batch = [(image, *labels) for image, *labels in samples(dtype=torch.uint8)]
     if layout is torch.channels_last:
-        batch = [(image.permute(1, 2, 0).contiguous().permute(2, 0, 1), *others) for image, *others in batch]
+        batch = [(image.permute(1, 2, 0).contiguous().permute(2, 0, 1), *labels) for image, *labels in batch]
     mixing = BatchMixing(mixup=1.0, mixup_alpha=5.0)
     mixed = collate(mixing, batch)
-    floats = collate(mixing, [(image.float(), *others) for image, *others in batch])
+    floats = collate(mixing, [(image.float(), *labels) for image, *labels in batch])
     assert mixed.images.dtype == torch.uint8
     assert mixed.images.is_contiguous(memory_format=layout)
     assert torch.equal(mixed.images, floats.images.round().byte())

@@ -68,7 +68,7 @@ def test_argument_is_an_object_its_fields_or_one_object_by_name(source):
         (Stacked(), r"mixing=\['Stacked'\] is for images with objects.*mixing=cutmix or mixing=batch_mixup"),
         ([Stacked()], r"mixing=\['Stacked'\] is for images with objects"),
         ({"mosaic": Stacked()}, r"mixing=\['Stacked'\] is for images with objects"),
-        ("cutmix", r"mixing='cutmix' is no BatchMixing; choose BatchMixing\(cutmix=1.0\)"),
+        ("cutmix", r"mixing='cutmix' must be a BatchMixing; choose BatchMixing\(cutmix=1.0\)"),
         ({"a": BatchMixing(mixup=1.0), "b": BatchMixing(cutmix=1.0)}, r"\['a', 'b'\] has several entries.*choose one"),
         ({"cutmix": 1.5}, r"cutmix=1.5 is not a probability"),
     ],
