@@ -72,27 +72,26 @@ PEER = "torch, buffer of a worker"
 LABELS = "objects.json"
 
 
-def write_objects(folder: Path, number: int, *, size: tuple[int, int] = SIZE, num_objects: int = NUM_OBJECTS) -> None:
-    """Write photographs and polygons of objects on them, in COCO's format.
+def write_objects(folder: Path, number: int, *, sources: Sequence[Path] = ()) -> None:
+    """Write photographs, and boxes and polygons of ellipses on them in COCO's format.
 
     Args:
         folder: Folder of ``images`` and ``objects.json``.
         number: Number of photographs.
-        size: Width and height in pixels.
-        num_objects: Objects of each photograph, ellipses.
+        sources: Photographs to crop; empty for `find_photographs`.
     """
     draws = np.random.default_rng(0)
-    paths = write_photographs(folder / "images", number, size=size)
+    paths = write_photographs(folder / "images", number, size=SIZE, sources=sources)
     angles = np.linspace(0, 2 * math.pi, NUM_CORNERS, endpoint=False)
     circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
     annotations = []
-    for image_id, object_id in itertools.product(range(number), range(num_objects)):
-        sides = draws.integers(*OBJECT_SIDES, size=2).clip(max=min(size) - 1)
-        corner = draws.uniform(0, np.array(size) - sides)
+    for image_id, object_id in itertools.product(range(number), range(NUM_OBJECTS)):
+        sides = draws.integers(*OBJECT_SIDES, size=2)
+        corner = draws.uniform(0, np.array(SIZE) - sides)
         polygon = corner + sides * (circle + 1) / 2
         annotations.append(
             {
-                "id": image_id * num_objects + object_id,
+                "id": image_id * NUM_OBJECTS + object_id,
                 "image_id": image_id,
                 "category_id": int(draws.integers(NUM_CLASSES)),
                 "bbox": [*corner.tolist(), *sides.tolist()],
@@ -102,7 +101,7 @@ def write_objects(folder: Path, number: int, *, size: tuple[int, int] = SIZE, nu
             }
         )
     images = [
-        {"id": image_id, "file_name": f"images/{path.name}", "width": size[0], "height": size[1]}
+        {"id": image_id, "file_name": f"images/{path.name}", "width": SIZE[0], "height": SIZE[1]}
         for image_id, path in enumerate(paths)
     ]
     categories = [{"id": label, "name": f"class {label}"} for label in range(NUM_CLASSES)]
@@ -141,7 +140,8 @@ class BufferMosaic(Dataset[tuple[Tensor, dict[str, Tensor]]]):
         return len(self.paths)
 
     def __getitem__(self, index: int) -> tuple[Tensor, dict[str, Tensor]]:
-        partners = random.choices(list(self.buffer) or [index], k=3)
+        self._read(index)
+        partners = random.choices(list(self.buffer), k=3)
         # The channels of each pixel adjacent in memory, as in decoded and resized images.
         image = torch.full((self.side, self.side, 3), 114, dtype=torch.uint8).permute(2, 0, 1)
         centre = [int(random.uniform(0.25, 0.75) * self.side) for _ in range(2)]
@@ -286,8 +286,6 @@ if __name__ == "__main__":
     parser.add_argument("--variants", nargs="*", help="variants to train; all by default")
     parser.add_argument("--seeds", nargs="*", type=int, default=[0, 1, 2], help="seeds (%(default)s)")
     arguments = parser.parse_args()
-    if arguments.map:
-        _study(arguments)
-    else:
-        torch.set_num_threads(1)
-        main(arguments.rounds)
+    # More threads wait for each other when the cores have other work.
+    torch.set_num_threads(1)
+    _study(arguments) if arguments.map else main(arguments.rounds)

@@ -27,14 +27,14 @@ from lit_loader.datasets import ShapesSource, TableSource, VocSource
 from lit_loader.images import ImageReading
 from lit_loader.mixing import Mix
 from lit_loader.recipes import DetectionTask, WarmupCosineLR, fcos_small
+from lit_loader.schedules import EpochRange
+from lit_loader.transforms import CopyPaste, Mosaic
 
 __all__ = ["VARIANTS", "StudySet", "print_results", "run_study", "study_sets", "train"]
 
 # Of the epochs; the last ones train on plain samples.
 MIXED_SHARE = 0.8
 WARMUP_STEPS = 50
-VARIANTS: dict[str, Callable[[list[int]], Mix | None]] = {"none": lambda epochs: None}
-"""Returns a mix for the first epoch with mixed samples and the first epoch after them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,6 +61,14 @@ class StudySet:
         return [0, max(1, round(MIXED_SHARE * self.num_epochs))]
 
 
+VARIANTS: dict[str, Callable[[StudySet], Mix | None]] = {
+    "none": lambda study_set: None,
+    "mosaic": lambda study_set: Mosaic(p=EpochRange(study_set.mixed_epochs), size=study_set.size),
+    "copy_paste": lambda study_set: CopyPaste(p=EpochRange(study_set.mixed_epochs), class_weights="balanced"),
+}
+"""Mixing by the name of the variant."""
+
+
 def train(study_set: StudySet, variant: str, seed: int) -> dict[str, Any]:
     """Train and score a detector, and return steps, scores and seconds."""
     # Lightning reports its devices for every trainer.
@@ -74,7 +82,7 @@ def train(study_set: StudySet, variant: str, seed: int) -> dict[str, Any]:
         num_workers=1,
         train_transforms={"size": list(study_set.size), "vflip": 0.5, "photometric": study_set.photometric},
         reading=ImageReading(decode="fast"),
-        mixing=VARIANTS[variant](study_set.mixed_epochs),
+        mixing=VARIANTS[variant](study_set),
         seed=seed,
     )
     datamodule.prepare_data()
