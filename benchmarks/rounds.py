@@ -53,6 +53,11 @@ class Figures:
         """Return the contender's rate divided by the reference's."""
         return self.ratio(reference, contender)
 
+    def cpu_ratio(self, contender: str, reference: str) -> Rounds:
+        """Return the contender's CPU time divided by the reference's; a busy machine hardly changes it."""
+        pairs = zip(self.cpu_seconds[contender], self.cpu_seconds[reference], strict=True)
+        return [a / b for a, b in pairs]
+
     def microseconds_more(self, contender: str, reference: str, *, per: int = 1) -> Rounds:
         """Return the contender's additional time in microseconds, for one of ``per`` parts of a unit."""
         pairs = zip(self.seconds[contender], self.seconds[reference], strict=True)

@@ -40,6 +40,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "recall_weights",
     ),
     "lit_loader.collate": (
+        "BatchMixing",
         "ClassificationBatch",
         "ClassificationCollate",
         "DetectionCollate",

@@ -23,6 +23,7 @@ from lit_loader.callbacks import DataWaitMonitor as DataWaitMonitor
 from lit_loader.callbacks import ResumeLoaders as ResumeLoaders
 from lit_loader.callbacks import ReweightClasses as ReweightClasses
 from lit_loader.callbacks import recall_weights as recall_weights
+from lit_loader.collate import BatchMixing as BatchMixing
 from lit_loader.collate import ClassificationBatch as ClassificationBatch
 from lit_loader.collate import ClassificationCollate as ClassificationCollate
 from lit_loader.collate import DetectionCollate as DetectionCollate

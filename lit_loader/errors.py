@@ -170,7 +170,15 @@ class DataChangedError(LitLoaderError, ValueError):
 
 
 class ImageError(LitLoaderError, OSError):
-    """An image cannot be decoded; the message names the file."""
+    """An image cannot be decoded; the message names the file.
+
+    Attributes:
+        filename: The file if its bytes are damaged, else None.
+    """
+
+    def __str__(self) -> str:
+        # Python's OSError leaves out the message if there is a file name.
+        return self.text()
 
 
 class BadBatchError(LitLoaderError, RuntimeError):

@@ -9,6 +9,7 @@ NOTE [Partners of a sample]
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
@@ -88,6 +89,10 @@ class Mix(ABC):
             tables: The tables of the data set, one after the other.
         """
         return None
+
+    def __repr__(self) -> str:
+        # Semicolons, because the text of a schedule has commas.
+        return f"{type(self).__name__}({'; '.join(_arguments(self))})"
 
 
 class PartnerPool(Protocol):
@@ -169,3 +174,20 @@ def mix_parts(mixing: Sequence[Mix], part: Any, partners: Sequence[tuple[int, An
         if samples:
             part = mix.apply([part, *samples], rng)
     return part
+
+
+def _arguments(mix: Mix) -> list[str]:
+    """Return ``p`` and the arguments that differ from their defaults, as ``name=value``."""
+    arguments = []
+    for name, parameter in inspect.signature(type(mix).__init__).parameters.items():
+        # Texts are compared, because configs have lists where Python has tuples.
+        text = _text(getattr(mix, name, parameter.default))
+        if name == "p" or (name != "self" and text != _text(parameter.default)):
+            arguments.append(f"{name}={text}")
+    return arguments
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return f"{value:g}" if isinstance(value, float) else str(value)

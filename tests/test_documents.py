@@ -47,6 +47,7 @@ def scripts():
         "own format",
         "rows",
         "mixed",
+        "balance by epoch",
         "uint8",
         "extra transforms",
         "merged tiles",
@@ -54,6 +55,7 @@ def scripts():
         "resuming",
         "schedules",
         "own mix",
+        "mixed batches",
     ],
 )
 def test_python_examples_run(code, scripts, tmp_path):

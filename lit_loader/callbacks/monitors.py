@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,8 @@ from torch import Tensor
 
 from lit_loader.callbacks.attached import table_datamodule
 from lit_loader.collate import ClassificationBatch
-from lit_loader.collate.batches import masked_labels
+from lit_loader.collate.batches import counted_labels
+from lit_loader.datamodules import TableDataModule, expected_class_mix
 from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
 
@@ -33,8 +35,10 @@ class ClassMix:
         class_names: Names of the classes, or of the attribute's values.
         natural: float64 ``(num_classes,)``, share of each class in the training set; None if unknown.
         expected: float64 ``(num_classes,)``, expected share of each class among sampled labels, with the sampler's
-            weights at the start of training; None if unknown.
+            weights at the start of training; None if unknown. If the sampler has schedules, it is the mean over the
+            epochs that have ended, by their numbers of labels.
         attribute: Attribute that is counted; None for the class, or for the labels of samples.
+        expected_in: Takes an epoch and returns its expected shares, for a sampler with schedules; otherwise None.
     """
 
     label: str
@@ -42,25 +46,28 @@ class ClassMix:
     natural: Shares | None = None
     expected: Shares | None = None
     attribute: str | None = None
+    expected_in: Callable[[int], Shares | None] | None = None
     _past: npt.NDArray[np.int64] = field(init=False)
+    _expected_labels: Shares = field(init=False)
     # This rank's current epoch: counts, with a bin below and one above the classes; negated smallest and largest class.
     # They stay on the device of the batches, because reading them would wait for it.
     _epoch: tuple[Tensor, Tensor] | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
         self._past = np.zeros(len(self.class_names), dtype=np.int64)
+        self._expected_labels = np.zeros(len(self.class_names))
 
-    def add(self, classes: Tensor, mask: Tensor | None) -> None:
+    def add(self, classes: Tensor, num_labels: Tensor | None) -> None:
         """Count the labels of a batch.
 
         Args:
             classes: int64, any shape, 0 for the first class; `check` refuses values that are not classes.
-            mask: bool, of the same shape, True for labels that count; None if all do.
+            num_labels: How often each counts, int64 or bool of the same shape; None for once.
         """
         if classes.numel() == 0:
             return
         classes = classes.long().flatten()
-        weights = torch.ones_like(classes) if mask is None else mask.long().flatten()
+        weights = torch.ones_like(classes) if num_labels is None else num_labels.long().flatten()
         classes = torch.where(weights > 0, classes, 0)
         counts = classes.new_zeros(len(self.class_names) + 2)
         # Clamped, since an index out of range would end the CUDA context. Not `bincount`, which waits for the device.
@@ -107,10 +114,19 @@ class ClassMix:
         """
         return self._past + self.epoch_counts
 
-    def end_epoch(self, counts: npt.NDArray[np.int64]) -> None:
-        """Add the counts of an epoch, and start the next one."""
+    def end_epoch(self, counts: npt.NDArray[np.int64], epoch: int) -> None:
+        """Add the counts of an epoch, and start the next one.
+
+        Args:
+            counts: int64 ``(num_classes,)``.
+            epoch: The epoch, from 0.
+        """
         self._past += counts
         self._epoch = None
+        shares = None if self.expected_in is None else self.expected_in(epoch)
+        if shares is not None and counts.any():
+            self._expected_labels += int(counts.sum()) * shares
+            self.expected = self._expected_labels / self._expected_labels.sum()
 
     @property
     def arrived(self) -> Shares:
@@ -123,7 +139,8 @@ class ClassMixMonitor(Callback):
 
     By default it counts the classes of the trainer's data module (or the values of the attribute that labels samples),
     and the values of every attribute in its batches. Batches are ``(images, targets)``, `LandmarkBatch`,
-    `ClassificationBatch` or `MultiTaskBatch`. Ranks add up their counts at the end of an epoch.
+    `ClassificationBatch` or `MultiTaskBatch`. In a mixed batch a class counts by its proportions, so that each image
+    counts once in all. Ranks add up their counts at the end of an epoch.
 
     Logs the shares of each training epoch as ``data/mix/NAME`` for classes and ``data/mix/ATTRIBUTE/VALUE`` for
     attributes.
@@ -181,7 +198,10 @@ class ClassMixMonitor(Callback):
             if index == 0 or summary.label in datamodule.attributes:
                 attribute = None if index == 0 else summary.label
                 shares = (summary.natural_mix, summary.expected_mix)
-                mixes[summary.label] = ClassMix(summary.label, summary.class_names, *shares, attribute)
+                mix = ClassMix(summary.label, summary.class_names, *shares, attribute)
+                if summary.mix_by_epoch:
+                    mix.expected_in = partial(_expected_train_mix, datamodule, summary.label)
+                mixes[summary.label] = mix
         # A second fit on the same data continues the counts of the first one.
         names = {label: mix.class_names for label, mix in mixes.items()}
         if names != {label: mix.class_names for label, mix in self.mixes.items()}:
@@ -190,7 +210,7 @@ class ClassMixMonitor(Callback):
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start an epoch. Counts of an interrupted epoch are kept for this rank only."""
         for mix in self.mixes.values():
-            mix.end_epoch(mix.epoch_counts)
+            mix.end_epoch(mix.epoch_counts, trainer.current_epoch)
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Count the labels of a batch on its device.
@@ -200,8 +220,8 @@ class ClassMixMonitor(Callback):
             ValueError: If the batch lacks the attribute, or a label of a batch on the CPU has no class name.
         """
         for mix in self.mixes.values():
-            labels, mask = masked_labels(batch, label=mix.attribute, first_label=self._first_label)
-            mix.add(labels, mask)
+            labels, counts = counted_labels(batch, label=mix.attribute, first_label=self._first_label)
+            mix.add(labels, counts)
             # On another device, reading the labels would wait for it; those are checked when the epoch ends.
             if labels.device.type == "cpu":
                 mix.check(self._first_label)
@@ -221,13 +241,22 @@ class ClassMixMonitor(Callback):
         shares: dict[str, float] = {}
         for mix in self.mixes.values():
             counts, remaining = np.split(remaining, [len(mix.class_names)])
-            mix.end_epoch(counts)
+            mix.end_epoch(counts, trainer.current_epoch)
             prefix = "data/mix" if mix.attribute is None else f"data/mix/{mix.attribute}"
             names = [f"{prefix}/{class_name}" for class_name in mix.class_names]
             shares |= zip(names, _shares(counts).tolist(), strict=True)
         # Not `pl_module.log`, which does not know that all ranks have the same shares already.
         for logger in trainer.loggers:
             logger.log_metrics(shares, step=trainer.global_step)
+
+
+def _expected_train_mix(datamodule: TableDataModule, label: str, epoch: int) -> Shares | None:
+    """Return the expected shares of a data module's training set in an epoch."""
+    attribute = None if label == "class" else label
+    sampler = datamodule._open("train")[0][1]
+    assert sampler is not None  # training always has one
+    counting: dict[str, Any] = {"by": attribute, "distinct": datamodule.counts_images, "mixing": datamodule.mixing}
+    return expected_class_mix(datamodule.tables("train"), sampler, epoch=epoch, **counting)
 
 
 def _shares(counts: npt.NDArray[np.int64]) -> Shares:

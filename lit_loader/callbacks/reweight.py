@@ -172,7 +172,9 @@ class ReweightClasses(Callback):
         tables = [target.table for target in self._targets]
         # The sampler of the data module draws from all tables, as the sampler of a table alone does not.
         _, sampler = _training_set(trainer)
-        mix = expected_class_mix(tables, sampler, by=self.balance_by) if trainer.loggers else None
+        # Shares of a mix may change by epoch, and the new weights apply from the next one on.
+        epoch = trainer.current_epoch + 1
+        mix = expected_class_mix(tables, sampler, by=self.balance_by, epoch=epoch) if trainer.loggers else None
         if mix is not None:
             names = [f"data/class_mix/{name}" for name in tables[0].labels_of(self.balance_by)[1]]
             shares = dict(zip(names, mix.tolist(), strict=True))
@@ -219,6 +221,12 @@ def _find_targets(trainer: Trainer) -> list[_Target]:
         raise ValueError(
             f"ReweightClasses expected {type(datamodule).__name__} to draw with one WeightedRandomSampler, got "
             f"{draws_from}; give it train_sampler=WeightedSamplerConfig(), in Hydra sampler=weighted"
+        )
+    if any(inner.schedules for inner in samplers):
+        raise ValueError(
+            "ReweightClasses sets the weights of every epoch, and would replace the schedule of the training sampler; "
+            "give WeightedSamplerConfig a constant exponent, in Hydra sampler.exponent=1.0, or "
+            "leave the callback out"
         )
     targets = []
     for table, inner in zip(datamodule.tables("train"), samplers, strict=True):

@@ -151,6 +151,32 @@ def masked_labels(
     return (labels - first_label, None) if label is None else (labels, labels >= 0)
 
 
+def counted_labels(
+    batch: Any, *, label: str | None = None, first_label: int = FIRST_LABEL
+) -> tuple[Tensor, Tensor | None]:
+    """Return the labels of a batch and how often each counts, without waiting for the batch's device.
+
+    Of vectors of classes, multi-hot or mixed, a class counts as often as the proportions in the batch add up to,
+    rounded. Mixing with the images of the same batch, as `BatchMixing` does, keeps these sums whole numbers.
+
+    Args:
+        batch: The result of one of lit_loader's collate functions.
+        label: See `batch_labels`.
+        first_label: See `batch_labels`.
+
+    Returns:
+        int64 labels, and int64 counts or a bool mask of the same shape, or None if each label counts once.
+
+    Raises:
+        TypeError, ValueError: As `masked_labels`.
+    """
+    if label is None and isinstance(batch, ClassificationBatch) and batch.labels.is_floating_point():
+        # -1 is a class that the image does not label.
+        counts = batch.labels.float().clamp(min=0).sum(dim=0).round().long()
+        return torch.arange(len(counts), device=counts.device), counts
+    return masked_labels(batch, label=label, first_label=first_label)
+
+
 def _attribute(fields: Mapping[str, Any], label: str) -> Tensor:
     if label not in fields:
         raise ValueError(

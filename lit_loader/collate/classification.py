@@ -8,9 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.utils._pytree import register_dataclass
 
+from lit_loader.collate.batch_mixing import BatchMixing
 from lit_loader.collate.samples import flag_tensor, stack_images, transpose_samples
+from lit_loader.errors import SettingError
 
 _ONE_SIZE = "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
 
@@ -21,8 +24,8 @@ class ClassificationBatch:
 
     Attributes:
         images: ``(B, 3, H, W)``.
-        labels: int64 ``(B,)`` class ids from 0, -1 for a prediction sample without a label; or multi-hot, float32
-            ``(B, num_labels)`` of 0 and 1.
+        labels: int64 ``(B,)`` class ids from 0, -1 for a prediction sample without a label; or float32
+            ``(B, num_labels)``: multi-hot, of 0 and 1; or with mixing the proportion of each class, from 0 to 1.
         image_ids: int64 ``(B,)``, see `AnnotationTable.image_numbers`.
         is_duplicate: bool ``(B,)``, True for duplicates that fill up the last batches of several ranks.
     """
@@ -49,13 +52,29 @@ register_dataclass(ClassificationBatch)
 class ClassificationCollate:
     """A collate function from ``(image, label, image_id, is_duplicate)`` samples to a `ClassificationBatch`.
 
-    Runs in: workers and the main process. Determinism: no randomness.
+    Runs in: workers and the main process.
+    Determinism: no randomness without ``mixing``.
 
     Args:
         multi_label: Whether labels are multi-hot vectors instead of class ids.
+        mixing: Mixes the images of a batch and their labels, which are then float32 ``(B, num_classes)`` in every
+            batch: one-hot where a batch is not mixed. It needs a loader with a seed.
+        num_classes: Number of classes, needed to mix class ids.
+
+    Raises:
+        SettingError: ``num_classes`` is missing, or has no effect.
     """
 
     multi_label: bool = False
+    mixing: BatchMixing | None = None
+    num_classes: int | None = None
+
+    def __post_init__(self) -> None:
+        mixes_ids = self.mixing is not None and not self.multi_label
+        if mixes_ids and (self.num_classes is None or self.num_classes < 1):
+            raise SettingError("num_classes", self.num_classes, "must be the number of classes, to mix their ids")
+        if not mixes_ids and self.num_classes is not None:
+            raise SettingError("num_classes", self.num_classes, "has an effect only where mixing has class ids to mix")
 
     def __call__(self, batch: Sequence[Any]) -> ClassificationBatch:
         """Collate one batch.
@@ -67,13 +86,18 @@ class ClassificationCollate:
         Raises:
             TypeError: If a sample is not a tuple, an image not a tensor, a label not of the kind that ``multi_label``
                 says, or ``is_duplicate`` not a bool.
-            ValueError: If the batch is empty, or its images differ in size.
-            RuntimeError: If multi-hot vectors differ in length.
+            ValueError: If the batch is empty, its images differ in size, or a label that is to be mixed is not a class.
+            RuntimeError: If multi-hot vectors differ in length; with mixing, if the loader has no seed.
         """
-        images, labels, image_ids, duplicate_flags = transpose_samples(batch, num_elements=4)
+        image_list, label_list, image_ids, duplicate_flags = transpose_samples(batch, num_elements=4)
+        images = stack_images(image_list, remedy=_ONE_SIZE)
+        labels = _stack_labels(label_list, multi_label=self.multi_label)
+        if self.mixing is not None:
+            vectors = labels if self.num_classes is None else _one_hot(labels, self.num_classes)
+            images, labels = self.mixing(images, vectors)
         return ClassificationBatch(
-            images=stack_images(images, remedy=_ONE_SIZE),
-            labels=_stack_labels(labels, multi_label=self.multi_label),
+            images=images,
+            labels=labels,
             image_ids=torch.tensor([int(image_id) for image_id in image_ids], dtype=torch.int64),
             is_duplicate=flag_tensor(duplicate_flags),
         )
@@ -94,3 +118,14 @@ def _stack_labels(labels: Sequence[Any], *, multi_label: bool) -> Tensor:
             )
     # float32, because binary cross entropy takes targets of the dtype of the logits.
     return torch.stack([label.to(torch.float32 if multi_label else torch.int64) for label in tensors])
+
+
+def _one_hot(labels: Tensor, num_classes: int) -> Tensor:
+    """Return class ids ``(B,)`` as float32 ``(B, num_classes)``."""
+    for label in labels.tolist():
+        if not 0 <= label < num_classes:
+            raise ValueError(
+                f"expected labels from 0 to {num_classes - 1} to mix, got label {label}; leave samples without a label "
+                "out (unlabelled='drop'), or raise num_classes."
+            )
+    return functional.one_hot(labels, num_classes).float()

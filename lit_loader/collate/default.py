@@ -117,7 +117,7 @@ def is_builtin_collate(collate_fn: Any) -> bool:
     """Return True for lit_loader's collate functions and torch's defaults, which draw no random numbers.
 
     False for user subclasses of lit_loader's, and for default collation while the user has entries in torch's
-    ``default_collate_fn_map``, because those may draw.
+    ``default_collate_fn_map``, because those may draw; and for collation that mixes a batch, which draws.
     """
     # The arguments of a partial do not change whether its function draws.
     while isinstance(collate_fn, partial):
@@ -126,6 +126,8 @@ def is_builtin_collate(collate_fn: Any) -> bool:
         return torch_collate.default_collate_fn_map == _TORCH_TABLE
     if collate_fn is default_convert:
         return True
+    if getattr(collate_fn, "mixing", None) is not None:
+        return False
     definition = collate_fn if isinstance(collate_fn, FunctionType) else type(collate_fn)
     return str(getattr(definition, "__module__", "")).startswith("lit_loader.collate")
 

@@ -19,8 +19,10 @@ from lightning.pytorch.utilities import rank_zero_only
 from lit_loader import __version__
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.fingerprint import KINDS, table_digests, text_digest
+from lit_loader.datamodules.sampling import SamplerConfig
 from lit_loader.errors import DataChangedError
 from lit_loader.foundation.escaping import printable
+from lit_loader.schedules import Schedule
 from lit_loader.transforms import describe
 
 __all__ = ["changed_sets", "check_data", "data_record", "is_record", "set_record"]
@@ -116,9 +118,13 @@ def data_record(sets: Mapping[str, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _description(part: object) -> str:
-    """Return a transform or a sampler as text, the same in every process."""
+    """Return a transform or the config of a sampler as text, the same in every process."""
     try:
-        text = "; ".join(describe(part))
+        lines = describe(part)
+        if isinstance(part, SamplerConfig):
+            # A line is too short for the points of a schedule.
+            lines += [f"{name}: {value}" for name, value in vars(part).items() if isinstance(value, Schedule)]
+        text = "; ".join(lines)
     except Exception:  # a user's __repr__ must not prevent a checkpoint
         text = type(part).__qualname__
     return re.sub(r" at 0x[0-9a-fA-F]+", "", text)

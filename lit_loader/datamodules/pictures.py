@@ -336,18 +336,26 @@ def label_texts(
     """Return a text for each label, followed by the values of the attributes.
 
     Args:
-        labels: int64 ``(N,)`` from 0, or multi-hot ``(N, num_classes)``, where -1 is unknown.
+        labels: int64 ``(N,)`` from 0, or ``(N, num_classes)``: multi-hot, where -1 is unknown, or the proportion of
+            each class, which becomes a text such as ``cat 0.7, dog 0.3``.
         class_names: Names of the classes.
         attributes: For each attribute its ids ``(N,)``, -1 for none, and the names of its values.
     """
     if labels.ndim == 2:
-        class_ids = [(row > 0).nonzero().flatten().tolist() for row in labels]
-        return [", ".join(class_names[c] for c in row) or "none" for row in class_ids]
+        return [_mixed_text(row, class_names) for row in labels.float()]
     texts = [class_names[c] if 0 <= c < len(class_names) else f"label {c}" for c in labels.tolist()]
     for ids, names in (attributes or {}).values():
         values = [f", {names[i]}" if i >= 0 else "" for i in ids.tolist()]
         texts = [text + value for text, value in zip(texts, values, strict=True)]
     return texts
+
+
+def _mixed_text(label: Tensor, class_names: Sequence[str]) -> str:
+    """Return the classes of a vector ``(num_classes,)`` of proportions, the largest first."""
+    shares = [(round(share, 2), name) for share, name in zip(label.tolist(), class_names, strict=True)]
+    # A class whose share is rounded to 0 cannot be seen in the image.
+    visible = sorted((pair for pair in shares if pair[0] > 0), key=lambda pair: -pair[0])
+    return ", ".join(name if share == 1 else f"{name} {share:g}" for share, name in visible) or "none"
 
 
 def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from functools import partial
+from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 from lightning.pytorch.utilities import rank_zero_info
 
 from lit_loader.annotations import AnnotationTable, class_weights, image_labels, image_weights, label_counts
@@ -24,6 +27,8 @@ from lit_loader.samplers import (
     repeat_factors,
 )
 from lit_loader.samplers.checks import check_settings
+from lit_loader.samplers.epoch_settings import epoch_schedule
+from lit_loader.schedules import EpochSchedule, Schedule, Scheduled
 
 __all__ = [
     "ClassAwareSamplerConfig",
@@ -74,6 +79,13 @@ class RandomSamplerConfig(SamplerConfig):
     empty_share: float | None = None
 
     def __post_init__(self) -> None:
+        if isinstance(self.empty_share, Mapping | Schedule):
+            raise SettingError(
+                "empty_share",
+                self.empty_share,
+                "is a schedule, and the length of an epoch follows from it, which must not change",
+                "give it to ClassBalancedSamplerConfig(exponent=0.0, num_samples=...), in Hydra sampler=class_balanced",
+            )
         check_settings(vars(self))
         if self.empty_share == 1:
             raise ValueError("empty_share=1 leaves no sample for images with objects; give a share below 1")
@@ -99,11 +111,17 @@ class RandomSamplerConfig(SamplerConfig):
 
 @dataclass(frozen=True, kw_only=True)
 class _BalancedSamplerConfig(SamplerConfig):
+    # Names of the settings that may be schedules of epochs.
+    _scheduled: ClassVar[tuple[str, ...]] = ()
+
     balance_by: str | None = None
 
     def __post_init__(self) -> None:
+        for name in self._scheduled:
+            # A frozen dataclass has no other way to convert the mapping of a YAML file.
+            object.__setattr__(self, name, epoch_schedule(name, getattr(self, name)))
         # The sampler checks its settings too, but it is made only after the data was prepared, which may take hours.
-        check_settings(vars(self))
+        check_settings(vars(self), scheduled=self._scheduled)
 
     def _labels(self, table: AnnotationTable) -> Any:
         """Return the labels of each image; ValueError if no object has a value of the attribute to balance."""
@@ -121,13 +139,16 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
 
     Args:
         balance_by: Attribute whose values are balanced, or None for the class.
-        exponent: 0 gives all classes the same weight, 1 a weight inverse to their number of objects.
+        exponent: 0 gives all classes the same weight, 1 a weight inverse to their number of objects. It may be a
+            schedule of epochs, such as ``{"points": {0: 0.0, 10: 1.0}}``.
         reduce: Reduction of the weights of an image's objects to the weight of the image.
         num_samples: Images an epoch, or None for the number of images in the table.
         replacement: True if an image may be drawn more than once in an epoch.
     """
 
-    exponent: float = 1.0
+    _scheduled = ("exponent",)
+
+    exponent: Scheduled = 1.0
     reduce: Reduce = "mean"
     num_samples: int | None = None
     replacement: bool = True
@@ -140,9 +161,35 @@ class WeightedSamplerConfig(_BalancedSamplerConfig):
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""
         # Called for its check alone: weights are computed per object, from the table.
         self._labels(table)
-        weight_by_class = class_weights(label_counts(table, by=self.balance_by), exponent=self.exponent)
-        weights = image_weights(table, weight_by_class, by=self.balance_by, reduce=self.reduce)
+        if isinstance(self.exponent, EpochSchedule):
+            schedule = _MappedSchedule(self.exponent, partial(self._image_weights, table))
+            return WeightedRandomSampler(schedule, self.num_samples, self.replacement)
+        weights = self._image_weights(table, self.exponent)
         return WeightedRandomSampler(weights, self.num_samples, self.replacement)
+
+    def _image_weights(self, table: AnnotationTable, exponent: Any) -> npt.NDArray[np.float64]:
+        weight_by_class = class_weights(label_counts(table, by=self.balance_by), exponent=exponent)
+        return image_weights(table, weight_by_class, by=self.balance_by, reduce=self.reduce)
+
+
+@dataclass(frozen=True, eq=False)
+class _MappedSchedule(EpochSchedule):
+    """Values that are a function of the values of another schedule, such as weights that follow from an exponent."""
+
+    schedule: EpochSchedule
+    function: Callable[[Any], Any]
+
+    def at(self, epoch: int) -> Any:
+        return self.function(self.schedule.at(epoch))
+
+    def breakpoints(self) -> tuple[int, ...]:
+        return self.schedule.breakpoints()
+
+    def constant_from(self) -> int | None:
+        return self.schedule.constant_from()
+
+    def __str__(self) -> str:
+        return str(self.schedule)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -151,14 +198,18 @@ class ClassBalancedSamplerConfig(_BalancedSamplerConfig):
 
     Args:
         balance_by: Attribute whose values are balanced, or None for the class.
-        exponent: 0 keeps the natural shares of the classes, 1 makes them equal.
+        exponent: 0 keeps the natural shares of the classes, 1 makes them equal. It may be a schedule of epochs, such as
+            ``{"points": {0: 0.0, 10: 1.0}}``, which begins with the natural shares and ends with equal ones.
         num_samples: Images an epoch, or None for the number of images in the table, or of classes if that is larger.
-        empty_share: Share of images without a labelled object, or None for their share of the table.
+        empty_share: Share of images without a labelled object, or None for their share of the table. It may be a
+            schedule of epochs.
     """
 
-    exponent: float = 1.0
+    _scheduled = ("exponent", "empty_share")
+
+    exponent: Scheduled = 1.0
     num_samples: int | None = None
-    empty_share: float | None = None
+    empty_share: Scheduled | None = None
 
     def make_sampler(self, table: AnnotationTable) -> OrderSampler:
         """Return the sampler for a table; ValueError if no object has a value of ``balance_by``."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +16,14 @@ from torch.utils.data import Sampler
 from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
-from lit_loader.samplers import OrderSampler, SequentialSampler
+from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
+from lit_loader.schedules import schedules_in
 from lit_loader.transforms import CopyPaste
 
-__all__ = ["SetSummary", "expected_class_mix", "summary_table"]
+__all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
+
+# Epochs of a schedule that a summary shows, so that they fit one column.
+_MAX_EPOCHS: Final = 4
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +44,13 @@ class SetSummary:
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that contain each class.
         expected_mix: float64 ``(num_classes,)``, expected share of each class among the labels that the sampler
-            delivers, with the objects that mixes add, or None if it cannot be computed.
+            delivers, with the objects that mixes add, in epoch 0 if it changes, or None if it cannot be computed.
         problems: Number of annotation problems that the reader handled.
         unlabelled_classes: Names of classes whose objects may be visible without being annotated.
         share: Share of the set among the samples of a training epoch that mixes several sets, or None without a mix.
+        mix_by_epoch: `expected_mix` in the epochs at which the sampler's schedules change course, at most four of them;
+            empty without schedules, or if the mix is unknown.
+        share_by_epoch: `share` in such epochs of the mix, or empty.
     """
 
     name: str
@@ -60,6 +68,8 @@ class SetSummary:
     problems: int
     unlabelled_classes: tuple[str, ...] = ()
     share: float | None = None
+    mix_by_epoch: Mapping[int, npt.NDArray[np.float64]] = field(default_factory=dict)
+    share_by_epoch: Mapping[int, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -71,7 +81,7 @@ class SetSummary:
         by: str | None = None,
         distinct: bool = False,
         mixing: Sequence[Mix] = (),
-        share: float | None = None,
+        shares: Mapping[int, float] | None = None,
         **counts: int,
     ) -> SetSummary:
         """Summarise the tables of a set under a sampler.
@@ -83,7 +93,7 @@ class SetSummary:
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
             mixing: The mixes of its images.
-            share: Share of the set in a mix, or None.
+            shares: Share of the set in a mix in epoch 0, and in other `shown_epochs` of the mix; None without a mix.
             **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
         class_names = tables[0].labels_of(by)[1]
@@ -93,6 +103,12 @@ class SetSummary:
         classes = np.concatenate([labels_by_image.classes for labels_by_image in label_sets])
         num_images = sum(table.num_images for table in tables)
         sampler = SequentialSampler(num_images) if sampler is None else sampler
+        epochs = shown_epochs(sampler, mixing)
+        mixes = {
+            epoch: expected_class_mix(tables, sampler, by=by, distinct=distinct, mixing=mixing, epoch=epoch)
+            for epoch in [0, *epochs]
+        }
+        shares = shares or {}
         return cls(
             name=name,
             label="class" if by is None else by,
@@ -102,7 +118,7 @@ class SetSummary:
             class_names=class_names,
             class_counts=np.bincount(labels, minlength=len(class_names)),
             image_counts=np.bincount(classes, minlength=len(class_names)),
-            expected_mix=expected_class_mix(tables, sampler, by=by, distinct=distinct, mixing=mixing),
+            expected_mix=mixes[0],
             problems=sum(table.report.num_handled for table in tables),
             # A class that one of several tables labels has objects of these tables, and is not named.
             unlabelled_classes=tuple(
@@ -110,7 +126,9 @@ class SetSummary:
                 for label in tables[0].unlabelled_classes
                 if by is None and all(label in table.unlabelled_classes for table in tables)
             ),
-            share=share,
+            share=shares.get(0),
+            mix_by_epoch={epoch: mix for epoch in epochs if (mix := mixes[epoch]) is not None},
+            share_by_epoch=shares if len(shares) > 1 else {},
             **counts,
         )
 
@@ -126,6 +144,32 @@ class SetSummary:
         return float(present.max() / present.min()) if present.size else 1.0
 
 
+def shown_epochs(sampler: Sampler[int] | None, mixing: Sequence[Mix] = ()) -> list[int]:
+    """Return the epochs whose mix a summary shows: epoch 0 and the breakpoints of schedules of samplers and pasting.
+
+    If there are more than four, two of those between the first and the last are shown. Without schedules the list is
+    empty.
+    """
+    schedules: list[Any] = [*(sampler.schedules if isinstance(sampler, OrderSampler) else ())]
+    # Other mixes change no share.
+    for mix in mixing:
+        if isinstance(mix, CopyPaste):
+            schedules += schedules_in([mix.p, mix.num_objects])
+    if not schedules:
+        return []
+    epochs = sorted({0, *(epoch for schedule in schedules for epoch in schedule.breakpoints())})
+    if len(epochs) <= _MAX_EPOCHS:
+        return epochs
+    steps = np.linspace(0, len(epochs) - 1, _MAX_EPOCHS)
+    return [epochs[round(step)] for step in steps.tolist()]
+
+
+def shares_by_epoch(sampler: MixedSourceSampler) -> list[dict[int, float]]:
+    """Return the share of each source of a mix in epoch 0 and in the `shown_epochs`."""
+    shares = {epoch: (sampler.quotas_of(epoch) / len(sampler)).tolist() for epoch in [0, *shown_epochs(sampler)]}
+    return [{epoch: epoch_shares[n] for epoch, epoch_shares in shares.items()} for n in range(len(sampler.sources))]
+
+
 def expected_class_mix(
     tables: Sequence[AnnotationTable],
     sampler: Sampler[int],
@@ -133,11 +177,11 @@ def expected_class_mix(
     by: str | None = None,
     distinct: bool = False,
     mixing: Sequence[Mix] = (),
+    epoch: int = 0,
 ) -> npt.NDArray[np.float64] | None:
     """Return the expected share of each class among the labels delivered in an epoch.
 
-    With mixes, the shares are those of the first epoch. They count every object of a mixed image, although the edges of
-    a mosaic and pasted objects hide some.
+    With mixes, every object of a mixed image counts, although the edges of a mosaic and pasted objects hide some.
 
     Memory grows with images and objects, not with images times classes.
 
@@ -147,6 +191,7 @@ def expected_class_mix(
         by: The attribute to count, or None for the class.
         distinct: True to count a class once an image.
         mixing: The mixes of the images.
+        epoch: The epoch, from 0. It matters only if the sampler or a mix has schedules.
 
     Returns:
         float64 ``(num_classes,)`` that sums to 1 (zeros without labels), or None if the sampler is not lit_loader's,
@@ -157,14 +202,14 @@ def expected_class_mix(
     if not isinstance(sampler, OrderSampler):
         return None
     try:
-        visits = sampler.expected_visits()
+        visits = sampler.expected_visits(epoch)
     except ValueError:  # no closed form
         return None
     images, labels = _delivered_labels(tables, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
-    added = np.zeros_like(delivered)
+    added: npt.NDArray[np.float64] = np.zeros(len(delivered))
     for mix in mixing:
-        num_partners = mix.chance(0) * mix.num_partners(0)
+        num_partners = mix.chance(epoch) * mix.num_partners(epoch)
         if isinstance(mix, CopyPaste) and by is None:
             added += num_partners * _pasted_labels(tables, mix, visits)
         # Partners from the order of the epoch have its shares.
@@ -172,8 +217,8 @@ def expected_class_mix(
             added += num_partners * delivered
         elif num_partners:
             return None
-    delivered += added
-    return delivered / (delivered.sum() or 1.0)
+    arriving: npt.NDArray[np.float64] = delivered + added
+    return arriving / (arriving.sum() or 1.0)
 
 
 def _pasted_labels(
@@ -227,16 +272,23 @@ def summary_table(summaries: list[SetSummary]) -> str:
         label = f"{label}, {summary.imbalance:.0f} : 1"
         num_objects = str(summary.class_counts.sum())
         table.add_row(summary.name, label, f"{summary.num_images}{empty}", num_objects, "", summary.sampler)
+        if summary.mix_by_epoch:
+            table.add_row("", "", "", "", "", _epochs_text(summary.mix_by_epoch))
         columns = (summary.class_names, summary.image_counts, summary.class_counts, summary.natural_mix)
         for c, (name, num_images, count, share) in enumerate(zip(*columns, strict=True)):
             mix = "n/a" if summary.expected_mix is None else f"{summary.expected_mix[c]:.1%}"
+            if summary.mix_by_epoch:
+                mix = _course([class_mix[c] for class_mix in summary.mix_by_epoch.values()])
             table.add_row("", _cell(name), str(num_images), str(count), f"{share:.1%}", mix)
         # These figures belong to the set, so they follow only its first label.
         if summary.name != previous:
             if summary.num_tiled_images is not None:
                 table.add_row("", f"{summary.num_images} tiles of {summary.num_tiled_images} images")
-            if summary.share is not None:
+            if summary.share is not None and not summary.share_by_epoch:
                 table.add_row("", f"{summary.share:.1%} of the training samples")
+            if summary.share_by_epoch:
+                label = f"{_epochs_text(summary.share_by_epoch)}, share"
+                table.add_row("", label, "", "", "", _course([*summary.share_by_epoch.values()]))
             if summary.unlabelled_classes:
                 table.add_row("", f"unlabelled: {', '.join(map(_cell, summary.unlabelled_classes))}")
             if summary.problems:
@@ -251,6 +303,15 @@ def summary_table(summaries: list[SetSummary]) -> str:
     stream = io.StringIO()
     Console(file=stream, width=100, markup=False).print(table)
     return stream.getvalue().rstrip()
+
+
+def _epochs_text(by_epoch: Mapping[int, object]) -> str:
+    """Return the epochs of a schedule as text, such as ``epochs 0 → 10``."""
+    return f"epochs {' → '.join(map(str, by_epoch))}"
+
+
+def _course(shares: Sequence[float]) -> str:
+    return " → ".join(f"{share:.1%}" for share in shares)
 
 
 def _cell(name: str) -> str:

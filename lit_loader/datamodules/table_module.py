@@ -28,7 +28,7 @@ from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.schedule_report import draw_schedules, named_schedules, schedule_table
 from lit_loader.datamodules.set_names import clean_set_names
-from lit_loader.datamodules.summary import SetSummary, expected_class_mix, summary_table
+from lit_loader.datamodules.summary import SetSummary, expected_class_mix, shares_by_epoch, summary_table
 from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
 from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
@@ -147,6 +147,7 @@ class TableDataModule(LoaderDataModule):
     first_label: int = FIRST_LABEL
     counts_images: bool = False
     tiling: Tiling | None = None
+    _is_prepared = False
 
     def __init__(
         self,
@@ -209,7 +210,6 @@ class TableDataModule(LoaderDataModule):
         self._cache = cache_settings if cache else None
         self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
         self._fingerprint: Any = None  # of the source, see `_close_changed`
-        self._is_prepared = False
 
     def _checked_transforms(self, stage_transforms: Mapping[Stage, Transforms | None]) -> dict[Stage, Transforms]:
         """Return the transforms, or the checked keywords, of every stage, and save keywords as hyperparameters."""
@@ -526,7 +526,7 @@ class TableDataModule(LoaderDataModule):
         if table is None:
             return []
         mixes = [f"  {line}" for line in describe(list(self.mixing))]
-        heading = ["train mixing, before the transforms:"] if mixes else []
+        heading = ["train mixing:"] if mixes else []
         return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
@@ -662,11 +662,15 @@ class TableDataModule(LoaderDataModule):
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
-            mixing=list(self.mixing) if stage == "train" and self.mixing else None,
+            mixing=(self._recorded_mixes() or None) if stage == "train" else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
         )
+
+    def _recorded_mixes(self) -> list[Any]:
+        """Return the mixes of training samples or batches that a checkpoint records."""
+        return list(self.mixing)
 
     # -- summaries and pictures -----------------------------------------------------------------------------
 
@@ -683,13 +687,14 @@ class TableDataModule(LoaderDataModule):
         summaries = []
         for stage in stages:
             sets = self._open_samples(stage)
-            shares: list[float | None] = [None] * len(sets)
+            # By epoch, if they change.
+            shares: list[dict[int, float] | None] = [None] * len(sets)
             # The sets of a summary, their sampler, and their share of a mix.
-            parts: list[tuple[str, list[_Samples], Any, float | None]] = []
+            parts: list[tuple[str, list[_Samples], Any, dict[int, float] | None]] = []
             if stage == "train" and len(sets) > 1:
                 joined_sampler = self._joined_sampler()
                 if isinstance(joined_sampler, MixedSourceSampler):
-                    shares = (joined_sampler.quotas / len(joined_sampler)).tolist()
+                    shares = list(shares_by_epoch(joined_sampler))
                 parts.append((stage, sets, joined_sampler, None))
             for samples, share in zip(sets, shares, strict=True):
                 parts.append((samples.name, [samples], self._sampler(samples.table, stage), share))
@@ -698,7 +703,7 @@ class TableDataModule(LoaderDataModule):
                 if any(samples.table is not samples.images for samples in part):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
-                settings: dict[str, Any] = {"distinct": self.counts_images, "share": share, **counts}
+                settings: dict[str, Any] = {"distinct": self.counts_images, "shares": share, **counts}
                 # Mixes draw from all training sets together, and those have the name of the stage.
                 if name == "train":
                     settings["mixing"] = self.mixing

@@ -267,7 +267,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         # An error in a transform is hard to reproduce without the sample that caused it.
         try:
             if not isinstance(transforms, DecodeAwareCompose):
-                sample = transforms(image.image(), target)
+                sample: DetectionSample = transforms(image.image(), target)
             else:
                 sample = transforms.read_rest(image, target) if after_mixing else transforms.read(image, target)
             # A transform that filters only the boxes would pair them with the wrong labels from here on.

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, Literal, NamedTuple, TypeAlias, get_args
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.merge import with_same_names
@@ -17,7 +17,10 @@ from lit_loader.errors import LitLoaderError, SettingError, as_argument
 from lit_loader.foundation.escaping import hydra_value
 from lit_loader.images import ImageReading
 from lit_loader.samplers import MixedSourceSampler, OrderSampler
-from lit_loader.samplers.checks import check_share, checked_int
+from lit_loader.samplers.checks import checked_int
+from lit_loader.samplers.epoch_settings import EpochSetting, epoch_schedule
+from lit_loader.samplers.mixed_source import share_check
+from lit_loader.schedules import EpochSchedule, Scheduled
 
 __all__ = ["MixedSource"]
 
@@ -70,7 +73,8 @@ class MixedSource(TableSource):
             such a detection is wrong. One word for all, or a mapping from source to word, or from source to a mapping
             from class to word.
         ratio: Number of each source in proportion to which training mixes their samples, for all sources with training
-            images. None for every source in full.
+            images. None for every source in full. With ``ratio_per="epoch"`` and ``num_samples`` a number may be a
+            schedule of epochs, such as ``{"points": {0: 3, 10: 1}}``, and may then be 0 in some of them.
         ratio_per: ``"batch"`` for batches with exactly ``ratio`` samples of each source, or a multiple of it, on every
             rank; the numbers are integers, and the batch size is a multiple of their sum. ``"epoch"`` for exact shares
             of each epoch at random positions.
@@ -91,7 +95,7 @@ class MixedSource(TableSource):
     classes: Mapping[str, Mapping[str, str | None]] = field(default_factory=dict)
     class_names: Sequence[str] | None = None
     missing: MissingClass | Mapping[str, Any] | None = None
-    ratio: Mapping[str, float] | None = None
+    ratio: Mapping[str, Scheduled] | None = None
     ratio_per: Literal["batch", "epoch"] = "epoch"
     num_samples: int | None = None
     cache_dir: str | None = None
@@ -105,6 +109,9 @@ class MixedSource(TableSource):
             )
         if not self.sources:
             raise ValueError("`sources` is empty; give at least one source")
+        if isinstance(self.ratio, Mapping):
+            # Before its keys become text, because the epochs of a schedule are whole numbers.
+            self.__dict__["ratio"] = {name: epoch_schedule(f"ratio.{name}", item) for name, item in self.ratio.items()}
         for setting in ("sources", "classes", "missing", "ratio"):
             self.__dict__[setting] = _with_text_keys(getattr(self, setting))
         self._check_names()
@@ -144,8 +151,15 @@ class MixedSource(TableSource):
                 rule = "needs the number of each source in a batch"
                 raise SettingError("ratio_per", "batch", rule, settings={"ratio": ..., "ratio_per": "epoch"})
             return
+        is_scheduled = any(isinstance(number, EpochSchedule) for number in ratio.values())
+        if is_scheduled and self.ratio_per == "batch":
+            rule = "fixes the numbers of every batch, and ratio has a schedule"
+            raise SettingError("ratio_per", "batch", rule, settings={"ratio_per": "epoch"})
+        if is_scheduled and self.num_samples is None:
+            rule = "leaves the length of an epoch open, because ratio has a schedule and the length must not change"
+            raise SettingError("num_samples", None, rule, settings={"num_samples": ...})
         for name, number in ratio.items():
-            check_share(f"ratio[{name!r}]", number)
+            EpochSetting(f"ratio[{name!r}]", number, share_check(number))
             if self.ratio_per == "batch" and int(number) != number:
                 raise SettingError(
                     "ratio_per",
@@ -201,7 +215,7 @@ class MixedSource(TableSource):
         numbers = [self.ratio[name] for name in self.set_names("train")]
         if self.ratio_per == "epoch":
             return MixedSourceSampler(samplers, shares=numbers, num_samples=self.num_samples)
-        counts = [int(number) for number in numbers]
+        counts = [int(cast("float", number)) for number in numbers]
         if self.num_samples is not None and self.num_samples % sum(counts):
             raise SettingError(
                 "num_samples",

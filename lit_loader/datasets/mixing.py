@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 from torch.utils.data import Dataset
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.collate import BatchMixing
 from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.errors import SettingError
@@ -62,7 +63,9 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             )
         if transforms is not None and any(hasattr(part, "finish_sample") for part in self._parts):
             kind = type(self._parts[0]).__name__
-            raise SettingError("transforms", transforms, f"would follow those of the {kind}; give them to that")
+            raise SettingError(
+                "transforms", transforms, f"would follow those of the {kind}; give all of them to the {kind}"
+            )
         self.transforms = transforms
 
     def __len__(self) -> int:
@@ -86,10 +89,11 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
 
     def partner_pool(self, number: int) -> PartnerPool | None:
         """Return a new pool of mix number ``number``, or None for the order of the epoch."""
-        tables = [getattr(part, "table", None) for part in self._parts]
+        tables: list[Any] = [getattr(part, "table", None) for part in self._parts]
         # A pool counts indices through all tables, so one data set without a table makes the others useless.
-        has_tables = all(isinstance(table, AnnotationTable) for table in tables)
-        return self.mixing[number].pool(tables if has_tables else [])
+        if not all(isinstance(table, AnnotationTable) for table in tables):
+            tables = []
+        return self.mixing[number].pool(tables)
 
     def read_part(self, index: int, object_row: int | None = None) -> Any:
         """Return a sample before it is mixed, see `PartnerDataset.read_part`."""
@@ -121,13 +125,18 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     """Return mixes as a tuple, in the order in which they are applied; empty for None.
 
     Raises:
-        TypeError: One of them is no `Mix`.
+        SettingError: One of them is a `BatchMixing`, which is for classification.
+        TypeError: An entry is not a `Mix`.
     """
     if isinstance(mixing, Mapping):
         mixes = [mix for mix in mixing.values() if mix is not None]
     else:
         mixes = [mixing] if isinstance(mixing, Mix) else list(mixing or ())
     for mix in mixes:
+        if isinstance(mix, BatchMixing):
+            rule = "mixes batches of classification, and these samples have objects"
+            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
+            raise SettingError("mixing", type(mix).__name__, rule, remedy)
         if not isinstance(mix, Mix):
             raise TypeError(
                 f"mixing contains {mix!r} of type {type(mix).__name__}; expected a lit_loader.Mix, such as "

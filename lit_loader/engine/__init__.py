@@ -8,6 +8,7 @@ from __future__ import annotations
 from lit_loader.engine.bad_samples import BadSample, BadSampleLog, append_bad_samples
 from lit_loader.engine.fetch import StreamBatch, is_stateful, unwrap_subset
 from lit_loader.engine.inline import InlineBatches
+from lit_loader.engine.partners import PartnerDraws
 from lit_loader.engine.plan import plan_custom, plan_order, plan_stream
 from lit_loader.engine.processes import ProcessBackend
 from lit_loader.engine.scheduler import Backend, Scheduler
@@ -46,6 +47,7 @@ __all__ = [
     "KeyedSpec",
     "LoaderSpec",
     "OnBadSample",
+    "PartnerDraws",
     "ProcessBackend",
     "Resume",
     "Scheduler",

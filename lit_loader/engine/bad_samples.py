@@ -40,10 +40,11 @@ class BadSample:
         row: The sample's place in the batch, from 0.
         position: Its position in the global order, or None without a seed.
         index: The index into the loader's dataset.
+        partner_of: Index of the mixed sample if this one was read as its partner, else None.
         file: The file that the error names, or ``dataset.sample_path(index)``, or None if there is neither.
         error: Name of the error's type.
         message: The error's message, at most 1,000 characters.
-        replaced_by: The index whose sample is in the batch instead, or None.
+        replaced_by: The index whose sample is used instead, or None.
     """
 
     epoch: int = 0
@@ -56,10 +57,16 @@ class BadSample:
     error: str
     message: str
     replaced_by: Any = None
+    partner_of: Any = None
 
     def __str__(self) -> str:
-        file = "" if self.file is None else f", file {self.file}"
-        return f"sample {self.index}{file}: {self.error}: {self.message}"
+        return f"{_name(self.index, self.file, self.partner_of)}: {self.error}: {self.message}"
+
+
+def _name(index: Any, file: str | None, partner_of: Any) -> str:
+    """Return the name of a sample in messages; ``partner_of`` is the index of the mixed sample, or None."""
+    name = f"sample {text_of(index)}" if file is None else f"sample {text_of(index)}, file {file}"
+    return name if partner_of is None else f"{name}, a partner of sample {text_of(partner_of)}"
 
 
 class PartialBatch(NamedTuple):
@@ -79,7 +86,15 @@ class PartialBatch(NamedTuple):
 # -- naming a sample in its error --------------------------------------------------------------------------
 
 
-def name_sample(error: Exception, dataset: Any, dataset_index: Any, loader_indices: Iterable[Any], row: int) -> None:
+def name_sample(
+    error: Exception,
+    dataset: Any,
+    dataset_index: Any,
+    loader_indices: Iterable[Any],
+    row: int,
+    *,
+    partner_of: Any = None,
+) -> None:
     """Add the sample's name to an error as a note.
 
     Args:
@@ -87,15 +102,15 @@ def name_sample(error: Exception, dataset: Any, dataset_index: Any, loader_indic
         dataset: The dataset that raised it.
         dataset_index: The index into that dataset.
         loader_indices: The batch's indices into the loader's dataset, which may be a `Subset` of that one.
-        row: The sample's place in the batch.
+        row: The sample's place among these indices.
+        partner_of: Index of the mixed sample whose partner this one is, or None.
     """
     try:
         index = list(loader_indices)[row]
     except Exception:
         # The indices were an iterator, which is exhausted now.
         return
-    file = file_of(error, dataset, dataset_index)
-    _note(error, f"sample {text_of(index)}" if file is None else f"sample {text_of(index)}, file {file}")
+    _note(error, _name(index, file_of(error, dataset, dataset_index), partner_of))
 
 
 def name_batch(error: Exception, indices: Any) -> None:
@@ -255,8 +270,8 @@ class BadSampleLog(WrappedBatches):
             )
         if not partial.is_lost:
             return partial.contents
-        row = next(record.row for record in bad if record.replaced_by is None)
-        attempts = [record for record in bad if record.row == row]
+        unreplaced = [record for record in bad if record.replaced_by is None]
+        attempts = [record for record in unreplaced if record.row == unreplaced[0].row]
         where = f"batch {bad[0].batch} of epoch {self.epoch} on rank {self.rank}"
         if len(attempts) == 1:
             raise BadBatchError(
@@ -264,7 +279,8 @@ class BadSampleLog(WrappedBatches):
                 'them out, raise batch_size, or set on_bad_sample="substitute"'
             )
         raise BadBatchError(
-            f"{where}: a sample is bad and so are its {len(attempts) - 1} replacements; "
+            f"{where}: a {'sample' if attempts[0].partner_of is None else 'partner'} is bad and so are its "
+            f"{len(attempts) - 1} replacements; "
             f"{'; '.join(map(str, attempts))}; repair them or leave them out of the sampler, or set "
             'on_bad_sample="skip"'
         )
@@ -282,6 +298,9 @@ class BadSampleLog(WrappedBatches):
         number = bad[0].batch
         if self._seen is None or number >= len(self._seen):
             return
-        replacement_by_row = {record.row: record.replaced_by for record in bad}
+        # A mixed sample whose partner was replaced keeps its own index.
+        replacement_by_row = {
+            record.row: record.replaced_by for record in bad if record.partner_of is None or record.replaced_by is None
+        }
         indices = [replacement_by_row.get(row, index) for row, index in enumerate(self._seen[number])]
         self._seen[number] = [index for index in indices if index is not None]

@@ -22,7 +22,6 @@ import random
 import time
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, NamedTuple, TypeAlias
@@ -38,17 +37,15 @@ from lit_loader.engine.bad_samples import (
     name_batch,
     name_sample,
     stop_iteration_as_error,
-    text_of,
 )
+from lit_loader.engine.parts import Attempts, PartChoice, PartReader, SeedFn, task_parts
 from lit_loader.engine.repeatability import MAX_SAMPLE_S, NUM_CHECKED, describe_difference, find_difference
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
 from lit_loader.memory import batch_memory
+from lit_loader.mixing import PartnerDataset
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
 from lit_loader.seeding.generators import context
-
-SeedFn: TypeAlias = Callable[..., None]
-"""Seeds the generators: takes `EpochKeys`, `RngPurpose`, and one or two numbers, which `RngPurpose` explains."""
 
 Move: TypeAlias = Callable[[Any], Any]
 """Takes a sample and returns an equal one in other memory, or the same object if there is nothing to move."""
@@ -77,7 +74,7 @@ def make_fetcher(
 
 
 class MapFetcher:
-    """Fetch from a dataset with ``__getitem__`` or ``__getitems__``."""
+    """Fetch from a dataset with ``__getitem__`` or ``__getitems__``, or the parts of a `PartnerDataset`."""
 
     def __init__(self, spec: FetchSpec, *, seed: SeedFn, warn: Callable[[str], None]) -> None:
         self._dataset = spec.dataset
@@ -89,6 +86,10 @@ class MapFetcher:
         # The task, samples and seconds of a batch that `collate` checks.
         self._unchecked: tuple[Task, Any, float] | None = None
         self._epoch_keys = lru_cache(maxsize=1)(EpochKeys)
+        self._inner_dataset, _ = unwrap_subset(spec.dataset, [])
+        self._reader: PartReader | None = None
+        if isinstance(self._inner_dataset, PartnerDataset):
+            self._reader = PartReader(self._inner_dataset, seed=seed)
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching.
@@ -101,7 +102,7 @@ class MapFetcher:
         self._unchecked = None
         if task.key is None:
             return self._make(task, move)
-        # The collate function, which follows in the same thread, sees it too.
+        # `collate` follows in the same thread, so the collate function has the same number.
         context.batch = task.number
         start = time.perf_counter()
         samples = _call_keyed(f"dataset {type(self._dataset).__name__}", self._make, task, move)
@@ -143,12 +144,14 @@ class MapFetcher:
         """Make the first samples of a task again from the same keys, and yield them with their rows."""
         dataset, _ = unwrap_subset(self._dataset, indices)
         # The whole batch has one key, so it is made again as a whole.
-        if self._batched and getattr(dataset, "__getitems__", None):
+        if self._batched and self._reader is None and getattr(dataset, "__getitems__", None):
             yield from enumerate(self._make(task, None))
             return
         for row, index in enumerate(indices[:count]):
             sample_key = BatchKey(key.seed, key.epoch, key.batch, key.first + row, key.rank, key.num_positions)
-            sample_task = Task([index] if self._batched else index, sample_key, task.number)
+            sample_partners = None if task.partners is None else task.partners[row : row + 1]
+            sample_index = [index] if self._batched else index
+            sample_task = Task(sample_index, sample_key, task.number, partners=sample_partners)
             sample = self._make(sample_task, None)
             yield row, sample[0] if self._batched else sample
 
@@ -164,6 +167,8 @@ class MapFetcher:
         return batch
 
     def _make(self, task: Task, move: Move | None) -> Any:
+        if self._reader is not None:
+            return self._make_mixed(self._reader, task, move)
         key = task.key
         keys = None if key is None else self._keys(key)
         loader_indices = task.index if self._batched else [task.index]
@@ -202,6 +207,55 @@ class MapFetcher:
             raise
         return samples if self._batched else samples[0]
 
+    def _make_mixed(self, reader: PartReader, task: Task, move: Move | None) -> Any:
+        """Return the samples of a `PartnerDataset`."""
+        loader_indices = task.index if self._batched else [task.index]
+        planned_parts = [task_parts(task, row, index) for row, index in enumerate(loader_indices)]
+        try:
+            parts_by_row = list(map(self._unwrapped, planned_parts))
+        except Exception as error:
+            name_batch(error, loader_indices)
+            raise
+        samples = []
+        for row, parts in enumerate(parts_by_row):
+            try:
+                sample = self._make_sample(task.key, row, parts)
+                samples.append(sample if move is None else move(sample))
+            except Exception as error:
+                self._name_part(error, planned_parts[row], parts, reader.find_bad_part(error))
+                raise
+        return samples if self._batched else samples[0]
+
+    def _make_sample(self, key: BatchKey | None, row: int, parts: list[PartChoice]) -> Any:
+        """Return the sample of one row, seeded; ``parts`` have indices of the dataset under a `Subset`."""
+        keys = None if key is None else self._keys(key)
+        position = row if key is None else key.first + row
+        if self._reader is not None:
+            return self._reader.sample(keys, position, parts)
+        if keys is not None:
+            self._seed(keys, RngPurpose.SAMPLE, position)
+        return self._inner_dataset[parts[0].dataset_index]
+
+    def _unwrapped(self, parts: list[PartChoice]) -> list[PartChoice]:
+        """Return parts with indices of the dataset under a `Subset`."""
+        if self._inner_dataset is self._dataset:
+            return parts
+        _, indices = unwrap_subset(self._dataset, [part.dataset_index for part in parts])
+        return [part._replace(dataset_index=index) for part, index in zip(parts, indices, strict=True)]
+
+    def _name_part(
+        self, error: Exception, planned_parts: list[PartChoice], parts: list[PartChoice], number: int
+    ) -> None:
+        """Add the name of the part to its error."""
+        name_sample(
+            error,
+            self._inner_dataset,
+            parts[number].dataset_index,
+            [part.dataset_index for part in planned_parts],
+            number,
+            partner_of=None if number == 0 else planned_parts[0].dataset_index,
+        )
+
     def _keys(self, key: BatchKey) -> EpochKeys:
         return self._epoch_keys(key.seed, key.epoch, key.num_positions)
 
@@ -231,54 +285,44 @@ class SkippingFetcher(MapFetcher):
     """Fetch sample by sample, and skip or replace bad samples, for which ``dataset[index]`` raises an ``Exception``.
 
     If a task has ``spares``, the first of them that does not fail replaces a bad sample; otherwise the batch shrinks.
-    If any sample failed, the result is a `PartialBatch`. Errors of the collate function always reach the consumer,
-    because no sample can be blamed for them.
+    Of a mixed sample, each partner is replaced alone, by its own spares. If any sample failed, the result is a
+    `PartialBatch`. Errors of the collate function always reach the consumer, because no sample can be blamed for them.
     """
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         start = time.perf_counter()
-        key = task.key
-        if key is not None:
+        if task.key is not None:
             context.batch = task.number
         samples: list[Any] = []
         bad: list[BadSample] = []
         is_lost = False
         for row, index in enumerate(task.index if self._batched else [task.index]):
-            failed: list[BadSample] = []
-            for candidate in (index, *(() if task.spares is None else task.spares[row])):
-                dataset, (dataset_index,) = unwrap_subset(self._dataset, [candidate])
-                # The plan has chosen the spare, and it gets the key of the sample that it replaces. So the batch does
-                # not depend on the worker that makes it.
-                if key is not None:
-                    self._seed(self._keys(key), RngPurpose.SAMPLE, key.first + row)
+            attempts: Attempts | None = None
+            planned_parts = task_parts(task, row, index)
+            while planned_parts:
+                parts = self._unwrapped(planned_parts)
                 try:
-                    sample = dataset[dataset_index]
+                    sample = self._make_sample(task.key, row, parts)
                     samples.append(sample if move is None else move(sample))
-                except MemoryError as error:
-                    # Not the sample's fault, so it is neither skipped nor replaced.
-                    name_sample(error, dataset, dataset_index, [candidate], 0)
-                    raise
                 except Exception as error:
+                    number = 0 if self._reader is None else self._reader.find_bad_part(error)
+                    if isinstance(error, MemoryError):
+                        # Not the sample's fault, so it is neither skipped nor replaced.
+                        self._name_part(error, planned_parts, parts, number)
+                        raise
                     # The traceback would keep the other samples alive.
                     error.__traceback__ = None
-                    failed.append(
-                        BadSample(
-                            batch=task.number,
-                            row=row,
-                            position=None if key is None else key.first + row,
-                            index=candidate,
-                            file=file_of(error, dataset, dataset_index),
-                            error=type(error).__name__,
-                            message=text_of(error),
-                        )
-                    )
+                    attempts = attempts or Attempts(task, row, index)
+                    file = file_of(error, self._inner_dataset, parts[number].dataset_index)
+                    attempts.add(error, planned_parts, number, file)
+                    planned_parts = attempts.next_parts()
                 else:
-                    bad += [replace(record, replaced_by=candidate) for record in failed]
                     break
             else:
-                bad += failed
                 is_lost = is_lost or task.spares is not None
+            if attempts is not None:
+                bad += attempts.records()
         contents: Any = samples if self._batched else next(iter(samples), None)
         if bad:
             return PartialBatch(contents, bad, is_lost)

@@ -5,22 +5,29 @@ The plan of an `OrderSampler` is a function of (spec, epoch, start) alone, so th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
 import numpy as np
 
 from lit_loader.engine.bad_samples import NUM_SPARES
+from lit_loader.engine.partners import DrawPartners, PartnerDraws, draw_indices, stored_order
 from lit_loader.engine.spec import BatchKey, BatchSlicing, KeyedSpec, Seen, StreamPlace, Task
 from lit_loader.samplers import rank_batch
 from lit_loader.samplers.custom_ranks import rank_part
-from lit_loader.seeding import hash_u64, key64
+from lit_loader.seeding import key64
 from lit_loader.types import Order
 
 
 def plan_order(
-    spec: KeyedSpec, slicing: BatchSlicing, epoch: int, *, start: int = 0, seen: Seen = None
+    spec: KeyedSpec,
+    slicing: BatchSlicing,
+    epoch: int,
+    *,
+    start: int = 0,
+    seen: Seen = None,
+    partner_draws: PartnerDraws | None = None,
 ) -> Iterator[Task]:
     """Return this rank's tasks of an epoch of an `OrderSampler`, from a position of the global order on.
 
@@ -32,6 +39,7 @@ def plan_order(
         epoch: The epoch, from 0.
         start: The position.
         seen: Collects the indices of each batch, or None if they are not needed.
+        partner_draws: Draws the partners of mixed samples, or None if the dataset mixes none.
     """
     sampler = slicing.sampler
     rank = spec.rank
@@ -48,6 +56,7 @@ def plan_order(
     cut = partial(
         rank_batch, order, batch_size=batch_size, rank=rank, world_size=world_size, start=start, multiple=share_multiple
     )
+    draw_spares, draw_partners = _draws(spec, order, epoch, multiple=multiple, partner_draws=partner_draws)
     if seen is not None:
         # Lightning looks up a batch's indices by its number, so skipped batches need entries as well.
         seen.extend([] for _ in range(num_before))
@@ -60,29 +69,41 @@ def plan_order(
         )
         if seen is not None:
             seen.append(indices)
-        spares = None
-        if spec.fetch.on_bad_sample == "substitute":
-            spares = _draw_spares(order, batch.positions, seed=spec.seed, epoch=epoch, multiple=multiple)
-        return Task(indices if slicing.batch_size else indices[0], key, number, spares)
+        spares = None if draw_spares is None else draw_spares(batch.positions)
+        partners = None if draw_partners is None else draw_partners(batch.positions)
+        index = indices if slicing.batch_size else indices[0]
+        return Task(index, key, number, spares, partners=partners)
 
     # A generator expression and not `map`, so that the plan ends after an error.
     return (make(number) for number in range(num_before, num_before + num_tasks))
 
 
-def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int, multiple: int) -> list[list[int]]:
-    """Return the indices that may replace the samples at these positions.
+def _draws(
+    spec: KeyedSpec, order: Order, epoch: int, *, multiple: int, partner_draws: PartnerDraws | None
+) -> tuple[Callable[[range], list[list[int]]] | None, DrawPartners | None]:
+    """Return the functions that draw spares and partners at consecutive positions, None where there are none."""
+    draw_spares = None
+    if spec.fetch.on_bad_sample == "substitute":
+        order = stored_order(order)
+        draw_spares = partial(_draw_spares, order, seed=spec.seed, epoch=epoch, multiple=multiple)
+    draw_partners = None
+    if partner_draws is not None:
+        has_spares = draw_spares is not None
+        draw_partners = partner_draws.for_epoch(
+            order, seed=spec.seed, epoch=epoch, multiple=multiple, spares=has_spares
+        )
+    return draw_spares, draw_partners
 
-    They are the indices at other positions of the order, drawn uniformly from a hash of each sample's own position. So
-    they have the sampler's own distribution, and never are indices that it leaves out. If a sampler repeats a pattern
-    of ``multiple`` positions, they have the same place in the pattern.
+
+def _draw_spares(order: Order, positions: range, *, seed: int, epoch: int, multiple: int) -> list[list[int]]:
+    """Return the indices that may replace the samples at these positions, drawn from each sample's own position.
+
+    They have the sampler's own distribution, and never are indices that it leaves out.
     """
-    numbers = np.arange(positions.start * NUM_SPARES, positions.stop * NUM_SPARES, dtype=np.uint64)
-    # With a pattern of sources, a spare and the sample that it replaces have the same source.
-    repetitions = hash_u64(key64(seed, "spares", epoch), numbers) % np.uint64(len(order) // multiple)
-    places = numbers // np.uint64(NUM_SPARES) % np.uint64(multiple)
-    spare_positions = (repetitions * np.uint64(multiple) + places).tolist()
-    indices = [int(order[position : position + 1][0]) for position in spare_positions]
-    return [indices[n : n + NUM_SPARES] for n in range(0, len(indices), NUM_SPARES)]
+    numbers = np.arange(positions.start, positions.stop)[:, None] * NUM_SPARES + np.arange(NUM_SPARES)
+    key = key64(seed, "spares", epoch)
+    indices: list[list[int]] = draw_indices(order, key, numbers, per_position=NUM_SPARES, multiple=multiple).tolist()
+    return indices
 
 
 def plan_custom(

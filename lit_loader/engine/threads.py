@@ -23,7 +23,8 @@ import torch
 from torch.utils.data import IterableDataset
 
 from lit_loader.collate.sample_stack import SampleStack, StackPool, stacks_samples
-from lit_loader.engine.fetch import Fetcher, SeedFn, warn_of_dataset
+from lit_loader.engine.fetch import Fetcher, warn_of_dataset
+from lit_loader.engine.parts import SeedFn
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker

@@ -24,6 +24,7 @@ import threading
 from collections import defaultdict
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import starmap
 from typing import Any, NamedTuple, Protocol
 
 import torch
@@ -31,11 +32,13 @@ from torch.utils.data import IterableDataset
 from torch.utils.data._utils import worker as torch_worker
 
 from lit_loader.engine.channels import Frame, FrameReader, FrameWriter, take, unpack_frame
-from lit_loader.engine.fetch import Fetcher, IterableFetcher, SeedFn, make_fetcher
+from lit_loader.engine.fetch import Fetcher, IterableFetcher, make_fetcher
+from lit_loader.engine.parts import SeedFn
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
 from lit_loader.engine.worker_errors import WorkerError, not_sent
 from lit_loader.memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, batch_memory, decode, encode
+from lit_loader.mixing import Partner
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 
 _MESSAGE = struct.Struct("<BQQiI")
@@ -193,15 +196,20 @@ def pack_task(task: Task) -> list[Buffer]:
     Raises:
         Exception: An error of pickling the index.
     """
-    # Plain tuples, because a pickle of named tuples takes four times as long.
+    # Plain tuples, because a pickle of named tuples takes two to four times as long.
     key = None if task.key is None else tuple(task.key)
-    return encode((task.index, key, *task[2:]))
+    partners = None
+    if task.partners is not None:
+        partners = [[tuple(partner) for partner in sample_partners] for sample_partners in task.partners]
+    return encode((task.index, key, *task[2:-1], partners))
 
 
 def unpack_task(frame: Frame) -> Task:
     """Return the task in a frame with contents of `pack_task`."""
-    index, key, *fields = decode(frame[1:])
-    return Task(index, None if key is None else BatchKey(*key), *fields)
+    index, key, number, spares, places, partners = decode(frame[1:])
+    if partners is not None:
+        partners = [list(starmap(Partner, sample_partners)) for sample_partners in partners]
+    return Task(index, None if key is None else BatchKey(*key), number, spares, places, partners)
 
 
 # -- a worker process --------------------------------------------------------------------------------------

@@ -164,7 +164,11 @@ def decode_picture(
 
 
 def _decoded(decode: Callable[[], Tensor], path: Path | str, *, source: str) -> Tensor:
-    """Decode an image, and name it in every error."""
+    """Decode an image, and name it in every error.
+
+    The file is also the error's ``filename``: pixels that are decoded on demand may fail while several images are
+    mixed, and the name tells which of them is damaged.
+    """
     try:
         try:
             return decode()
@@ -175,7 +179,7 @@ def _decoded(decode: Callable[[], Tensor], path: Path | str, *, source: str) -> 
                 warnings.simplefilter("ignore")
                 return decode()
     except ImageError as error:
-        raise ImageError(f"{path}: {error}") from error.__cause__
+        raise _image_error(f"{path}: {error}", path) from error.__cause__
     # Not a defect of the file, so the text below would be wrong.
     except MemoryError:
         raise
@@ -183,7 +187,15 @@ def _decoded(decode: Callable[[], Tensor], path: Path | str, *, source: str) -> 
     except Exception as error:
         reason = str(error).rstrip(".") or type(error).__name__
         remedy = f"{source} is damaged; replace it or remove it from the dataset."
-        raise ImageError(f"{path}: cannot be decoded: {reason}. {remedy}") from error
+        raise _image_error(f"{path}: cannot be decoded: {reason}. {remedy}", path) from error
+
+
+def _image_error(message: str, path: Path | str) -> ImageError:
+    error = ImageError(message)
+    # A text is the name of a row of a table, for example.
+    if isinstance(path, Path):
+        error.filename = str(path)
+    return error
 
 
 class _HeaderLimit(BytesIO):

@@ -9,7 +9,9 @@ from torch.utils.data import BatchSampler, IterableDataset
 from torch.utils.data.datapipes.datapipe import IterDataPipe, MapDataPipe
 
 from lit_loader.engine import OnBadSample, WorkerMethod, unwrap_subset
+from lit_loader.errors import SettingError
 from lit_loader.loader.lightning import unwrapped
+from lit_loader.mixing import PartnerDataset
 from lit_loader.samplers import OrderSampler
 
 
@@ -140,3 +142,41 @@ def check_bad_samples(
         raise ValueError(f"{setting} needs batches, and batch_size=None makes none; pass a batch_size")
     if policy == "substitute" and not sliced:
         raise ValueError(f"{setting} needs a seeded order; pass seed= and a sampler of lit_loader.samplers")
+
+
+def check_mixing(dataset: Any, seed: int | None, sampler: Any, batch_sampler: Any, *, sliced: bool) -> None:
+    """Refuse a dataset that mixes samples in a loader that cannot draw their partners.
+
+    Args:
+        dataset: The loader's dataset.
+        seed: The loader's seed.
+        sampler: The loader's argument.
+        batch_sampler: The loader's argument.
+        sliced: True if its batches are sliced from the order of an `OrderSampler`.
+
+    Raises:
+        ValueError: The loader has no seed or no order, or a mix would draw images that a `Subset` leaves out.
+    """
+    inner, _ = unwrap_subset(dataset, [])
+    if not isinstance(inner, PartnerDataset) or not inner.mixing:
+        return
+    name = type(inner).__name__
+    if seed is None:
+        rule = f"leaves the samples of {name} without partners to be mixed with, which are drawn from the seed"
+        raise SettingError("seed", None, rule, settings={"seed": ...})
+    if not sliced:
+        argument = f"sampler={type(sampler).__name__}"
+        if batch_sampler is not None:
+            argument = f"batch_sampler={type(batch_sampler).__name__}"
+        raise ValueError(
+            f"{argument} has no order from which partners of the samples of {name} could be drawn; pass one of "
+            "lit_loader.samplers as sampler="
+        )
+    if inner is dataset:
+        return
+    for number, mix in enumerate(inner.mixing):
+        if inner.partner_pool(number) is not None:
+            raise ValueError(
+                f"dataset={type(dataset).__name__} selects images of {name}, but {type(mix).__name__} draws partners "
+                f"from all of them; split the data before {name} is created, or leave out {type(mix).__name__}"
+            )

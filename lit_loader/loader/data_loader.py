@@ -40,6 +40,7 @@ from lit_loader.loader.arguments import (
     check_bad_samples,
     check_batch_sampler,
     check_choice,
+    check_mixing,
     check_replacement,
 )
 from lit_loader.loader.device import checked_device, find_page_lock, make_transfer
@@ -254,6 +255,7 @@ class DataLoader(TorchDataLoader[T_co]):
         is_batched = self.batch_sampler is not None
         is_sliced = self._slicing is not None
         check_bad_samples(self.on_bad_sample, self.max_bad_samples, self.dataset, batched=is_batched, sliced=is_sliced)
+        check_mixing(self.dataset, self.seed, sampler, batch_sampler, sliced=is_sliced)
         # Only samples with keys can be made again by another worker with the same bits.
         is_remakable = is_keyed and not isinstance(self.dataset, IterableDataset)
         check_replacement(

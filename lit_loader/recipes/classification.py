@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
+import torch
 from torch import Tensor, nn
 
 from lit_loader.collate.classification import ClassificationBatch
+from lit_loader.errors import SettingError
 from lit_loader.recipes.losses import ClassificationLoss, may_have_unlabelled, mean_of_labelled
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
@@ -25,8 +27,9 @@ class ClassificationTask(Task):
 
     A batch is a `ClassificationBatch`: images of one size, float in [0, 1] or uint8; labels int64 from 0, or with
     ``multi_label`` a float vector of 0 and 1 an image, and of -1 for a class that the image does not label, which is
-    neither trained nor scored. The task normalises the images, see `image_mean_std`; the model
-    is called with float ``(B, 3, H, W)`` and returns float ``(B, num_classes)``.
+    neither trained nor scored. In training, labels may also be the proportions of the classes of mixed images, float
+    ``(B, num_classes)``; see `lit_loader.BatchMixing`. The task normalises the images, see `image_mean_std`; the
+    model is called with float ``(B, 3, H, W)`` and returns float ``(B, num_classes)``.
 
     Logs ``train/loss``, ``val/loss``, ``val/accuracy``, ``val/macro_f1``, and the same under ``test/``.
 
@@ -41,7 +44,7 @@ class ClassificationTask(Task):
             each class ``(B, num_classes)``, in training, validation and tests; for images with unlabelled classes, the
             loss of each class. Examples are `ClassificationLoss` with
             label smoothing, class weights or the focal factor, and ``torch.nn.CrossEntropyLoss(reduction="none")``.
-            None means cross-entropy.
+            None means cross-entropy. With mixed batches it must also take the labels of mixed images.
         **training: Arguments of `Task`.
 
     Attributes:
@@ -113,7 +116,7 @@ class ClassificationTask(Task):
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         """Return the loss."""
         logits = self.forward(batch.images)
-        loss = self._losses(logits, self._labels(batch)).mean()
+        loss = self._losses(logits, self._labels(batch, may_be_mixed=True)).mean()
         self.log("train/loss", loss.detach(), batch_size=len(batch.images))
         return loss
 
@@ -130,7 +133,36 @@ class ClassificationTask(Task):
         logits = self.forward(batch.images).float()
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
-    def _labels(self, batch: ClassificationBatch) -> Tensor:
+    def setup(self, stage: str) -> None:
+        """Compile the model if ``compile`` is set, and check that the loss takes the labels of mixed batches.
+
+        Raises:
+            SettingError: The data module mixes batches, and the loss does not take their labels.
+        """
+        super().setup(stage)
+        datamodule = getattr(self.trainer, "datamodule", None)
+        mixes_ids = getattr(datamodule, "batch_mixing", None) is not None and not self.multi_label
+        if stage == "fit" and mixes_ids and not isinstance(self.loss, ClassificationLoss):
+            self._try_mixed_labels()
+
+    @torch.no_grad()
+    def _try_mixed_labels(self) -> None:
+        num_classes = len(self.class_names)
+        logits = torch.zeros(2, num_classes, device=self.device)
+        try:
+            self.loss(logits, torch.zeros(2, dtype=torch.int64, device=self.device))
+        except Exception:
+            # For another reason, such as weights on another device; the first step tells whether it is an error.
+            return
+        try:
+            self.loss(logits, torch.full_like(logits, 1 / num_classes))
+        except Exception as error:
+            name = getattr(self.loss, "__qualname__", type(self.loss).__name__)
+            rule = f"does not take the labels of mixed batches, float32 (B, {num_classes}): {error}"
+            remedy = "give ClassificationLoss() or torch.nn.CrossEntropyLoss(reduction='none'), or train without mixing"
+            raise SettingError("loss", name, rule, remedy) from error
+
+    def _labels(self, batch: ClassificationBatch, *, may_be_mixed: bool = False) -> Tensor:
         # The dtype tells which kind of labels a data module gives: indices are integers, answers are floats.
         labels = batch.labels
         num_classes = len(self.class_names)
@@ -140,6 +172,8 @@ class ClassificationTask(Task):
         else:
             expected = "int64 labels (B,)"
             is_valid = not labels.is_floating_point() and labels.ndim == 1
+            if may_be_mixed:
+                is_valid = is_valid or (labels.is_floating_point() and labels.shape[1:] == (num_classes,))
         if not is_valid:
             raise ValueError(
                 f"multi_label={self.multi_label} needs {expected}, got {labels.dtype} {tuple(labels.shape)}; give "
@@ -155,6 +189,8 @@ class ClassificationTask(Task):
             return
         if not batch.labels.is_floating_point():
             check_labels(batch.labels, self.class_names, argument="class_names", first=0)
+        elif not self.multi_label:
+            _check_proportions(batch.labels)
         # Of all batches so far: a loader checks batches before the step that trains on them. Only a loss of the user's
         # needs it, and in a step the check waits for the device.
         elif not (self._has_unlabelled or self._knows_unlabelled):
@@ -164,6 +200,8 @@ class ClassificationTask(Task):
         """Return the loss of each image, float32 ``(B,)``."""
         # In single precision: half precision overflows in the exponentials of a loss written by hand.
         logits = logits.float()
+        if labels.ndim == 2 and not self.multi_label and isinstance(self.loss, ClassificationLoss):
+            return self.loss.mixed(logits, labels)
         # Other losses may be undefined for the label -1, and a gradient of NaN survives the mean below.
         losses = self.loss(logits, labels if self._knows_unlabelled else labels.clamp(min=0))
         if losses.shape == logits.shape:  # torch's losses for several labels return one value per class
@@ -179,6 +217,19 @@ class ClassificationTask(Task):
             got = tuple(losses.shape)
             raise ValueError(f"expected one loss an image {expected}, got {got}; give one with reduction='none'")
         return losses
+
+
+def _check_proportions(labels: Tensor) -> None:
+    """Raise ValueError unless the proportions of each image's classes add up to 1."""
+    sums = labels.float().sum(dim=-1)
+    # Labels may be in half precision.
+    is_valid = (labels >= 0).all(dim=-1) & ((sums - 1).abs() < 0.01)
+    if not is_valid.all():
+        row = int((~is_valid).nonzero()[0])
+        raise ValueError(
+            f"expected the proportions of an image's classes, which add up to 1, got {labels[row].tolist()}; for "
+            "several labels an image give multi_label=True to both the task and ClassificationDataModule"
+        )
 
 
 def replace_classifier(model: nn.Module, num_classes: int) -> None:

@@ -20,8 +20,8 @@ class ClassificationLoss(nn.Module):
     The loss of an image of class c is ``w_c * (1 - p_c)^gamma * CE``; p_c is the probability of c, and CE has smoothed
     labels. With several labels an image, each class is a yes-or-no question with a loss of this form, where p is the
     probability of the right answer, and the loss of the image is their mean, without the classes that the image does
-    not label. A batch's loss is the mean over its
-    images: weights are not divided by their sum.
+    not label. The loss of a mixed image is the mean of the losses of its classes, weighted by their proportions, as in
+    the papers on mixup and CutMix. A batch's loss is the mean over its images: weights are not divided by their sum.
 
     Args:
         label_smoothing: Share of a label that is spread evenly over all classes, in [0, 1).
@@ -87,7 +87,7 @@ class ClassificationLoss(nn.Module):
 
         Args:
             logits: float ``(B, C)``.
-            labels: int64 ``(B,)``, or float ``(B, C)`` of 0 and 1 for several labels an image; a class with another
+            labels: int64 ``(B,)``, or float ``(B, C)`` from 0 to 1 for several labels an image; a class with another
                 label below 0 is not labelled. An image without a labelled class has the loss 0.
         """
         # In single precision, also under autocast: `exp` and `log` of bfloat16 have errors of about one percent.
@@ -97,22 +97,53 @@ class ClassificationLoss(nn.Module):
             if self.focal_gamma:
                 # From the logits, not exp(-losses): those are smoothed.
                 right = logits.log_softmax(dim=1).gather(1, labels[:, None])[:, 0].exp()
-                losses = losses * (1 - right) ** self.focal_gamma
+                losses = losses * self._focal_factor(right)
             return losses if self.class_factors is None else losses * self.class_factors[labels]
         some_unlabelled = may_have_unlabelled(labels)
         answers = labels.float().clamp(min=0) if some_unlabelled else labels.float()
-        # With two classes, yes and no, an even spread moves half of the share to each.
-        smoothed = answers
-        if self.label_smoothing:
-            smoothed = answers * (1 - self.label_smoothing) + self.label_smoothing / 2
-        losses = functional.binary_cross_entropy_with_logits(logits, smoothed, reduction="none")
         if self.focal_gamma:
-            yes = logits.sigmoid()
-            right = yes * answers + (1 - yes) * (1 - answers)
-            losses = losses * (1 - right) ** self.focal_gamma
+            losses = self._focal_answers(logits, answers)
+        else:
+            # With two classes, yes and no, an even spread moves half of the share to each.
+            smoothed = answers * (1 - self.label_smoothing) + self.label_smoothing / 2
+            losses = functional.binary_cross_entropy_with_logits(logits, smoothed, reduction="none")
         if self.class_factors is not None:
             losses = losses * self.class_factors
         return mean_of_labelled(losses, labels) if some_unlabelled else losses.mean(dim=1)
+
+    def mixed(self, logits: Tensor, proportions: Tensor) -> Tensor:
+        """Return the loss of each image that has several classes in proportions, float32 ``(B,)``.
+
+        For a proportion of 1 it is the loss of the class id.
+
+        Args:
+            logits: float ``(B, C)``.
+            proportions: float ``(B, C)``, which add up to 1 for each image.
+        """
+        log_probabilities = logits.float().log_softmax(dim=1)
+        # The loss of each class, if it were the label.
+        losses = -log_probabilities * (1 - self.label_smoothing)
+        if self.label_smoothing:
+            losses = losses - self.label_smoothing * log_probabilities.mean(dim=1, keepdim=True)
+        if self.focal_gamma:
+            losses = losses * self._focal_factor(log_probabilities.exp())
+        if self.class_factors is not None:
+            losses = losses * self.class_factors
+        return (losses * proportions.float()).sum(dim=1)
+
+    def _focal_answers(self, logits: Tensor, answers: Tensor) -> Tensor:
+        """Return the focal loss of each answer from 0 (no) to 1 (yes), ``(B, C)``: of yes and no in this proportion."""
+        even_share = torch.full_like(answers, self.label_smoothing / 2)
+        yes_losses = functional.binary_cross_entropy_with_logits(logits, 1 - even_share, reduction="none")
+        no_losses = functional.binary_cross_entropy_with_logits(logits, even_share, reduction="none")
+        yes_losses = yes_losses * self._focal_factor(logits.sigmoid())
+        no_losses = no_losses * self._focal_factor((-logits).sigmoid())
+        return answers * yes_losses + (1 - answers) * no_losses
+
+    def _focal_factor(self, right: Tensor) -> Tensor:
+        """Return the focal factor for the probability of the right class or answer."""
+        # At 0 the gradient of a gamma below 1 is infinite, and a proportion of 0 would make NaN of it.
+        return (1 - right).clamp(min=torch.finfo(right.dtype).eps) ** self.focal_gamma
 
 
 def may_have_unlabelled(labels: Tensor) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from lit_loader.samplers.epoch_settings import EpochSetting
 from lit_loader.types import IndexArray
 
 Weights = Sequence[float] | npt.NDArray[Any] | torch.Tensor
@@ -96,24 +97,27 @@ _SETTING_CHECKS: dict[str, Callable[[str, Any], Any]] = {
 }
 
 
-def check_share(name: str, value: Any) -> None:
+def check_share(name: str, value: Any, *, may_be_zero: bool = False) -> None:
     """Refuse a share of a source that is not a positive number.
 
     Args:
         name: The argument's name, for the message.
         value: Any value.
+        may_be_zero: True to accept 0, as in some epochs of a schedule.
 
     Raises:
         TypeError: If the value is not a number.
-        ValueError: If the value is not positive, or infinite.
+        ValueError: If the value is out of range, or infinite.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | np.integer | np.floating):
         raise TypeError(f"{name} must be a number, got {value!r} of type {type(value).__name__}")
-    if not 0 < value < math.inf:
+    if may_be_zero and not 0 <= value < math.inf:
+        raise ValueError(f"{name}={value} must be finite and not negative")
+    if not may_be_zero and not 0 < value < math.inf:
         raise ValueError(f"{name}={value} must be positive and finite; leave out a source that you do not want")
 
 
-def check_settings(settings: Mapping[str, Any]) -> None:
+def check_settings(settings: Mapping[str, Any], *, scheduled: Collection[str] = ()) -> None:
     """Check the numbers and flags among the settings of a sampler config, before there is a table.
 
     The samplers check the same arguments with the same functions, but a sampler is made only after the data was
@@ -121,6 +125,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
     Args:
         settings: Arguments by name. None and arguments of other kinds, such as names of attributes, are accepted.
+        scheduled: Names of arguments that may be schedules of epochs.
 
     Raises:
         TypeError: If a number or flag is of another type.
@@ -129,7 +134,10 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
         # None selects the sampler's default, such as the number of images.
         if name in _SETTING_CHECKS and value is not None:
-            _SETTING_CHECKS[name](name, value)
+            if name in scheduled:
+                EpochSetting(name, value, _SETTING_CHECKS[name])
+            else:
+                _SETTING_CHECKS[name](name, value)
 
 
 def checked_integers(name: str, values: Any) -> IndexArray:

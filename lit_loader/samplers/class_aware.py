@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 
 from lit_loader.samplers.checks import checked_flag
 from lit_loader.samplers.class_balanced import ClassSampler, ClassVisits, Labels
@@ -66,6 +68,9 @@ class ClassAwareSampler(ClassSampler):
                 "empty_as_class=True or use RandomSampler"
             )
         self._visits = takes_turns * (self._length / len(self._rows))
+
+    def _visits_in(self, epoch: int) -> npt.NDArray[Any]:
+        return self._visits
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits: a slice of an endless sequence in which each turn visits every class once."""

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import abc
+import math
 from collections.abc import Sequence
+from decimal import Decimal
 from fractions import Fraction
 from functools import partial
 from typing import Any, NamedTuple
@@ -13,8 +16,10 @@ import torch
 
 from lit_loader.errors import SettingError
 from lit_loader.samplers.checks import checked_integers, checked_num_samples, checked_number, refuse_first
+from lit_loader.samplers.epoch_settings import EpochQuotas, EpochSetting
 from lit_loader.samplers.order import SizedSampler, SliceableOrder
 from lit_loader.samplers.shuffle import permutation, shuffled_cycles
+from lit_loader.schedules import EpochSchedule, Scheduled
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
@@ -31,13 +36,7 @@ _LARGEST_ID = 1_000_000
 
 
 class ClassSampler(SizedSampler):
-    """Base of the samplers that visit classes.
-
-    A subclass sets ``_visits``, shape ``(num_classes + 1,)``: the mean number of visits of each class in an epoch, over
-    seeds. The last entry counts images without a class.
-    """
-
-    _visits: npt.NDArray[Any]
+    """Base of the samplers that visit classes."""
 
     def __init__(self, labels: Labels, num_samples: int | None, seed: int | None) -> None:
         super().__init__(seed=seed)
@@ -46,13 +45,20 @@ class ClassSampler(SizedSampler):
         num_classes = int(np.count_nonzero(self._members.counts))
         self._length = checked_num_samples(num_samples, max(self._num_indices, num_classes))
 
-    def _identity(self) -> tuple[Any, ...]:
-        return len(self), self.num_indices, self._visits, self._members.counts, self._members.members
+    @abc.abstractmethod
+    def _visits_in(self, epoch: int) -> npt.NDArray[Any]:
+        """Return the mean number of visits of each class in an epoch, over seeds, ``(num_classes + 1,)``.
 
-    def expected_visits(self) -> npt.NDArray[np.float64]:
+        The last entry counts images without a class.
+        """
+
+    def _identity(self) -> tuple[Any, ...]:
+        return len(self), self.num_indices, self._visits_in(0), self._members.counts, self._members.members
+
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return for each image the sum, over its classes, of the class's visits divided by the class's images."""
         members = self._members
-        rates = np.repeat(self._visits / np.maximum(members.counts, 1), members.counts)
+        rates = np.repeat(self._visits_in(epoch) / np.maximum(members.counts, 1), members.counts)
         visits = np.bincount(members.members, weights=rates, minlength=members.num_images)
         return visits.astype(np.float64, copy=False)
 
@@ -71,6 +77,9 @@ class ClassBalancedSampler(ClassSampler):
     With exponent 1 the classes are balanced over the epoch, not within a batch. `ClassAwareSampler` balances each batch
     as far as possible.
 
+    ``exponent`` and ``empty_share`` may be schedules of epochs. The quotas of every epoch are exact then, too, and
+    cycles continue although quotas change. `quotas_of` returns the quotas of an epoch.
+
     Making an order takes O(num_samples log num_samples), the first slice that reads a class sorts its images, and a
     position takes 16 bytes.
 
@@ -78,24 +87,25 @@ class ClassBalancedSampler(ClassSampler):
         labels: One class id an image (-1 for none); or ``(offsets, classes)``, int64 ``(N + 1,)`` and
             ``(offsets[-1],)``, as in `AnnotationTable`; or one sequence of ids an image. A repeated class of an image
             counts once.
-        exponent: In [0, 1]; 0 gives each class its natural share, 1 gives all classes the same share.
+        exponent: In [0, 1]; 0 gives each class its natural share, 1 gives all classes the same share. An
+            `EpochSchedule`, or a mapping such as ``{"points": {0: 0.0, 10: 1.0}}``, changes it from epoch to epoch.
         num_samples: Positions in an epoch, or None for the number of images, or of classes if these are more.
         empty_share: Share of the positions for images without a class, in [0, 1], or None for their natural share
-            of the images. At 0 they are never visited.
+            of the images. At 0 they are never visited. It may be a schedule, like ``exponent``.
         seed: Seed of ``__iter__``; see `OrderSampler`.
 
     Attributes:
-        exponent, empty_share: The values in use, floats.
+        exponent, empty_share: The values in use, floats or schedules.
         num_classes: Largest class id plus one.
         class_counts: int64 ``(num_classes,)``, images that contain each class.
         absent_classes: Ids below ``num_classes`` that no image contains; they get no position.
-        quotas: int64 ``(num_classes,)``, number of visits of each class in every epoch.
-        empty_quota: Number of visits of images without a class in every epoch.
+        quotas: int64 ``(num_classes,)``, number of visits of each class in every epoch; with schedules in epoch 0.
+        empty_quota: Number of visits of images without a class in every epoch; with schedules in epoch 0.
 
     Raises:
         TypeError: If an argument is of the wrong type.
         ValueError: If an argument is out of range, ``empty_share`` does not fit the number of images without a class,
-            or there are fewer positions than classes.
+            there are fewer positions than classes, or a schedule is drawn for every batch.
 
     Source:
         Conneau and Lample 2019, "Cross-lingual language model pretraining" (alpha is 1 - exponent);
@@ -107,45 +117,79 @@ class ClassBalancedSampler(ClassSampler):
         self,
         labels: Labels,
         *,
-        exponent: float = 1.0,
+        exponent: Scheduled = 1.0,
         num_samples: int | None = None,
-        empty_share: float | None = None,
+        empty_share: Scheduled | None = None,
         seed: int | None = None,
     ) -> None:
         super().__init__(labels, num_samples, seed)
-        self.exponent = checked_number("exponent", exponent)
         self.class_counts = self._members.counts[:-1]
         self.num_classes = len(self.class_counts)
         self.absent_classes = tuple(np.flatnonzero(self.class_counts == 0).tolist())
-        num_empty = int(self._members.counts[-1])
-        if empty_share is None:
-            empty = Fraction(num_empty, self.num_indices)
-        else:
-            empty = Fraction(checked_number("empty_share", empty_share))
-            if empty > 0 and num_empty == 0:
-                raise ValueError(f"empty_share={empty_share}, but every image has a class; leave it out or set 0")
-            if empty < 1 and num_empty == self.num_indices:
-                raise ValueError(f"empty_share={empty_share}, but no image has a class; leave it out or set it to 1")
-        self.empty_share = float(empty)
-        # Fractions: a float share would give machines different quotas.
-        shares = class_shares(self.class_counts.tolist(), exponent=self.exponent)
-        quotas = class_quotas([share * (1 - empty) for share in shares] + [empty], self._length)
-        # `quotas` is a public view of this array.
-        quotas.flags.writeable = False
-        self._visits = quotas
-        self.quotas = quotas[:-1]
-        self.empty_quota = int(quotas[-1])
+        check_empty = partial(_checked_empty_share, int(self._members.counts[-1]), self.num_indices)
+        self._settings = {
+            "exponent": EpochSetting("exponent", exponent, checked_number),
+            "empty_share": EpochSetting("empty_share", empty_share, check_empty),
+        }
+        self.exponent: float | EpochSchedule = self._settings["exponent"].schedule or self._settings["exponent"].at(0)
+        empty = self._settings["empty_share"]
+        self.empty_share: float | EpochSchedule = empty.schedule or float(empty.at(0))
+        quotas_of = partial(_class_quotas, self.class_counts.tolist(), self._length)
+        self._quotas = EpochQuotas(list(self._settings.values()), quotas_of)
+        # Views of one array.
+        self.quotas = self._quotas.at(0)[:-1]
+        self.empty_quota = int(self._quotas.at(0)[-1])
+
+    @property
+    def schedules(self) -> tuple[EpochSchedule, ...]:
+        """Schedules of ``exponent`` and ``empty_share``."""
+        return tuple(setting.schedule for setting in self._settings.values() if setting.schedule is not None)
+
+    def quotas_of(self, epoch: int) -> tuple[IndexArray, int]:
+        """Return `quotas` and `empty_quota` of an epoch."""
+        quotas = self._quotas.at(epoch)
+        return quotas[:-1], int(quotas[-1])
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's visits."""
-        quotas = self._visits
+        quotas = self._quotas.at(epoch)
         classes = np.repeat(np.arange(len(quotas)), quotas)
         classes = classes[permutation(key64(seed, "classes", epoch), len(self))]
         # ClassVisits numbers the visits class after class. The stable sort keeps a class's visits in their order.
         visits = np.empty(len(self), dtype=np.int64)
         visits[np.argsort(classes, kind="stable")] = np.arange(len(self))
-        cycles = ClassVisits(self._members, epoch * quotas, quotas, (seed, "cycles of class"))
+        cycles = ClassVisits(self._members, self._quotas.before(epoch), quotas, (seed, "cycles of class"))
         return SliceableOrder(len(self), partial(cycles.positions, visits))
+
+    def _visits_in(self, epoch: int) -> IndexArray:
+        return self._quotas.at(epoch)
+
+    def _identity(self) -> tuple[Any, ...]:
+        # Quotas identify constant settings, so that checkpoints of earlier versions stay valid.
+        identity = super()._identity()
+        if not self.schedules:
+            return identity
+        return *identity, *(part for setting in self._settings.values() for part in setting.identity())
+
+
+def _checked_empty_share(num_empty: int, num_images: int, name: str, value: Any) -> Fraction:
+    """Return the share of images without a class, exactly; None is their natural share."""
+    if value is None:
+        return Fraction(num_empty, num_images)
+    share = Fraction(checked_number(name, value))
+    if share > 0 and num_empty == 0:
+        raise ValueError(f"{name}={value}, but every image has a class; leave it out or set 0")
+    if share < 1 and num_empty == num_images:
+        raise ValueError(f"{name}={value}, but no image has a class; leave it out or set it to 1")
+    return share
+
+
+def _class_quotas(counts: Sequence[int], num_samples: int, exponent: float, empty: Fraction) -> IndexArray:
+    """Return the number of visits of each class in an epoch; the last number is for images without a class."""
+    shares = class_shares(counts, exponent=exponent)
+    # Whole numbers in the same proportions: class c gets ``(1 - empty) * share / sum(shares)``.
+    class_parts = [share * (empty.denominator - empty.numerator) for share in shares]
+    return class_quotas([*class_parts, empty.numerator * (sum(shares) or 1)], num_samples)
 
 
 # -- which images contain which class ----------------------------------------------------------------------
@@ -244,28 +288,27 @@ def _pairs(labels: Labels) -> tuple[IndexArray, IndexArray, int]:
 # -- shares and quotas -------------------------------------------------------------------------------------
 
 
-def class_shares(counts: Sequence[int], *, exponent: float) -> list[Fraction]:
-    """Return each class's share of the positions, in proportion to ``n_c ** (1 - exponent)``.
+def class_shares(counts: Sequence[int], *, exponent: float) -> list[int]:
+    """Return a whole number for each class, in proportion to ``n_c ** (1 - exponent)``: its share of the positions.
 
-    Exponent 0 keeps the natural shares, 1 makes them equal. A class without images gets nothing. The powers are rounded
-    to 12 digits, because machines differ beyond that; the arithmetic after that is exact.
+    Exponent 0 keeps the natural shares, 1 makes them equal. The powers are rounded to 12 digits, because machines
+    differ beyond that; the arithmetic after that is exact.
 
     Args:
         counts: n_c, the number of images that contain class c.
         exponent: In [0, 1].
 
     Returns:
-        Fractions that sum to 1, or all 0 if every count is 0.
+        Not negative; 0 for a class without images.
 
     Source:
         See `ClassBalancedSampler`.
     """
-    powers = [Fraction(f"{float(n) ** (1.0 - exponent):.12g}") if n else Fraction(0) for n in counts]
-    total = sum(powers, Fraction(0))
-    return [power / total for power in powers] if total else powers
+    # A power of at least 1 with 12 digits has at most 11 of them behind the point.
+    return [int(Decimal(f"{float(n) ** (1.0 - exponent):.12g}").scaleb(11)) if n else 0 for n in counts]
 
 
-def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
+def class_quotas(shares: Sequence[Fraction | int], num_samples: int) -> IndexArray:
     """Divide positions among classes in proportion to their shares; a share above 0 gets at least one position.
 
     Largest remainder method: every class gets its share rounded down, and the remaining positions go to the largest
@@ -273,7 +316,7 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     quota: otherwise training would silently never see it.
 
     Args:
-        shares: Fractions that sum to 1.
+        shares: Numbers that are not negative, with a positive sum.
         num_samples: Positions to divide.
 
     Returns:
@@ -287,10 +330,13 @@ def class_quotas(shares: Sequence[Fraction], num_samples: int) -> IndexArray:
     if num_classes > num_samples:
         rule = f"is less than the {num_classes} classes that have a share, so some would never be visited"
         raise SettingError("num_samples", num_samples, rule, settings={"num_samples": num_classes})
-    # Fractions, because remainders that differ by a rounding error would give machines different quotas.
-    exact = [share * num_samples for share in shares]
-    quotas = np.array([int(value) for value in exact], dtype=np.int64)
-    largest_remainders = sorted(range(len(shares)), key=lambda c: int(exact[c]) - exact[c])
+    # Whole numbers, because remainders that differ by a rounding error would give machines different quotas.
+    denominator = math.lcm(*(share.denominator for share in shares))
+    parts = [share.numerator * (denominator // share.denominator) for share in shares]
+    total = sum(parts)
+    floors, remainders = zip(*(divmod(part * num_samples, total) for part in parts), strict=True)
+    quotas = np.array(floors, dtype=np.int64)
+    largest_remainders = sorted(range(len(shares)), key=lambda c: -remainders[c])
     quotas[largest_remainders[: num_samples - int(quotas.sum())]] += 1
     for c in np.flatnonzero((quotas == 0) & has_share):
         quotas[quotas.argmax()] -= 1

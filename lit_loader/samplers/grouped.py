@@ -14,6 +14,7 @@ from lit_loader.samplers.checks import Weights, checked_int, checked_integers, c
 from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.samplers.weighted import AliasTable, WeightedRandomSampler
+from lit_loader.schedules import EpochSchedule
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray, Order
 
@@ -87,8 +88,8 @@ class GroupedSampler(OrderSampler):
         )
         self.group_ids = values.astype(np.uint16)
         self.group_ids.flags.writeable = False
-        # With the sampler's revision at that time.
-        self._draws: tuple[int, _GroupDraws] | None = None
+        # With the revision and the epoch of the weights.
+        self._draws: tuple[tuple[int, int], _GroupDraws] | None = None
         self._check_length()
 
     def __len__(self) -> int:
@@ -124,9 +125,13 @@ class GroupedSampler(OrderSampler):
         # Exactly WeightedRandomSampler: a subclass may draw in another way.
         if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:
             keys = (key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch))
-            if self._draws is None or self._draws[0] != self.revision:
-                self._draws = (self.revision, _GroupDraws(self.sampler._weights, self.group_ids))
-            return SliceableOrder(len(self), partial(self._draws[1].positions, keys, global_batch))
+            weights = self.sampler._weights
+            state = (self.revision, weights.same_epoch(epoch))
+            draws = self._draws
+            if draws is None or draws[0] != state:
+                draws = (state, _GroupDraws(weights.at(epoch), self.group_ids))
+                self._draws = draws
+            return SliceableOrder(len(self), partial(draws[1].positions, keys, global_batch))
         order = self.sampler.order(seed=seed, epoch=epoch)
         indices = order[0 : len(order)]
         key = key64(seed, "grouped", epoch)
@@ -135,9 +140,14 @@ class GroupedSampler(OrderSampler):
     def _identity(self) -> tuple[Any, ...]:
         return self.sampler.fingerprint(), self.group_ids
 
-    def expected_visits(self) -> _Floats:
+    @property
+    def schedules(self) -> tuple[EpochSchedule, ...]:
+        """Schedules of the inner sampler."""
+        return self.sampler.schedules
+
+    def expected_visits(self, epoch: int = 0) -> _Floats:
         """Return the expected visits of the inner sampler, which groups do not change."""
-        return self.sampler.expected_visits()
+        return self.sampler.expected_visits(epoch)
 
     def __iter__(self) -> Iterator[int]:
         """Raise an error: a loader that iterates the sampler does not pass the size of a batch.

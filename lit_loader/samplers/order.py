@@ -22,6 +22,7 @@ from torch import distributed
 from torch.utils.data import DistributedSampler
 
 from lit_loader.samplers.checks import checked_int
+from lit_loader.schedules import EpochSchedule
 from lit_loader.types import IndexArray, Order
 
 # Positions turned into Python ints at a time by __iter__.
@@ -163,9 +164,17 @@ class OrderSampler(DistributedSampler[int], abc.ABC):
     def num_indices(self) -> int:
         """Length of the dataset: the sampler's indices are in ``range(num_indices)``."""
 
+    @property
+    def schedules(self) -> tuple[EpochSchedule, ...]:
+        """Schedules of the settings that change from epoch to epoch; empty if all epochs have the same settings."""
+        return ()
+
     @abc.abstractmethod
-    def expected_visits(self) -> npt.NDArray[np.float64]:
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return how often each index appears in an epoch, in the mean over seeds.
+
+        Args:
+            epoch: The epoch, from 0. It matters only with `schedules`.
 
         Returns:
             float64 array, shape ``(num_indices,)``; the sum is ``len(self)``.

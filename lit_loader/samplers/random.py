@@ -44,7 +44,7 @@ class _DatasetSampler(OrderSampler):
         """The dataset's length."""
         return len(self.data_source)
 
-    def expected_visits(self) -> npt.NDArray[np.float64]:
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return ones."""
         return np.ones(len(self.data_source))
 
@@ -154,7 +154,7 @@ class SubsetRandomSampler(SizedSampler, torch.utils.data.SubsetRandomSampler):
     def _identity(self) -> tuple[Any, ...]:
         return self._num_indices, self.shuffle, self.indices
 
-    def expected_visits(self) -> npt.NDArray[np.float64]:
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return how often ``indices`` lists each index."""
         return np.bincount(self.indices, minlength=self._num_indices).astype(np.float64)
 

@@ -111,7 +111,7 @@ class RepeatFactorSampler(SizedSampler):
     def _identity(self) -> tuple[Any, ...]:
         return self._certain, self._drawn, self._fractions
 
-    def expected_visits(self) -> npt.NDArray[np.float64]:
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return the factors, with their fractions scaled to sum to an integer."""
         visits = self._certain.astype(np.float64)
         visits[self._drawn] += self._fractions

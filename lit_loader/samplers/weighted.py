@@ -12,7 +12,9 @@ import torch
 import torch.utils.data
 
 from lit_loader.samplers.checks import Weights, checked_flag, checked_num_samples, checked_weights
+from lit_loader.samplers.epoch_settings import EpochSetting, epoch_schedule
 from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder, array_order
+from lit_loader.schedules import EpochSchedule
 from lit_loader.seeding import hash_u64, key64
 from lit_loader.types import IndexArray, Order
 
@@ -40,7 +42,8 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     Args:
         weights: One number an index, shape ``(n,)``: a list, array, memory map, tensor or Arrow column; they need not
             sum to one. They are copied once, to float64 (8 bytes a weight), so later changes by the caller have no
-            effect, and a memory map or column is read only once.
+            effect, and a memory map or column is read only once. An `EpochSchedule` whose values are weights, such as
+            ``FunctionSchedule(weights_of_epoch)``, changes them from epoch to epoch; they are computed for each order.
         num_samples: Positions in an epoch, or None for ``len(weights)``.
         replacement: Whether an index may come more than once in an epoch.
         seed: Seed of ``__iter__``; see `OrderSampler`.
@@ -48,7 +51,8 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     Raises:
         TypeError: If an argument is of the wrong type.
         ValueError: If a weight is negative, infinite or NaN (the first is named), all weights are zero, the shape is
-            wrong, or ``num_samples`` is not positive or, without replacement, above the number of positive weights.
+            wrong, ``num_samples`` is not positive or, without replacement, above the number of positive weights, or a
+            schedule is drawn for every batch.
 
     Source:
         With replacement: see `AliasTable`. Without: Efraimidis and Spirakis 2006, "Weighted random
@@ -56,33 +60,36 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
     """
 
     def __init__(
-        self, weights: Weights, num_samples: int | None = None, replacement: bool = True, *, seed: int | None = None
+        self,
+        weights: Weights | EpochSchedule,
+        num_samples: int | None = None,
+        replacement: bool = True,
+        *,
+        seed: int | None = None,
     ) -> None:
         OrderSampler.__init__(self, seed=seed)
-        checked = checked_weights("weights", weights)
+        self.replacement = checked_flag("replacement", replacement)
+        weights = epoch_schedule("weights", weights)
+        # A list is converted and copied only once.
+        checked = checked_weights("weights", weights.at(0) if isinstance(weights, EpochSchedule) else weights)
         if len(checked) > _MAX_WEIGHTS:
             raise ValueError(f"`weights` must have at most {_MAX_WEIGHTS} entries, got {len(checked)}")
         self._length = checked_num_samples(num_samples, len(checked))
         self._num_indices = len(checked)
-        self.replacement = checked_flag("replacement", replacement)
         self.generator = None
         self._revision = 0
-        self._use_weights(checked)
+        self._use_weights(weights if isinstance(weights, EpochSchedule) else checked)
 
-    def _use_weights(self, weights: npt.NDArray[np.float64]) -> None:
-        """Replace the weights after a check that enough of them are positive."""
-        num_positive = int(np.count_nonzero(weights))
-        if not self.replacement and self._length > num_positive:
-            raise ValueError(
-                f"num_samples={self._length} exceeds the {num_positive} positive weights, and "
-                "without replacement each index comes at most once; lower num_samples or set replacement=True"
-            )
-        self._weights = weights
-        self._num_positive = num_positive
-        self._table: AliasTable | None = None
+    def _use_weights(self, weights: EpochSchedule | npt.NDArray[np.float64]) -> None:
+        """Replace the weights after a check that there are as many as before, and that enough of them are positive."""
+        check = _checked_epoch_weights if isinstance(weights, EpochSchedule) else _checked_draws
+        num_draws = None if self.replacement else self._length
+        self._weights = EpochSetting("weights", weights, partial(check, self._num_indices, num_draws))
+        # With the epoch of its weights.
+        self._table: tuple[int, AliasTable] | None = None
 
-    def set_weights(self, weights: Weights) -> None:
-        """Replace the weights. Later orders use the new weights; existing orders do not change.
+    def set_weights(self, weights: Weights | EpochSchedule) -> None:
+        """Replace the weights, or their schedule. Later orders use the new ones; existing orders do not change.
 
         Call it between two epochs, on all ranks, with the same weights. A `lit_loader.DataLoader` then drops batches of
         the next epoch that it has made ahead.
@@ -94,13 +101,8 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
             TypeError: As for the constructor.
             ValueError: As for the constructor, or if the number of weights differs. The sampler stays unchanged.
         """
-        checked = checked_weights("weights", weights)
-        if len(checked) != len(self._weights):
-            raise ValueError(
-                f"`weights` must have {len(self._weights)} entries, one an index, got {len(checked)}; make a new "
-                "sampler for a dataset of another length"
-            )
-        self._use_weights(checked)
+        weights = epoch_schedule("weights", weights)
+        self._use_weights(weights if isinstance(weights, EpochSchedule) else checked_weights("weights", weights))
         self._revision += 1
 
     @property
@@ -109,47 +111,92 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         return self._revision
 
     @property
+    def schedules(self) -> tuple[EpochSchedule, ...]:
+        """Schedule of the weights."""
+        return () if self._weights.schedule is None else (self._weights.schedule,)
+
+    @property
     def weights(self) -> torch.Tensor:  # type: ignore[override] # a writeable attribute in torch
-        """Copy of the weights, float64 ``(n,)``."""
-        return torch.tensor(self._weights)
+        """Copy of the weights, float64 ``(n,)``; with a schedule the weights of epoch 0."""
+        return torch.tensor(self._weights.at(0))
 
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's draws."""
         if not self.replacement:
             key = key64(seed, "weighted without replacement", epoch)
-            return array_order(exponential_order(self._weights, self._length, key=key))
+            return array_order(exponential_order(self._weights.at(epoch), self._length, key=key))
         # The table is built at the first use: without replacement, and in workers, it is not needed.
-        if self._table is None:
-            self._table = AliasTable(self._weights)
+        weights_epoch = self._weights.same_epoch(epoch)
+        table = self._table
+        if table is None or table[0] != weights_epoch:
+            table = (weights_epoch, AliasTable(self._weights.at(epoch)))
+            self._table = table
         key = key64(seed, "weighted", epoch)
-        return SliceableOrder(self._length, partial(self._table.draw, key))
+        return SliceableOrder(self._length, partial(table[1].draw, key))
 
-    def expected_visits(self) -> npt.NDArray[np.float64]:
+    def expected_visits(self, epoch: int = 0) -> npt.NDArray[np.float64]:
         """Return ``num_samples * weights / sum(weights)``; without replacement, 1 for every positive weight.
+
+        Args:
+            epoch: The epoch of the weights, from 0.
 
         Raises:
             ValueError: Without replacement, if there are fewer draws than positive weights: the expectation then has
                 no closed form.
         """
+        weights: npt.NDArray[np.float64] = self._weights.at(epoch)
         if self.replacement:
             # So that the sum does not overflow.
-            scaled = self._weights / self._weights.max()
+            scaled = weights / weights.max()
             result: npt.NDArray[np.float64] = scaled * (self._length / scaled.sum())
             return result
-        if self._length < self._num_positive:
+        num_positive = int(np.count_nonzero(weights))
+        if self._length < num_positive:
             raise ValueError(
                 f"the expected visits of {self._length} draws without replacement among "
-                f"{self._num_positive} positive weights have no closed form; "
+                f"{num_positive} positive weights have no closed form; "
                 "count them over orders of several seeds instead"
             )
-        return (self._weights > 0).astype(np.float64)
+        return (weights > 0).astype(np.float64)
 
     def _identity(self) -> tuple[Any, ...]:
-        return self._length, self.replacement, self._weights
+        return self._length, self.replacement, *self._weights.identity()
 
     def __getstate__(self) -> dict[str, Any]:
         # Building the table again is cheaper than pickling it.
         return {**self.__dict__, "_table": None}
+
+
+def _checked_draws(
+    num_indices: int, num_draws: int | None, name: str, weights: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return weights after a check that the sampler can draw with them.
+
+    Args:
+        num_indices: Number of weights.
+        num_draws: Number of draws without replacement, or None with replacement.
+        name: The argument's name.
+        weights: Result of `checked_weights`.
+    """
+    if len(weights) != num_indices:
+        raise ValueError(
+            f"`{name}` must have {num_indices} entries, one an index, got {len(weights)}; make a new sampler for a "
+            "dataset of another length"
+        )
+    num_positive = int(np.count_nonzero(weights))
+    if num_draws is not None and num_draws > num_positive:
+        raise ValueError(
+            f"num_samples={num_draws} exceeds the {num_positive} positive weights, and "
+            "without replacement each index comes at most once; lower num_samples or set replacement=True"
+        )
+    return weights
+
+
+def _checked_epoch_weights(
+    num_indices: int, num_draws: int | None, name: str, weights: Weights
+) -> npt.NDArray[np.float64]:
+    """Return the weights that a schedule has in an epoch as a read-only copy; see `_checked_draws`."""
+    return _checked_draws(num_indices, num_draws, name, checked_weights(name, weights))
 
 
 def exponential_order(weights: npt.NDArray[np.float64], num_samples: int, *, key: int) -> IndexArray:

@@ -28,6 +28,7 @@ from lit_loader.transforms.mix_objects import (
     Placement,
     covered_points,
     crowd_flags,
+    cut,
     hide_covered,
     join,
     mask_array,
@@ -57,10 +58,10 @@ class CopyPaste(ImageMix):
     the partner, only the pixels of the object are read.
 
     Objects under a pasted one lose the covered pixels of their masks, and their boxes shrink to the rest. Without masks
-    a box shrinks to the box around its uncovered part. An object of which less than ``min_visible`` of the area stays
-    visible is removed from every field of the target, but not a crowd. Covered points become hidden (visibility 1), and
-    so do points of the pasted object beside its mask. A rectangle also brings the other objects of its image of which
-    it shows at least ``min_visible``.
+    a box shrinks to the box around its uncovered part. An object that stays visible with less than ``min_visible`` of
+    its area is removed from every field of the target, unless it is a crowd. Covered points become hidden (visibility
+    1), and so do points of the pasted object next to its mask. A rectangle also brings the other objects of its image,
+    if it shows at least ``min_visible`` of them.
 
     Without ``class_weights`` the partners are images in the order of the epoch's partners, and one of the objects is
     drawn uniformly; an image without objects pastes nothing. With ``class_weights`` a class is drawn in proportion to
@@ -105,7 +106,8 @@ class CopyPaste(ImageMix):
 
     def num_partners(self, epoch: int) -> int:
         """Return the number of objects in an epoch."""
-        return round(value_at(self.num_objects, epoch))
+        num_objects: float = value_at(self.num_objects, epoch)
+        return round(num_objects)
 
     def pool(self, tables: Sequence[AnnotationTable]) -> ObjectPool | None:
         """Return the objects by class weights, or None without them.
@@ -174,12 +176,12 @@ class CopyPaste(ImageMix):
             canvas_size: Height and width of the canvas.
             rng: Generators of the sample.
         """
-        left, top, right, bottom = part
+        x0, y0, x1, y1 = part
         height, width = canvas_size
         scale_draw, *place_draws = rng.numpy.random(1 + 2 * _NUM_PLACES).tolist()
         low, high = current_value(self.scale)
-        factor = min(low + (high - low) * scale_draw, height / (bottom - top), width / (right - left))
-        size = (_scaled_side(bottom - top, factor, height), _scaled_side(right - left, factor, width))
+        factor = min(low + (high - low) * scale_draw, height / (y1 - y0), width / (x1 - x0))
+        size = (_scaled_side(y1 - y0, factor, height), _scaled_side(x1 - x0, factor, width))
         limits = np.array([width - size[1] + 1, height - size[0] + 1])
         corners = (np.reshape(place_draws, (_NUM_PLACES, 2)) * limits).astype(np.int64)
         x, y = corners[_covered_shares(boxes, corners, size).argmin()].tolist()
@@ -243,8 +245,8 @@ def _covered_shares(
     covered_areas = (high - low).clip(min=0).prod(axis=2)
     areas = (boxes[:, 2:] - boxes[:, :2]).astype(np.float64).prod(axis=1)
     # A box without area has no share.
-    shares: npt.NDArray[np.float64] = covered_areas[:, areas > 0] / areas[areas > 0]
-    return shares.sum(axis=1)
+    shares: npt.NDArray[np.float64] = (covered_areas[:, areas > 0] / areas[areas > 0]).sum(axis=1)
+    return shares
 
 
 def _pasted_objects(
@@ -273,16 +275,17 @@ def _paste_pixels(
 ) -> None:
     """Write the pixels of an object to the canvas ``(H, W, 3)``; all of the rectangle if ``bitmap`` is None."""
     pixels = pixel_rows(image.part(placement.part, placement.size).read())
-    left, top, right, bottom = placement.region
-    np.copyto(canvas[top:bottom, left:right], pixels, where=True if bitmap is None else bitmap[:, :, None])
+    np.copyto(cut(canvas, placement.region), pixels, where=True if bitmap is None else bitmap[:, :, None])
 
 
 def _checked_weights(weights: Any) -> ClassWeights | None:
-    if weights is None or weights == "balanced":
-        return weights
+    if weights is None:
+        return None
+    if weights == "balanced":
+        return "balanced"
     remedy = 'give a number of at least 0 for each class, such as {cat: 1, dog: 2}, or "balanced"'
     if not isinstance(weights, Mapping):
-        raise SettingError("class_weights", weights, "is no mapping of class names to weights", remedy)
+        raise SettingError("class_weights", weights, "does not give weights by class name", remedy)
     for name, weight in weights.items():
         if not isinstance(name, str) or not is_number(weight) or weight < 0:
             raise SettingError("class_weights", dict(weights), f"has {weight!r} for {name!r}", remedy)

@@ -11,9 +11,9 @@ from typing import Any, Final
 from torch import nn
 from torchvision.transforms import v2
 
+from lit_loader.collate import BatchMixing
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
-from lit_loader.schedules import Schedule
 from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.scheduled import ScheduledTransform
 from lit_loader.transforms.visibility import UpdateVisibility
@@ -33,17 +33,21 @@ def describe(transforms: Any) -> list[str]:
     A `ScheduledTransform` is a line with its schedules, in full length. A preset with schedules is a line for each of
     them, then the transforms of the first epoch.
 
-    A mix, and a transform of torchvision or lit_loader, is its class with its probability, its size, and the arguments
-    that differ from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are
-    without control characters and have at most 96 characters. `UpdateVisibility`, which changes no pixel, is left out.
+    A transform of torchvision or lit_loader is its class with its probability, its size, and the arguments that differ
+    from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are without
+    control characters and have at most 96 characters, except for mixes. `UpdateVisibility`, which changes
+    no pixel, is left out.
 
     Args:
-        transforms: A transform or a `lit_loader.Mix`, a composition such as a preset returns, or a list of them.
+        transforms: A transform or a mix, a composition such as a preset returns, or a list of them.
     """
     lines = []
     for transform in _parts(transforms):
         if isinstance(transform, ScheduledTransform):
             lines += _schedule_lines(transform)
+        elif isinstance(transform, Mix | BatchMixing):
+            # Not shortened, like schedules.
+            lines.append(printable(" ".join(repr(transform).split())))
         else:
             lines.append(_shortened(_text(transform)))
     return lines
@@ -84,8 +88,7 @@ def _text(transform: Any) -> str:
         parts = ", ".join(map(_text, _parts(list(transform.transforms))))
         chance = f", p={_value_text(transform.p)}" if hasattr(transform, "p") else ""
         return f"{name}([{parts}]{chance})"
-    is_known = isinstance(transform, nn.Module) and kind.__module__.startswith(("torchvision.", "lit_loader."))
-    if is_known or isinstance(transform, Mix):
+    if isinstance(transform, nn.Module) and kind.__module__.startswith(("torchvision.", "lit_loader.")):
         inner = getattr(transform, "transform", None)
         arguments = [] if inspect.ismethod(inner) or inner is None else [_repr(inner)]
         return f"{name}({', '.join([*arguments, *_arguments(transform)])})"
@@ -101,7 +104,7 @@ def _repr(value: Any) -> str:
     return repr(value)
 
 
-def _arguments(transform: Any) -> Iterator[str]:
+def _arguments(transform: nn.Module) -> Iterator[str]:
     """Yield the arguments of a transform that are plain values, as ``name=value``."""
     for name, parameter in inspect.signature(type(transform).__init__).parameters.items():
         value = getattr(transform, name, None)
@@ -113,7 +116,7 @@ def _arguments(transform: Any) -> Iterator[str]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
-    return isinstance(value, Real | str | enum.Enum | Schedule)
+    return isinstance(value, Real | str | enum.Enum)
 
 
 def _equal(value: Any, default: Any) -> bool:
@@ -126,8 +129,6 @@ def _equal(value: Any, default: Any) -> bool:
 def _value_text(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return str(value.value)
-    if isinstance(value, Schedule):
-        return f"({value})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value_text, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)

@@ -76,11 +76,15 @@ class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         height, width = image.size if isinstance(image, LazyImage) else functional.get_size(image)
         new_size, padding = letterbox_geometry((height, width), self.size)
         if isinstance(image, LazyImage):
-            # Padding needs pixels, so the resize is the last step that can be decoded on demand.
             targets = moved_targets(sample[1:], partial(resized, size=new_size))
-            sample = (image.resized(new_size).image(), *targets)
+            # Padding needs pixels, so the resize is then the last step that can be decoded on demand.
+            resized_image = image.resized(new_size)
+            sample = (resized_image.image() if any(padding) else resized_image, *targets)
         else:
             sample = v2.Resize(list(new_size))(sample)
+        # torchvision would copy the image and all masks.
+        if not any(padding):
+            return sample
         return v2.Pad(list(padding), fill={tv_tensors.Mask: 0, "others": self.fill})(sample)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import math
 from abc import abstractmethod
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from torchvision import tv_tensors
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage
 from lit_loader.mixing import Mix, MixSample
-from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, schedules_in, value_at
+from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, example_epochs, schedules_in, value_at
 from lit_loader.seeding import SampleRng
 from lit_loader.transforms.mix_objects import xyxy_boxes
 
@@ -58,32 +57,6 @@ class ImageMix(Mix):
         image = mixed_sample.image.image()
         return (image if isinstance(first[0], tv_tensors.Image) else image.as_subclass(Tensor)), mixed_sample.target
 
-    def __repr__(self) -> str:
-        # Semicolons, because the text of a schedule has commas.
-        return f"{type(self).__name__}({'; '.join(_arguments(self))})"
-
-
-def _arguments(mix: Mix) -> list[str]:
-    """Return ``p`` and the arguments that differ from their defaults, as ``name=value``."""
-    arguments = []
-    for name, parameter in inspect.signature(type(mix).__init__).parameters.items():
-        value = getattr(mix, name, parameter.default)
-        if name == "p" or (name != "self" and not _equal(value, parameter.default)):
-            arguments.append(f"{name}={_text(value)}")
-    return arguments
-
-
-def _equal(value: Any, default: Any) -> bool:
-    # Configs have lists where Python has tuples.
-    is_list = isinstance(value, list | tuple) and isinstance(default, list | tuple)
-    return list(value) == list(default) if is_list else bool(value == default)
-
-
-def _text(value: Any) -> str:
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_text, value))}]"
-    return f"{value:g}" if isinstance(value, float) else str(value)
-
 
 def _mix_sample(sample: Any) -> MixSample:
     if isinstance(sample, MixSample):
@@ -121,19 +94,16 @@ def _examples(name: str, setting: Any) -> list[Any]:
     """Return values that a setting will take."""
     if isinstance(setting, Schedule):
         return setting.examples()
-    epochs = {0}
-    for schedule in schedules_in(setting):
-        if not isinstance(schedule, EpochSchedule):
-            rule = "has an entry that is drawn for every batch, independently of the others"
-            raise SettingError(name, setting, rule, "draw whole lists, such as {choices: [[320, 320], [384, 384]]}")
-        # Pieces of a schedule end before a breakpoint.
-        epochs |= {max(0, epoch - step) for epoch in schedule.breakpoints() for step in (0, 1)}
-    return [value_at(setting, epoch) for epoch in sorted(epochs)]
+    schedules = schedules_in(setting)
+    if not all(isinstance(schedule, EpochSchedule) for schedule in schedules):
+        rule = "has an entry that is drawn for every batch, independently of the others"
+        raise SettingError(name, setting, rule, "draw whole lists, such as {choices: [[320, 320], [384, 384]]}")
+    return [value_at(setting, epoch) for epoch in example_epochs(schedules)]
 
 
 def is_number(value: Any) -> bool:
-    """Return True for a finite number that is no bool."""
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    """Return True for a finite number, and False for a bool."""
+    return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)
 
 
 def check_fraction(name: str, value: Any) -> None:

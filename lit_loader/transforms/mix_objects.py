@@ -1,8 +1,8 @@
 """Objects of mixed images: move the targets of several images to one canvas, join them, and hide covered objects.
 
 NOTE [Fields of mixed targets]
-    Boxes, masks, points, visibility and area change with the pixels. `PER_IMAGE_FIELDS` and fields without a first
-    dimension (numbers, strings, mappings) are those of the first image, except ``unlabelled``, which is the union: the
+    Boxes, masks, points, visibility and area change with the pixels. The first image provides `PER_IMAGE_FIELDS` and
+    fields without a first dimension (numbers, strings, mappings), except for ``unlabelled``, which is the union: the
     mixed image may show unlabelled objects of either image. Every other field has one row per object, such as the
     attributes of a `DetectionDataset`. A field with another number of rows is an error.
 """
@@ -10,6 +10,7 @@ NOTE [Fields of mixed targets]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -30,6 +31,7 @@ __all__ = [
     "Placement",
     "covered_points",
     "crowd_flags",
+    "cut",
     "hide_covered",
     "join",
     "mask_array",
@@ -41,9 +43,8 @@ __all__ = [
     "xyxy_boxes",
 ]
 
-_MOVED_FIELDS: Final = ("boxes", "keypoints", "masks", "visibility")
+_MOVED_FIELDS: Final = ("boxes", "keypoints", "masks")
 
-_Floats: TypeAlias = npt.NDArray[np.float64]
 _Bitmap: TypeAlias = npt.NDArray[np.uint8]
 _Flags: TypeAlias = npt.NDArray[np.bool_]
 
@@ -64,21 +65,21 @@ class Placement(NamedTuple):
     @property
     def region(self) -> Part:
         """Left, top, right and bottom on the canvas."""
-        left, top = self.corner
-        return left, top, left + self.size[1], top + self.size[0]
+        x, y = self.corner
+        return x, y, x + self.size[1], y + self.size[0]
 
     def points(self, points: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Map points ``(..., 2)`` of the image to the canvas."""
-        left, top, right, bottom = self.part
-        scale = np.array([self.size[1] / (right - left), self.size[0] / (bottom - top)])
-        moved: npt.NDArray[np.float32] = ((points - (left, top)) * scale + self.corner).astype(np.float32)
+        x0, y0, x1, y1 = self.part
+        scale = np.array([self.size[1] / (x1 - x0), self.size[0] / (y1 - y0)])
+        moved: npt.NDArray[np.float32] = ((points - (x0, y0)) * scale + self.corner).astype(np.float32)
         return moved
 
     def boxes(self, boxes: npt.NDArray[Any]) -> npt.NDArray[np.float32]:
         """Map XYXY boxes ``(N, 4)`` of the image to the canvas, clipped to the region."""
         moved = self.points(boxes.reshape(-1, 2, 2)).reshape(-1, 4)
-        left, top, right, bottom = np.array(self.region, dtype=np.float32)
-        return moved.clip([left, top, left, top], [right, bottom, right, bottom])
+        region = np.array(self.region, dtype=np.float32)
+        return moved.clip(region[[0, 1, 0, 1]], region[[2, 3, 2, 3]])
 
 
 class MaskPart(NamedTuple):
@@ -111,7 +112,7 @@ def xyxy_boxes(target: Any) -> npt.NDArray[np.float32]:
     """Return a view of the boxes of a target, float32 ``(N, 4)``.
 
     Raises:
-        TypeError: The target is no mapping with XYXY boxes on the CPU.
+        TypeError: The target is not a mapping, or its boxes are not XYXY boxes on the CPU.
     """
     boxes = target.get("boxes") if isinstance(target, Mapping) else None
     array = as_array(boxes) if isinstance(boxes, tv_tensors.BoundingBoxes) else None
@@ -157,7 +158,7 @@ def place(target: Mapping[str, Any], placement: Placement, *, min_visible: float
             # An object without a mask has an empty one, which has no share.
             if num_pixels := np.count_nonzero(masks[row]):
                 areas[row] = num_pixels
-                visible_areas[row] = np.count_nonzero(_cut(masks[row], placement.part))
+                visible_areas[row] = np.count_nonzero(cut(masks[row], placement.part))
     shows_share = (visible_areas > 0) & ((visible_areas >= min_visible * areas) | crowd)
     rows = np.flatnonzero(is_touched & (shows_share | (areas == 0)))
     other_fields = {name: value for name, value in target.items() if name not in _MOVED_FIELDS}
@@ -165,7 +166,7 @@ def place(target: Mapping[str, Any], placement: Placement, *, min_visible: float
     result = {**target, **take_rows(other_fields, rows, num_boxes=len(boxes))}
     result["boxes"] = placement.boxes(clipped[rows])
     if masks is not None:
-        bitmaps = [resize_mask(_cut(masks[row], placement.part), placement.size) for row in rows]
+        bitmaps = [resize_mask(cut(masks[row], placement.part), placement.size) for row in rows]
         result["masks"] = MaskPart(placement.region, bitmaps)
         for number in np.flatnonzero(is_cut[rows]):
             result["boxes"][number] = shrink_box(result["boxes"][number], bitmaps[number], placement.corner)
@@ -173,8 +174,8 @@ def place(target: Mapping[str, Any], placement: Placement, *, min_visible: float
     if points_and_visibility is not None:
         points, visibility = points_and_visibility
         moved_points = placement.points(points.as_subclass(Tensor).numpy()[rows])
-        left, top, right, bottom = placement.region
-        is_inside = ((moved_points >= (left, top)) & (moved_points <= (right, bottom))).all(axis=2)
+        region = placement.region
+        is_inside = ((moved_points >= region[:2]) & (moved_points <= region[2:])).all(axis=2)
         result["keypoints"] = moved_points
         result["visibility"] = torch.from_numpy(np.where(is_inside, visibility.numpy()[rows], np.uint8(0)))
     return result
@@ -239,18 +240,17 @@ def hide_covered(target: dict[str, Any], covers: Sequence[Cover], *, min_visible
     """
     boxes = xyxy_boxes(target)
     masks = mask_array(target)
-    rests = _uncovered_boxes(boxes, covers) if masks is None else _uncovered_masks(boxes, masks, covers)
-    is_gone = np.zeros(len(boxes), dtype=np.bool_)
-    for row, (share, rest) in rests.items():
-        is_gone[row] = share == 0 or share < min_visible
+    changes = _uncovered_boxes(boxes, covers) if masks is None else _uncovered_masks(boxes, masks, covers)
+    is_hidden = np.zeros(len(boxes), dtype=np.bool_)
+    for row, (share, box) in changes.items():
+        is_hidden[row] = share == 0 or share < min_visible
         # A crowd that is hidden as a whole keeps its row, with a box without area.
-        boxes[row] = rest
-    if "keypoints" in target:
-        _hide_points(target, covers)
+        boxes[row] = box
+    _hide_points(target, covers)
     if isinstance(target.get("area"), Tensor):
         target["area"] = _areas(target["boxes"]).to(target["area"].dtype)
-    is_gone &= ~crowd_flags(target, len(boxes))
-    return take_rows(target, np.flatnonzero(~is_gone), num_boxes=len(boxes)) if is_gone.any() else target
+    is_hidden &= ~crowd_flags(target, len(boxes))
+    return take_rows(target, np.flatnonzero(~is_hidden), num_boxes=len(boxes)) if is_hidden.any() else target
 
 
 def resize_mask(bitmap: _Bitmap, size: tuple[int, int]) -> _Bitmap:
@@ -265,7 +265,8 @@ def resize_mask(bitmap: _Bitmap, size: tuple[int, int]) -> _Bitmap:
         return bitmap
     rows = ((np.arange(size[0]) + 0.5) * (height / size[0])).astype(np.int64)
     columns = ((np.arange(size[1]) + 0.5) * (width / size[1])).astype(np.int64)
-    resized: _Bitmap = bitmap[rows[:, None], columns]
+    # One axis after the other takes a fifth of the time of both at once.
+    resized: _Bitmap = bitmap[rows].take(columns, axis=1)
     return resized
 
 
@@ -292,9 +293,10 @@ def mask_array(target: Mapping[str, Any]) -> npt.NDArray[np.uint8] | None:
     return array
 
 
-def _cut(bitmap: _Bitmap, part: Part) -> _Bitmap:
-    left, top, right, bottom = part
-    return bitmap[top:bottom, left:right]
+def cut(pixels: npt.NDArray[np.uint8], part: Part) -> npt.NDArray[np.uint8]:
+    """Return a view of a part (left, top, right, bottom) of pixels ``(height, width, ...)``."""
+    x0, y0, x1, y1 = part
+    return pixels[y0:y1, x0:x1]
 
 
 def take_rows(target: Mapping[str, Any], rows: IndexArray, *, num_boxes: int) -> dict[str, Any]:
@@ -323,6 +325,8 @@ def take_rows(target: Mapping[str, Any], rows: IndexArray, *, num_boxes: int) ->
 
 
 def _rows_of(value: Any, rows: IndexArray) -> Any:
+    if type(value) is Tensor:
+        return value[torch.from_numpy(rows)]
     if isinstance(value, Tensor):
         return wrap(value.as_subclass(Tensor)[torch.from_numpy(rows)], like=value)
     return value[rows] if isinstance(value, np.ndarray) else type(value)(value[row] for row in rows)
@@ -342,7 +346,7 @@ def _drawn_masks(parts: Sequence[MaskPart], canvas_size: tuple[int, int]) -> npt
     number = 0
     for part in parts:
         for bitmap in part.bitmaps:
-            _cut(masks[number], part.region)[:] = bitmap
+            cut(masks[number], part.region)[:] = bitmap
             number += 1
     return masks
 
@@ -388,28 +392,37 @@ def _uncovered_boxes(
     sides = np.minimum(boxes[:, 2:], regions[..., 2:]) - np.maximum(boxes[:, :2], regions[..., :2])
     is_covered = (sides > 0).all(axis=2) & (np.arange(len(boxes)) < first_rows[:, None])
     return {
-        int(row): _uncovered_rest(boxes[row].astype(np.float64), regions[is_covered[:, row], 0])
+        int(row): _uncovered_rest(boxes[row].tolist(), regions[is_covered[:, row], 0].tolist())
         for row in np.flatnonzero(is_covered.any(axis=0))
     }
 
 
-def _uncovered_rest(box: _Floats, rectangles: _Floats) -> tuple[float, npt.NDArray[np.float32]]:
-    """Return the share of a box outside of rectangles, and the box around it; a box without area if the share is 0."""
-    # The edges of the rectangles divide the box into cells, each of which is covered as a whole or not at all.
-    x = np.unique(np.append(rectangles[:, [0, 2]], box[[0, 2]]).clip(box[0], box[2]))
-    y = np.unique(np.append(rectangles[:, [1, 3]], box[[1, 3]]).clip(box[1], box[3]))
-    is_free = np.ones((len(y) - 1, len(x) - 1), dtype=np.bool_)
-    for left, top, right, bottom in rectangles:
-        columns = (x[:-1] >= left) & (x[1:] <= right)
-        rows = (y[:-1] >= top) & (y[1:] <= bottom)
-        is_free[np.ix_(rows, columns)] = False
-    area = float((is_free * np.diff(y)[:, None] * np.diff(x)).sum())
-    free_rows = np.flatnonzero(is_free.any(axis=1))
-    free_columns = np.flatnonzero(is_free.any(axis=0))
-    if not len(free_rows):
-        return 0.0, box[[0, 1, 0, 1]].astype(np.float32)
-    rest = np.array([x[free_columns[0]], y[free_rows[0]], x[free_columns[-1] + 1], y[free_rows[-1] + 1]])
-    return area / float((box[2] - box[0]) * (box[3] - box[1])), rest.astype(np.float32)
+def _uncovered_rest(
+    box: Sequence[float], rectangles: Sequence[Sequence[float]]
+) -> tuple[float, npt.NDArray[np.float32]]:
+    """Return the share of a box outside of rectangles, and the box around it; without area if the share is 0."""
+    x1, y1, x2, y2 = box
+    sides = {min(max(y, y1), y2) for rectangle in rectangles for y in rectangle[1::2]}
+    area = 0.0
+    spans: list[tuple[float, float]] = []
+    free_bands: list[float] = []
+    # No rectangle begins or ends inside of a band, so its uncovered part is a row of spans.
+    for top, bottom in pairwise(sorted({y1, y2} | sides)):
+        x = x1
+        num_spans = len(spans)
+        for x_low, x_high in sorted((r[0], r[2]) for r in rectangles if r[1] <= top and bottom <= r[3]):
+            if x < x_low:
+                spans.append((x, x_low))
+            x = max(x, x_high)
+        if x < x2:
+            spans.append((x, x2))
+        if len(spans) > num_spans:
+            area += (bottom - top) * sum(high - low for low, high in spans[num_spans:])
+            free_bands += (top, bottom)
+    if not spans:
+        return 0.0, np.array([x1, y1, x1, y1], dtype=np.float32)
+    uncovered_box = (min(spans)[0], free_bands[0], max(high for _, high in spans), free_bands[-1])
+    return area / ((x2 - x1) * (y2 - y1)), np.array(uncovered_box, dtype=np.float32)
 
 
 def _uncovered_masks(
@@ -418,26 +431,28 @@ def _uncovered_masks(
     """Remove covered pixels from masks, and return the rest of each changed object as `_uncovered_boxes` does."""
     num_pixels: dict[int, int] = {}
     for cover in covers:
-        left, top, right, bottom = cover.region
-        covered = masks[: cover.first_row, top:bottom, left:right]
+        x0, y0, x1, y1 = cover.region
+        covered = masks[: cover.first_row, y0:y1, x0:x1]
         bitmap = np.ones(covered.shape[1:], dtype=np.bool_) if cover.bitmap is None else cover.bitmap
         for row in range(len(covered)):
             if (covered[row] & bitmap).any():
                 # The share refers to the mask before the first cover.
                 num_pixels.setdefault(row, int(np.count_nonzero(masks[row])))
                 covered[row][bitmap] = 0
-    rests = {}
+    changes = {}
     for row, count in num_pixels.items():
-        rest_count = int(np.count_nonzero(masks[row]))
-        rest = shrink_box(boxes[row], masks[row]) if rest_count else boxes[row][[0, 1, 0, 1]]
-        rests[row] = (rest_count / count, rest)
-    return rests
+        visible_count = int(np.count_nonzero(masks[row]))
+        box = shrink_box(boxes[row], masks[row]) if visible_count else boxes[row][[0, 1, 0, 1]]
+        changes[row] = (visible_count / count, box)
+    return changes
 
 
 def _hide_points(target: dict[str, Any], covers: Sequence[Cover]) -> None:
     """Set the visibility of covered points from 2 to 1, in place."""
-    points = target["keypoints"].as_subclass(Tensor).numpy()
-    visibility = target["visibility"].numpy()
+    points_and_visibility = target_points(target)
+    if points_and_visibility is None:
+        return
+    points, visibility = (value.as_subclass(Tensor).numpy() for value in points_and_visibility)
     for cover in covers:
         is_covered = covered_points(points[: cover.first_row], cover)
         below = visibility[: cover.first_row]
@@ -446,10 +461,10 @@ def _hide_points(target: dict[str, Any], covers: Sequence[Cover]) -> None:
 
 def covered_points(points: npt.NDArray[np.float32], cover: Cover) -> _Flags:
     """Return which points ``(..., 2)`` are on replaced pixels."""
-    left, top, right, bottom = cover.region
-    is_inside = ((points >= (left, top)) & (points < (right, bottom))).all(axis=-1)
+    region = cover.region
+    is_covered: _Flags = np.all((points >= region[:2]) & (points < region[2:]), axis=-1)
     if cover.bitmap is not None:
         # Points outside have no pixel, and may be too large for an integer.
-        pixels = np.floor(points[is_inside]).astype(np.int64) - (left, top)
-        is_inside[is_inside] = cover.bitmap[pixels[:, 1], pixels[:, 0]]
-    return is_inside
+        pixels = np.floor(points[is_covered]).astype(np.int64) - region[:2]
+        is_covered[is_covered] = cover.bitmap[pixels[:, 1], pixels[:, 0]]
+    return is_covered

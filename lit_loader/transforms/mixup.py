@@ -14,7 +14,7 @@ from lit_loader.schedules import Scheduled, current_value
 from lit_loader.seeding import SampleRng
 from lit_loader.transforms.geometry import letterbox_geometry
 from lit_loader.transforms.image_mix import ImageMix, checked_setting, is_number, pixel_rows
-from lit_loader.transforms.mix_objects import Placement, join, place
+from lit_loader.transforms.mix_objects import Placement, cut, join, place
 
 __all__ = ["MixUp"]
 
@@ -71,15 +71,14 @@ class MixUp(ImageMix):
         corner = (int(x_draw * (width - size[1] + 1)), int(y_draw * (height - size[0] + 1)))
         placement = Placement((0, 0, partner_width, partner_height), size, corner)
         canvas = sample.image.read()
-        left, top, right, bottom = placement.region
-        _blend(pixel_rows(canvas)[top:bottom, left:right], pixel_rows(partner.image.resized(size).read()), weight)
+        _blend(cut(pixel_rows(canvas), placement.region), pixel_rows(partner.image.resized(size).read()), weight)
         whole_image = Placement((0, 0, width, height), (height, width))
         targets = [place(sample.target, whole_image, min_visible=0), place(partner.target, placement, min_visible=0)]
         return MixSample(DecodedImage(canvas), join(targets, (height, width)))
 
 
 def _blend(pixels: npt.NDArray[np.uint8], partner: npt.NDArray[np.uint8], weight: int) -> None:
-    """Blend pixels with those of the partner in place, rounded to nearest; ``weight`` is in 1/256 of the pixels."""
+    """Blend pixels in place, rounded to nearest; ``weight / 256`` is their share, the remainder the partner's."""
     # Integers give the same bits on every machine; a few rows at a time stay in the processor's cache.
     for start in range(0, len(pixels), _ROWS_AT_ONCE):
         rows = slice(start, start + _ROWS_AT_ONCE)

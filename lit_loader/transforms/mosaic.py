@@ -23,7 +23,7 @@ from lit_loader.transforms.image_mix import (
     is_number,
     pixel_rows,
 )
-from lit_loader.transforms.mix_objects import Placement, join, place
+from lit_loader.transforms.mix_objects import Placement, cut, join, place
 
 __all__ = ["Mosaic"]
 
@@ -103,21 +103,20 @@ class Mosaic(ImageMix):
         low, high = current_value(self.scale)
         targets = []
         for number, (sample, quarter) in enumerate(zip(samples, quarters, strict=True)):
-            left, top, right, bottom = quarter
+            room_width = quarter[2] - quarter[0]
+            room_height = quarter[3] - quarter[1]
             # The canvas is one pixel wide or high.
-            if left == right or top == bottom:
+            if not room_width or not room_height:
                 continue
             scale_draw, *place_draws = image_draws[3 * number : 3 * number + 3]
             image_height, image_width = sample.image.size
             factor = (low + (high - low) * scale_draw) * min(height / image_height, width / image_width)
-            x0, x1, shown_width = _shown_span(image_width, right - left, factor, place_draws[0])
-            y0, y1, shown_height = _shown_span(image_height, bottom - top, factor, place_draws[1])
+            x0, x1, shown_width = _shown_span(image_width, room_width, factor, place_draws[0])
+            y0, y1, shown_height = _shown_span(image_height, room_height, factor, place_draws[1])
             # A smaller image touches the crossing point.
-            corner = (x - shown_width if right == x else x, y - shown_height if bottom == y else y)
+            corner = (x - shown_width if number % 2 == 0 else x, y - shown_height if number < 2 else y)
             placement = Placement((x0, y0, x1, y1), (shown_height, shown_width), corner)
-            shown_image = sample.image.part(placement.part, placement.size).read()
-            canvas_left, canvas_top, canvas_right, canvas_bottom = placement.region
-            canvas[canvas_top:canvas_bottom, canvas_left:canvas_right] = pixel_rows(shown_image)
+            cut(canvas, placement.region)[:] = pixel_rows(sample.image.part(placement.part, placement.size).read())
             targets.append(place(sample.target, placement, min_visible=min_visible))
         image = DecodedImage(torch.from_numpy(canvas).permute(2, 0, 1))
         return MixSample(image, join(targets, (height, width)))

@@ -40,24 +40,18 @@ class ObjectPool:
 
     def __init__(self, tables: Sequence[AnnotationTable], weights: ClassWeights) -> None:
         self._tables = tuple(tables)
+        if not self._tables:
+            rule = "needs the annotation tables of lit_loader's data sets, and this data set has none"
+            raise SettingError("class_weights", weights, rule, settings={"class_weights": None})
         counts = _class_counts(self._tables)
-        if weights == "balanced":
-            weights = {name: 1.0 for name, count in counts.items() if count}
-        assert not isinstance(weights, str)
-        for name, weight in weights.items():
-            if name not in counts:
-                raise SettingError("class_weights", dict(weights), f"has {name!r}, which is none of {[*counts]}")
-            if weight and not counts[name]:
-                remedy = f"remove {name!r}, or set its weight to 0"
-                raise SettingError("class_weights", dict(weights), f"has {name!r}, of which no object exists", remedy)
-        total = sum(weights.values())
+        class_weights = _weights_by_name(weights, counts)
+        total = sum(class_weights.values())
         if not total:
-            raise SettingError(
-                "class_weights", dict(weights), "leaves no object to paste", settings={"class_weights": None}
-            )
-        self.shares = {name: weights.get(name, 0) / total for name in counts}
+            rule = "needs an object that is not a crowd, and the data set has none"
+            raise SettingError("class_weights", weights, rule, settings={"class_weights": None})
+        self.shares = {name: class_weights.get(name, 0) / total for name in counts}
         # Equal probabilities for all objects of a class.
-        self._object_weights = {name: weights.get(name, 0) / count if count else 0.0 for name, count in counts.items()}
+        self._object_weights = {name: self.shares[name] / max(count, 1) for name, count in counts.items()}
         self._alias_table: AliasTable | None = None
         self._offsets: IndexArray | None = None
 
@@ -77,6 +71,28 @@ class ObjectPool:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_alias_table": None, "_offsets": None}
+
+
+def _weights_by_name(weights: ClassWeights, counts: Mapping[str, int]) -> Mapping[str, float]:
+    """Return the weight of each class with a weight.
+
+    Args:
+        weights: The setting.
+        counts: Number of objects of each class that can be pasted.
+
+    Raises:
+        SettingError: A class with a weight is unknown, or has no objects.
+    """
+    if weights == "balanced":
+        return {name: 1.0 for name, count in counts.items() if count}
+    class_weights: Mapping[str, float] = dict(weights)
+    for name, weight in class_weights.items():
+        if name not in counts:
+            raise SettingError("class_weights", class_weights, f"has {name!r}, but the classes are {[*counts]}")
+        if weight and not counts[name]:
+            remedy = f"remove {name!r}, or set its weight to 0"
+            raise SettingError("class_weights", class_weights, f"has {name!r}, but this class has no objects", remedy)
+    return class_weights
 
 
 def class_shares_by_image(tables: Sequence[AnnotationTable], visits: npt.ArrayLike | None) -> dict[str, float]:
@@ -104,14 +120,14 @@ def class_shares_by_image(tables: Sequence[AnnotationTable], visits: npt.ArrayLi
 
 
 def _can_be_pasted(table: AnnotationTable) -> npt.NDArray[np.bool_]:
-    """Return which objects of a table are no crowds and have an area inside their image."""
+    """Return True for each object that has an area inside its image and is not a crowd."""
     images = table.image_of_object()
     sizes = np.stack([table.widths, table.heights], axis=1)
     # A size of 0 is unknown.
     limits = np.where(sizes == 0, np.inf, sizes)[images]
     sides = np.minimum(table.boxes[:, 2:], limits) - np.maximum(table.boxes[:, :2], 0)
-    has_area: npt.NDArray[np.bool_] = (sides > 0).all(axis=1)
-    return has_area & ~table.crowd
+    result: npt.NDArray[np.bool_] = np.logical_and(np.all(sides > 0, axis=1), ~table.crowd)
+    return result
 
 
 def _class_counts(tables: Sequence[AnnotationTable]) -> dict[str, int]:

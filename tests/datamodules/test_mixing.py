@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
-from lit_loader import DetectionDataModule, EpochRange, LandmarkDataModule, MixingDataset, MultiTaskDataModule
-from lit_loader.datasets import DetectionDataset
-from tests.support.drawn_set import drawn_source
+from lit_loader import (
+    ClassBalancedSamplerConfig,
+    ClassMixMonitor,
+    CopyPaste,
+    DetectionDataModule,
+    EpochRange,
+    LandmarkDataModule,
+    MixedSource,
+    MixingDataset,
+    MixUp,
+    Mosaic,
+    MultiTaskDataModule,
+)
+from lit_loader.callbacks import PictureLogger
+from lit_loader.datasets import DetectionDataset, JoinedDataset
+from lit_loader.errors import SettingError
+from tests.support.drawn_set import DrawnSource, draw_set, drawn_source
+from tests.support.tiny_trainer import Tiny, trainer_of
 from tests.support.toy_mixes import Stacked
 
 MODULES = {"detection": DetectionDataModule, "multi_task": MultiTaskDataModule}
@@ -28,7 +44,8 @@ def test_only_training_is_mixed(source, kind):
 
 
 def test_one_mix_a_list_and_a_mapping_are_applied_in_their_order(source):
-    first, second = Stacked(p=0.5), Stacked(p=0.25)
+    first = Stacked(p=0.5)
+    second = Stacked(p=0.25)
     for mixing in ([first, second], {"first": first, "off": None, "second": second}):
         assert DetectionDataModule(source, mixing=mixing).mixing == (first, second)
     assert DetectionDataModule(source, mixing=first).mixing == (first,)
@@ -56,7 +73,7 @@ def test_checkpoint_leaves_mixes_out_of_its_arguments_and_keeps_them_in_its_reco
     assert "mixing" not in datamodule.hparams
     datamodule.setup("fit")
     sets = datamodule.state_dict()["data"]["sets"]
-    assert sets["train"]["texts"]["mixing"] == "Stacked(p=(0.5 in epochs 0 to 1, else 0.0))"
+    assert sets["train"]["texts"]["mixing"] == "Stacked(p=0.5 in epochs 0 to 1, else 0.0)"
     assert "mixing" not in sets["val"]["texts"]
 
 
@@ -77,6 +94,99 @@ def test_resumed_run_with_another_mix_is_told(source, caplog):
 def test_summary_names_mixes_with_their_schedules(source):
     datamodule = DetectionDataModule(source, mixing=[Stacked(p=EpochRange([0, 2], 0.5)), Stacked(p=0.25)])
     lines = datamodule.summary().splitlines()
-    first = lines.index("train mixing, before the transforms:")
-    assert lines[first + 1 : first + 3] == ["  Stacked(p=(0.5 in epochs 0 to 1, else 0.0))", "  Stacked(p=0.25)"]
+    first = lines.index("train mixing:")
+    assert lines[first + 1 : first + 3] == ["  Stacked(p=0.5 in epochs 0 to 1, else 0.0)", "  Stacked(p=0.25)"]
     assert "train mixing" not in DetectionDataModule(source).summary()
+
+
+BALANCED = ClassBalancedSamplerConfig(num_samples=480)
+# The announced mix counts all objects, so these mixes keep those that are hidden in part.
+ARRIVALS = {
+    "mosaic": Mosaic(p=0.5, min_visible=0, scale=(1.0, 1.0), center=(0.5, 0.5)),
+    "mixup": MixUp(p=0.5),
+    "pasted images": CopyPaste(num_objects=2, min_visible=0),
+    "pasted classes": CopyPaste(p=0.5, num_objects=4, class_weights={"rare": 3, "pointless": 1}, min_visible=0),
+    "all": [MixUp(p=0.5), CopyPaste(class_weights="balanced", min_visible=0)],
+}
+
+
+@pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:Trying to infer the `batch_size`")
+@pytest.mark.parametrize("name", ARRIVALS)
+def test_announced_class_mix_arrives_with_mixes(tmp_path, name):
+    # One object an image: a pasted rectangle brings no neighbours.
+    source = DrawnSource(train=draw_set(tmp_path / "set", num_images=30, objects=1))
+    monitor = ClassMixMonitor()
+    datamodule = DetectionDataModule(source, mixing=ARRIVALS[name], train_sampler=BALANCED, batch_size=24)
+    trainer_of(tmp_path, monitor, max_epochs=3, limit_val_batches=0).fit(Tiny(), datamodule=datamodule)
+    mix = monitor.mixes["class"]
+    assert np.array_equal(mix.expected, datamodule.summaries(["train"])[0].expected_mix)
+    # The objects of 1440 samples and of their partners: three standard deviations are below 0.025.
+    assert mix.counts.sum() > 2000
+    assert abs(mix.arrived - mix.expected).max() < 0.025
+    plain = DetectionDataModule(source, train_sampler=BALANCED).summaries(["train"])[0].expected_mix
+    assert (abs(mix.expected - plain).max() > 0.05) == (name in ("pasted classes",))
+
+
+def test_summary_shows_the_class_mix_before_and_after_pasting_ends(source):
+    mixing = CopyPaste(p=EpochRange([0, 5]), class_weights={"rare": 1})
+    datamodule = DetectionDataModule(source, mixing=[Mosaic(p=EpochRange([0, 7])), mixing])
+    plain = DetectionDataModule(source).summaries(["train"])[0]
+    summary = datamodule.summaries(["train"])[0]
+    # Mosaics change no share, so their end is not shown.
+    assert list(summary.mix_by_epoch) == [0, 5]
+    assert np.array_equal(summary.mix_by_epoch[0], summary.expected_mix)
+    assert np.allclose(summary.mix_by_epoch[5], plain.expected_mix)
+    assert summary.expected_mix[1] > plain.expected_mix[1] + 0.2
+    # Mixes add nothing to other stages.
+    assert np.array_equal(datamodule.summaries(["val"])[0].expected_mix, plain_mix(source, "val"))
+
+
+def plain_mix(source, stage):
+    return DetectionDataModule(source).summaries([stage])[0].expected_mix
+
+
+def test_class_mix_is_unknown_where_pasted_objects_or_pools_are(source):
+    multi_task = MultiTaskDataModule(source, mixing=CopyPaste())
+    by_label = {summary.label: summary.expected_mix for summary in multi_task.summaries(["train"])}
+    assert by_label["finish"] is None
+    assert by_label["class"] is not None
+
+    class Pooled(Stacked):
+        def pool(self, tables):
+            return self
+
+    assert DetectionDataModule(source, mixing=Pooled()).summaries(["train"])[0].expected_mix is None
+    assert DetectionDataModule(source, mixing=Pooled(p=0.0)).summaries(["train"])[0].expected_mix is not None
+
+
+def test_weights_of_an_unknown_class_are_refused_before_training(source):
+    datamodule = DetectionDataModule(source, mixing=CopyPaste(class_weights={"zebra": 1}))
+    with pytest.raises(SettingError, match=r"class_weights=.*'zebra', which is none of"):
+        datamodule.summary()
+
+
+def test_joined_training_sets_are_mixed_with_each_other(tmp_path):
+    tables = [draw_set(tmp_path / str(i), num_images=12, objects=2, seed=i) for i in range(2)]
+    source = MixedSource({"a": DrawnSource(train=tables[0]), "b": DrawnSource(train=tables[1])})
+    datamodule = DetectionDataModule(source, mixing=[Stacked(), CopyPaste(class_weights="balanced")], batch_size=6)
+    datamodule.setup("fit")
+    assert type(datamodule.train_dataset.dataset) is JoinedDataset
+    names = [summary.name for summary in datamodule.summaries(["train"])]
+    assert names == ["train", "train/a", "train/b"]
+    images, targets = datamodule.first_batch("train")
+    assert [image.shape[1] for image in images] == [96] * 6
+    assert all(len(target["boxes"]) > 4 for target in targets)
+
+
+def test_pictures_show_the_mixed_batch(source, tmp_path, monkeypatch):
+    datamodule = DetectionDataModule(source, mixing=Stacked(), batch_size=4)
+    batches = []
+    draw = datamodule.draw_batch
+    monkeypatch.setattr(
+        datamodule, "draw_batch", lambda batch, **drawing: batches.append(batch) or draw(batch, **drawing)
+    )
+    trainer_of(tmp_path, PictureLogger(), limit_val_batches=0).fit(Tiny(), datamodule=datamodule)
+    ((images, _),) = batches
+    assert [tuple(image.shape) for image in images] == [(3, 96, 64)] * 4
+    assert (tmp_path / "pictures" / "train_batch.png").is_file()

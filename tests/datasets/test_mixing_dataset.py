@@ -10,7 +10,16 @@ from PIL import Image
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader import DetectionDataset, LandmarkDataset, MixingDataset, sample_key
+from lit_loader import (
+    CopyPaste,
+    DataLoader,
+    DetectionDataset,
+    LandmarkDataset,
+    MixingDataset,
+    MixUp,
+    Mosaic,
+    sample_key,
+)
 from lit_loader.datasets import JoinedDataset
 from lit_loader.errors import SettingError
 from lit_loader.images import ImageReading, LazyImage
@@ -30,7 +39,8 @@ class Noise(torch.nn.Module):
 
 def same(sample, other):
     """Return True if two samples ``(image, target)`` have the same bits and types."""
-    (image, target), (other_image, other_target) = sample, other
+    image, target = sample
+    other_image, other_target = other
     pairs = [(image, other_image), *((target[name], other_target[name]) for name in target)]
     return list(target) == list(other_target) and all(
         type(a) is type(b) and (torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b) for a, b in pairs
@@ -128,6 +138,38 @@ def test_joined_data_sets_read_each_part_from_its_own(tmp_path):
         assert same(mixed(dataset, index, index), mixed(MixingDataset(parts[part], Stacked()), row, row))
 
 
+class Wrapped:
+    """Samples as ``wrap_dataset_for_transforms_v2`` returns them: an image, and a dict with boxes and labels."""
+
+    def __init__(self, length=10):
+        self.images = [tv_tensors.Image(torch.full((3, 40 + i, 50), 20 * i, dtype=torch.uint8)) for i in range(length)]
+
+    def __len__(self):
+        return len(self.images)
+
+    def __getitem__(self, index):
+        size = tuple(self.images[index].shape[1:])
+        boxes = tv_tensors.BoundingBoxes([[5.0, 5, 35, 30]], format="XYXY", canvas_size=size)
+        return self.images[index], {"image_id": index, "boxes": boxes, "labels": torch.tensor([index])}
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+def test_wrapped_data_set_of_torchvision_is_mixed_by_every_shipped_mix(num_workers):
+    inner = Wrapped()
+    mixes = [Mosaic(size=64, scale=(1.0, 1.0), min_visible=0), MixUp(), CopyPaste(num_objects=2, min_visible=0)]
+    transforms = v2.Compose([v2.ToDtype(torch.float32, scale=True), v2.Resize((32, 32))])
+    dataset = MixingDataset(inner, mixes, transforms=transforms)
+    loader = DataLoader(dataset, batch_size=5, shuffle=True, seed=0, num_workers=num_workers, collate_fn=list)
+    samples = [sample for batch in loader for sample in batch]
+    assert sorted(target["image_id"] for _, target in samples) == list(range(10))
+    for image, target in samples:
+        assert (image.shape, image.dtype) == ((3, 32, 32), torch.float32)
+        # Objects of a mosaic, of another image, and two that are pasted.
+        assert len(target["labels"]) == len(target["boxes"]) >= 4
+    # Nothing wrote to the images that the data set keeps.
+    assert [image.unique().tolist() for image in inner.images] == [[20 * i] for i in range(10)]
+
+
 def test_own_mix_of_own_data_set_gets_its_samples():
     dataset = MixingDataset([torch.tensor(i) for i in range(5)], {"added": Added(), "off": None})
     assert mixed(dataset, 2, 3) == 302
@@ -135,6 +177,16 @@ def test_own_mix_of_own_data_set_gets_its_samples():
     assert mixed(negative, 2, 3) == -302
     with sample_key():
         assert negative.mixed_sample(2, negative.read_part(2), []) == -2
+
+
+def test_own_mix_of_own_data_set_is_applied_by_the_loader():
+    dataset = MixingDataset([torch.tensor(i) for i in range(8)], Added(p=0.5))
+    first, second = [
+        torch.cat(list(DataLoader(dataset, batch_size=4, seed=3, num_workers=workers))) for workers in (0, 2)
+    ]
+    assert torch.equal(first, second)
+    assert (first % 100).tolist() == list(range(8))
+    assert 0 < int((first >= 100).sum()) < 8
 
 
 def test_single_sample_is_refused_with_the_remedy():
@@ -177,7 +229,7 @@ def test_pickled_data_set_mixes_the_same_samples(tmp_path):
         (
             lambda table: MixingDataset(DetectionDataset(table), Stacked(), transforms=v2.Identity()),
             SettingError,
-            "give them to that",
+            "give all of them to the DetectionDataset",
         ),
     ],
 )

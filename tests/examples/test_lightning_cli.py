@@ -56,6 +56,18 @@ def built(monkeypatch):
     return build
 
 
+@OLD_CALLS
+def test_mixes_come_from_the_command_line(monkeypatch):
+    mosaic = "{class_path: lit_loader.Mosaic, init_args: {p: {epochs: [0, 2], value: 0.5}}}"
+    mixes = f"[{mosaic}, {{class_path: lit_loader.MixUp}}]"
+    words = ["--config", str(CONFIG), "--seed_everything=false", "--trainer.logger=false", f"--data.mixing={mixes}"]
+    monkeypatch.setattr(sys, "argv", [str(EXAMPLE), *words])
+    modes = {"subclass_mode_model": True, "subclass_mode_data": True, "save_config_callback": None}
+    mosaic, mixup = LightningCLI(LightningModule, LightningDataModule, run=False, **modes).datamodule.mixing
+    assert [type(mosaic).__name__, type(mixup).__name__] == ["Mosaic", "MixUp"]
+    assert [mosaic.chance(epoch) for epoch in (1, 2)] == [0.5, 0]
+
+
 @pytest.fixture
 def run(scripts, tmp_path):
     env = {"XDG_CACHE_HOME": str(tmp_path / "cache")}

@@ -53,7 +53,7 @@ def collate_with_numbers(samples):
 
 
 def numbers(dataset, **arguments):
-    """Return the numbers that the batches of epoch 1 saw, and those of their collate function."""
+    """Return the numbers that the samples and the collate function of each batch of epoch 1 saw."""
     arguments = {"batch_size": 4, "seed": 5, "collate_fn": collate_with_numbers, **arguments}
     with DataLoader(dataset, **arguments) as loader:
         loader.set_epoch(1)

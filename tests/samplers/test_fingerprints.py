@@ -171,7 +171,7 @@ class Every(OrderSampler):
     def num_indices(self):
         return self.length
 
-    def expected_visits(self):
+    def expected_visits(self, epoch=0):
         return np.ones(self.length)
 
 

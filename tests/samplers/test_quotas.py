@@ -11,11 +11,16 @@ from hypothesis import strategies as st
 from lit_loader.samplers.class_balanced import class_quotas, class_shares
 
 
+def fractions_of(counts, exponent):
+    shares = class_shares(counts, exponent=exponent)
+    return [Fraction(share, sum(shares)) for share in shares]
+
+
 def test_exponent_interpolates_between_natural_and_equal_shares():
     counts = [90, 9, 0, 1]
-    assert class_shares(counts, exponent=0.0) == [Fraction(n, 100) for n in counts]
-    assert class_shares(counts, exponent=1.0) == [Fraction(1, 3), Fraction(1, 3), 0, Fraction(1, 3)]
-    half = [float(share) for share in class_shares([16, 4, 0, 1], exponent=0.5)]
+    assert fractions_of(counts, 0.0) == [Fraction(n, 100) for n in counts]
+    assert fractions_of(counts, 1.0) == [Fraction(1, 3), Fraction(1, 3), 0, Fraction(1, 3)]
+    half = [float(share) for share in fractions_of([16, 4, 0, 1], 0.5)]
     assert half == pytest.approx([4 / 7, 2 / 7, 0, 1 / 7])
 
 
@@ -30,9 +35,9 @@ def test_remaining_positions_go_to_largest_remainders():
     num_samples=st.integers(20, 10**6),
 )
 def test_quotas_are_within_one_of_shares_and_sum_exactly(counts, exponent, num_samples):
-    shares = class_shares(counts, exponent=exponent)
+    shares = fractions_of(counts, exponent)
     quotas = class_quotas(shares, num_samples)
-    assert sum(shares) == 1
+    assert class_quotas(class_shares(counts, exponent=exponent), num_samples).tolist() == quotas.tolist()
     assert quotas.sum() == num_samples
     assert ((quotas > 0) == [count > 0 for count in counts]).all()
     raised = sum(0 < share * num_samples < 1 for share in shares)  # classes that may have taken one each

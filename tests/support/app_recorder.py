@@ -8,6 +8,8 @@ import sys
 
 from lightning.pytorch import Callback
 
+from lit_loader.collate import ClassificationBatch
+
 seen = []
 
 
@@ -25,7 +27,9 @@ class Recorder(Callback):
         seen.append(self)
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx):
-        self.batches.append([int(target["image_id"]) for target in batch[1]])
+        is_classification = isinstance(batch, ClassificationBatch)
+        ids = batch.image_ids if is_classification else [target["image_id"] for target in batch[1]]
+        self.batches.append(list(map(int, ids)))
 
 
 class Stopper(Callback):

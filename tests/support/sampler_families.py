@@ -19,6 +19,7 @@ from lit_loader.samplers import (
     SubsetRandomSampler,
     WeightedRandomSampler,
 )
+from lit_loader.schedules import EpochRange
 
 
 def class_balanced(n, seed=None):
@@ -42,16 +43,28 @@ WITHOUT_REPEATS: dict[str, Callable[[int, int | None], OrderSampler]] = {
 FAMILIES = WITHOUT_REPEATS | {
     "weighted": lambda n, seed: WeightedRandomSampler(np.arange(1, n + 1), 2 * n, seed=seed),
     "class balanced": class_balanced,
+    "class balanced by epoch": lambda n, seed: ClassBalancedSampler(
+        np.arange(n) % 3 - 1, exponent={"points": {0: 0.0, 3: 1.0}}, num_samples=n + 3, seed=seed
+    ),
+    "weighted by epoch": lambda n, seed: WeightedRandomSampler(
+        EpochRange([1, 3], np.arange(n, 0, -1), np.arange(1, n + 1)), 2 * n, seed=seed
+    ),
     "class aware": lambda n, seed: ClassAwareSampler(
         np.arange(n) % 7 % 3 - 1, num_samples=n + 5, empty_as_class=True, seed=seed
     ),
     "repeat factor": lambda n, seed: RepeatFactorSampler(np.arange(n) % 7 / 3 + 0.6, seed=seed),
     "mixed source": lambda n, seed: MixedSourceSampler([n - 1, 1], [3, 2], seed=seed),
     "mixed shares": lambda n, seed: MixedSourceSampler([n - 1, 1], shares=[3, 2], num_samples=n + 3, seed=seed),
+    "mixed shares by epoch": lambda n, seed: MixedSourceSampler(
+        [n - 1, 1], shares=[3, {"points": {0: 2, 3: 0}}], num_samples=n + 3, seed=seed
+    ),
     "mixed samplers": lambda n, seed: MixedSourceSampler([RandomSampler(n - 1), class_balanced(1)], [3, 2], seed=seed),
     "mixed epochs of samplers": lambda n, seed: MixedSourceSampler([class_balanced(n - 1), 1], seed=seed),
     "grouped weighted": lambda n, seed: GroupedSampler(
         WeightedRandomSampler(np.arange(1, n + 1), n + 3), np.arange(n) % 4, seed=seed
+    ),
+    "grouped weighted by epoch": lambda n, seed: GroupedSampler(
+        WeightedRandomSampler(EpochRange([1, 3], np.arange(n, 0, -1), np.arange(1, n + 1))), np.arange(n) % 4, seed=seed
     ),
     "grouped class balanced": lambda n, seed: GroupedSampler(class_balanced(n), np.arange(n) % 4, seed=seed),
 }

@@ -9,8 +9,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torchvision import tv_tensors
+from torchvision.transforms import v2
 
-from lit_loader.transforms import Letterbox, RandomObjectCrop
+from lit_loader.transforms import DecodeAwareCompose, Letterbox, RandomObjectCrop
 from lit_loader.transforms.geometry import letterbox_geometry
 from tests.support.drawn_samples import draw
 from tests.support.seeded import seeded
@@ -24,6 +25,16 @@ def test_letterbox_pads_with_fill_and_masks_with_zero():
     assert (image[:, 130:] == 114).all()
     assert not target["masks"][:, :20].any()
     assert target["masks"][:, 20:130].all()
+
+
+def test_letterbox_of_the_same_aspect_ratio_is_a_resize():
+    image, target = draw()
+    target["masks"] = tv_tensors.Mask(torch.randint(2, (3, 110, 150), dtype=torch.uint8))
+    letterbox = Letterbox((55, 75), fill=114)
+    expected_image, expected_target = v2.Resize([55, 75])(image, target)
+    for result, result_target in (letterbox(image, target), DecodeAwareCompose([letterbox])(image, target)):
+        assert torch.equal(result, expected_image)
+        assert all(torch.equal(result_target[name], expected_target[name]) for name in ("boxes", "masks"))
 
 
 @given(*(st.integers(1, 300) for _ in range(4)))

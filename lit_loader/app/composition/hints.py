@@ -273,7 +273,7 @@ def _explain_unknown_key(key: str) -> str | None:
         if not children:
             # If the chosen option is unknown, all of them count.
             chosen = _chosen_option(group)
-            mappings = {chosen: mappings[chosen]} if chosen in mappings else mappings
+            mappings = {chosen: mappings[chosen]} if chosen is not None and mappings.get(chosen) else mappings
             nested_keys = _nested_keys(path, name, mappings.values())
             signatures = [accepted(path, node, parents.get(option, {})) for option, node in mappings.items()]
             if not nested_keys and any(name in signature.types for signature in signatures if signature is not None):

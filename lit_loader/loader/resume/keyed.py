@@ -10,7 +10,17 @@ from typing import Any, ClassVar
 
 from torch.utils.data import BatchSampler
 
-from lit_loader.engine import BatchKey, BatchSlicing, FetchSpec, KeyedSpec, Task, plan_order, plan_stream
+from lit_loader.engine import (
+    BatchKey,
+    BatchSlicing,
+    FetchSpec,
+    KeyedSpec,
+    PartnerDraws,
+    Task,
+    plan_order,
+    plan_stream,
+    unwrap_subset,
+)
 from lit_loader.loader.lightning import begin_seen_indices, is_watched, unwrapped
 from lit_loader.loader.resume.custom_samplers import SamplerPosition, custom_tasks
 from lit_loader.loader.resume.epochs import EpochPlan, EpochState
@@ -24,6 +34,7 @@ from lit_loader.loader.resume.state import (
     state_or_none,
 )
 from lit_loader.loader.resume.state_format import find_problem
+from lit_loader.mixing import PartnerDataset
 from lit_loader.samplers import OrderSampler
 from lit_loader.samplers.custom_ranks import plain_index, shards_itself
 from lit_loader.seeding import key64
@@ -49,9 +60,10 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         self.ranks_compared = False
         # True if the first samples of an epoch were made twice
         self._has_checked = False
+        self._partner_draws: PartnerDraws | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**super().__getstate__(), "ranks_compared": False, "_has_checked": False}
+        return {**super().__getstate__(), "ranks_compared": False, "_has_checked": False, "_partner_draws": None}
 
     # -- plans ----------------------------------------------------------------------------------------------
 
@@ -77,7 +89,9 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         elif spec.slicing is not None:
             start = 0 if point is None else point.position
             seen = begin_seen_indices(spec.batch_sampler)
-            tasks = plan_order(spec, spec.slicing, epoch, start=start, seen=seen)
+            tasks = plan_order(
+                spec, spec.slicing, epoch, start=start, seen=seen, partner_draws=self._draws_of(spec.fetch.dataset)
+            )
         else:
             seen = begin_seen_indices(spec.batch_sampler)
             # Once for a loader: a collective in every epoch would let ranks wait that end an epoch early.
@@ -87,6 +101,13 @@ class KeyedEpochs(EpochState[KeyedSpec]):
         # Two bits less, so that the worker's number can be added and the sum is still a seed that torch accepts.
         base_seed = key64(spec.seed, "workers") >> 2
         return EpochPlan(tasks, fetch, keyed=True, base_seed=base_seed, position=position)
+
+    def _draws_of(self, dataset: Any) -> PartnerDraws | None:
+        """Return the draws of a dataset's partners, which keep its pools from epoch to epoch."""
+        dataset, _ = unwrap_subset(dataset, [])
+        if isinstance(dataset, PartnerDataset) and self._partner_draws is None:
+            self._partner_draws = PartnerDraws(dataset)
+        return self._partner_draws
 
     def _checked_fetch(self, spec: KeyedSpec, epoch: int) -> FetchSpec:
         """Return settings by which an epoch's first samples are made twice, if the dataset's were not before."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from itertools import cycle, product
 from pathlib import Path
+from pydoc import locate
 
 import pytest
 from hydra.core.hydra_config import HydraConfig
@@ -16,11 +17,12 @@ from lit_loader.app.composition import build_datamodule, validate
 from lit_loader.foundation.signatures import signature_of
 from lit_loader.images import MAX_PIXELS
 from lit_loader.samplers import GroupedSampler
+from lit_loader.transforms import CopyPaste, Mosaic
 from tests.support.drawn_set import draw_set
 from tests.support.shipped_configs import CONF, EXPERIMENTS, ON_SHAPES, OPTIONS, composed_once, option_configs
 
 EVERY_OPTION = [(group, option) for group, options in OPTIONS.items() for option in options]
-GROUPS_OF_NODES = ("callbacks", "logger")
+GROUPS_OF_NODES = ("callbacks", "logger", "mixing")
 GROUPS_WITHOUT_TARGET = ("extras", "paths")
 NAMES_FROM_DATA = {
     "ClassificationTask": {"class_names": ["a"]},
@@ -56,7 +58,9 @@ def test_every_option_composes_and_fits_its_target(group, option):
 def test_every_option_builds_its_target(group, option, run_folder):
     for node in nodes_with_target(group, option):
         metric = {"monitor": "val/map", "mode": "max"} if node.get("monitor") == "auto" else {}
-        built = instantiate(node, **metric, _convert_="all")
+        # Each task takes some options of the group.
+        mixing = {"mixing": None} if group == "datamodule" else {}
+        built = instantiate(node, **metric, **mixing, _convert_="all")
         assert type(built).__name__ == node._target_.rpartition(".")[2]
 
 
@@ -170,6 +174,21 @@ def test_samplers_and_batchings_combine_with_any_workers(tmp_path):
         assert batching == "plain" or num_uniform >= len(shapes) - 3  # the remainders of three shapes are mixed
 
 
+def test_mixes_combine_by_name_in_the_order_of_the_command():
+    schedule = "mixing.mosaic.p={epochs: [0, 85], value: 0.5}"
+    cfg = composed_once("mixing=[copy_paste,mosaic]", schedule, "mixing.copy_paste.num_objects={points: {0: 4, 10: 1}}")
+    validate(cfg)
+    paste, mosaic = build_datamodule(cfg).mixing
+    assert (type(paste), type(mosaic)) == (CopyPaste, Mosaic)
+    assert [mosaic.chance(epoch) for epoch in (0, 84, 85)] == [0.5, 0.5, 0]
+    assert [paste.num_partners(epoch) for epoch in (0, 5, 10)] == [4, 2, 1]
+
+
+@pytest.mark.parametrize("words", [[], ["mixing=none"], ["mixing=mosaic", "mixing.mosaic=null"]])
+def test_nothing_is_mixed_by_default_or_if_switched_off(words):
+    assert build_datamodule(composed_once(*words)).mixing == ()
+
+
 def keys_of(node):
     return {str(key) for key in node} - {"_target_", "_partial_"}
 
@@ -182,6 +201,15 @@ NOT_IN_CONFIGS = {"datamodule": {"preset", "num_workers"}}
 def test_data_configs_hold_every_key_of_their_target(group, option):
     node = node_of(group, option)
     assert keys_of(node) == set(signature_of(node._target_).types) - NOT_IN_CONFIGS.get(group, set())
+
+
+@pytest.mark.parametrize("option", ["copy_paste", "mixup", "mosaic"])
+def test_config_of_a_mix_repeats_its_defaults(option):
+    node = node_of("mixing", option)[option]
+    parameters = inspect.signature(locate(node._target_)).parameters
+    values = {name: value for name, value in OmegaConf.to_container(node).items() if name != "_target_"}
+    defaults = {name: parameter.default for name, parameter in parameters.items()}
+    assert values == {name: list(value) if type(value) is tuple else value for name, value in defaults.items()}
 
 
 @pytest.mark.parametrize("option", OPTIONS["datamodule"])

@@ -40,6 +40,7 @@ def one_folder(tmp_path):
 
 LAYOUTS = {  # the function that writes a set of an experiment, the one that draws it, and overrides
     "bccd": (make_voc, PLAIN, [*NET, *SIZES]),
+    "bccd_mosaic": (make_voc, PLAIN, [*NET, *SIZES]),
     "bccd_cells": (make_image_folder, PLAIN, NET),
     "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
     "coco_fasterrcnn": (make_coco, PLAIN, DETECTOR),

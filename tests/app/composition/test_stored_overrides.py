@@ -130,6 +130,8 @@ def test_file_without_overrides_is_refused(run, text, message):
         ("++dataset.sources={a: '${oc.env:SECRET}'}", "is looked up"),
         ("+model.x={_tar${oc.decode:get}_: torch.load}", "is looked up"),
         ("model.weights=${oc.env:SECRET}", "is looked up"),
+        ("mixing.mosaic._target_=os.system", "names code"),
+        ("mixing.mosaic.p={_target_: os.system, command: x}", "names code"),
         (r"model.weights=$\{oc.env:SECRET\}", "is looked up"),
         ("dataset.root=${oc.create:{}}", "is looked up"),
         ("hydra.searchpath=[file:///tmp/evil]", "is not a key or a group"),
@@ -172,6 +174,9 @@ def test_shipped_keys_with_plain_values_are_replayed(run):
     words = [
         "experiment=coco_fasterrcnn",
         "callbacks=[default,early_stopping]",
+        "mixing=[mosaic,copy_paste]",
+        "mixing.mosaic.p={epochs: [0, 85], value: 0.5}",
+        "mixing.copy_paste.class_weights={traffic light: 2}",
         "dataset.root=/data/co co",
         "dataset.class_names=[a,b]",
         "++dataset.sources={plant: /data/plant, street: ../street}",
