@@ -744,12 +744,12 @@ class TableDataModule(LoaderDataModule):
         """Return a picture of the schedules over the epochs.
 
         Args:
-            num_epochs: Number of epochs to show, or None for those of the trainer, without a trainer those in which
-                values change.
+            num_epochs: Number of epochs to show. None shows the trainer's ``max_epochs``, and without a trainer all
+                epochs up to the last change.
             path: File to which the picture is saved, in the format of its extension, or None.
 
         Raises:
-            SettingError: If there are no schedules.
+            SettingError: If the data module has no schedule, or ``num_epochs`` is below 1.
         """
         if num_epochs is None and self.trainer is not None:
             max_epochs = self.trainer.max_epochs
