@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -32,6 +32,7 @@ __all__ = [
     "ScheduledInt",
     "as_schedule",
     "current_value",
+    "example_epochs",
     "schedules_in",
     "value_at",
 ]
@@ -361,6 +362,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Sequence) and not isinstance(value, str):
         return [_plain(item) for item in value]
     return value
+
+
+def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
+    """Return epoch 0 and the `EpochSchedule.example_epochs` of all schedules of epochs, ascending."""
+    epoch_schedules = [schedule for schedule in schedules if isinstance(schedule, EpochSchedule)]
+    return sorted({0}.union(*(schedule.example_epochs() for schedule in epoch_schedules)))
 
 
 def schedules_in(value: Any) -> list[Schedule]:

@@ -53,6 +53,7 @@ def scripts():
         "merged tiles",
         "bad samples",
         "resuming",
+        "schedules",
         "own mix",
         "mixed batches",
     ],

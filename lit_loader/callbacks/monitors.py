@@ -254,6 +254,7 @@ def _expected_train_mix(datamodule: TableDataModule, label: str, epoch: int) -> 
     """Return the expected shares of a data module's training set in an epoch."""
     attribute = None if label == "class" else label
     sampler = datamodule._open("train")[0][1]
+    assert sampler is not None  # training always has one
     counting: dict[str, Any] = {"by": attribute, "distinct": datamodule.counts_images, "mixing": datamodule.mixing}
     return expected_class_mix(datamodule.tables("train"), sampler, epoch=epoch, **counting)
 

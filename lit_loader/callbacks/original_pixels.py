@@ -16,6 +16,8 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.masks import run_lengths
 from lit_loader.callbacks.prediction_files import Prediction
 from lit_loader.images import ImageReading
+from lit_loader.seeding import sample_key
+from lit_loader.transforms import ScheduledTransform
 
 _Size = tuple[int, int]  # height and width
 _Pair = tuple[float, float]  # along x and y
@@ -194,7 +196,14 @@ class Placements:
             "is_duplicate": False,
             **{name: torch.zeros(len(corners), dtype=torch.int64) for name in ("iscrowd", *names)},
         }
-        image, target = self._dataset.transforms(tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8)), target)
+        transforms = self._dataset.transforms
+        if isinstance(transforms, ScheduledTransform):
+            # Predictions are made in epoch 0. The draws of a probe stay random, to notice a transform that draws.
+            with sample_key():
+                transforms = transforms.current()
+        image: Any = tv_tensors.Image(torch.zeros(3, *size, dtype=torch.uint8))
+        if transforms is not None:
+            image, target = transforms(image, target)
         boxes = torch.as_tensor(target["boxes"]).as_subclass(torch.Tensor).double()
         return (int(image.shape[-2]), int(image.shape[-1])), boxes
 

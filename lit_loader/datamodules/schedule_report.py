@@ -57,7 +57,7 @@ def _named_schedules(name: str, value: Any) -> Iterator[tuple[str, Schedule]]:
 
 
 def schedule_table(schedules: Mapping[str, Schedule]) -> str:
-    """Format schedules as a table with their values in at most eight epochs: 0 and those of their breakpoints."""
+    """Format schedules as a table with their values in epoch 0 and at their breakpoints, at most eight epochs."""
     epoch_schedules = [schedule for schedule in schedules.values() if isinstance(schedule, EpochSchedule)]
     epochs = sorted({0}.union(*(schedule.breakpoints() for schedule in epoch_schedules)))
     if len(epochs) > _MAX_COLUMNS:
@@ -95,7 +95,7 @@ def draw_schedules(schedules: Mapping[str, Schedule], *, num_epochs: int | None 
         num_epochs: Number of epochs to show, or None to show all breakpoints.
 
     Raises:
-        SettingError: There are no schedules, or ``num_epochs`` is below 1.
+        SettingError: ``schedules`` is empty, or ``num_epochs`` is below 1.
         ImportError: If matplotlib is not installed.
     """
     if not schedules:

@@ -147,6 +147,7 @@ class TableDataModule(LoaderDataModule):
     first_label: int = FIRST_LABEL
     counts_images: bool = False
     tiling: Tiling | None = None
+    _is_prepared = False
 
     def __init__(
         self,
@@ -209,7 +210,6 @@ class TableDataModule(LoaderDataModule):
         self._cache = cache_settings if cache else None
         self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
         self._fingerprint: Any = None  # of the source, see `_close_changed`
-        self._is_prepared = False
 
     def _checked_transforms(self, stage_transforms: Mapping[Stage, Transforms | None]) -> dict[Stage, Transforms]:
         """Return the transforms, or the checked keywords, of every stage, and save keywords as hyperparameters."""
@@ -742,12 +742,12 @@ class TableDataModule(LoaderDataModule):
         """Return a picture of the schedules over the epochs.
 
         Args:
-            num_epochs: Number of epochs to show, or None for those of the trainer, without a trainer those in which
-                values change.
+            num_epochs: Number of epochs to show. None shows the trainer's ``max_epochs``, and without a trainer all
+                epochs up to the last change.
             path: File to which the picture is saved, in the format of its extension, or None.
 
         Raises:
-            SettingError: If there are no schedules.
+            SettingError: If the data module has no schedule, or ``num_epochs`` is below 1.
         """
         if num_epochs is None and self.trainer is not None:
             max_epochs = self.trainer.max_epochs

@@ -63,7 +63,9 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             )
         if transforms is not None and any(hasattr(part, "finish_sample") for part in self._parts):
             kind = type(self._parts[0]).__name__
-            raise SettingError("transforms", transforms, f"would follow those of the {kind}; give them to that")
+            raise SettingError(
+                "transforms", transforms, f"would follow those of the {kind}; give all of them to the {kind}"
+            )
         self.transforms = transforms
 
     def __len__(self) -> int:
@@ -124,7 +126,7 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
 
     Raises:
         SettingError: One of them is a `BatchMixing`, which is for classification.
-        TypeError: One of them is no `Mix`.
+        TypeError: An entry is not a `Mix`.
     """
     if isinstance(mixing, Mapping):
         mixes = [mix for mix in mixing.values() if mix is not None]

@@ -63,7 +63,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         before_mixing: The same number, of the entries of the attribute ``transforms``.
 
     Raises:
-        SettingError: ``before_mixing`` is no number of ``transforms``.
+        SettingError: ``before_mixing`` is negative, or larger than the number of ``transforms``.
     """
 
     def __init__(self, transforms: Sequence[Any], *, before_mixing: int = 0) -> None:
@@ -121,7 +121,7 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         return _decoded(_apply(self._steps(self.transforms[self.before_mixing :]), (image, target)))
 
     def _steps(self, transforms: Sequence[Any]) -> Sequence[Any]:
-        """Return transforms with those of the present epoch and batch instead of scheduled ones."""
+        """Replace scheduled transforms by their transforms for the sample that is being made."""
         if not self._is_scheduled:
             return transforms
         return list(_flatten([step for step in map(current_transform, transforms) if step is not None]))
@@ -149,7 +149,7 @@ def _flatten(transforms: Sequence[Any]) -> Iterator[Any]:
 
 
 def _apply(transforms: Sequence[Any], sample: Any) -> Any:
-    """Apply transforms to a sample whose image may be lazy; the image of the result may be lazy, too."""
+    """Apply transforms to a sample with a lazy or decoded image; a lazy image stays lazy as long as possible."""
     # Only torchvision traverses nested targets.
     if _is_lazy(sample) and not flat_targets(sample[1:], size=sample[0].size):
         sample = _decoded(sample)

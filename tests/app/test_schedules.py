@@ -17,7 +17,7 @@ SCHEDULED = (
 
 def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
     words = [f"{TRAIN}.hflip={{points:{{0:0.5,10:0.0}}}}", f"{TRAIN}.size={{choices:[64,96]}}"]
-    # Words with a target are no data, so a resume must repeat them.
+    # A resume does not replay words with a target, so its command repeats them.
     targets = [f"{TRAIN}.extra_after=[{SCHEDULED}]", "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"]
     result = app("train", *words, *targets, *SHORT)
     for row in (

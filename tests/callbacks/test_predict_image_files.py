@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import csv
 import json
+from functools import partial
 
 import pytest
 import torch
 from PIL import Image
+from torchvision.transforms import v2
 
-from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
+from lit_loader import (
+    ClassificationDataModule,
+    DetectionDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+    ScheduledTransform,
+)
 from lit_loader.callbacks import PredictionWriter
 from lit_loader.datasets import ImageFilesSource
 from lit_loader.recipes import ClassificationTask, DetectionTask, LandmarkTask, MultiTask
@@ -109,3 +117,13 @@ def test_format_that_cannot_hold_the_task_is_refused_before_a_batch(tmp_path, fo
     (folder / "a.png").write_bytes(b"no image")  # it would be the first error of the first batch
     with pytest.raises(ValueError, match=r"format='voc' holds objects.*pass format='csv'"):
         predict(tmp_path, folder, ClassificationDataModule, task, format="voc")
+
+
+def test_predictions_of_scheduled_transforms_are_in_pixels_of_the_files(tmp_path, folder):
+    extra = ScheduledTransform(v2.RGB(), epochs=[0, 1])
+    transforms = {"size": {"points": {0: 32, 4: 64}, "step": 32}, "extra_after": [extra]}
+    task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
+    make = partial(DetectionDataModule, predict_transforms=transforms)
+    path, _ = predict(tmp_path, folder, make, task, format="coco")
+    # The final size is twice that of the files.
+    assert {tuple(result["bbox"]) for result in json.loads(path.read_text())} == {(0.5, 1.0, 10.0, 10.0)}

@@ -44,7 +44,8 @@ def test_only_training_is_mixed(source, kind):
 
 
 def test_one_mix_a_list_and_a_mapping_are_applied_in_their_order(source):
-    first, second = Stacked(p=0.5), Stacked(p=0.25)
+    first = Stacked(p=0.5)
+    second = Stacked(p=0.25)
     for mixing in ([first, second], {"first": first, "off": None, "second": second}):
         assert DetectionDataModule(source, mixing=mixing).mixing == (first, second)
     assert DetectionDataModule(source, mixing=first).mixing == (first,)

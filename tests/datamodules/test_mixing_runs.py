@@ -15,10 +15,19 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule
 
-from lit_loader import CopyPaste, DetectionDataModule, EpochRange, Mosaic, MultiTaskDataModule
+from lit_loader import (
+    AspectRatioBatching,
+    CopyPaste,
+    DetectionDataModule,
+    EpochRange,
+    MixedSource,
+    Mosaic,
+    MultiTaskDataModule,
+)
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules import ClassBalancedSamplerConfig, WorkerSettings
-from tests.support.drawn_set import drawn_source
+from tests.datasets.test_masks import draw_polygons
+from tests.support.drawn_set import DrawnSource, draw_set, drawn_source
 from tests.support.lightning_ranks import on_ranks, trainer
 from tests.support.lightning_resuming import Save, fitted
 
@@ -103,13 +112,13 @@ def test_mixing_ends_with_persistent_workers_and_prepared_epochs(source, plain, 
 def test_mixing_ends_after_a_resume(source, plain, tmp_path):
     """ultralytics#25762: a run that is resumed after mixing ended, before it ended, and in mid-epoch."""
     save = Save(tmp_path)
-    whole = run(source, mixes(), callbacks=[save])
-    check_end(whole, plain)
+    unbroken = run(source, mixes(), callbacks=[save])
+    check_end(unbroken, plain)
     checkpoints = dict(save.saved)
     # Within epoch 1, after it, and within the first epoch without mixing.
     for num_seen in (NUM_BATCHES + 2, END * NUM_BATCHES, END * NUM_BATCHES + 1):
         workers = WorkerSettings(num_workers=2, persistent_workers=True)
-        assert run(source, mixes(), ckpt_path=checkpoints[num_seen], workers=workers) == whole[num_seen:]
+        assert run(source, mixes(), ckpt_path=checkpoints[num_seen], workers=workers) == unbroken[num_seen:]
 
 
 def test_mixing_ends_on_every_rank(source, plain, tmp_path):
@@ -152,6 +161,31 @@ def test_seed_reaches_mixing_in_workers(source):
     ids=["multi-task", "class balanced", "tiles", "fast"],
 )
 def test_mixing_ends_with_other_settings(source, settings):
+    check_end(run(source, mixes(), num_workers=2, **settings), run(source, None, **settings))
+
+
+def joined(folder):
+    tables = {name: draw_set(folder / name, seed=seed) for seed, name in enumerate("ab")}
+    # Objects of a class may be visible in images of the second source without being annotated.
+    tables["b"] = tables["b"].with_unlabelled_classes(["pointless"])
+    val = draw_set(folder / "val", num_images=4)
+    return MixedSource({name: DrawnSource(train=table, val=val) for name, table in tables.items()})
+
+
+SOURCES = {
+    "masks": (
+        lambda folder: DrawnSource(train=draw_polygons(folder, num_images=24), val=draw_polygons(folder, num_images=4)),
+        {"masks": True, "train_transforms": {"photometric": 0.5}},
+    ),
+    "joined": (joined, {}),
+    "batching": (drawn_source, {"train_batching": AspectRatioBatching(num_buckets=2)}),
+}
+
+
+@pytest.mark.parametrize("name", SOURCES)
+def test_mixing_ends_with_other_data(tmp_path, name):
+    make, settings = SOURCES[name]
+    source = make(tmp_path)
     check_end(run(source, mixes(), num_workers=2, **settings), run(source, None, **settings))
 
 

@@ -94,13 +94,13 @@ def test_schedule_ends_with_persistent_workers(source, method):
 def test_schedule_ends_after_a_resume(source, tmp_path):
     """ultralytics#25762: a run that is resumed within an epoch, before and after the end of the schedule."""
     save = Save(tmp_path)
-    whole = run(source, SCHEDULED, callbacks=[save])
+    unbroken = run(source, SCHEDULED, callbacks=[save])
     saved = dict(save.saved)
     for num_seen in (NUM_BATCHES + 2, END * NUM_BATCHES + 1):
         path = saved.get(num_seen - 1, saved.get(num_seen))
         resumed = run(source, SCHEDULED, ckpt_path=path, num_workers=2)
-        assert resumed == whole[len(whole) - len(resumed) :]
-        assert len(whole) - len(resumed) in (num_seen - 1, num_seen)
+        assert resumed == unbroken[len(unbroken) - len(resumed) :]
+        assert len(unbroken) - len(resumed) in (num_seen - 1, num_seen)
 
 
 def test_batches_of_similar_images_have_one_drawn_size(source):
@@ -160,9 +160,9 @@ def test_picture_logger_writes_schedules(source, tmp_path):
 
 def test_checkpoint_keeps_schedules(source):
     datamodule = scheduled_module(source, photometric={"epochs": [0, 3], "value": 0.5})
-    kept = datamodule.hparams["train_transforms"]
-    assert kept["hflip"] == {"points": [[0, 0.5], [8, 0.0]], "step": None}
-    copied = DetectionDataModule(source, train_transforms=kept)
+    keywords = datamodule.hparams["train_transforms"]
+    assert keywords["hflip"] == {"points": [[0, 0.5], [8, 0.0]], "step": None}
+    copied = DetectionDataModule(source, train_transforms=keywords)
     names = [name for name in datamodule.schedules() if "extra" not in name and "mixing" not in name]
     assert copied.schedules() == {name: datamodule.schedules()[name] for name in names}
 
@@ -171,7 +171,7 @@ def test_checkpoint_of_other_schedules_is_noticed(source):
     def record(points):
         datamodule = DetectionDataModule(source, train_transforms={"hflip": {"points": points}})
         datamodule.setup("fit")
-        return datamodule._data_record()["sets"]["train"]["texts"]["transforms"]
+        return datamodule.state_dict()["data"]["sets"]["train"]["texts"]["transforms"]
 
     assert record({0: 0.5, 9: 0}) == record([[9, 0], [0, 0.5]])
     assert record({0: 0.5, 9: 0}) != record({0: 0.5, 10: 0})

@@ -39,7 +39,8 @@ class Noise(torch.nn.Module):
 
 def same(sample, other):
     """Return True if two samples ``(image, target)`` have the same bits and types."""
-    (image, target), (other_image, other_target) = sample, other
+    image, target = sample
+    other_image, other_target = other
     pairs = [(image, other_image), *((target[name], other_target[name]) for name in target)]
     return list(target) == list(other_target) and all(
         type(a) is type(b) and (torch.equal(a, b) if isinstance(a, torch.Tensor) else a == b) for a, b in pairs
@@ -228,7 +229,7 @@ def test_pickled_data_set_mixes_the_same_samples(tmp_path):
         (
             lambda table: MixingDataset(DetectionDataset(table), Stacked(), transforms=v2.Identity()),
             SettingError,
-            "give them to that",
+            "give all of them to the DetectionDataset",
         ),
     ],
 )

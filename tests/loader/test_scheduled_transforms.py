@@ -97,7 +97,7 @@ def test_schedule_ends_after_a_resume(table, by_hand, epoch, num_batches, num_wo
     ) as loader:
         loader.load_state_dict(state)
         batches = [plain(batch) for batch in loader]
-        # At the start of an epoch, the state may be that of the end of the epoch before.
+        # A state between two epochs may resume after the last batch of the first one.
         batches = batches or [plain(batch) for batch in loader]
         assert batches == by_hand[epoch][num_batches:]
         assert [plain(batch) for batch in loader] == by_hand[epoch + 1]
@@ -128,7 +128,6 @@ def size_transforms():
 def test_batch_size_choice_is_one_for_each_global_batch(table, grouped):
     def loader(**arguments):
         sampler = RandomSampler(table.num_images)
-        # Groups such as those of AspectRatioBatching.
         sampler = GroupedSampler(sampler, [index % 3 for index in range(table.num_images)]) if grouped else sampler
         return make_loader(table, size_transforms(), shuffle=None, sampler=sampler, **arguments)
 
@@ -159,9 +158,9 @@ def test_transform_of_the_user_knows_the_epoch(table, workers):
 @pytest.mark.parametrize("num_workers", [0, 2])
 @pytest.mark.parametrize("transforms", [scheduled_transforms, size_transforms, Brighten])
 def test_loader_without_a_seed_is_refused_with_the_remedy(table, transforms, num_workers):
-    with make_loader(table, transforms(), seed=None, num_workers=num_workers) as loader:
-        with pytest.raises(RuntimeError, match="pass a seed to the loader"):
-            next(iter(loader))
+    loader = make_loader(table, transforms(), seed=None, num_workers=num_workers)
+    with loader, pytest.raises(RuntimeError, match="pass a seed to the loader"):
+        next(iter(loader))
 
 
 def test_unscheduled_data_set_needs_no_epoch(table):
