@@ -17,7 +17,7 @@ from torchvision import tv_tensors
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage
 from lit_loader.mixing import Mix, MixSample
-from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, example_epochs, schedules_in, value_at
+from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, schedules_in, value_at
 from lit_loader.seeding import SampleRng
 from lit_loader.transforms.mix_objects import xyxy_boxes
 
@@ -98,7 +98,8 @@ def _examples(name: str, setting: Any) -> list[Any]:
     if not all(isinstance(schedule, EpochSchedule) for schedule in schedules):
         rule = "has an entry that is drawn for every batch, independently of the others"
         raise SettingError(name, setting, rule, "draw whole lists, such as {choices: [[320, 320], [384, 384]]}")
-    return [value_at(setting, epoch) for epoch in example_epochs(schedules)]
+    epochs = {0}.union(*(schedule.example_epochs() for schedule in schedules))
+    return [value_at(setting, epoch) for epoch in sorted(epochs)]
 
 
 def is_number(value: Any) -> bool:
