@@ -95,10 +95,11 @@ def _examples(name: str, setting: Any) -> list[Any]:
     if isinstance(setting, Schedule):
         return setting.examples()
     schedules = schedules_in(setting)
-    if not all(isinstance(schedule, EpochSchedule) for schedule in schedules):
+    epoch_schedules = [schedule for schedule in schedules if isinstance(schedule, EpochSchedule)]
+    if len(epoch_schedules) < len(schedules):
         rule = "has an entry that is drawn for every batch, independently of the others"
         raise SettingError(name, setting, rule, "draw whole lists, such as {choices: [[320, 320], [384, 384]]}")
-    epochs = {0}.union(*(schedule.example_epochs() for schedule in schedules if isinstance(schedule, EpochSchedule)))
+    epochs = {0}.union(*(schedule.example_epochs() for schedule in epoch_schedules))
     return [value_at(setting, epoch) for epoch in sorted(epochs)]
 
 
