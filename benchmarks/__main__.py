@@ -27,18 +27,8 @@ from benchmarks.rounds import run
 def main(rounds: int) -> None:
     """Run all benchmarks of the loader."""
     questions = (class_weights, overhead, transport, detection, classification, decoded_cache, tiles, mixing)
-    for question in (
-        *questions,
-        sample_profile,
-        epoch_gap,
-        heavy_tail,
-        startup,
-        recovery,
-        resume,
-        padding,
-        draws,
-        walk,
-    ):
+    more_questions = (sample_profile, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk)
+    for question in (*questions, *more_questions):
         question.main(rounds)
 
 
