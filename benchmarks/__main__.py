@@ -10,6 +10,7 @@ from benchmarks import (
     draws,
     epoch_gap,
     heavy_tail,
+    mixing,
     overhead,
     padding,
     recovery,
@@ -25,8 +26,9 @@ from benchmarks.rounds import run
 
 def main(rounds: int) -> None:
     """Run all benchmarks of the loader."""
-    questions = (class_weights, overhead, transport, detection, classification, decoded_cache, tiles, sample_profile)
-    for question in (*questions, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk):
+    questions = (class_weights, overhead, transport, detection, classification, decoded_cache, tiles, mixing)
+    more_questions = (sample_profile, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk)
+    for question in (*questions, *more_questions):
         question.main(rounds)
 
 

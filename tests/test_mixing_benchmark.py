@@ -70,11 +70,11 @@ def test_boxes_of_a_buffer_mosaic_are_around_the_pasted_objects(folder):
     for index in range(NUM_FILES):
         image, target = dataset[index]
         assert image.shape == (3, 200, 200)
-        for left, top, right, bottom in target["boxes"].tolist():
-            assert 0 <= left < right <= 200
-            assert 0 <= top < bottom <= 200
+        for x0, y0, x1, y1 in target["boxes"].tolist():
+            assert 0 <= x0 < x1 <= 200
+            assert 0 <= y0 < y1 <= 200
             # Resizing blurs the edges.
-            inside = image[:, round(top) + 2 : round(bottom) - 2, round(left) + 2 : round(right) - 2]
+            inside = image[:, round(y0) + 2 : round(y1) - 2, round(x0) + 2 : round(x1) - 2]
             assert (inside == 255).all()
         num_boxes += len(target["boxes"])
         assert len(target["labels"]) == len(target["boxes"])
