@@ -286,9 +286,8 @@ def mask_array(target: Mapping[str, Any]) -> npt.NDArray[np.uint8] | None:
     if masks is None:
         return None
     if not isinstance(masks, Tensor) or masks.dtype not in (torch.uint8, torch.bool) or masks.ndim != 3:
-        raise TypeError(
-            f"mixing needs target['masks'] as tv_tensors.Mask, uint8 (N, H, W), got {type(masks).__name__}."
-        )
+        kind = f"{masks.dtype} {tuple(masks.shape)}" if isinstance(masks, Tensor) else type(masks).__name__
+        raise TypeError(f"mixing needs target['masks'] as tv_tensors.Mask, uint8 (N, H, W), got {kind}; convert it.")
     array: npt.NDArray[np.uint8] = masks.as_subclass(Tensor).numpy().view(np.uint8)
     return array
 

@@ -279,6 +279,32 @@ def test_points_of_the_pasted_object_beside_its_mask_become_hidden():
     assert mixed.target["visibility"].tolist() == [[2, 1]]
 
 
+def test_covered_points_become_hidden_and_absent_ones_stay_absent():
+    rng = np.random.default_rng(0)
+    target = target_of(0, [[0, 0, 40, 40]] * 3, (40, 40), rng)
+    target["keypoints"].as_subclass(Tensor)[:] = torch.tensor([[20.0, 20.0], [39.5, 39.5]])
+    target["visibility"] = torch.tensor([[0, 0], [1, 1], [2, 2]], dtype=torch.uint8)
+    covers = [Cover((10, 10, 30, 30), None, first_row=3)]
+    assert hide_covered(target, covers, min_visible=0)["visibility"].tolist() == [[0, 0], [1, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("box", [[0, 0, 40, 40], [12, 12, 14, 14], [30, 30, 35, 35]])
+def test_the_box_of_a_pasted_object_is_that_of_its_mask(box):
+    rng = np.random.default_rng(0)
+    bitmap = np.zeros((40, 40), dtype=np.uint8)
+    # Half of the size has no pixel of the single column at the left.
+    bitmap[10:20, 10:20] = 1
+    bitmap[:, 8] = 1
+    bitmap[20:] = bitmap[:10] = 0
+    target = target_of(1, [box], (40, 40), rng, [bitmap])
+    image = DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True)
+    samples = [MixSample(image, target_of(0, [], (40, 40), rng, [])), MixSample(image, target)]
+    for scale, width in ((1, 12), (0.5, 5)):
+        mixed = apply(CopyPaste(scale=(scale, scale)), samples)
+        assert rows_of(mixed.target)[0].tolist() == [bounds(mixed.target["masks"][0].numpy())]
+        assert mixed.target["masks"].amax(dim=1).sum() == width - (scale == 1)
+
+
 def test_partners_by_epoch():
     mix = CopyPaste(num_objects=LinearSchedule({0: 3, 10: 0}))
     assert [mix.num_partners(epoch) for epoch in (0, 5, 10, 20)] == [3, 2, 0, 0]

@@ -21,9 +21,11 @@ from tests.support.mix_marks import (
     colour,
     drawn_sample,
     frozen_copies,
+    lazy,
     rows_of,
     target_of,
 )
+from tests.support.photo_like import photo_like
 
 SEEDS = st.integers(0, 2**20)
 
@@ -105,6 +107,18 @@ def test_lazily_decoded_jpegs_give_the_bits_of_decoded_ones(seed, masks):
     difference = canvas_of(results[0].image).astype(int) - canvas_of(results[2].image)
     # Flat colours decoded at a reduced size differ at edges only.
     assert np.mean(np.abs(difference)) < 8
+
+
+def test_exact_images_are_never_decoded_at_a_reduced_size():
+    rng = np.random.default_rng(0)
+    pixels = np.asarray(photo_like(240, 320))
+    target = target_of(0, [], (240, 320), rng)
+    decoded, exact, fast = (
+        apply(Mosaic(size=64, scale=(0.6, 0.9)), [MixSample(lazy(pixels, kind), target)] * 4)
+        for kind in ("jpeg", "exact", "fast")
+    )
+    assert torch.equal(decoded.image.read(), exact.image.read())
+    assert not torch.equal(decoded.image.read(), fast.image.read())
 
 
 @given(seed=SEEDS)
