@@ -82,6 +82,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "FormatSource",
         "LandmarkDataset",
         "MixedSource",
+        "MixingDataset",
         "RowsSource",
         "ShapesSource",
         "TableSource",
@@ -115,6 +116,9 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "sample_rng",
     ),
     "lit_loader.transforms": (
+        "CopyPaste",
+        "MixUp",
+        "Mosaic",
         "ScheduledTransform",
         "classification_transforms",
         "detection_transforms",

@@ -61,6 +61,7 @@ from lit_loader.datasets import DetectionDataset as DetectionDataset
 from lit_loader.datasets import FormatSource as FormatSource
 from lit_loader.datasets import LandmarkDataset as LandmarkDataset
 from lit_loader.datasets import MixedSource as MixedSource
+from lit_loader.datasets import MixingDataset as MixingDataset
 from lit_loader.datasets import RowsSource as RowsSource
 from lit_loader.datasets import ShapesSource as ShapesSource
 from lit_loader.datasets import TableSource as TableSource
@@ -95,6 +96,9 @@ from lit_loader.seeding import get_worker_info as get_worker_info
 from lit_loader.seeding import is_duplicate as is_duplicate
 from lit_loader.seeding import sample_key as sample_key
 from lit_loader.seeding import sample_rng as sample_rng
+from lit_loader.transforms import CopyPaste as CopyPaste
+from lit_loader.transforms import MixUp as MixUp
+from lit_loader.transforms import Mosaic as Mosaic
 from lit_loader.transforms import ScheduledTransform as ScheduledTransform
 from lit_loader.transforms import classification_transforms as classification_transforms
 from lit_loader.transforms import detection_transforms as detection_transforms

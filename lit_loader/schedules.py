@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from numbers import Real
@@ -32,7 +32,6 @@ __all__ = [
     "ScheduledInt",
     "as_schedule",
     "current_value",
-    "example_epochs",
     "schedules_in",
     "value_at",
 ]
@@ -85,27 +84,25 @@ class EpochSchedule(Schedule):
         """Return the value for the sample that is being made; see `Schedule.current`."""
         return self.at(current_epoch())
 
+    def example_epochs(self) -> list[int]:
+        """Return each breakpoint, the epoch before it, and the epoch halfway to the next one, ascending."""
+        epochs = {0, *self.breakpoints()}
+        epochs |= {max(0, epoch - 1) for epoch in epochs}
+        ordered = sorted(epochs)
+        epochs |= {(first + second) // 2 for first, second in pairwise(ordered)}
+        return sorted(epochs)
+
     def examples(self) -> list[Any]:
-        """Return the values in `example_epochs`."""
-        return [self.at(epoch) for epoch in example_epochs([self])]
+        """Return the value in each of the `example_epochs`."""
+        return [self.at(epoch) for epoch in self.example_epochs()]
 
     def final(self) -> Any:
-        """Return the value at the last breakpoint; see `Schedule.final`."""
-        breakpoints = self.breakpoints()
-        return self.at(breakpoints[-1]) if breakpoints else super().final()
+        """Return the value after the last change; see `Schedule.final`."""
+        epoch = self.constant_from()
+        return super().final() if epoch is None else self.at(epoch)
 
     def __str__(self) -> str:
         return type(self).__qualname__
-
-
-def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
-    """Return epoch 0, the breakpoints of schedules, the epochs before them, and those halfway between, ascending."""
-    breakpoints = [schedule.breakpoints() for schedule in schedules if isinstance(schedule, EpochSchedule)]
-    epochs = {0, *(epoch for epochs in breakpoints for epoch in epochs)}
-    epochs |= {max(0, epoch - 1) for epoch in epochs}
-    # The value of a straight line is between those of its ends, but it may have to be a whole number.
-    epochs |= {(first + second) // 2 for first, second in pairwise(sorted(epochs))}
-    return sorted(epochs)
 
 
 @dataclass(frozen=True)

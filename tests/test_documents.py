@@ -53,6 +53,7 @@ def scripts():
         "merged tiles",
         "bad samples",
         "resuming",
+        "own mix",
     ],
 )
 def test_python_examples_run(code, scripts, tmp_path):

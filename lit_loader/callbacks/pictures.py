@@ -29,9 +29,10 @@ class PictureLogger(Callback):
     """Draws the first training batch, predictions of validations, and a report of class shares and scores.
 
     Pictures are written as PNG files: ``train_batch.png``, ``predictions.png`` (of the last validation, with the ground
-    truth) and ``class_report.png`` (of validation after a fit, of the test after a test). Every logger that accepts
-    pictures gets them with the step as ``train_batch``, ``predictions`` and ``class_report``: TensorBoard through
-    ``add_figure``, others, such as W&B, through ``log_image``. A CSV logger gets none.
+    truth) and ``class_report.png`` (of validation after a fit, of the test after a test), and ``schedules.png`` at the
+    start of a fit if settings follow schedules. Every logger that accepts pictures gets them with the step as
+    ``train_batch``, ``predictions``, ``class_report`` and ``schedules``: TensorBoard through ``add_figure``, others,
+    such as W&B, through ``log_image``. A CSV logger gets none.
 
     No batch is loaded for a picture. The first batch of a validation is predicted by an additional ``predict_step``, if
     the module has one. All ranks run it, as sharded models require; rank 0 draws. Random generators
@@ -76,6 +77,11 @@ class PictureLogger(Callback):
         self._datamodule = table_datamodule(trainer, "PictureLogger", remedy=remedy)
         self._has_batch = False
         self._last_epoch = -self.every_n_epochs
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        """Draw the schedules of the data module, if it has any."""
+        if trainer.is_global_zero and self._datamodule.schedules():
+            self._publish(trainer, "schedules", self._datamodule.plot_schedules())
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Draw the first batch."""

@@ -34,7 +34,15 @@ _MAX_TEXT: Final = 240  # characters of any text
 _MAX_COUNTS: Final = 1950  # characters of the counts of a set, enough for the 80 classes of COCO
 _NUM_CHANGES: Final = 3  # classes whose counts a message contains
 _EXCERPT: Final = 40  # characters of a text that a message contains
-_TEXTS: Final = ("class names", "keypoint names", "unlabelled classes", "transforms", "batch_transforms", "sampler")
+_TEXTS: Final = (
+    "class names",
+    "keypoint names",
+    "unlabelled classes",
+    "transforms",
+    "mixing",
+    "batch_transforms",
+    "sampler",
+)
 
 # Form of a record. A mapping with the key `str` has arbitrary names.
 _SCHEMA: Final[dict[Any, Any]] = {
@@ -66,7 +74,7 @@ def set_record(
         table: The samples.
         label_attribute: The attribute whose values are the labels, or None for the class.
         mix: float64 ``(num_labels,)``, the expected share of each label in an epoch, or None if it is unknown.
-        **parts: ``transforms``, ``batch_transforms`` and ``sampler`` of the set, or None.
+        **parts: ``transforms``, ``mixing``, ``batch_transforms`` and ``sampler`` of the set, or None.
     """
     labels, names = table.labels_of(label_attribute)
     counts = np.bincount(labels[labels >= 0], minlength=len(names))

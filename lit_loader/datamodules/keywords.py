@@ -11,6 +11,7 @@ from pathlib import PurePath
 from typing import Any, Final, TypeVar, get_args
 
 from lit_loader.foundation.signatures import fits, signature_of, type_text
+from lit_loader.schedules import BatchChoice, EpochRange, LinearSchedule
 
 __all__ = ["arguments_of", "as_settings", "check_at_least", "check_types", "plain_arguments", "unexpected_argument"]
 
@@ -21,6 +22,7 @@ _REMEDIES: Final = {
     "_sampler": "give one of lit_loader.datamodules, such as ClassBalancedSamplerConfig(), or a torch Sampler",
     "_batching": "give one such as AspectRatioBatching(num_buckets=8)",
     "batch_transforms": "give a function of a batch",
+    "mixing": "give one of lit_loader.transforms, such as Mosaic(), or a list or a mapping of them",
     "_transforms": "give transforms of (image, target), or a mapping of the preset's keywords",
 }
 
@@ -90,7 +92,8 @@ def check_at_least(low: float, **numbers: Any) -> None:
 def plain_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
     """Return the arguments that a checkpoint can keep, so that it loads under ``weights_only=True``.
 
-    They are None, bools, numbers, strings, paths (as strings), and lists and mappings of these.
+    They are None, bools, numbers, strings, paths (as strings), schedules other than functions (as mappings), and lists
+    and mappings of these.
     """
     plain: dict[str, Any] = {}
     for name, value in arguments.items():
@@ -109,9 +112,12 @@ def _argument_types(owner: type) -> dict[str, Any]:
 
 
 def _as_plain(value: Any) -> Any:
-    """Convert a path, a mapping or a sequence of a class that json does not know."""
+    """Convert a path, a schedule, or a mapping or a sequence of a class that json does not know."""
     if isinstance(value, PurePath):
         return str(value)
+    # The mapping that `as_schedule` converts back.
+    if isinstance(value, LinearSchedule | EpochRange | BatchChoice):
+        return {field.name: getattr(value, field.name) for field in fields(value)}
     if isinstance(value, Mapping):
         return dict(value)
     if isinstance(value, Sequence):

@@ -64,6 +64,12 @@ class LandmarkDataModule(TableDataModule):
         self._save_arguments(LandmarkDataModule, locals())
         preset = landmark_transforms if sample_unit == "object" else detection_transforms
         super().__init__(source, preset=preset, **settings)
+        if self.mixing:
+            rule = "mixes whole images, and these samples are crops of objects, or images that their points select"
+            remedy = "train with MultiTaskDataModule (datamodule=multi_task)"
+            raise SettingError(
+                "mixing", [type(mix).__name__ for mix in self.mixing], rule, remedy, settings={"mixing": None}
+            )
         if sample_unit == "object" and size_divisor != 1:
             rule = "has no effect with sample_unit='object', whose size the transforms set"
             alternatives = {"sample_unit": "image"}

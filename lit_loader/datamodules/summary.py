@@ -15,7 +15,9 @@ from torch.utils.data import Sampler
 
 from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.foundation.escaping import printable
+from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
+from lit_loader.transforms import CopyPaste
 
 __all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
 
@@ -41,7 +43,7 @@ class SetSummary:
         class_counts: int64 ``(num_classes,)``, objects of each class; with ``distinct`` the images.
         image_counts: int64 ``(num_classes,)``, images that contain each class.
         expected_mix: float64 ``(num_classes,)``, expected share of each class among the labels that the sampler
-            delivers, in epoch 0 if it changes, or None if the sampler cannot compute it.
+            delivers, with the objects that mixes add, in epoch 0 if it changes, or None if it cannot be computed.
         problems: Number of annotation problems that the reader handled.
         unlabelled_classes: Names of classes whose objects may be visible without being annotated.
         share: Share of the set among the samples of a training epoch that mixes several sets, or None without a mix.
@@ -77,6 +79,7 @@ class SetSummary:
         *,
         by: str | None = None,
         distinct: bool = False,
+        mixing: Sequence[Mix] = (),
         shares: Mapping[int, float] | None = None,
         **counts: int,
     ) -> SetSummary:
@@ -88,6 +91,7 @@ class SetSummary:
             sampler: The sampler of the set, or None for sequential. The mix is known only for lit_loader's samplers.
             by: The attribute to count, or None for the class.
             distinct: True to count a class once an image, as classification of whole images delivers it.
+            mixing: The mixes of its images.
             shares: Share of the set in a mix in epoch 0, and in other `shown_epochs` of the mix; None without a mix.
             **counts: ``num_left_out`` and ``num_crowd``, by default 0, and ``num_tiled_images``.
         """
@@ -99,7 +103,7 @@ class SetSummary:
         num_images = sum(table.num_images for table in tables)
         sampler = SequentialSampler(num_images) if sampler is None else sampler
         mixes = {
-            epoch: expected_class_mix(tables, sampler, by=by, distinct=distinct, epoch=epoch)
+            epoch: expected_class_mix(tables, sampler, by=by, distinct=distinct, mixing=mixing, epoch=epoch)
             for epoch in [0, *shown_epochs(sampler)]
         }
         shares = shares or {}
@@ -166,9 +170,13 @@ def expected_class_mix(
     *,
     by: str | None = None,
     distinct: bool = False,
+    mixing: Sequence[Mix] = (),
     epoch: int = 0,
 ) -> npt.NDArray[np.float64] | None:
     """Return the expected share of each class among the labels delivered in an epoch.
+
+    With mixes, the shares are those of the first epoch. They count every object of a mixed image, although the edges of
+    a mosaic and pasted objects hide some.
 
     Memory grows with images and objects, not with images times classes.
 
@@ -177,11 +185,13 @@ def expected_class_mix(
         sampler: The sampler over these samples.
         by: The attribute to count, or None for the class.
         distinct: True to count a class once an image.
-        epoch: The epoch, from 0. It matters only if the sampler has schedules.
+        mixing: The mixes of the images.
+        epoch: The epoch, from 0. It matters only if the sampler or a mix has schedules.
 
     Returns:
-        float64 ``(num_classes,)`` that sums to 1 (zeros without labels), or None if the sampler is not lit_loader's or
-        the expectation has no closed form (weighted without replacement).
+        float64 ``(num_classes,)`` that sums to 1 (zeros without labels), or None if the sampler is not lit_loader's,
+        the expectation has no closed form (weighted without replacement), or a mix adds unknown objects: the attributes
+        of pasted objects, and the pool of your own mix.
     """
     # Another sampler can be counted only by drawing from it, which would change its next epoch.
     if not isinstance(sampler, OrderSampler):
@@ -192,7 +202,32 @@ def expected_class_mix(
         return None
     images, labels = _delivered_labels(tables, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
+    added = np.zeros_like(delivered)
+    for mix in mixing:
+        num_partners = mix.chance(epoch) * mix.num_partners(epoch)
+        if isinstance(mix, CopyPaste) and by is None:
+            added += num_partners * _pasted_labels(tables, mix, visits)
+        # Partners from the order of the epoch have its shares.
+        elif type(mix).pool is Mix.pool:
+            added += num_partners * delivered
+        elif num_partners:
+            return None
+    delivered += added
     return delivered / (delivered.sum() or 1.0)
+
+
+def _pasted_labels(
+    tables: Sequence[AnnotationTable], mix: CopyPaste, visits: npt.NDArray[np.float64]
+) -> npt.NDArray[np.float64]:
+    """Return how many objects of each class `CopyPaste` adds in an epoch that pastes one object into every image."""
+    shares = mix.expected_pasted(tables, visits)
+    num_pasted = visits.sum()
+    # An image without objects, drawn as a partner, pastes nothing.
+    if mix.class_weights is None:
+        num_objects = np.concatenate([np.diff(table.offsets) for table in tables])
+        num_pasted = visits[num_objects > 0].sum()
+    pasted: npt.NDArray[np.float64] = num_pasted * np.array([shares[name] for name in tables[0].class_names])
+    return pasted
 
 
 def _delivered_labels(

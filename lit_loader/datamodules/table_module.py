@@ -26,9 +26,11 @@ from lit_loader.datamodules.joining import check_batch_size, check_can_join
 from lit_loader.datamodules.keywords import as_settings, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
+from lit_loader.datamodules.schedule_report import draw_schedules, named_schedules, schedule_table
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, shares_by_epoch, summary_table
-from lit_loader.datasets import JoinedDataset, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
+from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.foundation.escaping import printable
@@ -36,7 +38,9 @@ from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
-from lit_loader.seeding import preserved_generators
+from lit_loader.schedules import Schedule
+from lit_loader.seeding import sample_key
+from lit_loader.transforms import describe
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
 
@@ -90,6 +94,7 @@ class TableDataModule(LoaderDataModule):
         first_label: Label of the first class in the targets of whole images.
         counts_images: True if summaries count a label once an image, False if they count it for each object.
         tiling: Settings of the tiles that are the samples of some stages, or None for whole images.
+        mixing: Tuple of the mixes of training images, in the order in which they are applied.
 
     Args:
         source: Location of the data, and the split of each stage. Decoded caches use its ``progress``, if it has one.
@@ -110,6 +115,8 @@ class TableDataModule(LoaderDataModule):
             given here. If ``train_transforms`` is a callable, a warning names both image sizes if they differ.
         test_transforms: The same for testing.
         predict_transforms: The same for prediction.
+        mixing: One `Mix`, or a list or a mapping of several, which mix each training image with others of the training
+            sets, in this order; None to mix none. The mixed image is then transformed as any other.
         batch_transforms: A function or module that maps a batch to a batch, applied to each training batch on the
             device. Its draws, on any device, are a function of seed, epoch, batch and rank. A module is moved to the
             device.
@@ -125,7 +132,7 @@ class TableDataModule(LoaderDataModule):
         cache_budget: Maximum number of bytes of all caches that this data module opens, such as ``"8 GiB"``, or None
             for half of the disk space that is free when a cache is made.
         strict_data: True to refuse a checkpoint if the data of a stage that runs has changed since; False to warn. A
-            checkpoint records the images, annotations, transforms and samplers of the open stages.
+            checkpoint records the images, annotations, transforms, mixes and samplers of the open stages.
         **settings: Batch sizes, workers and seed, as in `LoaderDataModule`.
 
     Raises:
@@ -156,6 +163,7 @@ class TableDataModule(LoaderDataModule):
         val_transforms: Transforms | None = None,
         test_transforms: Transforms | None = None,
         predict_transforms: Transforms | None = None,
+        mixing: Mixing | None = None,
         batch_transforms: Callable[[Any], Any] | None = None,
         eval_batch_transforms: Callable[[Any], Any] | None = None,
         reading: ImageReading | Mapping[str, Any] | None = None,
@@ -185,6 +193,7 @@ class TableDataModule(LoaderDataModule):
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
         missing = [stage for stage, transforms in stage_transforms.items() if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
+        self.mixing = as_mixes(mixing)
         # Keys: True for training batches, False for all others.
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
         self._samples: dict[Stage, list[_Samples]] = {}
@@ -408,7 +417,9 @@ class TableDataModule(LoaderDataModule):
                 sampler = batching.batched(order, table)
             split_data.append((dataset, sampler))
         if is_joined:
-            return [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
+            split_data = [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
+        if stage == "train" and self.mixing:
+            split_data = [(MixingDataset(dataset, self.mixing), sampler) for dataset, sampler in split_data]
         return split_data
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
@@ -509,12 +520,14 @@ class TableDataModule(LoaderDataModule):
         return preset_transforms
 
     def _transform_lines(self) -> list[str]:
-        """Return the transforms of every stage as lines of a summary."""
+        """Return the mixes of training and the transforms of every stage as lines of a summary."""
         # Presets get keywords from a table, such as the mirror pairs of its points.
         table = self.first_table(STAGES[:3])
         if table is None:
             return []
-        return transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})
+        mixes = [f"  {line}" for line in describe(list(self.mixing))]
+        heading = ["train mixing, before the transforms:"] if mixes else []
+        return [*heading, *mixes, *transform_lines({stage: self._make_transforms(stage, table) for stage in STAGES})]
 
     def _compare_sizes(self, stage: Stage, table: AnnotationTable) -> None:
         """Warn once if the user's training transforms and the preset of evaluation make images of different sizes."""
@@ -528,8 +541,8 @@ class TableDataModule(LoaderDataModule):
         self._cache = None
         sizes = []
         try:
-            # The comparison must not change the draws of the run.
-            with preserved_generators(), warnings.catch_warnings(action="ignore"):
+            # The comparison must not change the draws of the run. Schedules need an epoch.
+            with sample_key(), warnings.catch_warnings(action="ignore"):
                 for transforms_stage in ("train", stage):
                     sample = self.make_dataset(first, self._make_transforms(transforms_stage, first))[0]
                     sizes.append(tuple(sample[0].shape[-2:]))
@@ -640,12 +653,16 @@ class TableDataModule(LoaderDataModule):
         # Evaluation, and random order, have the mix of the data.
         if stage == "train" and has_config and not isinstance(sampler, RandomSamplerConfig):
             order = sampler.make_sampler(table)
-            mix = expected_class_mix([table], order, by=self.label_attribute, distinct=self.counts_images)
+            # Mixes draw from all training sets together.
+            mixing = self.mixing if len(self._open_samples(stage)) == 1 else ()
+            counting: dict[str, Any] = {"by": self.label_attribute, "distinct": self.counts_images}
+            mix = expected_class_mix([table], order, mixing=mixing, **counting)
         return set_record(
             table,
             label_attribute=self.label_attribute,
             mix=mix,
             transforms=self._make_transforms(stage, table),
+            mixing=list(self.mixing) if stage == "train" and self.mixing else None,
             batch_transforms=self._batch_transforms[stage == "train"],
             # A sampler object may show its progress.
             sampler=sampler if has_config or sampler is None else type(sampler),
@@ -683,6 +700,9 @@ class TableDataModule(LoaderDataModule):
                     counts["num_tiled_images"] = sum(samples.images.num_images for samples in part)
                 tables = [samples.table for samples in part]
                 settings: dict[str, Any] = {"distinct": self.counts_images, "shares": share, **counts}
+                # Mixes draw from all training sets together, and those have the name of the stage.
+                if name == "train":
+                    settings["mixing"] = self.mixing
                 summaries += [SetSummary.of(name, tables, sampler, by=label, **settings) for label in labels]
         return summaries
 
@@ -694,7 +714,47 @@ class TableDataModule(LoaderDataModule):
         sets: dict[str, list[AnnotationTable]] = {"train": self.image_tables("train")}
         sets |= {samples.name: [samples.images] for stage in STAGES[1:3] for samples in self._open_samples(stage)}
         copies = map(printable, copies_across(sets, self.reading.copy_traits))
-        return "\n".join([summary_table(self.summaries()), *copies, *self._transform_lines()])
+        schedules = self.schedules()
+        tables = [summary_table(self.summaries()), *([schedule_table(schedules)] if schedules else [])]
+        return "\n".join([*tables, *copies, *self._transform_lines()])
+
+    def schedules(self) -> dict[str, Schedule]:
+        """Return the schedules of transforms, mixes, samplers and the source by name, as ``train_transforms.hflip``."""
+        # Presets get keywords from a table, such as the mirror pairs of its points.
+        table = self.first_table(STAGES[:3])
+        settings: dict[str, Any] = {}
+        for stage in STAGES:
+            settings[f"{stage}_transforms"] = None if table is None else self._make_transforms(stage, table)
+            settings[f"{stage}_sampler"] = self._samplers[stage]
+        mixing: Any = self.mixing
+        # A task may mix batches, and have one object for that.
+        for index, mix in enumerate(mixing if isinstance(mixing, tuple) else [mixing]):
+            settings[f"mixing[{index}] {type(mix).__name__}"] = mix
+        settings["source.ratio"] = getattr(self.source, "ratio", None)
+        schedules: dict[str, Schedule] = {}
+        for name, setting in settings.items():
+            schedules |= named_schedules(name, setting)
+        return schedules
+
+    def plot_schedules(self, num_epochs: int | None = None, *, path: Path | str | None = None) -> Figure:
+        """Return a picture of the schedules over the epochs.
+
+        Args:
+            num_epochs: Number of epochs to show, or None for those of the trainer, without a trainer those in which
+                values change.
+            path: File to which the picture is saved, in the format of its extension, or None.
+
+        Raises:
+            SettingError: If there are no schedules.
+        """
+        if num_epochs is None and self.trainer is not None:
+            max_epochs = self.trainer.max_epochs
+            # -1 means no limit.
+            num_epochs = max_epochs if max_epochs is not None and max_epochs > 0 else None
+        figure = draw_schedules(self.schedules(), num_epochs=num_epochs)
+        if path is not None:
+            figure.savefig(path, dpi=120)
+        return figure
 
     def first_batch(self, stage: Stage) -> Any:
         """Return the first batch of a stage's first set as the model gets it, on the CPU.

@@ -10,6 +10,7 @@ from lit_loader.datasets.image_files import ImageFilesSource
 from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.datasets.mixed_source import MixedSource
+from lit_loader.datasets.mixing import MixingDataset
 from lit_loader.datasets.rows_source import RowsSource
 from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
@@ -26,6 +27,7 @@ __all__ = [
     "JoinedDataset",
     "LandmarkDataset",
     "MixedSource",
+    "MixingDataset",
     "RowsSource",
     "SampleTable",
     "ShapesSource",

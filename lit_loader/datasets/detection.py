@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, SupportsIndex, TypeAlias
 
+import torch
+from torch import Tensor
 from torch.utils.data import Dataset
 
 from lit_loader.annotations.tiling import file_sizes
@@ -23,6 +25,7 @@ from lit_loader.errors import ImageError, SettingError
 from lit_loader.images import DecodedImage, LazyImage
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_target
 from lit_loader.images.reading import ImageReading
+from lit_loader.mixing import MixSample
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
 from lit_loader.transforms.scheduled import current_transform
@@ -171,13 +174,69 @@ class DetectionDataset(Dataset[DetectionSample]):
             ImageError: The image cannot be decoded, or its size is refused; the message names the file.
             ValueError: ``transforms`` returned a target whose per-object fields do not have one row per box.
         """
+        position = self._position(index)
+        transforms = current_transform(self.transforms)
+        # Only these transforms decode no more than they show.
+        image, target = self._read(position, lazy=isinstance(transforms, DecodeAwareCompose))
+        return self._transformed(position, image, target, transforms)
+
+    def open_sample(self, index: SupportsIndex) -> MixSample:
+        """Read one sample to be mixed: its target, and its image, whose pixels are read on demand.
+
+        Of a `DecodeAwareCompose`, such as a preset returns, the first ``before_mixing`` transforms are applied, of
+        others none. `finish_sample` applies the rest to the mixed sample.
+
+        Args:
+            index: From ``-len(self)`` to ``len(self) - 1``.
+
+        Raises:
+            IndexError: ``index`` is out of range.
+            ImageError: The image cannot be decoded, or its size is refused; the message names the file.
+            TypeError: The first transforms do not return a uint8 image ``(3, H, W)``.
+        """
+        position = self._position(index)
+        image, target = self._read(position, lazy=True)
+        transforms = current_transform(self.transforms)
+        if not isinstance(transforms, DecodeAwareCompose):
+            return MixSample(image, target)
+        try:
+            return _mix_sample(*transforms.read_first(image, target))
+        except Exception as error:
+            self._add_note(error, position)
+            raise
+
+    def finish_sample(self, index: SupportsIndex, image: LazyImage, target: dict[str, Any]) -> DetectionSample:
+        """Apply the transforms that `open_sample` did not apply.
+
+        Args:
+            index: Index of the sample, for messages.
+            image: The image, mixed or as `open_sample` returned it.
+            target: Its target.
+
+        Returns:
+            ``(image, target)``, see the class. If nothing was mixed, it is ``self[index]``.
+
+        Raises:
+            ValueError: ``transforms`` returned a target whose per-object fields do not have one row per box.
+        """
+        transforms = current_transform(self.transforms)
+        return self._transformed(self._position(index), image, target, transforms, after_mixing=True)
+
+    def _position(self, index: SupportsIndex) -> int:
         # A range handles negative indices and everything with __index__.
         try:
-            position = range(self._num_images)[index]
+            return range(self._num_images)[index]
         except IndexError:
             raise IndexError(f"index {index} is out of range for a dataset of {self._num_images} images.") from None
-        transforms = current_transform(self.transforms)
-        image, (width, height) = self._open(position, lazy=isinstance(transforms, DecodeAwareCompose))
+
+    def _read(self, position: int, *, lazy: bool) -> tuple[LazyImage, dict[str, Any]]:
+        """Return the image of a sample and its target, before transforms.
+
+        Args:
+            position: Row of the table.
+            lazy: Decode the image later, if the settings for reading allow to decode only the part that is shown.
+        """
+        image, (width, height) = self._open(position, lazy=lazy)
         annotated_size = int(self.table.widths[position]), int(self.table.heights[position])
         if annotated_size != (width, height):
             self._check_size(self._path(position), annotated_size, (width, height))
@@ -197,33 +256,37 @@ class DetectionDataset(Dataset[DetectionSample]):
             # The cache may have shrunk the image.
             if image.size != (height, width):
                 target = shrink_target(target, true_size=(width, height), image=image)
+        return image, target
+
+    def _transformed(
+        self, position: int, image: LazyImage, target: dict[str, Any], transforms: Any, *, after_mixing: bool = False
+    ) -> DetectionSample:
+        """Apply all transforms to a sample, or those that `open_sample` has not applied."""
         if transforms is None:
             return image.image(), target
         # An error in a transform is hard to reproduce without the sample that caused it.
         try:
-            if isinstance(transforms, DecodeAwareCompose):
-                sample: DetectionSample = transforms.read(image, target)
-            else:
+            if not isinstance(transforms, DecodeAwareCompose):
                 sample = transforms(image.image(), target)
+            else:
+                sample = transforms.read_rest(image, target) if after_mixing else transforms.read(image, target)
             # A transform that filters only the boxes would pair them with the wrong labels from here on.
             if not self._image_only:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))
         except Exception as error:
-            error.add_note(f"while transforming sample {position}, image {self._path(position)}")
+            self._add_note(error, position)
             raise
         return sample
+
+    def _add_note(self, error: Exception, position: int) -> None:
+        error.add_note(f"while transforming sample {position}, image {self._path(position)}")
 
     def _path(self, position: int) -> str:
         # Formatting takes a third of the time of joining a Path.
         return f"{self.table.root}/{self.table.image_paths[position]}"
 
     def _open(self, position: int, *, lazy: bool) -> tuple[LazyImage, tuple[int, int]]:
-        """Return the image, and its (width, height) in the file.
-
-        Args:
-            position: Row of the table.
-            lazy: True if the transforms can decode no more than they show.
-        """
+        """Return the image, and its (width, height) in the file; see `_read`."""
         if self.cache is not None:
             cached_image, size = self.cache.open(position)
             cropped_image = self._cropped(cached_image, position)
@@ -316,3 +379,17 @@ def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> 
         raise ValueError(f"extra_fields contains {unknown_names}; the choices are {list(OBJECT_FIELDS)}.")
     if first_label < 0:
         raise ValueError(f"first_label={first_label} would make labels negative; give 0 or more.")
+
+
+def _mix_sample(image: Any, target: dict[str, Any]) -> MixSample:
+    """Return a `MixSample` of an image after the transforms before mixing, which may have decoded it."""
+    if isinstance(image, LazyImage):
+        return MixSample(image, target)
+    is_tensor = isinstance(image, Tensor)
+    if not is_tensor or image.dtype is not torch.uint8 or image.ndim != 3 or len(image) != 3 or not image.is_cpu:
+        kind = f"{image.dtype} {tuple(image.shape)}" if is_tensor else type(image).__name__
+        raise TypeError(
+            f"expected a uint8 image (3, H, W) before mixing, got {kind}; move the transform that changes it behind "
+            "mixing, from extra_before to extra_after"
+        )
+    return MixSample(DecodedImage(image.as_subclass(Tensor)), target)

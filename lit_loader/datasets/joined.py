@@ -19,8 +19,8 @@ class JoinedDataset(ConcatDataset[Any]):
         datasets: The data sets, in the order of their indices.
     """
 
-    def sample_path(self, index: SupportsIndex) -> Path:
-        """Return the path of a sample's image file, without opening it.
+    def locate(self, index: SupportsIndex) -> tuple[Any, int]:
+        """Return the data set of a sample, and the index of the sample in it.
 
         Raises:
             IndexError: ``index`` is out of range.
@@ -28,5 +28,14 @@ class JoinedDataset(ConcatDataset[Any]):
         position = range(len(self))[operator.index(index)]
         number = bisect_right(self.cumulative_sizes, position)
         dataset: Any = self.datasets[number]
-        path: Path = dataset.sample_path(position - self.cumulative_sizes[number] + len(dataset))
+        return dataset, position - self.cumulative_sizes[number] + len(dataset)
+
+    def sample_path(self, index: SupportsIndex) -> Path:
+        """Return the path of a sample's image file, without opening it.
+
+        Raises:
+            IndexError: ``index`` is out of range.
+        """
+        dataset, position = self.locate(index)
+        path: Path = dataset.sample_path(position)
         return path

@@ -16,7 +16,7 @@ from lit_loader.images.decoding import interleaved
 from lit_loader.images.resampling import Allocate, resample
 from lit_loader.images.views import View
 
-__all__ = ["ChangedImage", "CroppedImage", "DecodedImage", "ImageRegion", "LazyImage", "Part", "Step"]
+__all__ = ["ChangedImage", "CroppedImage", "DecodedImage", "ExactImage", "ImageRegion", "LazyImage", "Part", "Step"]
 
 Part: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom, in pixels of the image."""
@@ -246,6 +246,30 @@ class CroppedImage(LazyImage):
     def _pixels(self) -> Tensor:
         height, width = self.size
         return self.read_region((0, 0, width, height), zoom=1.0).pixels
+
+
+class ExactImage(LazyImage):
+    """An image that decodes no more than a region, always at full size, with the bits of the decoded image.
+
+    Args:
+        source: The image.
+    """
+
+    def __init__(self, source: LazyImage) -> None:
+        self._source = source
+        self.size = source.size
+
+    def read(self) -> Tensor:
+        """Return all pixels, uint8 ``(3, H, W)``."""
+        return self._source.read()
+
+    def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
+        """Return pixels that contain a region, never shrunk."""
+        return self._source.read_region(region, zoom=1.0)
+
+    def cropped(self, region: Part) -> CroppedImage:
+        """Return a region of the image; the rest is not decoded."""
+        return CroppedImage(self, region)
 
 
 class ChangedImage(LazyImage):

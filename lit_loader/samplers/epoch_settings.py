@@ -9,7 +9,7 @@ from typing import Any, Final
 import numpy as np
 
 from lit_loader.errors import SettingError
-from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, example_epochs
+from lit_loader.schedules import EpochSchedule, Schedule, as_schedule
 from lit_loader.types import IndexArray
 
 # Epochs whose values identify a schedule, apart from its examples: a function has no breakpoints.
@@ -68,7 +68,7 @@ class EpochSetting:
             self._constant = check(name, value)
             return
         # Before training starts, not in the epoch of the wrong value.
-        for epoch in example_epochs([self.schedule]):
+        for epoch in self.schedule.example_epochs():
             self.at(epoch)
 
     def at(self, epoch: int) -> Any:
@@ -99,7 +99,7 @@ class EpochSetting:
         """Return the constant, or what identifies the schedule: its text, and its values in a number of epochs."""
         if self.schedule is None:
             return [str(self._constant) if isinstance(self._constant, Fraction) else self._constant]
-        epochs = {*example_epochs([self.schedule]), *map(self.same_epoch, _IDENTITY_EPOCHS)}
+        epochs = {*self.schedule.example_epochs(), *map(self.same_epoch, _IDENTITY_EPOCHS)}
         identity: list[Any] = ["schedule", str(self.schedule)]
         for epoch in sorted(epochs):
             try:
@@ -139,8 +139,9 @@ class EpochQuotas:
         self._last: tuple[tuple[Hashable, ...], IndexArray] | None = None
         # Pairs of an epoch and the sum of the quotas before it.
         self._sums: tuple[tuple[int, IndexArray], ...] = ((0, np.zeros_like(self.at(0))),)
-        for epoch in example_epochs([setting.schedule for setting in settings if setting.schedule is not None]):
-            self.at(epoch)
+        for schedule in [setting.schedule for setting in settings if setting.schedule is not None]:
+            for epoch in schedule.example_epochs():
+                self.at(epoch)
 
     def at(self, epoch: int) -> IndexArray:
         """Return the quotas of an epoch, read-only."""

@@ -12,6 +12,8 @@ from torch import nn
 from torchvision.transforms import v2
 
 from lit_loader.foundation.escaping import printable
+from lit_loader.mixing import Mix
+from lit_loader.schedules import Schedule
 from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.scheduled import ScheduledTransform
 from lit_loader.transforms.visibility import UpdateVisibility
@@ -31,12 +33,12 @@ def describe(transforms: Any) -> list[str]:
     A `ScheduledTransform` is a line with its schedules, in full length. A preset with schedules is a line for each of
     them, then the transforms of the first epoch.
 
-    A transform of torchvision or lit_loader is its class with its probability, its size, and the arguments that differ
-    from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are without
-    control characters and have at most 96 characters. `UpdateVisibility`, which changes no pixel, is left out.
+    A mix, and a transform of torchvision or lit_loader, is its class with its probability, its size, and the arguments
+    that differ from their defaults, such as ``RandomHorizontalFlip(p=0.5)``. Everything else is its ``repr``. Lines are
+    without control characters and have at most 96 characters. `UpdateVisibility`, which changes no pixel, is left out.
 
     Args:
-        transforms: A transform, a composition of them such as a preset returns, or a list of them.
+        transforms: A transform or a `lit_loader.Mix`, a composition such as a preset returns, or a list of them.
     """
     lines = []
     for transform in _parts(transforms):
@@ -74,13 +76,16 @@ def _parts(transforms: Any) -> Iterator[Any]:
 
 
 def _text(transform: Any) -> str:
+    if isinstance(transform, ScheduledTransform):
+        return str(transform)
     kind = type(transform)
     name = kind.__name__
     if isinstance(transform, _CONTAINERS):
         parts = ", ".join(map(_text, _parts(list(transform.transforms))))
         chance = f", p={_value_text(transform.p)}" if hasattr(transform, "p") else ""
         return f"{name}([{parts}]{chance})"
-    if isinstance(transform, nn.Module) and kind.__module__.startswith(("torchvision.", "lit_loader.")):
+    is_known = isinstance(transform, nn.Module) and kind.__module__.startswith(("torchvision.", "lit_loader."))
+    if is_known or isinstance(transform, Mix):
         inner = getattr(transform, "transform", None)
         arguments = [] if inspect.ismethod(inner) or inner is None else [_repr(inner)]
         return f"{name}({', '.join([*arguments, *_arguments(transform)])})"
@@ -96,7 +101,7 @@ def _repr(value: Any) -> str:
     return repr(value)
 
 
-def _arguments(transform: nn.Module) -> Iterator[str]:
+def _arguments(transform: Any) -> Iterator[str]:
     """Yield the arguments of a transform that are plain values, as ``name=value``."""
     for name, parameter in inspect.signature(type(transform).__init__).parameters.items():
         value = getattr(transform, name, None)
@@ -108,7 +113,7 @@ def _arguments(transform: nn.Module) -> Iterator[str]:
 def _is_plain(value: Any) -> bool:
     if isinstance(value, list | tuple):
         return all(map(_is_plain, value))
-    return isinstance(value, Real | str | enum.Enum)
+    return isinstance(value, Real | str | enum.Enum | Schedule)
 
 
 def _equal(value: Any, default: Any) -> bool:
@@ -121,6 +126,8 @@ def _equal(value: Any, default: Any) -> bool:
 def _value_text(value: Any) -> str:
     if isinstance(value, enum.Enum):
         return str(value.value)
+    if isinstance(value, Schedule):
+        return f"({value})"
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_value_text, value))}]"
     return f"{value:.4g}" if isinstance(value, float) else repr(value)

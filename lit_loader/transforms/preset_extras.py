@@ -20,6 +20,7 @@ from lit_loader.transforms.elastic import ElasticTransform
 from lit_loader.transforms.extra_transform import ExtraTransform
 from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.sanitize import SanitizeObjects
+from lit_loader.transforms.scheduled import ScheduledTransform
 
 __all__ = ["ExtraRules", "may_move_pixels", "takes_only_image", "without_extras"]
 
@@ -209,6 +210,8 @@ def may_move_pixels(steps: Any) -> bool:
     """
     if isinstance(steps, ExtraTransform):
         return not steps.image_only
+    if isinstance(steps, ScheduledTransform):
+        return any(map(may_move_pixels, steps.examples()))
     return any(map(may_move_pixels, getattr(steps, "transforms", ())))
 
 
@@ -245,6 +248,10 @@ def _check_kind(name: str, transform: Any) -> None:
     if not callable(transform):
         rule = f"is a {type(transform).__name__}, expected a transform"
         raise SettingError(name, transform, rule, "give a callable of (image, target) that returns both")
+    # A preset replaces those in its list by their transforms of the epoch, which its rules then check.
+    if isinstance(transform, ScheduledTransform):
+        rule = "is inside of another transform, expected it in the list itself"
+        raise SettingError(name, str(transform), rule, "give the ScheduledTransform without the one around it")
     kind = type(transform)
     # By name, because Albumentations may not be installed, and takes a second to import.
     if any(base.__module__.partition(".")[0] == "albumentations" for base in kind.__mro__):

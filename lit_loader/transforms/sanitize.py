@@ -15,7 +15,15 @@ from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.moving import as_array, wrap
 
-__all__ = ["DeclaredFields", "PER_IMAGE_FIELDS", "PER_OBJECT_FIELDS", "SanitizeObjects", "check_rows", "num_rows"]
+__all__ = [
+    "DeclaredFields",
+    "PER_IMAGE_FIELDS",
+    "PER_OBJECT_FIELDS",
+    "SanitizeObjects",
+    "check_rows",
+    "has_rows",
+    "num_rows",
+]
 
 PER_OBJECT_FIELDS: Final = (
     "area",
@@ -68,7 +76,7 @@ class DeclaredFields:
         """
         if name in self.per_object:
             return True
-        if name in self.per_image or not _has_rows(value):
+        if name in self.per_image or not has_rows(value):
             return False
         remedy = f"add it to per_object=[{name!r}] or to per_image=[{name!r}]"
         raise ValueError(f"target field {name!r} has a first dimension, but is not declared; {remedy}.")
@@ -189,13 +197,14 @@ def check_rows(name: str, value: Any, *, num_boxes: int) -> None:
     Raises:
         ValueError: It has no rows, or another number of them.
     """
-    count = num_rows(value) if _has_rows(value) else "no"
+    count = num_rows(value) if has_rows(value) else "no"
     if count != num_boxes:
         reason = "an earlier transform changed only the boxes, or the field is per image and belongs in per_image"
         raise ValueError(f"per-object field {name!r} has {count} rows for {num_boxes} boxes; {reason}.")
 
 
-def _has_rows(value: Any) -> bool:
+def has_rows(value: Any) -> bool:
+    """Return True if a field has a first dimension, so it may have one row per box."""
     return value.ndim > 0 if isinstance(value, Tensor | np.ndarray) else isinstance(value, list | tuple)
 
 

@@ -10,15 +10,7 @@ from typing import Any, Final
 from torch import nn
 
 from lit_loader.errors import SettingError
-from lit_loader.schedules import (
-    EpochRange,
-    EpochSchedule,
-    Schedule,
-    as_schedule,
-    epochs_text,
-    example_epochs,
-    schedules_in,
-)
+from lit_loader.schedules import EpochRange, EpochSchedule, Schedule, as_schedule, epochs_text, schedules_in
 
 __all__ = ["ScheduledTransform", "current_transform", "scheduled_keywords", "scheduled_preset"]
 
@@ -155,11 +147,11 @@ class ScheduledTransform(nn.Module):
     def _example_values(self) -> list[tuple[Any, ...]]:
         """Return the distinct combinations of values in example epochs, each with every choice of a batch."""
         schedules = list(self._all_schedules())
-        epochs = example_epochs(schedules)
+        epochs = {0}.union(*(part.example_epochs() for part in schedules if isinstance(part, EpochSchedule)))
         choices = [schedule.examples() for schedule in schedules if not isinstance(schedule, EpochSchedule)]
         num_choices = max(map(len, choices), default=1)
         combinations: dict[tuple[Any, ...], None] = {}
-        for epoch in epochs:
+        for epoch in sorted(epochs):
             for place in range(num_choices):
                 values = self._values(partial(_example, epoch=epoch, place=place))
                 if values is not None:

@@ -182,11 +182,11 @@ def normalize_words(words: Sequence[str]) -> list[str]:
 
     ``dataset.options.columns=...`` gets ``++``, since the keys of a format's options are in no YAML file; so does
     ``dataset.sources.plant=...``, since users choose the names of sources; ``+ckpt_path=``, which other apps need,
-    becomes ``ckpt_path=``; ``logger=null`` and ``callbacks=null`` become ``logger=none`` and ``callbacks=none``, since
-    Hydra takes no null as an option.
+    becomes ``ckpt_path=``; ``logger=null``, ``callbacks=null`` and ``mixing=null`` become ``logger=none`` and so on,
+    since Hydra takes no null as an option.
     """
     words = [re.sub(r"^\+(?=ckpt_path=)", "", word) for word in words]
-    words = [re.sub(r"^(logger|callbacks)=null$", r"\1=none", word) for word in words]
+    words = [re.sub(r"^(logger|callbacks|mixing)=null$", r"\1=none", word) for word in words]
     open_keys = r"^(?=dataset\.(options|stage_options|policy|sources|classes|missing|ratio)\b)"
     return [re.sub(open_keys, "++", word) for word in words]
 

@@ -55,6 +55,7 @@ _GROUPS: Final = frozenset(
         "experiment",
         "extras",
         "logger",
+        "mixing",
         "model",
         "sampler",
         "trainer",

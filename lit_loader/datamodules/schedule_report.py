@@ -1,0 +1,146 @@
+"""Schedules of a data module as a table for a terminal and as a picture."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Mapping
+from numbers import Real
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from lit_loader.errors import SettingError
+from lit_loader.foundation.escaping import printable
+from lit_loader.foundation.extras import require
+from lit_loader.schedules import EpochSchedule, Schedule
+from lit_loader.transforms import ScheduledTransform
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+__all__ = ["draw_schedules", "named_schedules", "schedule_table"]
+
+_MAX_COLUMNS: Final = 8
+# More points than pixels of a picture would only take time.
+_MAX_POINTS: Final = 1000
+
+
+def named_schedules(name: str, value: Any) -> dict[str, Schedule]:
+    """Return the schedules in settings by their names, such as ``train_transforms.hflip``.
+
+    Args:
+        name: Name of the settings.
+        value: Transforms, a mapping or list of settings, or an object whose public attributes are settings.
+    """
+    return dict(_named_schedules(name, value))
+
+
+def _named_schedules(name: str, value: Any) -> Iterator[tuple[str, Schedule]]:
+    if isinstance(value, Schedule):
+        yield name, value
+    elif isinstance(value, ScheduledTransform):
+        yield from _named_schedules(name, value.schedules())
+    elif isinstance(value, Mapping):
+        for key, item in value.items():
+            yield from _named_schedules(f"{name}.{key}", item)
+    elif isinstance(value, list | tuple):
+        for index, item in enumerate(value):
+            yield from _named_schedules(f"{name}[{index}]", item)
+    elif hasattr(value, "transforms"):
+        yield from _named_schedules(name, list(value.transforms))
+    else:
+        settings = {key: item for key, item in getattr(value, "__dict__", {}).items() if not key.startswith("_")}
+        schedules = {key: item for key, item in settings.items() if isinstance(item, Schedule)}
+        yield from _named_schedules(name, schedules)
+
+
+def schedule_table(schedules: Mapping[str, Schedule]) -> str:
+    """Format schedules as a table with their values in at most eight epochs: 0 and those of their breakpoints."""
+    epoch_schedules = [schedule for schedule in schedules.values() if isinstance(schedule, EpochSchedule)]
+    epochs = sorted({0}.union(*(schedule.breakpoints() for schedule in epoch_schedules)))
+    if len(epochs) > _MAX_COLUMNS:
+        places = np.linspace(0, len(epochs) - 1, _MAX_COLUMNS)
+        epochs = [epochs[round(place)] for place in places.tolist()]
+    table = Table(title="schedules, by epoch", title_justify="left")
+    table.add_column("setting", overflow="fold")
+    for epoch in epochs:
+        table.add_column(str(epoch), justify="right")
+    for name, schedule in schedules.items():
+        if isinstance(schedule, EpochSchedule):
+            cells = [_text(schedule.at(epoch)) for epoch in epochs]
+        else:
+            cells = [_text(schedule)]
+        table.add_row(printable(name), *cells)
+    # A fixed width, so that the text does not depend on the terminal.
+    stream = io.StringIO()
+    Console(file=stream, width=100, markup=False).print(table)
+    return stream.getvalue().rstrip()
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.4g}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_text, value))}]"
+    return printable(str(value))
+
+
+def draw_schedules(schedules: Mapping[str, Schedule], *, num_epochs: int | None = None) -> Figure:
+    """Return a figure with the course of each schedule over the epochs.
+
+    Args:
+        schedules: The schedules by name.
+        num_epochs: Number of epochs to show, or None to show all breakpoints.
+
+    Raises:
+        SettingError: There are no schedules, or ``num_epochs`` is below 1.
+        ImportError: If matplotlib is not installed.
+    """
+    if not schedules:
+        raise SettingError("schedules", {}, "has no schedule to draw", "give a setting as {points: {0: 0.5, 10: 0}}")
+    if num_epochs is None:
+        breakpoints = [part.breakpoints() for part in schedules.values() if isinstance(part, EpochSchedule)]
+        last_epoch = max((epoch for epochs in breakpoints for epoch in epochs), default=0)
+        num_epochs = last_epoch + max(1, last_epoch // 10) + 1
+    if num_epochs < 1:
+        raise SettingError("num_epochs", num_epochs, "must be at least 1")
+    size = (8, 0.6 + 1.3 * len(schedules))
+    figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
+    axes = figure.subplots(len(schedules), 1, squeeze=False, sharex=True)[:, 0]
+    epochs = np.unique(np.linspace(0, num_epochs - 1, min(num_epochs, _MAX_POINTS)).astype(int)).tolist()
+    for axis, (name, schedule) in zip(axes, schedules.items(), strict=True):
+        axis.set_title(printable(name), fontsize=9, loc="left")
+        axis.tick_params(labelsize=8)
+        axis.spines[["top", "right"]].set_visible(False)
+        _draw_course(axis, schedule, epochs)
+    axes[-1].set_xlim(0, num_epochs)
+    axes[-1].set_xlabel("epoch", fontsize=9)
+    axes[-1].xaxis.get_major_locator().set_params(integer=True)
+    return figure
+
+
+def _draw_course(axis: Any, schedule: Schedule, epochs: list[int]) -> None:
+    """Draw the values of a schedule: a line for numbers and for each side of pairs, otherwise a step a text."""
+    end = epochs[-1] + 1
+    if not isinstance(schedule, EpochSchedule):
+        # Drawn for every batch, so all values appear in all epochs.
+        choices = [_number_or_text(choice) for choice in schedule.examples()]
+        for choice in choices:
+            axis.plot([0, end], [choice, choice], linestyle="dashed")
+        return
+    values = [schedule.at(epoch) for epoch in epochs]
+    rows = values if all(isinstance(value, list | tuple) for value in values) else [[value] for value in values]
+    if len({len(row) for row in rows}) > 1:
+        rows = [[_text(value)] for value in values]
+    # A value lasts until the next epoch begins.
+    for course in zip(*rows, strict=True):
+        numbers = list(map(_number_or_text, course))
+        if not all(isinstance(number, Real) for number in numbers):
+            numbers = list(map(_text, course))
+        axis.step([*epochs, end], [*numbers, numbers[-1]], where="post")
+
+
+def _number_or_text(value: Any) -> Any:
+    return value if isinstance(value, Real) and not isinstance(value, bool) else _text(value)
