@@ -139,9 +139,9 @@ class EpochQuotas:
         self._last: tuple[tuple[Hashable, ...], IndexArray] | None = None
         # Pairs of an epoch and the sum of the quotas before it.
         self._sums: tuple[tuple[int, IndexArray], ...] = ((0, np.zeros_like(self.at(0))),)
-        schedules = [setting.schedule for setting in settings if setting.schedule is not None]
-        for epoch in {epoch for schedule in schedules for epoch in schedule.example_epochs()}:
-            self.at(epoch)
+        for schedule in [setting.schedule for setting in settings if setting.schedule is not None]:
+            for epoch in schedule.example_epochs():
+                self.at(epoch)
 
     def at(self, epoch: int) -> IndexArray:
         """Return the quotas of an epoch, read-only."""
