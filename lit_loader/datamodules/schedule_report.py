@@ -143,4 +143,4 @@ def _draw_course(axis: Any, schedule: Schedule, epochs: list[int]) -> None:
 
 
 def _number_or_text(value: Any) -> Any:
-    return value if isinstance(value, Real) and not isinstance(value, bool) else _text(value)
+    return value if isinstance(value, Real) else _text(value)
