@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import lightning.pytorch as pl
+import numpy as np
 import torch
 from torch import nn
 
@@ -104,7 +105,7 @@ def train(study_set: StudySet, variant: str, seed: int) -> dict[str, Any]:
     trainer.fit(task, datamodule=datamodule)
     make_trainer().validate(task, datamodule=datamodule, verbose=False)
     scores = task.val_scores
-    counts = sum(table.class_counts() for table in datamodule.tables("train"))
+    counts = np.sum([table.class_counts() for table in datamodule.tables("train")], axis=0)
     rarest = datamodule.class_names[int(counts.argmin())]
     return {
         "steps": trainer.global_step,
@@ -120,10 +121,10 @@ def train(study_set: StudySet, variant: str, seed: int) -> dict[str, Any]:
 
 def _detector(**arguments: Any) -> nn.Module:
     """Return the detector of both experiments, whose boxes are two strides wide before training."""
-    detector = fcos_small(strides=(8,), **arguments)
+    detector: nn.Module = fcos_small(strides=(8,), **arguments)
     # torchvision starts with boxes without size, and their ReLU passes no gradient where they get below 0: with mosaics
     # of the shapes, two of three seeds never left a regression loss of 1.
-    nn.init.ones_(detector.head.regression_head.bbox_reg.bias)
+    nn.init.ones_(detector.get_parameter("head.regression_head.bbox_reg.bias"))
     return detector
 
 
