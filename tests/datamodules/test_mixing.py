@@ -162,7 +162,7 @@ def test_class_mix_is_unknown_where_pasted_objects_or_pools_are(source):
 
 def test_weights_of_an_unknown_class_are_refused_before_training(source):
     datamodule = DetectionDataModule(source, mixing=CopyPaste(class_weights={"zebra": 1}))
-    with pytest.raises(SettingError, match=r"class_weights=.*'zebra', which is none of"):
+    with pytest.raises(SettingError, match=r"class_weights=.*'zebra', but the classes are"):
         datamodule.summary()
 
 
