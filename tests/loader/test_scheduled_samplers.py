@@ -83,7 +83,11 @@ def test_class_mix_follows_the_schedule():
     assert shares == [pytest.approx(6 / 30, abs=0.02), pytest.approx(1 / 3, abs=0.02), 0.5, 0.5]
 
 
-@pytest.mark.parametrize("backend", [name for name in BACKENDS if name != "inline"])
+# Orders are drawn in the main process, so other start methods than fork repeat the same code in several seconds.
+SLOW = [pytest.param(method, marks=pytest.mark.soak) for method in ("spawn", "forkserver")]
+
+
+@pytest.mark.parametrize("backend", ["fork", "threads", "threads of an epoch", *SLOW])
 @pytest.mark.parametrize("name", ["class balanced", "weighted", "mixed"])
 def test_prepared_epochs_and_persistent_workers_have_the_right_settings(name, backend):
     with loader(name, **BACKENDS[backend]) as data_loader:
@@ -91,7 +95,7 @@ def test_prepared_epochs_and_persistent_workers_have_the_right_settings(name, ba
             assert torch.equal(actual, batches)
 
 
-@pytest.mark.parametrize("backend", ["inline", "spawn", "threads"])
+@pytest.mark.parametrize("backend", ["inline", "fork", "threads", *SLOW])
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_resume_in_epoch_1_continues_the_schedule(name, backend):
     with loader(name, **BACKENDS["threads"]) as data_loader:
