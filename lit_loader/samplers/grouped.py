@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lit_loader.samplers.checks import Weights, checked_int, checked_integers, checked_weights, refuse_first
-from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
+from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order, epoch_visits
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.samplers.weighted import AliasTable, WeightedRandomSampler
 from lit_loader.schedules import EpochSchedule
@@ -147,7 +147,7 @@ class GroupedSampler(OrderSampler):
 
     def expected_visits(self, epoch: int = 0) -> _Floats:
         """Return the expected visits of the inner sampler, which groups do not change."""
-        return self.sampler.expected_visits(epoch)
+        return epoch_visits(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[int]:
         """Raise an error: a loader that iterates the sampler does not pass the size of a batch.

@@ -133,8 +133,8 @@ def test_summary_shows_the_class_mix_before_and_after_pasting_ends(source):
     datamodule = DetectionDataModule(source, mixing=[Mosaic(p=EpochRange([0, 7])), mixing])
     plain = DetectionDataModule(source).summaries(["train"])[0]
     summary = datamodule.summaries(["train"])[0]
-    # Mosaics change no share, so their end is not shown.
-    assert list(summary.mix_by_epoch) == [0, 5]
+    # Mosaics change the share of pasted objects.
+    assert list(summary.mix_by_epoch) == [0, 5, 7]
     assert np.array_equal(summary.mix_by_epoch[0], summary.expected_mix)
     assert np.allclose(summary.mix_by_epoch[5], plain.expected_mix)
     assert summary.expected_mix[1] > plain.expected_mix[1] + 0.2

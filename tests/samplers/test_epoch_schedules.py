@@ -139,19 +139,15 @@ def test_function_is_called_once_for_each_earlier_epoch():
             SettingError,
             r"exponent=\{'choices': \[0.0, 1.0\]\} is drawn for every.*",
         ),
-        (
-            {"empty_share": {"choices": [0.0, 1.0]}},
-            SettingError,
-            r"orders a whole epoch at once; give a schedule of ep",
-        ),
+        ({"empty_share": {"choices": [0.0, 1.0]}}, SettingError, r"plans a whole epoch at once; give a schedule of ep"),
         (
             {"exponent": {0: 0.5}},
             SettingError,
             r"exponent=\{0: 0.5\} is a mapping that describes no schedule; give one",
         ),
-        ({"exponent": {"points": {0: 0.5, 4: 1.5}}}, ValueError, r"exponent=1.25 \(in epoch 3 of the schedule linear"),
+        ({"exponent": {"points": {0: 0.5, 4: 1.5}}}, ValueError, r"exponent=1.5 \(in epoch 4 of the schedule linear"),
         ({"exponent": EpochRange([3, 5], "hot")}, TypeError, r"`exponent` must be a number.*'hot'.*\(in epoch 3"),
-        ({"empty_share": {"points": {0: 0, 4: 2}}}, ValueError, r"`empty_share` must be in \[0, 1\].*in epoch 3"),
+        ({"empty_share": {"points": {0: 0, 4: 2}}}, ValueError, r"`empty_share` must be in \[0, 1\].*in epoch 4"),
         (
             {"labels": [0, 1], "empty_share": EpochRange([1, 2])},
             ValueError,
@@ -272,7 +268,7 @@ def test_sampler_with_a_schedule_mixes_if_its_epochs_are_those_of_the_run(argume
     [
         ({"shares": [1, {"points": {0: 1, 5: 2}}]}, r"num_samples=None leaves the length.*pass num_samples=27"),
         ({"shares": [1, {"choices": [1, 2]}], "num_samples": 9}, r"shares\[1\]=.* is drawn for every batch"),
-        ({"shares": [1, {"points": {0: 1, 5: -1}}], "num_samples": 9}, r"shares\[1\]=-0.6 .*not negative \(in epoch 4"),
+        ({"shares": [1, {"points": {0: 1, 5: -1}}], "num_samples": 9}, r"shares\[1\]=-1.0 .*not negative \(in epoch 5"),
         ({"shares": [EpochRange([0, 5]), EpochRange([0, 4])], "num_samples": 9}, "0 for all sources in the same epoch"),
         ({"counts": [1, {"points": {0: 1, 5: 2}}]}, r"counts\[1\]=.* is a schedule, and counts fix .*as `shares`"),
     ],
@@ -352,6 +348,16 @@ def test_function_need_not_be_defined_for_epochs_after_the_run():
     sampler = ClassBalancedSampler(LABELS, exponent=FunctionSchedule(exponents.__getitem__))
     other = ClassBalancedSampler(LABELS, exponent=FunctionSchedule([0.0, 0.5, 0.9].__getitem__))
     assert sampler.fingerprint() != other.fingerprint()
+
+
+def drop_at(epoch, end):
+    return 0.5 if epoch < end else 0.0
+
+
+def test_functions_that_differ_in_one_late_epoch_have_different_fingerprints():
+    schedules = [FunctionSchedule(partial(drop_at, end=end)) for end in (600, 601)]
+    samplers = [ClassBalancedSampler(LABELS, exponent=schedule) for schedule in schedules]
+    assert samplers[0].fingerprint() != samplers[1].fingerprint()
 
 
 @pytest.mark.parametrize("epochs", [(), (3, 9)])
