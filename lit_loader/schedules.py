@@ -411,6 +411,13 @@ def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
     ]
 
 
+def thinned_epochs(epochs: Sequence[int], limit: int) -> list[int]:
+    """Return at most ``limit`` of some epochs, evenly spaced, with the first and the last."""
+    if len(epochs) <= limit:
+        return list(epochs)
+    return [epochs[round(place)] for place in np.linspace(0, len(epochs) - 1, limit).tolist()]
+
+
 def is_defined(schedule: EpochSchedule, epoch: int) -> bool:
     """Return True if a schedule has a value in an epoch, as all but functions have in every epoch."""
     try:

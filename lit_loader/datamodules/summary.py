@@ -18,7 +18,7 @@ from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.samplers.order import epoch_visits
-from lit_loader.schedules import EpochSchedule, schedules_in
+from lit_loader.schedules import EpochSchedule, schedules_in, thinned_epochs
 from lit_loader.transforms import CopyPaste
 
 __all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
@@ -162,10 +162,7 @@ def shown_epochs(sampler: Sampler[int] | None, mixing: Sequence[Mix] = ()) -> li
     if not schedules:
         return []
     epochs = sorted({0, *(epoch for schedule in schedules for epoch in schedule.breakpoints())})
-    if len(epochs) <= _MAX_EPOCHS:
-        return epochs
-    steps = np.linspace(0, len(epochs) - 1, _MAX_EPOCHS)
-    return [epochs[round(step)] for step in steps.tolist()]
+    return thinned_epochs(epochs, _MAX_EPOCHS)
 
 
 def shares_by_epoch(sampler: MixedSourceSampler) -> list[dict[int, float]]:

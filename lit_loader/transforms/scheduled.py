@@ -157,7 +157,7 @@ class ScheduledTransform(nn.Module):
         )
 
     def all_schedules(self) -> Iterator[Schedule]:
-        """Yield the schedules that decide about the transform: the range of epochs and those of its arguments."""
+        """Yield the range of epochs as a schedule, and the schedules of all arguments."""
         if self.switch is not None:
             yield self.switch
         for _, part in self._parts:

@@ -11,6 +11,7 @@ from lit_loader import (
     CopyPaste,
     DetectionDataModule,
     EpochRange,
+    FunctionSchedule,
     LandmarkDataModule,
     MixedSource,
     MixingDataset,
@@ -140,6 +141,43 @@ def test_summary_shows_the_class_mix_before_and_after_pasting_ends(source):
     assert summary.expected_mix[1] > plain.expected_mix[1] + 0.2
     # Mixes add nothing to other stages.
     assert np.array_equal(datamodule.summaries(["val"])[0].expected_mix, plain_mix(source, "val"))
+
+
+def test_summary_asks_for_partners_only_in_epochs_with_mixing(source):
+    class Brief(Stacked):
+        def num_partners(self, epoch):
+            return {0: 1, 1: 1}[epoch]
+
+    mixing = [CopyPaste(p=EpochRange([0, 2])), Brief(p=EpochRange([0, 2]))]
+    assert list(DetectionDataModule(source, mixing=mixing).summaries(["train"])[0].mix_by_epoch) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("chance", "message"),
+    [
+        ("high", "p='high' is not a probability"),
+        ({"epoch": [0, 2]}, "p={'epoch': .* is a mapping that describes no schedule; give one such as {points"),
+        ({"points": {0: 0.5, 3: 1.5}}, r"p=1.5 is not a probability in \[0, 1\] \(in epoch 3 of the schedule linear"),
+        ({"choices": [0, 1]}, "is drawn for every batch"),
+        (float("nan"), "p=nan is not a probability"),
+    ],
+)
+def test_wrong_chance_of_a_mix_is_refused_at_once(chance, message):
+    with pytest.raises(SettingError, match=message):
+        Mosaic(p=chance)
+
+
+def rising(epoch):
+    return 0.5 + epoch
+
+
+def test_wrong_chance_in_a_later_epoch_is_refused_there():
+    mix = Mosaic(p=FunctionSchedule(rising))
+    assert mix.chance(0) == 0.5
+    with pytest.raises(
+        SettingError, match=r"p=1.5 is not a probability .*\(in epoch 1 of the schedule rising"
+    ):
+        mix.chance(1)
 
 
 def plain_mix(source, stage):

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.errors import SettingError
-from lit_loader.samplers import ClassBalancedSampler, GroupedSampler, MixedSourceSampler, WeightedRandomSampler
+from lit_loader.samplers import (
+    ClassBalancedSampler,
+    GroupedSampler,
+    MixedSourceSampler,
+    OrderSampler,
+    WeightedRandomSampler,
+)
 from lit_loader.schedules import BatchChoice, EpochRange, EpochSchedule, FunctionSchedule, LinearSchedule
 
 LABELS = [0] * 30 + [1] * 9 + [2] * 3 + [-1] * 6
@@ -290,6 +296,30 @@ def test_sampler_with_a_schedule_is_refused_where_its_epochs_are_not_those_of_th
     balanced = ClassBalancedSampler([0] * 9 + [1], exponent={"points": {0: 0.0, 4: 1.0}})
     with pytest.raises(ValueError, match=rf"sources\[0\]: ClassBalancedSampler has a setting that .*{message}"):
         MixedSourceSampler([balanced, 7], **arguments)
+
+
+class Plain(OrderSampler):
+    """A user's sampler whose expected visits take no epoch."""
+
+    def __len__(self):
+        return 6
+
+    @property
+    def num_indices(self):
+        return 6
+
+    def order(self, *, seed, epoch):
+        return np.arange(6)
+
+    def expected_visits(self):
+        return np.ones(6)
+
+
+def test_expected_visits_of_a_users_sampler_need_no_epoch():
+    grouped = GroupedSampler(Plain(), [0, 0, 0, 1, 1, 1])
+    assert grouped.expected_visits(3).tolist() == [1] * 6
+    mixed = MixedSourceSampler([Plain(), 4], shares=[1, {"epochs": [0, 2]}], num_samples=12)
+    assert mixed.expected_visits(3).tolist() == [2] * 6 + [0] * 4
 
 
 # -- fingerprints and copies -------------------------------------------------------------------------------

@@ -296,7 +296,7 @@ def test_function_need_only_be_defined_in_epochs_of_the_run():
     scheduled = detection_transforms(True, **settings)
     with sample_key(epoch=2):
         assert "RandomHorizontalFlip(p=0.3)" in describe(scheduled.current())
-    with sample_key(epoch=3), pytest.raises(SettingError, match="hflip.function=.* has no value in epoch 3"):
+    with sample_key(epoch=3), pytest.raises(SettingError, match=r"hflip.function=.* has no value in epoch 3"):
         scheduled.current()
 
 
