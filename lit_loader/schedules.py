@@ -259,6 +259,7 @@ def in_range(epoch: int, epochs: Sequence[int | None]) -> bool:
 def epochs_text(epochs: Sequence[int | None]) -> str:
     """Return a range of epochs as text, such as ``in epochs 0 to 84``."""
     first, end = epochs
+    assert first is not None
     if end is None:
         return f"from epoch {first} on"
     return f"in epoch {first}" if end == first + 1 else f"in epochs {first} to {end - 1}"

@@ -776,7 +776,9 @@ class TableDataModule(LoaderDataModule):
         for loader in self._make_loaders(stage, to_device=False)[:1]:
             # Training uses the same sampler, and continues with its own epoch.
             sampler_state = vars(loader.sampler)
-            epochs = {name: sampler_state[name] for name in ("epoch", "num_epochs_set") if name in sampler_state}
+            epochs: dict[str, Any] = {
+                name: sampler_state[name] for name in ("epoch", "num_epochs_set") if name in sampler_state
+            }
             with loader:
                 loader.set_epoch(epoch)
                 try:

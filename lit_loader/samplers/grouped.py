@@ -125,11 +125,10 @@ class GroupedSampler(OrderSampler):
         # Exactly WeightedRandomSampler: a subclass may draw in another way.
         if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:
             keys = (key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch))
-            weights = self.sampler._weights
-            state = (self.revision, weights.same_epoch(epoch))
+            state = (self.revision, self.sampler.weights_epoch(epoch))
             draws = self._draws
             if draws is None or draws[0] != state:
-                draws = (state, _GroupDraws(weights.at(epoch), self.group_ids))
+                draws = (state, _GroupDraws(self.sampler.weights_in(epoch), self.group_ids))
                 self._draws = draws
             return SliceableOrder(len(self), partial(draws[1].positions, keys, global_batch))
         order = self.sampler.order(seed=seed, epoch=epoch)

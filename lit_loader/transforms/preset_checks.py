@@ -51,4 +51,4 @@ def whole_pixels(name: str, size: Any) -> Any:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool) and math.isfinite(value)
+    return type(value) is not bool and isinstance(value, Real) and math.isfinite(value)

@@ -84,12 +84,26 @@ def test_resumed_run_with_another_mix_is_told(source, caplog):
     state = datamodule.state_dict()
     changed = DetectionDataModule(source, mixing=Stacked(p=0.25), strict_data=True)
     changed.setup("fit")
-    with pytest.raises(ValueError, match=r"train: other mixing \(p=0.5\) -> p=0.25\)\)"):
+    with pytest.raises(ValueError, match=r"train: other mixing \(Stacked: p=0.5 -> p=0.25\)"):
         changed.load_state_dict(state)
     without = DetectionDataModule(source)
     without.setup("fit")
     without.load_state_dict(state)
-    assert "other mixing (Stacked(p=0.5) -> none)" in caplog.text
+    assert "other mixing (Stacked -> none)" in caplog.text
+
+
+def test_changed_mixes_are_compared_one_by_one(source, caplog):
+    def opened(*mixes):
+        datamodule = DetectionDataModule(source, mixing=list(mixes))
+        datamodule.setup("fit")
+        return datamodule
+
+    copied = CopyPaste(p=EpochRange([0, 2]), num_objects=2)
+    opened(Mosaic(p=0.5), CopyPaste(p=EpochRange([0, 3]))).load_state_dict(opened(Mosaic(p=0.5), copied).state_dict())
+    message = "CopyPaste: p=1.0 in epochs 0 to 1, else 0.0, num_objects=2 -> p=1.0 in epochs 0 to 2, else 0.0"
+    assert f"other mixing ({message})" in caplog.text
+    opened(copied).load_state_dict(opened(Mosaic(), copied).state_dict())
+    assert "other mixing (Mosaic, CopyPaste -> CopyPaste)" in caplog.text
 
 
 def test_summary_names_mixes_with_their_schedules(source):
@@ -174,9 +188,7 @@ def rising(epoch):
 def test_wrong_chance_in_a_later_epoch_is_refused_there():
     mix = Mosaic(p=FunctionSchedule(rising))
     assert mix.chance(0) == 0.5
-    with pytest.raises(
-        SettingError, match=r"p=1.5 is not a probability .*\(in epoch 1 of the schedule rising"
-    ):
+    with pytest.raises(SettingError, match=r"p=1.5 is not a probability .*\(in epoch 1 of the schedule rising"):
         mix.chance(1)
 
 

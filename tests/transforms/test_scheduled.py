@@ -43,7 +43,7 @@ def image():
     return tv_tensors.Image(functional.pil_to_tensor(photo_like(HEIGHT, WIDTH)))
 
 
-def made(transform, image, num_objects, epoch, batch=0):
+def sample_of(transform, image, num_objects, epoch, batch=0):
     """Return the sample of a transform under the key of an epoch."""
     with sample_key(epoch=epoch, batch=batch, position=5):
         return plain(transform(image.clone(), target(num_objects)))
@@ -124,7 +124,9 @@ def test_preset_by_epoch_equals_preset_by_hand(image, name, convert):
     scheduled = preset(**schedules)
     assert isinstance(scheduled, ScheduledTransform)
     for epoch in (0, 3, 1, 2, 5):
-        assert made(scheduled, image, num_objects, epoch) == made(preset(**by_hand(epoch)), image, num_objects, epoch)
+        assert sample_of(scheduled, image, num_objects, epoch) == sample_of(
+            preset(**by_hand(epoch)), image, num_objects, epoch
+        )
 
 
 def test_extra_transforms_by_epoch_equal_those_by_hand(image):
@@ -138,7 +140,7 @@ def test_extra_transforms_by_epoch_equal_those_by_hand(image):
         extra_after += [v2.ColorJitter(0.4)] if epoch < 2 else []
         extra_before = [v2.RandomHorizontalFlip(max(0, 1 - epoch / 3))]
         by_hand = detection_transforms(True, extra_before=extra_before, extra_after=extra_after, **settings)
-        assert made(scheduled, image, 3, epoch) == made(by_hand, image, 3, epoch)
+        assert sample_of(scheduled, image, 3, epoch) == sample_of(by_hand, image, 3, epoch)
         with sample_key(epoch=epoch):
             assert scheduled.current().before_mixing == 2
             assert describe(scheduled.current()) == describe(by_hand)
@@ -201,7 +203,7 @@ def test_pickled_transform_constructs_the_same_transforms(image):
     scheduled = detection_transforms(True, size=SIZES, flip_pairs=PAIRS, extra_after=[blur])
     copied = pickle.loads(pickle.dumps(scheduled))
     for epoch in (0, 3):
-        assert made(copied, image, 3, epoch) == made(scheduled, image, 3, epoch)
+        assert sample_of(copied, image, 3, epoch) == sample_of(scheduled, image, 3, epoch)
 
 
 def test_evaluation_has_final_values_in_all_epochs(image):
@@ -232,7 +234,7 @@ def test_scheduled_view_is_one_view_in_every_epoch(image):
     scheduled = preset(rotation={"points": {0: 30, 2: 0}})
     for epoch in (0, 2, 9):
         by_hand = preset(rotation=max(0, 30 - 15 * epoch), resize="crop")
-        assert made(scheduled, image, 0, epoch) == made(by_hand, image, 0, epoch)
+        assert sample_of(scheduled, image, 0, epoch) == sample_of(by_hand, image, 0, epoch)
 
 
 def test_fill_may_be_constant_while_padding_ends():
