@@ -55,7 +55,7 @@ class Mix(ABC):
         p: Probability that a sample is mixed, in [0, 1]; may be a schedule of epochs.
 
     Raises:
-        SettingError: ``p`` is no probability in an example epoch, or depends on the batch.
+        SettingError: ``p`` is outside [0, 1] in an example epoch, or depends on the batch.
     """
 
     def __init__(self, *, p: Scheduled = 1.0) -> None:
@@ -66,7 +66,7 @@ class Mix(ABC):
         """Return the probability that a sample of an epoch is mixed.
 
         Raises:
-            SettingError: The schedule of ``p`` has a value there that is no probability.
+            SettingError: The schedule of ``p`` has a value outside [0, 1] there.
         """
         return float(self._chance.at(epoch))
 

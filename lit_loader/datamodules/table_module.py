@@ -196,8 +196,7 @@ class TableDataModule(LoaderDataModule):
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
         self.mixing = as_mixes(mixing)
         self._mix_names = _mix_names(mixing)
-        # Keys: True for training batches, False for all others.
-        self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
+        self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}  # True for training batches
         self._samples: dict[Stage, list[_Samples]] = {}
         self._set_records: dict[str, Any] = {}  # of the open sets by their names, for checkpoints
         self.strict_data = strict_data
@@ -775,7 +774,7 @@ class TableDataModule(LoaderDataModule):
         # The stage may have no set at all.
         for loader in self._make_loaders(stage, to_device=False)[:1]:
             # Training uses the same sampler, and continues with its own epoch.
-            sampler_state = vars(loader.sampler)
+            sampler_state = getattr(loader.sampler, "__dict__", {})
             epochs: dict[str, Any] = {
                 name: sampler_state[name] for name in ("epoch", "num_epochs_set") if name in sampler_state
             }
