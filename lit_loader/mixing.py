@@ -12,10 +12,12 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from numbers import Real
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol
 
 from lit_loader.errors import SettingError
-from lit_loader.schedules import EpochSchedule, Schedule, Scheduled, as_schedule, value_at
+from lit_loader.samplers.epoch_settings import EpochSetting
+from lit_loader.schedules import EpochSchedule, Scheduled
 from lit_loader.seeding import SampleRng
 from lit_loader.types import IndexArray
 
@@ -53,20 +55,20 @@ class Mix(ABC):
         p: Probability that a sample is mixed, in [0, 1]; may be a schedule of epochs.
 
     Raises:
-        SettingError: ``p`` is outside [0, 1], or depends on the batch.
+        SettingError: ``p`` is outside [0, 1] in an example epoch, or depends on the batch.
     """
 
     def __init__(self, *, p: Scheduled = 1.0) -> None:
-        self.p: float | EpochSchedule = as_schedule(p)
-        if isinstance(self.p, Schedule) and not isinstance(self.p, EpochSchedule):
-            raise SettingError("p", p, "depends on the batch; partners are planned by epoch", "give points or epochs")
-        for chance in self.p.examples() if isinstance(self.p, EpochSchedule) else [self.p]:
-            if not 0 <= chance <= 1:
-                raise SettingError("p", chance, "is not a probability in [0, 1]")
+        self._chance = EpochSetting("p", p, _checked_chance)
+        self.p: float | EpochSchedule = self._chance.schedule or self._chance.at(0)
 
     def chance(self, epoch: int) -> float:
-        """Return the probability that a sample of an epoch is mixed."""
-        return float(value_at(self.p, epoch))
+        """Return the probability that a sample of an epoch is mixed.
+
+        Raises:
+            SettingError: The schedule of ``p`` has a value outside [0, 1] there.
+        """
+        return float(self._chance.at(epoch))
 
     @abstractmethod
     def num_partners(self, epoch: int) -> int:
@@ -174,6 +176,13 @@ def mix_parts(mixing: Sequence[Mix], part: Any, partners: Sequence[tuple[int, An
         if samples:
             part = mix.apply([part, *samples], rng)
     return part
+
+
+def _checked_chance(name: str, value: Any) -> float:
+    is_number = isinstance(value, Real) and not isinstance(value, bool)
+    if not is_number or not 0 <= value <= 1:
+        raise SettingError(name, value, "is not a probability in [0, 1]")
+    return float(value)
 
 
 def _arguments(mix: Mix) -> list[str]:

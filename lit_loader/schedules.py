@@ -11,11 +11,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import pairwise
 from numbers import Real
 from typing import Any, Final, TypeAlias, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from lit_loader.errors import SettingError
 from lit_loader.seeding import current_batch, current_epoch, hash_u64, key64
@@ -86,12 +88,12 @@ class EpochSchedule(Schedule):
         return self.at(current_epoch())
 
     def example_epochs(self) -> list[int]:
-        """Return each breakpoint, the epoch before it, and the epoch halfway to the next one, ascending."""
-        epochs = {0, *self.breakpoints()}
-        epochs |= {max(0, epoch - 1) for epoch in epochs}
-        ordered = sorted(epochs)
-        epochs |= {(first + second) // 2 for first, second in pairwise(ordered)}
-        return sorted(epochs)
+        """Return epoch 0 and the breakpoints, then the epoch before each, and the epochs halfway between all these."""
+        changes = {0, *self.breakpoints()}
+        epochs = changes | {max(0, epoch - 1) for epoch in changes}
+        epochs |= {(first + second) // 2 for first, second in pairwise(sorted(epochs))}
+        # A wrong value is reported where somebody wrote it, not by an epoch on the way there.
+        return [*sorted(changes), *sorted(epochs - changes)]
 
     def examples(self) -> list[Any]:
         """Return the value in each of the `example_epochs`."""
@@ -128,10 +130,11 @@ class LinearSchedule(EpochSchedule):
         object.__setattr__(self, "points", _checked_points(self.points))
 
     def at(self, epoch: int) -> float:
-        """Return the value in an epoch."""
-        epochs, values = zip(*self._pairs, strict=True)
-        value = float(np.interp(epoch, epochs, values))
-        return value if self.step is None else max(1, math.floor(value / self.step + 0.5)) * self.step
+        """Return the value in an epoch, with 12 digits."""
+        epochs, values = self._arrays
+        # Interpolation differs between machines beyond these digits.
+        value = float(f"{np.interp(epoch, epochs, values):.12g}")
+        return value if self.step is None else math.floor(value / self.step + 0.5) * self.step
 
     def breakpoints(self) -> tuple[int, ...]:
         """Return the epochs of the points."""
@@ -145,6 +148,11 @@ class LinearSchedule(EpochSchedule):
     def _pairs(self) -> tuple[tuple[int, float], ...]:
         # `__post_init__` has replaced the points, so that a schedule can be hashed.
         return cast("tuple[tuple[int, float], ...]", self.points)
+
+    @cached_property
+    def _arrays(self) -> npt.NDArray[np.float64]:
+        """Epochs and values of the points, float64 ``(2, n)``; converting them takes longer than interpolating."""
+        return np.array(self.points, dtype=np.float64).T.copy()
 
     def __str__(self) -> str:
         points = ", ".join(f"{value:g} at {epoch}" for epoch, value in self._pairs)
@@ -188,7 +196,7 @@ class EpochRange(EpochSchedule):
         otherwise: The value outside of it.
 
     Raises:
-        SettingError: The epochs are not two whole numbers from 0 in ascending order.
+        SettingError: The epochs are not two whole numbers from 0 in ascending order, or a value is a schedule itself.
     """
 
     epochs: Sequence[int | None]
@@ -197,6 +205,8 @@ class EpochRange(EpochSchedule):
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "epochs", checked_epochs(self.epochs))
+        _check_plain("value", self.value)
+        _check_plain("otherwise", self.otherwise)
 
     def at(self, epoch: int) -> Any:
         """Return the value in an epoch."""
@@ -229,6 +239,16 @@ def checked_epochs(epochs: Any) -> tuple[int, int | None]:
     return first, end
 
 
+def _check_plain(name: str, value: Any) -> None:
+    """Refuse a schedule or a mapping as a value of a schedule, also in lists."""
+    if isinstance(value, Schedule | Mapping):
+        text = str(value) if isinstance(value, Schedule) else dict(value)
+        remedy = "write one schedule, such as {points: {0: 0.5, 10: 0.5, 11: 0.0}}, or give a FunctionSchedule"
+        raise SettingError(name, text, "is inside of a schedule, which has plain values", remedy)
+    for item in value if isinstance(value, list | tuple) else ():
+        _check_plain(name, item)
+
+
 def in_range(epoch: int, epochs: Sequence[int | None]) -> bool:
     """Return True if an epoch is in a range that `checked_epochs` returned."""
     first, end = epochs
@@ -239,7 +259,10 @@ def in_range(epoch: int, epochs: Sequence[int | None]) -> bool:
 def epochs_text(epochs: Sequence[int | None]) -> str:
     """Return a range of epochs as text, such as ``in epochs 0 to 84``."""
     first, end = epochs
-    return f"from epoch {first} on" if end is None else f"in epochs {first} to {end - 1}"
+    assert first is not None
+    if end is None:
+        return f"from epoch {first} on"
+    return f"in epoch {first}" if end == first + 1 else f"in epochs {first} to {end - 1}"
 
 
 @dataclass(frozen=True)
@@ -264,8 +287,16 @@ class FunctionSchedule(EpochSchedule):
             raise SettingError("function", self.function, "must be a function of the epoch")
 
     def at(self, epoch: int) -> Any:
-        """Return the value in an epoch."""
-        return self.function(epoch)
+        """Return the value in an epoch.
+
+        Raises:
+            SettingError: The function raises an error there.
+        """
+        try:
+            return self.function(epoch)
+        except Exception as error:
+            rule = f"has no value in epoch {epoch}: {type(error).__name__}: {error}"
+            raise SettingError("function", str(self), rule, "define it for every epoch of the run") from error
 
     def __str__(self) -> str:
         name = getattr(self.function, "__qualname__", type(self.function).__name__)
@@ -282,7 +313,7 @@ class BatchChoice(Schedule):
         choices: The values, such as sizes in pixels.
 
     Raises:
-        SettingError: ``choices`` is empty.
+        SettingError: ``choices`` is empty, or has a schedule among them.
     """
 
     choices: Sequence[Any]
@@ -290,6 +321,7 @@ class BatchChoice(Schedule):
     def __post_init__(self) -> None:
         if isinstance(self.choices, str) or not isinstance(self.choices, Sequence) or not self.choices:
             raise SettingError("choices", self.choices, "must be a list of values, such as [320, 384, 448]")
+        _check_plain("choices", list(self.choices))
         # Hashable, as the values of all schedules.
         choices = (tuple(choice) if isinstance(choice, list) else choice for choice in self.choices)
         object.__setattr__(self, "choices", tuple(choices))
@@ -365,9 +397,52 @@ def _plain(value: Any) -> Any:
 
 
 def example_epochs(schedules: Iterable[Schedule]) -> list[int]:
-    """Return epoch 0 and the `EpochSchedule.example_epochs` of all schedules of epochs, ascending."""
+    """Return epoch 0 and the breakpoints of schedules, then their other `EpochSchedule.example_epochs`.
+
+    An epoch in which one of them is undefined is left out, unless it is an example of this schedule itself: a function
+    may be defined only for the epochs of the run.
+    """
     epoch_schedules = [schedule for schedule in schedules if isinstance(schedule, EpochSchedule)]
-    return sorted({0}.union(*(schedule.example_epochs() for schedule in epoch_schedules)))
+    changes = {0}.union(*(schedule.breakpoints() for schedule in epoch_schedules))
+    epochs = changes.union(*(schedule.example_epochs() for schedule in epoch_schedules))
+    return [
+        epoch
+        for epoch in [*sorted(changes), *sorted(epochs - changes)]
+        if all(epoch in schedule.example_epochs() or is_defined(schedule, epoch) for schedule in epoch_schedules)
+    ]
+
+
+def thinned_epochs(epochs: Sequence[int], limit: int) -> list[int]:
+    """Return at most ``limit`` of some epochs, evenly spaced, with the first and the last."""
+    if len(epochs) <= limit:
+        return list(epochs)
+    return [epochs[round(place)] for place in np.linspace(0, len(epochs) - 1, limit).tolist()]
+
+
+def is_defined(schedule: EpochSchedule, epoch: int) -> bool:
+    """Return True if a schedule has a value in an epoch, as all but functions have in every epoch."""
+    try:
+        schedule.at(epoch)
+    except Exception:  # a user's function may raise any error
+        return False
+    return True
+
+
+def located(error: Exception, place: str) -> Exception:
+    """Return an error about a value as one of the same kind whose message also says where a schedule has the value.
+
+    Args:
+        error: A SettingError, ValueError or TypeError; another one gets a note, because its arguments are unknown.
+        place: Such as ``in epoch 3``.
+    """
+    if isinstance(error, SettingError):
+        rule = f"{error.rule} ({place})"
+        return SettingError(error.argument, error.value, rule, error.remedy, settings=error.settings)
+    if isinstance(error, TypeError | ValueError):
+        kind = TypeError if isinstance(error, TypeError) else ValueError
+        return kind(f"{str(error).removesuffix('.')} ({place})")
+    error.add_note(place)
+    return error
 
 
 def schedules_in(value: Any) -> list[Schedule]:

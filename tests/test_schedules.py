@@ -48,15 +48,22 @@ def test_steps_round_to_whole_multiples():
     sizes = values(schedule, range(11))
     assert sizes == [320, 352, 384, 416, 448, 480, 512, 544, 576, 608, 640]
     assert all(type(size) is int for size in sizes)
-    assert values(LinearSchedule({0: 1, 1: 47, 2: 48}, step=32), range(3)) == [32, 32, 64]
+    assert values(LinearSchedule({0: 1, 1: 47, 2: 48}, step=32), range(3)) == [0, 32, 64]
+    assert values(LinearSchedule({0: 3, 3: 0}, step=1), range(4)) == [3, 2, 1, 0]
+    assert values(LinearSchedule({0: -64, 2: 0}, step=32), range(3)) == [-64, -32, 0]
+
+
+def test_interpolated_values_have_twelve_digits():
+    assert LinearSchedule({0: 0.0, 3: 1.0}).at(1) == 0.333333333333
 
 
 @given(st.dictionaries(st.integers(0, 200), st.floats(-1e6, 1e6), min_size=1, max_size=6), st.integers(0, 250))
 def test_linear_schedule_stays_between_its_points(points, epoch):
     value = LinearSchedule(points).at(epoch)
-    assert min(points.values()) <= value <= max(points.values())
+    digits = 1e-11 * max(map(abs, points.values()))
+    assert min(points.values()) - digits <= value <= max(points.values()) + digits
     if epoch in points:
-        assert value == points[epoch]
+        assert value == pytest.approx(points[epoch], rel=1e-11)
 
 
 def test_epoch_range_ends_before_its_second_epoch():
@@ -174,6 +181,9 @@ def test_schedules_survive_json_and_pickle():
         (lambda: FunctionSchedule(3), "function of the epoch"),
         (lambda: BatchChoice([]), "list of values"),
         (lambda: BatchChoice("ab"), "list of values"),
+        (lambda: BatchChoice([{"epochs": [0, 1]}, 3]), "is inside of a schedule, which has plain values"),
+        (lambda: EpochRange([0, 5], value={"points": {0: 1}}), "is inside of a schedule"),
+        (lambda: EpochRange([0, 5], otherwise=[LinearSchedule({0: 1})]), "otherwise=.* is inside of a schedule"),
         (lambda: as_schedule({"points": {0: 1}, "stpe": 2}), "stpe=2 is not one of"),
         (lambda: as_schedule({"epochs": [0, 1], "points": {0: 1}}), "is not one of"),
         (lambda: value_at(BatchChoice([1, 2]), 0), "are drawn for every batch"),

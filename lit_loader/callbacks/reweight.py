@@ -171,10 +171,13 @@ class ReweightClasses(Callback):
         self._set_weights()
         tables = [target.table for target in self._targets]
         # The sampler of the data module draws from all tables, as the sampler of a table alone does not.
-        _, sampler = _training_set(trainer)
+        datamodule, sampler = _training_set(trainer)
+        counting: dict[str, Any] = {"distinct": datamodule.counts_images, "mixing": datamodule.mixing}
         # Shares of a mix may change by epoch, and the new weights apply from the next one on.
         epoch = trainer.current_epoch + 1
-        mix = expected_class_mix(tables, sampler, by=self.balance_by, epoch=epoch) if trainer.loggers else None
+        mix = None
+        if trainer.loggers:
+            mix = expected_class_mix(tables, sampler, by=self.balance_by, epoch=epoch, **counting)
         if mix is not None:
             names = [f"data/class_mix/{name}" for name in tables[0].labels_of(self.balance_by)[1]]
             shares = dict(zip(names, mix.tolist(), strict=True))

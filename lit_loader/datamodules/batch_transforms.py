@@ -44,8 +44,8 @@ def apply_to_batch(
             with torch.inference_mode(False):
                 transform.to(device)
     stage, number = _next_batch(trainer)
-    key = key64(seed, "batch transforms", stage, dataloader_idx, trainer.global_rank)
-    with seeded_batch(key, trainer.current_epoch, number, device):
+    key = key64(seed, "batch transforms", stage, dataloader_idx)
+    with seeded_batch(key, trainer.current_epoch, number, device, rank=trainer.global_rank):
         return transform(batch)
 
 

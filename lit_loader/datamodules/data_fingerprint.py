@@ -218,7 +218,8 @@ def _changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> Iterator[str]:
         old_text = old["texts"].get(name, "none")
         new_text = new["texts"].get(name, "none")
         if old_text != new_text:
-            yield f"other {name} ({_first_difference(old_text, new_text)})"
+            difference = _mix_difference if name == "mixing" else _first_difference
+            yield f"other {name} ({difference(old_text, new_text)})"
     shares = _largest_changes(old["mix"], new["mix"], lambda share: f"{share / 10:.1f} %")
     if shares:
         yield f"other expected class mix ({shares})"
@@ -230,6 +231,30 @@ def _largest_changes(old: Mapping[str, int], new: Mapping[str, int], write: Any)
     names.sort(key=lambda name: -abs(new[name] - old[name]))
     texts = [f"{_excerpt(name)} {write(old[name])} -> {write(new[name])}" for name in names[:_NUM_CHANGES]]
     return ", ".join([*texts, *(["..."] if len(names) > _NUM_CHANGES else [])])
+
+
+def _mix_difference(old: str, new: str) -> str:
+    """Return the differences of two lists of mixes, such as ``Mosaic: p=0.5 -> p=1``."""
+    old_mixes = _mixes_in(old)
+    new_mixes = _mixes_in(new)
+    names = [", ".join(name for name, _ in mixes) for mixes in (old_mixes, new_mixes)]
+    if names[0] != names[1]:
+        return " -> ".join(map(_excerpt, names))
+    differences = []
+    for (name, old_arguments), (_, new_arguments) in zip(old_mixes, new_mixes, strict=True):
+        # An argument with its default is left out of the text.
+        removed = [argument for argument in old_arguments if argument not in new_arguments]
+        added = [argument for argument in new_arguments if argument not in old_arguments]
+        if removed or added:
+            differences.append(f"{name}: {', '.join(removed) or 'default'} -> {', '.join(added) or 'default'}")
+    return "; ".join(differences) or "another order of arguments"
+
+
+def _mixes_in(text: str) -> list[tuple[str, list[str]]]:
+    """Return the class name and the arguments of each mix in the text of a record."""
+    # A mix begins with a name and a bracket, an argument with a name and an equals sign.
+    parts = [part.partition("(") for part in re.split(r"; (?=\w+\()", text)]
+    return [(name, arguments.removesuffix(")").split("; ")) for name, _, arguments in parts]
 
 
 def _first_difference(old: str, new: str) -> str:

@@ -17,7 +17,8 @@ from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.foundation.escaping import printable
 from lit_loader.mixing import Mix
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
-from lit_loader.schedules import schedules_in
+from lit_loader.samplers.order import epoch_visits
+from lit_loader.schedules import EpochSchedule, schedules_in, thinned_epochs
 from lit_loader.transforms import CopyPaste
 
 __all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
@@ -145,23 +146,23 @@ class SetSummary:
 
 
 def shown_epochs(sampler: Sampler[int] | None, mixing: Sequence[Mix] = ()) -> list[int]:
-    """Return the epochs whose mix a summary shows: epoch 0 and the breakpoints of schedules of samplers and pasting.
+    """Return the epochs whose mix a summary shows: epoch 0 and the breakpoints of schedules of samplers and mixes.
+
+    Schedules of mixes count only with a `CopyPaste`.
 
     If there are more than four, two of those between the first and the last are shown. Without schedules the list is
     empty.
     """
     schedules: list[Any] = [*(sampler.schedules if isinstance(sampler, OrderSampler) else ())]
-    # Other mixes change no share.
-    for mix in mixing:
-        if isinstance(mix, CopyPaste):
-            schedules += schedules_in([mix.p, mix.num_objects])
+    # Whole images as partners have the shares of the sampler. Next to pasted objects, which have other shares, their
+    # number matters.
+    if any(isinstance(mix, CopyPaste) for mix in mixing):
+        settings = [value for mix in mixing for name, value in vars(mix).items() if not name.startswith("_")]
+        schedules += [part for part in schedules_in(settings) if isinstance(part, EpochSchedule)]
     if not schedules:
         return []
     epochs = sorted({0, *(epoch for schedule in schedules for epoch in schedule.breakpoints())})
-    if len(epochs) <= _MAX_EPOCHS:
-        return epochs
-    steps = np.linspace(0, len(epochs) - 1, _MAX_EPOCHS)
-    return [epochs[round(step)] for step in steps.tolist()]
+    return thinned_epochs(epochs, _MAX_EPOCHS)
 
 
 def shares_by_epoch(sampler: MixedSourceSampler) -> list[dict[int, float]]:
@@ -202,14 +203,16 @@ def expected_class_mix(
     if not isinstance(sampler, OrderSampler):
         return None
     try:
-        visits = sampler.expected_visits(epoch)
+        visits = epoch_visits(sampler, epoch)
     except ValueError:  # no closed form
         return None
     images, labels = _delivered_labels(tables, by=by, distinct=distinct)
     delivered = np.bincount(labels, weights=visits[images], minlength=len(tables[0].labels_of(by)[1]))
     added: npt.NDArray[np.float64] = np.zeros(len(delivered))
     for mix in mixing:
-        num_partners = mix.chance(epoch) * mix.num_partners(epoch)
+        chance = mix.chance(epoch)
+        # Asked only if needed, because the number may be defined only for epochs in which samples are mixed.
+        num_partners = chance * mix.num_partners(epoch) if chance > 0 else 0.0
         if isinstance(mix, CopyPaste) and by is None:
             added += num_partners * _pasted_labels(tables, mix, visits)
         # Partners from the order of the epoch have its shares.

@@ -195,8 +195,8 @@ class TableDataModule(LoaderDataModule):
         missing = [stage for stage, transforms in stage_transforms.items() if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
         self.mixing = as_mixes(mixing)
-        # Keys: True for training batches, False for all others.
-        self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}
+        self._mix_names = _mix_names(mixing)
+        self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}  # True for training batches
         self._samples: dict[Stage, list[_Samples]] = {}
         self._set_records: dict[str, Any] = {}  # of the open sets by their names, for checkpoints
         self.strict_data = strict_data
@@ -731,7 +731,10 @@ class TableDataModule(LoaderDataModule):
             settings[f"{stage}_transforms"] = None if table is None else self._make_transforms(stage, table)
             settings[f"{stage}_sampler"] = self._samplers[stage]
         for index, mix in enumerate(self._training_mixes()):
-            settings[f"mixing[{index}] {type(mix).__name__}"] = mix
+            name = self._mix_names[index] if self._mix_names else f"mixing[{index}] {type(mix).__name__}"
+            settings[name] = mix
+        settings["batch_transforms"] = self._batch_transforms[True]
+        settings["eval_batch_transforms"] = self._batch_transforms[False]
         settings["source.ratio"] = getattr(self.source, "ratio", None)
         schedules: dict[str, Schedule] = {}
         for name, setting in settings.items():
@@ -758,34 +761,56 @@ class TableDataModule(LoaderDataModule):
             figure.savefig(path, dpi=120)
         return figure
 
-    def first_batch(self, stage: Stage) -> Any:
-        """Return the first batch of a stage's first set as the model gets it, on the CPU.
-
-        Raises:
-            ValueError: If the stage has no batch.
-        """
-        # The stage may have no set at all.
-        for loader in self._make_loaders(stage, to_device=False)[:1]:
-            with loader:
-                for batch in loader:
-                    return batch
-        sizes = [table.num_images for table in self.tables(stage)]
-        raise ValueError(f"stage={stage!r} gives no batch; its sets have {sizes} images")
-
-    def plot_batch(self, stage: Stage = "train", *, path: Path | str | None = None, max_images: int = 16) -> Figure:
-        """Return a picture of the first batch of a stage, as the model gets it.
+    def first_batch(self, stage: Stage, *, epoch: int = 0) -> Any:
+        """Return the first batch of a stage's first set in an epoch as the model gets it, on the CPU.
 
         Args:
             stage: The stage.
+            epoch: The epoch, from 0, whose values schedules have.
+
+        Raises:
+            ValueError: If the stage has no batch, or ``epoch`` is negative.
+        """
+        # The stage may have no set at all.
+        for loader in self._make_loaders(stage, to_device=False)[:1]:
+            # Training uses the same sampler, and continues with its own epoch.
+            sampler_state = getattr(loader.sampler, "__dict__", {})
+            epochs: dict[str, Any] = {
+                name: sampler_state[name] for name in ("epoch", "num_epochs_set") if name in sampler_state
+            }
+            with loader:
+                loader.set_epoch(epoch)
+                try:
+                    for batch in loader:
+                        return batch
+                finally:
+                    sampler_state.update(epochs)
+        sizes = [table.num_images for table in self.tables(stage)]
+        raise ValueError(f"stage={stage!r} gives no batch; its sets have {sizes} images")
+
+    def plot_batch(
+        self, stage: Stage = "train", *, epoch: int = 0, path: Path | str | None = None, max_images: int = 16
+    ) -> Figure:
+        """Return a picture of the first batch of a stage in an epoch, as the model gets it.
+
+        Args:
+            stage: The stage.
+            epoch: The epoch, from 0: it shows the effect of schedules and mixes in this epoch.
             path: File to which the picture is saved, in the format of its extension, or None.
             max_images: Maximum number of images.
 
         Raises:
-            ValueError: If the stage has no batch.
+            ValueError: If the stage has no batch, or ``epoch`` is negative.
             TypeError: If the collate function returns columns instead of targets, see `batch_targets`.
         """
-        batch = self.first_batch(stage)
-        figure = self.draw_batch(batch, max_images=max_images, title=f"{stage} batch")
+        batch = self.first_batch(stage, epoch=epoch)
+        title = f"{stage} batch of epoch {epoch}" if epoch else f"{stage} batch"
+        figure = self.draw_batch(batch, max_images=max_images, title=title)
         if path is not None:
             figure.savefig(path, dpi=120)
         return figure
+
+
+def _mix_names(mixing: Mixing | None) -> list[str]:
+    """Return names of the mixes in a mapping by its keys, as its user knows them; empty without a mapping."""
+    return [f"mixing.{key}" for key, mix in mixing.items() if mix is not None] if isinstance(mixing, Mapping) else []

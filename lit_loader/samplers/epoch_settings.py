@@ -9,11 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from lit_loader.errors import SettingError
-from lit_loader.schedules import EpochSchedule, Schedule, as_schedule
+from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, located
 from lit_loader.types import IndexArray
 
-# Epochs whose values identify a schedule, apart from its examples: a function has no breakpoints.
-_IDENTITY_EPOCHS: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
+# Epochs whose values identify a schedule without a last breakpoint, such as a function. Hashing whole weights of every
+# epoch would take too long, so these have fewer, and the examples.
+_IDENTITY_EPOCHS: Final = range(1001)
+_IDENTITY_EPOCHS_OF_ARRAYS: Final = (0, 1, 2, 3, 5, 10, 20, 50, 100, 200, 500, 1000)
 # Sums that are cached besides the last one. Two loaders may be in two epochs, each with the next one prepared ahead.
 _NUM_CACHED: Final = 3
 
@@ -23,7 +25,7 @@ def epoch_schedule(name: str, value: Any) -> Any:
 
     Args:
         name: The argument's name, for the message.
-        value: An argument of a sampler.
+        value: A setting that must be known for a whole epoch.
 
     Raises:
         SettingError: It is drawn for every batch, or a mapping describes no schedule.
@@ -36,14 +38,14 @@ def epoch_schedule(name: str, value: Any) -> Any:
         raise SettingError(
             name,
             {"choices": schedule.examples()},
-            "is drawn for every batch, and a sampler orders a whole epoch at once",
+            "is drawn for every batch, and this setting plans a whole epoch at once",
             "give a schedule of epochs, such as {points: {0: 0.0, 10: 1.0}} or {epochs: [0, 10], value: 0.5}",
         )
     return schedule
 
 
 class EpochSetting:
-    """A setting of a sampler: a constant, or a schedule of epochs.
+    """A setting of a sampler or a mix: a constant, or a schedule of epochs.
 
     Args:
         name: The argument's name, for messages.
@@ -79,12 +81,14 @@ class EpochSetting:
         """
         if self.schedule is None:
             return self._constant
-        value = _rounded(self.schedule.at(epoch))
+        try:
+            value = _rounded(self.schedule.at(epoch))
+        except SettingError as error:
+            raise SettingError(f"{self._name}.{error.argument}", error.value, error.rule, error.remedy) from error
         try:
             return self._check(self._name, value)
         except (TypeError, ValueError) as error:
-            kind = TypeError if isinstance(error, TypeError) else ValueError
-            raise kind(f"{error} (in epoch {epoch} of the schedule {self.schedule})") from error
+            raise located(error, f"in epoch {epoch} of the schedule {self.schedule}") from error
 
     @property
     def constant_from(self) -> int | None:
@@ -96,10 +100,16 @@ class EpochSetting:
         return epoch if self.constant_from is None else min(epoch, self.constant_from)
 
     def identity(self) -> list[Any]:
-        """Return the constant, or what identifies the schedule: its text, and its values in a number of epochs."""
+        """Return the constant, or the text of the schedule with its values in a number of epochs.
+
+        A schedule without a last breakpoint is identified by its values in the first 1001 epochs; one of arrays, such
+        as weights, only by 12 of them.
+        """
         if self.schedule is None:
             return [str(self._constant) if isinstance(self._constant, Fraction) else self._constant]
-        epochs = {*self.schedule.example_epochs(), *map(self.same_epoch, _IDENTITY_EPOCHS)}
+        is_number = np.ndim(self.schedule.at(0)) == 0
+        identity_epochs = _IDENTITY_EPOCHS if is_number else _IDENTITY_EPOCHS_OF_ARRAYS
+        epochs = {*self.schedule.example_epochs(), *map(self.same_epoch, identity_epochs)}
         identity: list[Any] = ["schedule", str(self.schedule)]
         for epoch in sorted(epochs):
             try:

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import torch
 
 from lit_loader.samplers.checks import Weights, checked_int, checked_integers, checked_weights, refuse_first
-from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order
+from lit_loader.samplers.order import OrderSampler, SliceableOrder, array_order, epoch_visits
 from lit_loader.samplers.shuffle import permutation
 from lit_loader.samplers.weighted import AliasTable, WeightedRandomSampler
 from lit_loader.schedules import EpochSchedule
@@ -125,11 +125,10 @@ class GroupedSampler(OrderSampler):
         # Exactly WeightedRandomSampler: a subclass may draw in another way.
         if type(self.sampler) is WeightedRandomSampler and self.sampler.replacement:
             keys = (key64(seed, "group of a batch", epoch), key64(seed, "weighted in a group", epoch))
-            weights = self.sampler._weights
-            state = (self.revision, weights.same_epoch(epoch))
+            state = (self.revision, self.sampler.weights_epoch(epoch))
             draws = self._draws
             if draws is None or draws[0] != state:
-                draws = (state, _GroupDraws(weights.at(epoch), self.group_ids))
+                draws = (state, _GroupDraws(self.sampler.weights_in(epoch), self.group_ids))
                 self._draws = draws
             return SliceableOrder(len(self), partial(draws[1].positions, keys, global_batch))
         order = self.sampler.order(seed=seed, epoch=epoch)
@@ -147,7 +146,7 @@ class GroupedSampler(OrderSampler):
 
     def expected_visits(self, epoch: int = 0) -> _Floats:
         """Return the expected visits of the inner sampler, which groups do not change."""
-        return self.sampler.expected_visits(epoch)
+        return epoch_visits(self.sampler, epoch)
 
     def __iter__(self) -> Iterator[int]:
         """Raise an error: a loader that iterates the sampler does not pass the size of a batch.

@@ -14,7 +14,7 @@ from lit_loader.errors import SettingError
 from lit_loader.samplers.checks import check_share, checked_int, checked_integers, refuse_first
 from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.samplers.epoch_settings import EpochQuotas, EpochSetting
-from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder
+from lit_loader.samplers.order import OrderSampler, SizedSampler, SliceableOrder, epoch_visits
 from lit_loader.samplers.shuffle import cycles_order, epochs_order, permutation
 from lit_loader.schedules import EpochSchedule, Schedule, Scheduled
 from lit_loader.seeding import key64
@@ -234,7 +234,7 @@ class MixedSourceSampler(SizedSampler):
         """
         parts = []
         for source, length, quota in zip(self.sources, self._epoch_lengths, self._quotas.at(epoch), strict=True):
-            visits = np.ones(source) if isinstance(source, int) else source.expected_visits(epoch)
+            visits = np.ones(source) if isinstance(source, int) else epoch_visits(source, epoch)
             # Visits of one of the source's epochs, times the number of its epochs in an epoch of the mix.
             parts.append(visits * (quota / length))
         return np.concatenate(parts)

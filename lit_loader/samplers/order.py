@@ -232,6 +232,16 @@ class SizedSampler(OrderSampler):
         return self._num_indices
 
 
+def epoch_visits(sampler: OrderSampler, epoch: int) -> npt.NDArray[np.float64]:
+    """Return `OrderSampler.expected_visits` of an epoch.
+
+    Raises:
+        ValueError: They have no closed form.
+    """
+    # Without schedules all epochs are equal, and the method of a user's sampler need not take one.
+    return sampler.expected_visits(epoch) if sampler.schedules else sampler.expected_visits()
+
+
 # -- ranks -------------------------------------------------------------------------------------------------
 
 

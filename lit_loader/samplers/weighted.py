@@ -120,16 +120,25 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
         """Copy of the weights, float64 ``(n,)``; with a schedule the weights of epoch 0."""
         return torch.tensor(self._weights.at(0))
 
+    def weights_in(self, epoch: int) -> npt.NDArray[np.float64]:
+        """Return the weights of an epoch, float64 ``(n,)``, read-only."""
+        weights: npt.NDArray[np.float64] = self._weights.at(epoch)
+        return weights
+
+    def weights_epoch(self, epoch: int) -> int:
+        """Return the earliest epoch that is known to have the weights of an epoch."""
+        return self._weights.same_epoch(epoch)
+
     def order(self, *, seed: int, epoch: int) -> Order:
         """Return the epoch's draws."""
         if not self.replacement:
             key = key64(seed, "weighted without replacement", epoch)
-            return array_order(exponential_order(self._weights.at(epoch), self._length, key=key))
+            return array_order(exponential_order(self.weights_in(epoch), self._length, key=key))
         # The table is built at the first use: without replacement, and in workers, it is not needed.
-        weights_epoch = self._weights.same_epoch(epoch)
+        weights_epoch = self.weights_epoch(epoch)
         table = self._table
         if table is None or table[0] != weights_epoch:
-            table = (weights_epoch, AliasTable(self._weights.at(epoch)))
+            table = (weights_epoch, AliasTable(self.weights_in(epoch)))
             self._table = table
         key = key64(seed, "weighted", epoch)
         return SliceableOrder(self._length, partial(table[1].draw, key))
@@ -144,7 +153,7 @@ class WeightedRandomSampler(  # type: ignore[override] # num_samples: see OrderS
             ValueError: Without replacement, if there are fewer draws than positive weights: the expectation then has
                 no closed form.
         """
-        weights: npt.NDArray[np.float64] = self._weights.at(epoch)
+        weights = self.weights_in(epoch)
         if self.replacement:
             # So that the sum does not overflow.
             scaled = weights / weights.max()

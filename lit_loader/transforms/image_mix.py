@@ -17,7 +17,7 @@ from torchvision import tv_tensors
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage
 from lit_loader.mixing import Mix, MixSample
-from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, schedules_in, value_at
+from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, example_epochs, schedules_in, value_at
 from lit_loader.seeding import SampleRng
 from lit_loader.transforms.mix_objects import xyxy_boxes
 
@@ -95,12 +95,10 @@ def _examples(name: str, setting: Any) -> list[Any]:
     if isinstance(setting, Schedule):
         return setting.examples()
     schedules = schedules_in(setting)
-    epoch_schedules = [schedule for schedule in schedules if isinstance(schedule, EpochSchedule)]
-    if len(epoch_schedules) < len(schedules):
+    if not all(isinstance(schedule, EpochSchedule) for schedule in schedules):
         rule = "has an entry that is drawn for every batch, independently of the others"
         raise SettingError(name, setting, rule, "draw whole lists, such as {choices: [[320, 320], [384, 384]]}")
-    epochs = {0}.union(*(schedule.example_epochs() for schedule in epoch_schedules))
-    return [value_at(setting, epoch) for epoch in sorted(epochs)]
+    return [value_at(setting, epoch) for epoch in example_epochs(schedules)]
 
 
 def is_number(value: Any) -> bool:

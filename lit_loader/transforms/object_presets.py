@@ -101,7 +101,8 @@ def classification_transforms(
     # RandomResizedCrop knows none of these arguments, so any of them needs the view of `CropToObjects`. A schedule is
     # true also in epochs where its value is 0, so the kind of view never changes within a run.
     use_view = any(keywords[name] for name in ("resize", "crop", "margin", "shift", "rotation", "fill"))
-    keywords["use_view"] = use_view or tuple(keywords["scale"]) != (1.0, 1.0)
+    scale = keywords["scale"]
+    keywords["use_view"] = use_view or not isinstance(scale, Sequence) or tuple(scale) != (1.0, 1.0)
     return scheduled_preset(_classification_compose, train, keywords, only_training=_ONLY_TRAINING)
 
 

@@ -17,6 +17,7 @@ from lit_loader.schedules import (
     as_schedule,
     epochs_text,
     example_epochs,
+    located,
     schedules_in,
 )
 
@@ -48,7 +49,8 @@ class ScheduledTransform(nn.Module):
 
     Raises:
         SettingError: The arguments do not fit together, or a mapping describes no schedule.
-        Exception: ``transform`` refuses values at a breakpoint of the schedules; a note names the values.
+        Exception: ``transform`` refuses values at a breakpoint of the schedules; the message, or a note of an unusual
+            error, names the epoch and the values.
 
     Example:
         >>> from torchvision.transforms import v2
@@ -65,15 +67,18 @@ class ScheduledTransform(nn.Module):
         self.transform = transform
         self.arguments = scheduled_keywords(arguments)
         self.switch = None if epochs is None else EpochRange(epochs, value="on", otherwise="off")
-        self._parts = [part for argument in self.arguments.values() for part in _parts(argument)]
-        self._built = lru_cache(maxsize=_MAX_CACHED)(self._build)
+        # Schedules and scheduled transforms in the arguments, with their names.
+        self._parts = [part for name, value in self.arguments.items() for part in _named_parts(name, value)]
+        self.built = lru_cache(maxsize=_MAX_CACHED)(self._build)
         # A wrong value must fail now, not when training reaches its epoch.
-        for values in self._example_values():
+        for values, epoch in self._example_values().items():
             try:
-                self._built(values)
+                self.built(values)
             except Exception as error:
-                error.add_note(f"with the scheduled values {values} of {', '.join(self.schedules())}")
-                raise
+                if not self._parts:
+                    raise
+                settings = [f"{name}={value}" for (name, _), value in zip(self._parts, values, strict=True)]
+                raise located(error, f"in epoch {epoch} of the schedules, with {', '.join(settings)}") from error
 
     def forward(self, *inputs: Any) -> Any:
         """Apply the transform of the sample's epoch and batch; return the inputs while it is switched off."""
@@ -88,22 +93,22 @@ class ScheduledTransform(nn.Module):
         Raises:
             RuntimeError: Outside of a seeded loader, see `lit_loader.current_epoch`.
         """
-        values = self._values(_current)
-        return None if values is None else self._built(values)
+        values = self.values(_current)
+        return None if values is None else self.built(values)
 
     def examples(self) -> list[Any]:
         """Return the transforms at the breakpoints of the schedules, the first of them for the first epoch."""
-        return [self._built(values) for values in self._example_values()]
+        return [self.built(values) for values in self._example_values()]
 
     def schedules(self) -> dict[str, Schedule]:
         """Return the schedules by the names of their arguments, and as ``epochs`` the range in which it is applied."""
         schedules: dict[str, Schedule] = {} if self.switch is None else {"epochs": self.switch}
-        for argument, value in self.arguments.items():
-            for name, part in _named_parts(argument, value):
-                if isinstance(part, ScheduledTransform):
-                    schedules |= {f"{name} {part.name}.{inner}": value for inner, value in part.schedules().items()}
-                else:
-                    schedules[name] = part
+        # Without arguments, the transform may have scheduled steps.
+        for name, part in self._parts or _named_parts("transform", list(_steps(self.transform))):
+            if isinstance(part, ScheduledTransform):
+                schedules |= {f"{name} {part.name}.{inner}": value for inner, value in part.schedules().items()}
+            else:
+                schedules[name] = part
         return schedules
 
     @property
@@ -129,20 +134,34 @@ class ScheduledTransform(nn.Module):
 
     def __getstate__(self) -> dict[str, Any]:
         # Spawned workers construct their transforms anew.
-        return {name: value for name, value in self.__dict__.items() if name != "_built"}
+        return {name: value for name, value in self.__dict__.items() if name != "built"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         super().__setstate__(state)  # type: ignore[no-untyped-call] # torch's method is untyped
-        self._built = lru_cache(maxsize=_MAX_CACHED)(self._build)
+        self.built = lru_cache(maxsize=_MAX_CACHED)(self._build)
 
-    def _values(self, read: Callable[[Schedule], Any]) -> tuple[Any, ...] | None:
-        """Return the values of all parts in order, hashable, or None while the transform is switched off."""
-        if self.switch is not None and read(self.switch) == "off":
+    def values(self, read: Callable[[Schedule], Any]) -> tuple[Any, ...] | None:
+        """Return the values of all parts in order, hashable, or None while the transform is switched off.
+
+        Args:
+            read: Takes a schedule and returns its value.
+
+        Raises:
+            RuntimeError, SettingError: ``read`` raises it for a schedule, which the message names.
+        """
+        if self.switch is not None and _named_value("epochs", self.switch, read) == "off":
             return None
         return tuple(
-            part._values(read) if isinstance(part, ScheduledTransform) else _hashable(read(part))
-            for part in self._parts
+            part.values(read) if isinstance(part, ScheduledTransform) else _hashable(_named_value(name, part, read))
+            for name, part in self._parts
         )
+
+    def all_schedules(self) -> Iterator[Schedule]:
+        """Yield the range of epochs as a schedule, and the schedules of all arguments."""
+        if self.switch is not None:
+            yield self.switch
+        for _, part in self._parts:
+            yield from part.all_schedules() if isinstance(part, ScheduledTransform) else [part]
 
     def _build(self, values: tuple[Any, ...]) -> Any:
         """Construct the transform of some values."""
@@ -152,24 +171,18 @@ class ScheduledTransform(nn.Module):
         arguments = {name: _filled(value, remaining_values) for name, value in self.arguments.items()}
         return self.transform(**{name: None if value is _OFF else value for name, value in arguments.items()})
 
-    def _example_values(self) -> list[tuple[Any, ...]]:
-        """Return the distinct combinations of values in example epochs, each with every choice of a batch."""
-        schedules = list(self._all_schedules())
+    def _example_values(self) -> dict[tuple[Any, ...], int]:
+        """Return the distinct combinations of values with their first epoch, each with every choice of a batch."""
+        schedules = list(self.all_schedules())
         choices = [schedule.examples() for schedule in schedules if not isinstance(schedule, EpochSchedule)]
         num_choices = max(map(len, choices), default=1)
-        combinations: dict[tuple[Any, ...], None] = {}
+        combinations: dict[tuple[Any, ...], int] = {}
         for epoch in example_epochs(schedules):
             for place in range(num_choices):
-                values = self._values(partial(_example, epoch=epoch, place=place))
+                values = self.values(partial(_example, epoch=epoch, place=place))
                 if values is not None:
-                    combinations[values] = None
-        return list(combinations)
-
-    def _all_schedules(self) -> Iterator[Schedule]:
-        if self.switch is not None:
-            yield self.switch
-        for part in self._parts:
-            yield from part._all_schedules() if isinstance(part, ScheduledTransform) else [part]
+                    combinations.setdefault(values, epoch)
+        return combinations
 
 
 def _check_transform(transform: Any, epochs: Any, arguments: Mapping[str, Any]) -> None:
@@ -203,6 +216,9 @@ def scheduled_keywords(keywords: Mapping[str, Any]) -> dict[str, Any]:
         # A list of OmegaConf may contain scheduled transforms.
         if isinstance(converted[name], Sequence) and not isinstance(converted[name], str | tuple):
             converted[name] = list(converted[name])
+        if isinstance(converted[name], Mapping) and any(map(schedules_in, map(as_schedule, value.values()))):
+            remedy = "give a function of the number that constructs the transform, as transform"
+            raise SettingError(name, dict(value), "has a schedule in a mapping, where it has no effect", remedy)
     return converted
 
 
@@ -212,7 +228,8 @@ def scheduled_preset(
     """Return the transform of a preset: a `ScheduledTransform` if its keywords or extra transforms are scheduled.
 
     In evaluation, schedules have their final values, because a test or a prediction belongs to no epoch of training,
-    and validations of several epochs must be comparable. Only the user's extra transforms follow the epoch.
+    and validations of several epochs must be comparable. A user's extra transform that is switched off in the end is
+    left out.
 
     Args:
         preset: A function of a module, called as ``preset(train, **keywords)`` with values instead of schedules.
@@ -232,19 +249,18 @@ def scheduled_preset(
             raise SettingError(name, mappings[0], rule, "write it as {points: {0: 0.5, 10: 0.0}}")
     # In either split, all values are checked.
     transform = _preset_transform(preset, train, keywords)
-    if train or not any(map(schedules_in, keywords.values())):
+    if train or not isinstance(transform, ScheduledTransform):
         return transform
     final_keywords = {}
     for name, value in keywords.items():
         # A function of the epoch has no final value, and needs none if it has no effect.
         read = _first_example if name in only_training else methodcaller("final")
-        final_values = iter([read(schedule) for schedule in schedules_in(value)])
-        final_keywords[name] = _filled(value, final_values) if schedules_in(value) else value
-    return _preset_transform(preset, train, final_keywords)
+        final_keywords[name] = _filled(value, _part_values(name, value, read))
+    return preset(train, **final_keywords)
 
 
 def _preset_transform(preset: Callable[..., nn.Module], train: bool, keywords: Mapping[str, Any]) -> nn.Module:
-    is_scheduled = any(next(_parts(value), None) is not None for value in keywords.values())
+    is_scheduled = any(_named_parts(name, value) for name, value in keywords.items())
     make = partial(preset, train)
     return ScheduledTransform(make, **keywords) if is_scheduled else make(**keywords)
 
@@ -254,28 +270,48 @@ def current_transform(transforms: Any) -> Any:
     return transforms.current() if isinstance(transforms, ScheduledTransform) else transforms
 
 
-def _parts(value: Any) -> Iterator[Any]:
-    """Yield the schedules and scheduled transforms in a value, and in the lists in it."""
-    return (part for _, part in _named_parts("", value))
-
-
-def _named_parts(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the same with their names, such as ``shorter_sides[1]``."""
+def _named_parts(name: str, value: Any) -> list[tuple[str, Any]]:
+    """Return the schedules and scheduled transforms in a value and its lists with names like ``shorter_sides[1]``."""
     if isinstance(value, Schedule | ScheduledTransform):
-        yield name, value
-    elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from _named_parts(f"{name}[{index}]", item)
+        return [(name, value)]
+    items = value if isinstance(value, list | tuple) else ()
+    return [part for index, item in enumerate(items) for part in _named_parts(f"{name}[{index}]", item)]
+
+
+def _steps(transform: Any) -> Iterator[Any]:
+    """Yield a transform, or the steps of a composition."""
+    parts = transform if isinstance(transform, nn.Sequential) else getattr(transform, "transforms", None)
+    if parts is None:
+        yield transform
+    else:
+        for part in parts:
+            yield from _steps(part)
+
+
+def _named_value(name: str, schedule: Schedule, read: Callable[[Schedule], Any]) -> Any:
+    """Return the value that ``read`` returns for a schedule; an error names the schedule's argument."""
+    try:
+        return read(schedule)
+    except SettingError as error:
+        raise SettingError(f"{name}.{error.argument}", error.value, error.rule, error.remedy) from error
+    except RuntimeError as error:
+        raise RuntimeError(f"{name} follows a schedule; {error}") from error
+
+
+def _part_values(name: str, value: Any, read: Callable[[Schedule], Any]) -> Iterator[Any]:
+    """Yield the values of the parts of a value, as `_filled` takes them."""
+    for part_name, part in _named_parts(name, value):
+        yield part.values(read) if isinstance(part, ScheduledTransform) else _named_value(part_name, part, read)
 
 
 def _filled(value: Any, values: Iterator[Any]) -> Any:
-    """Replace the parts of a value by their values, in the order of `_parts`."""
+    """Replace the parts of a value by their values, in the order of `_named_parts`."""
     if isinstance(value, Schedule):
         return next(values)
     if isinstance(value, ScheduledTransform):
         inner_values = next(values)
-        return _OFF if inner_values is None else value._built(inner_values)
-    if isinstance(value, list | tuple) and next(_parts(value), None) is not None:
+        return _OFF if inner_values is None else value.built(inner_values)
+    if isinstance(value, list | tuple) and _named_parts("", value):
         items = [_filled(item, values) for item in value]
         return [item for item in items if item is not _OFF]
     return value

@@ -10,7 +10,7 @@ import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
 
-from lit_loader import ClassificationDataModule
+from lit_loader import ClassificationDataModule, CopyPaste
 from lit_loader.annotations import image_weights
 from lit_loader.callbacks import ReweightClasses
 from lit_loader.datamodules import AspectRatioBatching, WeightedSamplerConfig, expected_class_mix
@@ -105,6 +105,23 @@ def test_expected_mix_is_logged(shapes, tmp_path):
     assert [int(row["step"]) for row in logged] == [6]
     for name, share in zip(table.class_names, mix, strict=True):
         assert float(logged[0][f"data/class_mix/{name}"]) == pytest.approx(share)
+
+
+def test_logged_mix_counts_pasted_objects(shapes, tmp_path):
+    def last_share(folder, mixing):
+        (tmp_path / folder).mkdir()
+        callback = ReweightClasses(lambda *_: [1.0, 2.0, 4.0])
+        data = data_of(shapes, mixing=mixing)
+        fit(tmp_path / folder, shapes, callback, data=data, logger=CSVLogger(tmp_path / folder), max_epochs=1)
+        (table,) = data.tables("train")
+        name = f"data/class_mix/{table.class_names[2]}"
+        with (tmp_path / folder / "lightning_logs/version_0/metrics.csv").open() as file:
+            (share,) = [float(row[name]) for row in csv.DictReader(file) if row[name]]
+        return share, table.class_names[2]
+
+    plain, rare = last_share("plain", None)
+    pasted, _ = last_share("pasted", CopyPaste(num_objects=10, class_weights={rare: 1.0}))
+    assert pasted > plain + 0.2
 
 
 def test_two_ranks_draw_with_the_weights_of_rank_zero(shapes, tmp_path):

@@ -11,6 +11,7 @@ from lit_loader import (
     CopyPaste,
     DetectionDataModule,
     EpochRange,
+    FunctionSchedule,
     LandmarkDataModule,
     MixedSource,
     MixingDataset,
@@ -83,12 +84,26 @@ def test_resumed_run_with_another_mix_is_told(source, caplog):
     state = datamodule.state_dict()
     changed = DetectionDataModule(source, mixing=Stacked(p=0.25), strict_data=True)
     changed.setup("fit")
-    with pytest.raises(ValueError, match=r"train: other mixing \(p=0.5\) -> p=0.25\)\)"):
+    with pytest.raises(ValueError, match=r"train: other mixing \(Stacked: p=0.5 -> p=0.25\)"):
         changed.load_state_dict(state)
     without = DetectionDataModule(source)
     without.setup("fit")
     without.load_state_dict(state)
-    assert "other mixing (Stacked(p=0.5) -> none)" in caplog.text
+    assert "other mixing (Stacked -> none)" in caplog.text
+
+
+def test_changed_mixes_are_compared_one_by_one(source, caplog):
+    def opened(*mixes):
+        datamodule = DetectionDataModule(source, mixing=list(mixes))
+        datamodule.setup("fit")
+        return datamodule
+
+    copied = CopyPaste(p=EpochRange([0, 2]), num_objects=2)
+    opened(Mosaic(p=0.5), CopyPaste(p=EpochRange([0, 3]))).load_state_dict(opened(Mosaic(p=0.5), copied).state_dict())
+    message = "CopyPaste: p=1.0 in epochs 0 to 1, else 0.0, num_objects=2 -> p=1.0 in epochs 0 to 2, else 0.0"
+    assert f"other mixing ({message})" in caplog.text
+    opened(copied).load_state_dict(opened(Mosaic(), copied).state_dict())
+    assert "other mixing (Mosaic, CopyPaste -> CopyPaste)" in caplog.text
 
 
 def test_summary_names_mixes_with_their_schedules(source):
@@ -133,13 +148,48 @@ def test_summary_shows_the_class_mix_before_and_after_pasting_ends(source):
     datamodule = DetectionDataModule(source, mixing=[Mosaic(p=EpochRange([0, 7])), mixing])
     plain = DetectionDataModule(source).summaries(["train"])[0]
     summary = datamodule.summaries(["train"])[0]
-    # Mosaics change no share, so their end is not shown.
-    assert list(summary.mix_by_epoch) == [0, 5]
+    # Mosaics change the share of pasted objects.
+    assert list(summary.mix_by_epoch) == [0, 5, 7]
     assert np.array_equal(summary.mix_by_epoch[0], summary.expected_mix)
     assert np.allclose(summary.mix_by_epoch[5], plain.expected_mix)
     assert summary.expected_mix[1] > plain.expected_mix[1] + 0.2
     # Mixes add nothing to other stages.
     assert np.array_equal(datamodule.summaries(["val"])[0].expected_mix, plain_mix(source, "val"))
+
+
+def test_summary_asks_for_partners_only_in_epochs_with_mixing(source):
+    class Brief(Stacked):
+        def num_partners(self, epoch):
+            return {0: 1, 1: 1}[epoch]
+
+    mixing = [CopyPaste(p=EpochRange([0, 2])), Brief(p=EpochRange([0, 2]))]
+    assert list(DetectionDataModule(source, mixing=mixing).summaries(["train"])[0].mix_by_epoch) == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("chance", "message"),
+    [
+        ("high", "p='high' is not a probability"),
+        ({"epoch": [0, 2]}, "p={'epoch': .* is a mapping that describes no schedule; give one such as {points"),
+        ({"points": {0: 0.5, 3: 1.5}}, r"p=1.5 is not a probability in \[0, 1\] \(in epoch 3 of the schedule linear"),
+        ({"choices": [0, 1]}, "is drawn for every batch"),
+        (float("nan"), "p=nan is not a probability"),
+    ],
+)
+def test_wrong_chance_of_a_mix_is_refused_at_once(chance, message):
+    with pytest.raises(SettingError, match=message):
+        Mosaic(p=chance)
+
+
+def rising(epoch):
+    return 0.5 + epoch
+
+
+def test_wrong_chance_in_a_later_epoch_is_refused_there():
+    mix = Mosaic(p=FunctionSchedule(rising))
+    assert mix.chance(0) == 0.5
+    with pytest.raises(SettingError, match=r"p=1.5 is not a probability .*\(in epoch 1 of the schedule rising"):
+        mix.chance(1)
 
 
 def plain_mix(source, stage):

@@ -70,7 +70,7 @@ def test_config_converts_mappings_and_stays_comparable():
     [
         ({"choices": [0.0, 1.0]}, SettingError, "exponent=.* is drawn for every batch.*give a schedule of epochs"),
         (BatchChoice([0.0, 1.0]), SettingError, "exponent=.* is drawn for every batch.*give a schedule of epochs"),
-        ({"points": {0: 0.0, 5: 2.0}}, ValueError, r"`exponent` must be in \[0, 1\].*in epoch 4"),
+        ({"points": {0: 0.0, 5: 2.0}}, ValueError, r"`exponent` must be in \[0, 1\].*in epoch 5"),
         ({"points": {-1: 0.0}}, SettingError, "points=.*has the epoch -1"),
         ({"point": {0: 0.0}}, SettingError, "exponent=.* describes no schedule"),
         ("hot", TypeError, "`exponent` must be a number"),
@@ -225,7 +225,7 @@ def test_ratio_by_epoch_leaves_a_source_out_in_the_end(tmp_path):
         ({"ratio_per": "batch"}, r"ratio_per='batch' fixes .*ratio has a schedule; pass ratio_per='epoch'"),
         ({"num_samples": None}, r"num_samples=None leaves the length of an epoch open.*pass num_samples=\.\.\."),
         ({"ratio": {"real": 1, "drawn": {"choices": [1, 2]}}}, r"ratio.drawn=.* is drawn for every batch"),
-        ({"ratio": {"real": 1, "drawn": {"points": {0: 1, 4: -1}}}}, r"ratio\['drawn'\]=-0.5 .*not negative .*epoch 3"),
+        ({"ratio": {"real": 1, "drawn": {"points": {0: 1, 4: -1}}}}, r"ratio\['drawn'\]=-1.0 .*not negative .*epoch 4"),
         ({"ratio": {"real": 0, "drawn": EpochRange([0, 4])}}, r"ratio\['real'\]=0 must be positive"),
         ({"ratio": {"real": 1, "drawn": {"0": 3}}}, "ratio.drawn=.* describes no schedule"),
     ],

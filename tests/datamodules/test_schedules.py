@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 
 from lit_loader import (
     AspectRatioBatching,
+    BatchChoice,
     ClassificationDataModule,
     DetectionDataModule,
     EpochRange,
@@ -18,10 +19,12 @@ from lit_loader import (
     LinearSchedule,
     Mosaic,
     ScheduledTransform,
+    WeightedRandomSampler,
 )
 from lit_loader.callbacks import PictureLogger
 from lit_loader.collate import batch_images
 from lit_loader.datamodules import WorkerSettings
+from lit_loader.datamodules.schedule_report import draw_schedules, schedule_table
 from lit_loader.errors import SettingError
 from tests.support.drawn_set import drawn_source
 from tests.support.lightning_resuming import Save, fitted
@@ -128,13 +131,80 @@ def test_summary_shows_schedules_by_epoch(source):
     start = lines.index(next(line for line in lines if line.startswith("schedules, by epoch")))
     rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines[start:] if line.startswith("│")]
     assert rows == [
-        ["train_transforms.size", "one of [32, 48] a batch", "", "", ""],
         ["train_transforms.hflip", "0.5", "0.25", "0.125", "0"],
         ["train_transforms.extra_after[0] GaussianBlur.sigma", "0.5", "1", "1", "1"],
         ["mixing[0] Mosaic.p", "1", "1", "0", "0"],
     ]
+    assert "train_transforms.size: one of [32, 48] a batch" in lines
     assert "  hflip: linear through 0.5 at 0, 0 at 8" in lines
     assert "schedules" not in DetectionDataModule(source).summary()
+
+
+class Blend(Mosaic):
+    """A mix with settings in a list."""
+
+    def __init__(self, strengths):
+        super().__init__()
+        self.strengths = strengths
+
+
+def test_schedules_are_found_in_mixes_samplers_compositions_and_batch_transforms(source):
+    fading = FunctionSchedule(last_epoch)
+    weights = EpochRange([0, 3], [1.0] * 24, [2.0] + [1.0] * 23)
+    inner = ScheduledTransform(v2.RandomInvert(p=1), epochs=[0, 4])
+    datamodule = DetectionDataModule(
+        source,
+        train_sampler=WeightedRandomSampler(weights),
+        mixing={"grid": Mosaic(p=EpochRange([0, 6])), "blend": Blend([fading, 1.5])},
+        train_transforms=ScheduledTransform(v2.Compose([inner, v2.Identity()]), epochs=[0, 5]),
+        batch_transforms=ScheduledTransform(v2.RandomGrayscale(p=1), epochs=[1, 2]),
+    )
+    assert {name: schedule.breakpoints() for name, schedule in datamodule.schedules().items()} == {
+        "train_transforms.epochs": (0, 5),
+        "train_transforms.transform[0] RandomInvert.epochs": (0, 4),
+        "train_sampler.schedules[0]": (0, 3),
+        "mixing.grid.p": (0, 6),
+        "mixing.blend.strengths[0]": (),
+        "batch_transforms.epochs": (1, 2),
+    }
+
+
+def test_functions_are_shown_where_they_are_defined():
+    schedules = {
+        "a": FunctionSchedule(list(range(12)).__getitem__),
+        "b": EpochRange([0, 20]),
+        "c": BatchChoice([1, 2]),
+        "d": EpochRange([2, 3], "on", "off"),
+    }
+    lines = schedule_table(schedules).splitlines()
+    rows = [[cell.strip() for cell in line.split("│")[1:-1]] for line in lines if line.startswith("│")]
+    assert rows == [
+        ["a", "0", "1", "2", "3", "10", "n/a"],
+        ["b", "1", "1", "1", "1", "1", "0"],
+        ["d", "off", "off", "on", "off", "off", "off"],
+    ]
+    assert lines[-1] == "c: one of [1, 2] a batch"
+    figure = draw_schedules(schedules)
+    assert figure.axes[0].lines[0].get_xdata()[-1] == 12
+    assert figure.axes[1].get_xlim() == (0, 100)
+    # Off is below on.
+    assert figure.axes[3].lines[0].get_ydata()[:4].tolist() == [0, 0, 1, 0]
+    assert [label.get_text() for label in figure.axes[3].get_yticklabels()] == ["off", "on"]
+
+
+def test_table_says_how_many_epochs_it_leaves_out():
+    text = schedule_table({"a": LinearSchedule({epoch: epoch % 2 for epoch in range(30)})})
+    assert text.splitlines()[-1] == "22 epochs with changes are not shown; see plot_schedules()"
+
+
+def test_first_batch_has_the_schedules_of_its_epoch(source):
+    datamodule = DetectionDataModule(source, batch_size=4, train_transforms={"size": SCHEDULED["size"]})
+    shapes = [datamodule.first_batch("train", epoch=epoch)[0][0].shape[-2:] for epoch in (0, END, 0)]
+    assert [min(shape) for shape in shapes] == [32, 48, 32]
+    sampler = datamodule.train_dataloader().sampler
+    datamodule.first_batch("train", epoch=7)
+    assert (sampler.epoch, sampler.num_epochs_set) == (0, 0)
+    assert len(datamodule.plot_batch(epoch=END, max_images=2).axes) == 2
 
 
 def test_plot_draws_each_schedule(source, tmp_path):

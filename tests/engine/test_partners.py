@@ -145,8 +145,8 @@ def test_partners_depend_on_seed_epoch_and_mix():
     dataset = mixed_set(Blend(3), Blend(3))
     draws = [partners_of(dataset, epoch, seed=seed) for seed in (3, 4) for epoch in (0, 1)]
     assert partners_of(dataset, 1, seed=4) == draws[-1]
-    of_mixes = [indices_of(batches)[:, columns] for batches in draws for columns in (slice(3), slice(3, 6))]
-    assert len({of_mix.tobytes() for of_mix in of_mixes}) == len(of_mixes)
+    mix_indices = [indices_of(batches)[:, columns] for batches in draws for columns in (slice(3), slice(3, 6))]
+    assert len({indices.tobytes() for indices in mix_indices}) == len(mix_indices)
 
 
 @pytest.mark.parametrize("policy", ["raise", "substitute"])
@@ -225,5 +225,12 @@ def test_pools_are_made_once_and_only_if_they_are_used():
 
 @pytest.mark.parametrize("count", [-1, MAX_PARTNERS + 1])
 def test_number_of_partners_out_of_range_is_refused(count):
-    with pytest.raises(SettingError, match=rf"num_partners={count} in epoch 0 of Blend is not in \[0, 15\]"):
+    with pytest.raises(
+        SettingError, match=rf"num_partners={count} in epoch 0 of Blend is not a whole number in \[0, 15\]"
+    ):
         partners_of(mixed_set(Blend(count)))
+
+
+def test_fraction_of_a_partner_is_refused():
+    with pytest.raises(SettingError, match=r"num_partners=1.5 in epoch 0 of Blend is not a whole number"):
+        partners_of(mixed_set(Blend([1.5])))

@@ -12,7 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.errors import SettingError
-from lit_loader.samplers import ClassBalancedSampler, GroupedSampler, MixedSourceSampler, WeightedRandomSampler
+from lit_loader.samplers import (
+    ClassBalancedSampler,
+    GroupedSampler,
+    MixedSourceSampler,
+    OrderSampler,
+    WeightedRandomSampler,
+)
 from lit_loader.schedules import BatchChoice, EpochRange, EpochSchedule, FunctionSchedule, LinearSchedule
 
 LABELS = [0] * 30 + [1] * 9 + [2] * 3 + [-1] * 6
@@ -139,19 +145,15 @@ def test_function_is_called_once_for_each_earlier_epoch():
             SettingError,
             r"exponent=\{'choices': \[0.0, 1.0\]\} is drawn for every.*",
         ),
-        (
-            {"empty_share": {"choices": [0.0, 1.0]}},
-            SettingError,
-            r"orders a whole epoch at once; give a schedule of ep",
-        ),
+        ({"empty_share": {"choices": [0.0, 1.0]}}, SettingError, r"plans a whole epoch at once; give a schedule of ep"),
         (
             {"exponent": {0: 0.5}},
             SettingError,
             r"exponent=\{0: 0.5\} is a mapping that describes no schedule; give one",
         ),
-        ({"exponent": {"points": {0: 0.5, 4: 1.5}}}, ValueError, r"exponent=1.25 \(in epoch 3 of the schedule linear"),
+        ({"exponent": {"points": {0: 0.5, 4: 1.5}}}, ValueError, r"exponent=1.5 \(in epoch 4 of the schedule linear"),
         ({"exponent": EpochRange([3, 5], "hot")}, TypeError, r"`exponent` must be a number.*'hot'.*\(in epoch 3"),
-        ({"empty_share": {"points": {0: 0, 4: 2}}}, ValueError, r"`empty_share` must be in \[0, 1\].*in epoch 3"),
+        ({"empty_share": {"points": {0: 0, 4: 2}}}, ValueError, r"`empty_share` must be in \[0, 1\].*in epoch 4"),
         (
             {"labels": [0, 1], "empty_share": EpochRange([1, 2])},
             ValueError,
@@ -272,7 +274,7 @@ def test_sampler_with_a_schedule_mixes_if_its_epochs_are_those_of_the_run(argume
     [
         ({"shares": [1, {"points": {0: 1, 5: 2}}]}, r"num_samples=None leaves the length.*pass num_samples=27"),
         ({"shares": [1, {"choices": [1, 2]}], "num_samples": 9}, r"shares\[1\]=.* is drawn for every batch"),
-        ({"shares": [1, {"points": {0: 1, 5: -1}}], "num_samples": 9}, r"shares\[1\]=-0.6 .*not negative \(in epoch 4"),
+        ({"shares": [1, {"points": {0: 1, 5: -1}}], "num_samples": 9}, r"shares\[1\]=-1.0 .*not negative \(in epoch 5"),
         ({"shares": [EpochRange([0, 5]), EpochRange([0, 4])], "num_samples": 9}, "0 for all sources in the same epoch"),
         ({"counts": [1, {"points": {0: 1, 5: 2}}]}, r"counts\[1\]=.* is a schedule, and counts fix .*as `shares`"),
     ],
@@ -294,6 +296,30 @@ def test_sampler_with_a_schedule_is_refused_where_its_epochs_are_not_those_of_th
     balanced = ClassBalancedSampler([0] * 9 + [1], exponent={"points": {0: 0.0, 4: 1.0}})
     with pytest.raises(ValueError, match=rf"sources\[0\]: ClassBalancedSampler has a setting that .*{message}"):
         MixedSourceSampler([balanced, 7], **arguments)
+
+
+class Plain(OrderSampler):
+    """A user's sampler whose expected visits take no epoch."""
+
+    def __len__(self):
+        return 6
+
+    @property
+    def num_indices(self):
+        return 6
+
+    def order(self, *, seed, epoch):
+        return np.arange(6)
+
+    def expected_visits(self):
+        return np.ones(6)
+
+
+def test_expected_visits_of_a_users_sampler_need_no_epoch():
+    grouped = GroupedSampler(Plain(), [0, 0, 0, 1, 1, 1])
+    assert grouped.expected_visits(3).tolist() == [1] * 6
+    mixed = MixedSourceSampler([Plain(), 4], shares=[1, {"epochs": [0, 2]}], num_samples=12)
+    assert mixed.expected_visits(3).tolist() == [2] * 6 + [0] * 4
 
 
 # -- fingerprints and copies -------------------------------------------------------------------------------
@@ -352,6 +378,16 @@ def test_function_need_not_be_defined_for_epochs_after_the_run():
     sampler = ClassBalancedSampler(LABELS, exponent=FunctionSchedule(exponents.__getitem__))
     other = ClassBalancedSampler(LABELS, exponent=FunctionSchedule([0.0, 0.5, 0.9].__getitem__))
     assert sampler.fingerprint() != other.fingerprint()
+
+
+def drop_at(epoch, end):
+    return 0.5 if epoch < end else 0.0
+
+
+def test_functions_that_differ_in_one_late_epoch_have_different_fingerprints():
+    schedules = [FunctionSchedule(partial(drop_at, end=end)) for end in (600, 601)]
+    samplers = [ClassBalancedSampler(LABELS, exponent=schedule) for schedule in schedules]
+    assert samplers[0].fingerprint() != samplers[1].fingerprint()
 
 
 @pytest.mark.parametrize("epochs", [(), (3, 9)])

@@ -43,7 +43,7 @@ def image():
     return tv_tensors.Image(functional.pil_to_tensor(photo_like(HEIGHT, WIDTH)))
 
 
-def made(transform, image, num_objects, epoch, batch=0):
+def sample_of(transform, image, num_objects, epoch, batch=0):
     """Return the sample of a transform under the key of an epoch."""
     with sample_key(epoch=epoch, batch=batch, position=5):
         return plain(transform(image.clone(), target(num_objects)))
@@ -124,7 +124,9 @@ def test_preset_by_epoch_equals_preset_by_hand(image, name, convert):
     scheduled = preset(**schedules)
     assert isinstance(scheduled, ScheduledTransform)
     for epoch in (0, 3, 1, 2, 5):
-        assert made(scheduled, image, num_objects, epoch) == made(preset(**by_hand(epoch)), image, num_objects, epoch)
+        assert sample_of(scheduled, image, num_objects, epoch) == sample_of(
+            preset(**by_hand(epoch)), image, num_objects, epoch
+        )
 
 
 def test_extra_transforms_by_epoch_equal_those_by_hand(image):
@@ -138,7 +140,7 @@ def test_extra_transforms_by_epoch_equal_those_by_hand(image):
         extra_after += [v2.ColorJitter(0.4)] if epoch < 2 else []
         extra_before = [v2.RandomHorizontalFlip(max(0, 1 - epoch / 3))]
         by_hand = detection_transforms(True, extra_before=extra_before, extra_after=extra_after, **settings)
-        assert made(scheduled, image, 3, epoch) == made(by_hand, image, 3, epoch)
+        assert sample_of(scheduled, image, 3, epoch) == sample_of(by_hand, image, 3, epoch)
         with sample_key(epoch=epoch):
             assert scheduled.current().before_mixing == 2
             assert describe(scheduled.current()) == describe(by_hand)
@@ -201,7 +203,7 @@ def test_pickled_transform_constructs_the_same_transforms(image):
     scheduled = detection_transforms(True, size=SIZES, flip_pairs=PAIRS, extra_after=[blur])
     copied = pickle.loads(pickle.dumps(scheduled))
     for epoch in (0, 3):
-        assert made(copied, image, 3, epoch) == made(scheduled, image, 3, epoch)
+        assert sample_of(copied, image, 3, epoch) == sample_of(scheduled, image, 3, epoch)
 
 
 def test_evaluation_has_final_values_in_all_epochs(image):
@@ -212,11 +214,18 @@ def test_evaluation_has_final_values_in_all_epochs(image):
         assert describe(transform) == describe(detection_transforms(False, size=96))
     with pytest.raises(SettingError, match="has no last value, which evaluation uses"):
         detection_transforms(False, size=FunctionSchedule(lambda epoch: 32 + epoch))
-    # The transforms that the user adds for evaluation follow the epoch.
-    extra = ScheduledTransform(v2.RandomInvert(p=1), epochs=[1, 2])
-    scheduled = detection_transforms(False, size=SIZES, extra_after=[extra])
-    with sample_key(epoch=1):
-        assert describe(scheduled.current())[:2] == ["Resize(size=[96])", "RandomInvert(p=1)"]
+
+
+def test_extra_transforms_of_evaluation_do_not_depend_on_the_epoch():
+    extras = [
+        ScheduledTransform(v2.RandomInvert(p=1), epochs=[1, 2]),
+        ScheduledTransform(v2.GaussianBlur, kernel_size=3, sigma={"points": {0: 0.5, 4: 1.0}}),
+        ScheduledTransform(v2.RandomGrayscale(p=1), epochs=[3, None]),
+    ]
+    transform = detection_transforms(False, size=96, extra_after=extras)
+    last_extras = [v2.GaussianBlur(kernel_size=3, sigma=1.0), v2.RandomGrayscale(p=1)]
+    assert not isinstance(transform, ScheduledTransform)
+    assert describe(transform) == describe(detection_transforms(False, size=96, extra_after=last_extras))
 
 
 def test_scheduled_view_is_one_view_in_every_epoch(image):
@@ -225,7 +234,7 @@ def test_scheduled_view_is_one_view_in_every_epoch(image):
     scheduled = preset(rotation={"points": {0: 30, 2: 0}})
     for epoch in (0, 2, 9):
         by_hand = preset(rotation=max(0, 30 - 15 * epoch), resize="crop")
-        assert made(scheduled, image, 0, epoch) == made(by_hand, image, 0, epoch)
+        assert sample_of(scheduled, image, 0, epoch) == sample_of(by_hand, image, 0, epoch)
 
 
 def test_fill_may_be_constant_while_padding_ends():
@@ -258,10 +267,55 @@ def test_wrong_value_of_any_epoch_is_refused_at_once(train, preset, keywords, me
         preset(train, **keywords)
 
 
-def test_refused_value_is_noted_with_its_schedule():
-    with pytest.raises(ValueError, match="is not a probability") as caught:
-        detection_transforms(True, hflip=LinearSchedule({0: 0, 1: 2}))
-    assert caught.value.__notes__ == ["with the scheduled values (2.0,) of hflip"]
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"hflip": LinearSchedule({0: 0, 4: 2})}, r"hflip=2.0 is not a probability .*in epoch 4 .*hflip=2.0"),
+        ({"hflip": EpochRange([0, 2], 0.5, "x")}, r"hflip='x' is not a probability .*in epoch 2"),
+        ({"fill": EpochRange([1, 2], "x"), "letterbox": True, "size": [8, 8]}, r"fill='x' is not .*in epoch 1"),
+        ({"rotation": EpochRange([1, 2], None)}, r"rotation=None must be .*in epoch 1"),
+        (
+            {"size": LinearSchedule({0: 64, 9: 128})},
+            r"size=.* must be whole numbers.*in epoch .*give a schedule a step",
+        ),
+        ({"size": EpochRange([1, 2], "x", 32)}, r"size='x' must be whole numbers.*in epoch 1"),
+        ({"hflip": FunctionSchedule([].__getitem__)}, r"hflip.function=.* has no value in epoch 0: IndexError"),
+    ],
+)
+def test_refused_value_names_argument_and_epoch(settings, message):
+    with pytest.raises(ValueError, match=message):
+        detection_transforms(True, **settings)
+
+
+def test_error_of_a_constant_argument_has_no_note():
+    with pytest.raises(TypeError) as caught:
+        ScheduledTransform(v2.GaussianBlur, kernel=5)
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_function_need_only_be_defined_in_epochs_of_the_run():
+    settings = {"hflip": FunctionSchedule([0.5, 0.4, 0.3].__getitem__), "photometric": LinearSchedule({0: 0, 8: 0.5})}
+    scheduled = detection_transforms(True, **settings)
+    with sample_key(epoch=2):
+        assert "RandomHorizontalFlip(p=0.3)" in describe(scheduled.current())
+    with sample_key(epoch=3), pytest.raises(SettingError, match=r"hflip.function=.* has no value in epoch 3"):
+        scheduled.current()
+
+
+def test_schedule_in_a_mapping_argument_is_refused():
+    with pytest.raises(SettingError, match="has a schedule in a mapping, where it has no effect"):
+        ScheduledTransform(v2.Pad, padding=2, fill={"others": {"points": {0: 1}}})
+
+
+def test_value_outside_of_a_loader_names_the_setting():
+    with pytest.raises(RuntimeError, match="hflip follows a schedule; current_epoch"):
+        detection_transforms(True, hflip=FALLING).current()
+
+
+def test_scale_may_be_a_choice_of_pairs():
+    transform = classification_transforms(True, scale={"choices": [[0.5, 1.0], [1.0, 2.0]]})
+    with sample_key():
+        assert "scale=" in "; ".join(describe(transform.current()))
 
 
 def test_flip_of_every_epoch_needs_pairs():

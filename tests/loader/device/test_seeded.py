@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from lit_loader import sample_rng
+from lit_loader import BatchChoice, sample_rng
 from lit_loader.loader.device import seeded, seeded_batch
 
 CPU = torch.device("cpu")
@@ -19,8 +19,8 @@ def drawn():
     return (torch.rand(3).tolist(), np.random.rand(2).tolist(), random.random(), sample_rng().python.random())
 
 
-def within(seed=1, epoch=2, batch=3):
-    with seeded_batch(seed, epoch, batch, CPU):
+def within(seed=1, epoch=2, batch=3, rank=0):
+    with seeded_batch(seed, epoch, batch, CPU, rank=rank):
         return drawn()
 
 
@@ -31,9 +31,22 @@ def test_draws_are_those_of_the_key_whatever_was_drawn_before():
     assert within() == first
 
 
-@pytest.mark.parametrize("other", [{"seed": 2}, {"epoch": 3}, {"batch": 4}])
+@pytest.mark.parametrize("other", [{"seed": 2}, {"epoch": 3}, {"batch": 4}, {"rank": 1}])
 def test_every_part_of_the_key_changes_every_draw(other):
     assert all(a != b for a, b in zip(within(), within(**other), strict=True))
+
+
+def test_choice_of_a_batch_is_the_same_on_all_ranks():
+    sizes = BatchChoice([320, 384, 448])
+    choices_by_rank = []
+    for rank in range(2):
+        choices = []
+        for batch in range(20):
+            with seeded_batch(1, 2, batch, CPU, rank=rank):
+                choices.append(sizes.current())
+        choices_by_rank.append(choices)
+    assert choices_by_rank[0] == choices_by_rank[1]
+    assert set(choices_by_rank[0]) == {320, 384, 448}
 
 
 @pytest.mark.parametrize("fails", [False, True])
