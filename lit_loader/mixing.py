@@ -36,11 +36,13 @@ class MixSample(NamedTuple):
         image: The image, whose pixels are read on demand.
         target: As `lit_loader.DetectionDataset` describes it, in pixels of the image.
         object_row: Row of the object for which a `PartnerPool` drew this partner, or None.
+        fields: `DeclaredFields` of the target: names of its per-object and per-image fields; None for the defaults.
     """
 
     image: LazyImage
     target: dict[str, Any]
     object_row: int | None = None
+    fields: Any = None
 
 
 class Mix(ABC):
@@ -61,7 +63,7 @@ class Mix(ABC):
         if isinstance(self.p, Schedule) and not isinstance(self.p, EpochSchedule):
             raise SettingError("p", p, "depends on the batch; partners are planned by epoch", "give points or epochs")
         for chance in self.p.examples() if isinstance(self.p, EpochSchedule) else [self.p]:
-            if not 0 <= chance <= 1:
+            if isinstance(chance, bool) or not 0 <= chance <= 1:
                 raise SettingError("p", chance, "is not a probability in [0, 1]")
 
     def chance(self, epoch: int) -> float:
