@@ -38,11 +38,13 @@ class MixSample(NamedTuple):
         image: The image, whose pixels are read on demand.
         target: As `lit_loader.DetectionDataset` describes it, in pixels of the image.
         object_row: Row of the object for which a `PartnerPool` drew this partner, or None.
+        fields: `DeclaredFields` of the target: names of its per-object and per-image fields; None for the defaults.
     """
 
     image: LazyImage
     target: dict[str, Any]
     object_row: int | None = None
+    fields: Any = None
 
 
 class Mix(ABC):

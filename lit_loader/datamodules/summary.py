@@ -20,6 +20,7 @@ from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSamp
 from lit_loader.samplers.order import epoch_visits
 from lit_loader.schedules import EpochSchedule, schedules_in, thinned_epochs
 from lit_loader.transforms import CopyPaste
+from lit_loader.transforms.object_pool import pasted_by_image
 
 __all__ = ["SetSummary", "expected_class_mix", "shares_by_epoch", "shown_epochs", "summary_table"]
 
@@ -228,14 +229,11 @@ def _pasted_labels(
     tables: Sequence[AnnotationTable], mix: CopyPaste, visits: npt.NDArray[np.float64]
 ) -> npt.NDArray[np.float64]:
     """Return how many objects of each class `CopyPaste` adds in an epoch that pastes one object into every image."""
-    shares = mix.expected_pasted(tables, visits)
-    num_pasted = visits.sum()
-    # An image without objects, drawn as a partner, pastes nothing.
     if mix.class_weights is None:
-        num_objects = np.concatenate([np.diff(table.offsets) for table in tables])
-        num_pasted = visits[num_objects > 0].sum()
-    pasted: npt.NDArray[np.float64] = num_pasted * np.array([shares[name] for name in tables[0].class_names])
-    return pasted
+        counts = pasted_by_image(tables, visits)
+    else:
+        counts = {name: share * visits.sum() for name, share in mix.expected_pasted(tables).items()}
+    return np.array([counts[name] for name in tables[0].class_names])
 
 
 def _delivered_labels(

@@ -33,6 +33,7 @@ from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage
 from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
+from lit_loader.errors import SettingError
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import CacheSettings, ImageReading
 from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
@@ -419,8 +420,21 @@ class TableDataModule(LoaderDataModule):
         if is_joined:
             split_data = [(JoinedDataset([dataset for dataset, _ in split_data]), self._joined_sampler())]
         if stage == "train" and self.mixing:
+            self._check_unlabelled(tables)
             split_data = [(MixingDataset(dataset, self.mixing), sampler) for dataset, sampler in split_data]
         return split_data
+
+    def _check_unlabelled(self, tables: Sequence[AnnotationTable]) -> None:
+        """Refuse to mix training sets that label different classes.
+
+        Of a class that a mixed image may show without labels, no object trains, not even those that are labelled.
+        """
+        class_lists = [sorted(table.unlabelled_classes) for table in tables]
+        if any(names != class_lists[0] for names in class_lists):
+            names_text = " and ".join(map(str, class_lists))
+            rule = f"would mix images of training sets with different unlabelled classes: {names_text}"
+            remedy = "label the same classes in all of them, or declare the classes of a MixedSource absent (missing)"
+            raise SettingError("mixing", list(self.mixing), rule, remedy, settings={"mixing": None})
 
     def on_after_batch_transfer(self, batch: Any, dataloader_idx: int) -> Any:
         """Apply the batch transforms of the trainer's stage, on the device."""

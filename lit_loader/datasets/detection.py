@@ -24,10 +24,12 @@ from lit_loader.datasets.targets import (
 from lit_loader.errors import ImageError, SettingError
 from lit_loader.images import DecodedImage, LazyImage
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_target
+from lit_loader.images.lazy_image import ExactImage
 from lit_loader.images.reading import ImageReading
 from lit_loader.mixing import MixSample
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
+from lit_loader.transforms.sanitize import DeclaredFields, SanitizeObjects
 from lit_loader.transforms.scheduled import current_transform
 from lit_loader.types import FIRST_LABEL
 
@@ -183,6 +185,9 @@ class DetectionDataset(Dataset[DetectionSample]):
     def open_sample(self, index: SupportsIndex) -> MixSample:
         """Read one sample to be mixed: its target, and its image, whose pixels are read on demand.
 
+        A mix that shows a region decodes only the region of a JPEG, so damage elsewhere in the file may remain
+        undetected. With ``decode="exact"`` the region has the bits of the decoded image.
+
         Of a `DecodeAwareCompose`, such as a preset returns, the first ``before_mixing`` transforms are applied, of
         others none. `finish_sample` applies the rest to the mixed sample.
 
@@ -195,12 +200,14 @@ class DetectionDataset(Dataset[DetectionSample]):
             TypeError: The first transforms do not return a uint8 image ``(3, H, W)``.
         """
         position = self._position(index)
-        image, target = self._read(position, lazy=True)
+        image, target = self._read(position, lazy=True, by_region=True)
         transforms = current_transform(self.transforms)
+        fields = self._declared_fields(transforms)
         if not isinstance(transforms, DecodeAwareCompose):
-            return MixSample(image, target)
+            return MixSample(image, target, fields=fields)
         try:
-            return _mix_sample(*transforms.read_first(image, target))
+            image, target = transforms.read_first(image, target)
+            return MixSample(_mix_image(image), target, fields=fields)
         except Exception as error:
             self._add_note(error, position)
             raise
@@ -222,6 +229,17 @@ class DetectionDataset(Dataset[DetectionSample]):
         transforms = current_transform(self.transforms)
         return self._transformed(self._position(index), image, target, transforms, after_mixing=True)
 
+    def _declared_fields(self, transforms: Any) -> DeclaredFields:
+        """Return the names of the fields of targets, with those that a `SanitizeObjects` of the transforms declares."""
+        steps = transforms.transforms if isinstance(transforms, DecodeAwareCompose) else ()
+        per_object = {*self.extra_fields, *self.attributes}
+        per_image: set[str] = set()
+        for step in steps:
+            if isinstance(step, SanitizeObjects):
+                per_object |= step.fields.per_object
+                per_image |= step.fields.per_image
+        return DeclaredFields(sorted(per_object - per_image), sorted(per_image))
+
     def _position(self, index: SupportsIndex) -> int:
         # A range handles negative indices and everything with __index__.
         try:
@@ -229,14 +247,15 @@ class DetectionDataset(Dataset[DetectionSample]):
         except IndexError:
             raise IndexError(f"index {index} is out of range for a dataset of {self._num_images} images.") from None
 
-    def _read(self, position: int, *, lazy: bool) -> tuple[LazyImage, dict[str, Any]]:
+    def _read(self, position: int, *, lazy: bool, by_region: bool = False) -> tuple[LazyImage, dict[str, Any]]:
         """Return the image of a sample and its target, before transforms.
 
         Args:
             position: Row of the table.
             lazy: Decode the image later, if the settings for reading allow to decode only the part that is shown.
+            by_region: Decode any image later, with the bits of the decoded image if the settings require them.
         """
-        image, (width, height) = self._open(position, lazy=lazy)
+        image, (width, height) = self._open(position, lazy=lazy, by_region=by_region)
         annotated_size = int(self.table.widths[position]), int(self.table.heights[position])
         if annotated_size != (width, height):
             self._check_size(self._path(position), annotated_size, (width, height))
@@ -285,7 +304,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         # Formatting takes a third of the time of joining a Path.
         return f"{self.table.root}/{self.table.image_paths[position]}"
 
-    def _open(self, position: int, *, lazy: bool) -> tuple[LazyImage, tuple[int, int]]:
+    def _open(self, position: int, *, lazy: bool, by_region: bool) -> tuple[LazyImage, tuple[int, int]]:
         """Return the image, and its (width, height) in the file; see `_read`."""
         if self.cache is not None:
             cached_image, size = self.cache.open(position)
@@ -293,7 +312,7 @@ class DetectionDataset(Dataset[DetectionSample]):
             return cropped_image, (size if cropped_image is cached_image else cropped_image.size[::-1])
         image = self._cropped(self.reading.open(self._path(position)), position)
         if self.reading.decode != "fast" or not lazy:
-            image = DecodedImage(image.read())
+            image = ExactImage(image) if by_region else DecodedImage(image.read())
         height, width = image.size
         return image, (width, height)
 
@@ -381,10 +400,10 @@ def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> 
         raise ValueError(f"first_label={first_label} would make labels negative; give 0 or more.")
 
 
-def _mix_sample(image: Any, target: dict[str, Any]) -> MixSample:
-    """Return a `MixSample` of an image after the transforms before mixing, which may have decoded it."""
+def _mix_image(image: Any) -> LazyImage:
+    """Return an image after the transforms before mixing, which may have decoded it."""
     if isinstance(image, LazyImage):
-        return MixSample(image, target)
+        return image
     is_tensor = isinstance(image, Tensor)
     if not is_tensor or image.dtype is not torch.uint8 or image.ndim != 3 or len(image) != 3 or not image.is_cpu:
         kind = f"{image.dtype} {tuple(image.shape)}" if is_tensor else type(image).__name__
@@ -392,4 +411,4 @@ def _mix_sample(image: Any, target: dict[str, Any]) -> MixSample:
             f"expected a uint8 image (3, H, W) before mixing, got {kind}; move the transform that changes it behind "
             "mixing, from extra_before to extra_after"
         )
-    return MixSample(DecodedImage(image.as_subclass(Tensor)), target)
+    return DecodedImage(image.as_subclass(Tensor))

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from torch.utils.data import Dataset
+from torch.utils.data import ConcatDataset, Dataset, IterableDataset, Subset
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.collate import BatchMixing
@@ -15,6 +15,9 @@ from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.errors import SettingError
 from lit_loader.mixing import Mix, MixSample, PartnerDataset, PartnerPool, mix_parts
 from lit_loader.seeding import sample_rng
+from lit_loader.transforms.image_mix import ImageMix, as_mix_sample, as_pair, fields_of
+from lit_loader.transforms.mix_objects import check_target
+from lit_loader.transforms.sanitize import DeclaredFields
 
 __all__ = ["Mixing", "MixingDataset", "as_mixes"]
 
@@ -40,17 +43,34 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         mixing: One `Mix`, or a list or a mapping of several, which are applied in this order.
         transforms: Applied to mixed samples and to the others, as ``transforms(image, target)`` to tuples and as
             ``transforms(sample)`` otherwise; for data sets that do not transform mixed samples themselves.
+        per_object: Names of per-object fields of the targets in addition to ``PER_OBJECT_FIELDS``, for the mixes in
+            `lit_loader.transforms`. A `DetectionDataset` knows its fields, and the names that a `SanitizeObjects` of its
+            transforms declares.
+        per_image: As ``per_object``, of per-image fields in addition to ``PER_IMAGE_FIELDS``.
 
     Attributes:
         dataset: The data set.
         mixing: Tuple of the mixes.
 
     Raises:
-        TypeError: ``mixing`` contains anything else, or the samples of ``dataset`` are crops of objects.
-        SettingError: ``mixing`` is empty, or ``transforms`` belong into the data set.
+        TypeError: ``mixing`` contains anything else, ``transforms`` cannot be called, or ``dataset`` is not a map data
+            set, contains lit_loader's data sets in another one, or its samples are crops of objects.
+        SettingError: ``mixing`` is empty, or another argument belongs into the data set.
+        ValueError: A name is in ``per_object`` and in ``per_image``.
     """
 
-    def __init__(self, dataset: Any, mixing: Mixing, *, transforms: Callable[..., Any] | None = None) -> None:
+    def __init__(
+        self,
+        dataset: Any,
+        mixing: Mixing,
+        *,
+        transforms: Callable[..., Any] | None = None,
+        per_object: Sequence[str] = (),
+        per_image: Sequence[str] = (),
+    ) -> None:
+        _check_dataset(dataset)
+        if transforms is not None and not callable(transforms):
+            raise TypeError(f"transforms={transforms!r} cannot be called; give a function or a transform.")
         self.dataset = dataset
         self.mixing = as_mixes(mixing)
         if not self.mixing:
@@ -61,12 +81,18 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
                 "samples of a LandmarkDataset are crops of objects, which are not mixed; give a "
                 "DetectionDataset(keypoints=True), whose samples are whole images"
             )
-        if transforms is not None and any(hasattr(part, "finish_sample") for part in self._parts):
-            kind = type(self._parts[0]).__name__
-            raise SettingError(
-                "transforms", transforms, f"would follow those of the {kind}; give all of them to the {kind}"
-            )
+        kind = type(self._parts[0]).__name__
+        if any(hasattr(part, "finish_sample") for part in self._parts):
+            if transforms is not None:
+                rule = f"would follow those of the {kind}; give all of them to the {kind}"
+                raise SettingError("transforms", transforms, rule)
+            for argument, names in (("per_object", per_object), ("per_image", per_image)):
+                if names:
+                    remedy = f"give the names to SanitizeObjects or to the preset in the transforms of the {kind}"
+                    raise SettingError(argument, names, "is for other data sets", remedy)
         self.transforms = transforms
+        self.fields = DeclaredFields(per_object, per_image)
+        self._mixes_images = all(isinstance(mix, ImageMix) for mix in self.mixing)
 
     def __len__(self) -> int:
         return len(self.dataset)
@@ -79,7 +105,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         """
         raise TypeError(
             "MixingDataset has no single samples: lit_loader.DataLoader(dataset, seed=0) plans the partners of each "
-            "sample and mixes them, other loaders do not; for one sample without mixing, index its attribute `dataset`"
+            "sample and mixes them; other loaders and data sets around this one do not, so make MixingDataset the "
+            "outermost data set of the loader; for one sample without mixing, index its attribute `dataset`"
         )
 
     def sample_path(self, index: int) -> Path:
@@ -96,16 +123,36 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         return self.mixing[number].pool(tables)
 
     def read_part(self, index: int, object_row: int | None = None) -> Any:
-        """Return a sample before it is mixed, see `PartnerDataset.read_part`."""
+        """Return a sample before it is mixed, see `PartnerDataset.read_part`.
+
+        The mixes in `lit_loader.transforms` need certain samples, so wrong ones fail here, where their index is known.
+
+        Raises:
+            TypeError: The mixes cannot mix the sample.
+            ValueError: Fields of the target are not declared, or transforms removed objects of the annotations.
+        """
         dataset, position = self._located(index)
         if not hasattr(dataset, "open_sample"):
-            return dataset[position]
+            sample = dataset[position]
+            if self._mixes_images:
+                check_target(as_mix_sample(sample).target, self.fields)
+            return sample
         part: MixSample = dataset.open_sample(position)
-        return part._replace(object_row=object_row)
+        if self._mixes_images:
+            check_target(part.target, fields_of(part))
+        if object_row is not None:
+            objects = dataset.table.objects(position)
+            num_rows = objects.stop - objects.start
+            num_boxes = len(part.target["boxes"])
+            if num_boxes != num_rows:
+                problem = f"object {object_row} of {num_rows} was drawn from the annotations"
+                remedy = "transforms before mixing must keep all objects, so move them to extra_after"
+                raise ValueError(f"{problem}, but its target has {num_boxes} objects; {remedy}.")
+        return MixSample(part.image, part.target, object_row, part.fields)
 
     def mixed_sample(self, index: int, part: Any, partners: Sequence[tuple[int, Any]]) -> Any:
         """Return the sample ``index``, mixed with its partners and transformed."""
-        mixed = mix_parts(self.mixing, part, partners, sample_rng()) if partners else part
+        mixed = self._mixed(part, partners) if partners else part
         if isinstance(part, MixSample) and not isinstance(mixed, MixSample):
             kinds = ", ".join(type(mix).__name__ for mix in self.mixing)
             raise TypeError(f"expected a MixSample from `apply` of {kinds}, got {type(mixed).__name__}")
@@ -116,9 +163,54 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             return mixed
         return self.transforms(*mixed) if isinstance(mixed, tuple) else self.transforms(mixed)
 
+    def _mixed(self, part: Any, partners: Sequence[tuple[int, Any]]) -> Any:
+        """Return the part, mixed with its partners, as a sample of the same kind."""
+        if isinstance(part, MixSample) or not self._mixes_images:
+            return mix_parts(self.mixing, part, partners, sample_rng())
+        # Tuples cannot name the fields of their targets.
+        partner_samples = [(number, as_mix_sample(sample, self.fields)) for number, sample in partners]
+        mixed: MixSample = mix_parts(self.mixing, as_mix_sample(part, self.fields), partner_samples, sample_rng())
+        return as_pair(mixed, like=part)
+
     def _located(self, index: int) -> tuple[Any, int]:
         """Return the data set that reads an index, and the index in it."""
         return self.dataset.locate(index) if isinstance(self.dataset, JoinedDataset) else (self.dataset, index)
+
+
+def _check_dataset(dataset: Any) -> None:
+    """Refuse iterable data sets, and data sets of torch around a data set of lit_loader.
+
+    Raises:
+        TypeError: The data set is refused.
+    """
+    is_map = all(hasattr(dataset, method) for method in ("__len__", "__getitem__"))
+    # torch's IterableDataset inherits a __getitem__ that raises.
+    if not is_map or isinstance(dataset, IterableDataset):
+        raise TypeError(f"expected a map data set with __len__ and __getitem__, got {type(dataset).__name__}.")
+    if isinstance(dataset, PartnerDataset):
+        raise TypeError(
+            f"expected a data set without mixing, got {type(dataset).__name__}; give all mixes to one MixingDataset "
+            "as a list"
+        )
+    if isinstance(dataset, JoinedDataset) or not isinstance(dataset, ConcatDataset | Subset):
+        return
+    # Its samples would be mixed after their transforms.
+    if any(hasattr(part, "open_sample") or isinstance(part, PartnerDataset) for part in _inner_datasets(dataset)):
+        remedies = {
+            Subset: "take the subset of the mixing data set, Subset(MixingDataset(...), indices), or of the table",
+            ConcatDataset: "join them by lit_loader.datasets.JoinedDataset",
+        }
+        remedy = next(text for kind, text in remedies.items() if isinstance(dataset, kind))
+        raise TypeError(f"samples in a {type(dataset).__name__} would be mixed after their transforms; {remedy}.")
+
+
+def _inner_datasets(dataset: Any) -> list[Any]:
+    """Return the data sets inside of torch's Subset and ConcatDataset."""
+    if isinstance(dataset, Subset):
+        return _inner_datasets(dataset.dataset)
+    if isinstance(dataset, ConcatDataset):
+        return [inner for part in dataset.datasets for inner in _inner_datasets(part)]
+    return [dataset]
 
 
 def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
@@ -128,14 +220,20 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
         SettingError: One of them is a `BatchMixing`, which is for classification.
         TypeError: An entry is not a `Mix`.
     """
+    mixes: list[Any]
     if isinstance(mixing, Mapping):
         mixes = [mix for mix in mixing.values() if mix is not None]
+    elif isinstance(mixing, Sequence) and not isinstance(mixing, str):
+        mixes = list(mixing)
     else:
-        mixes = [mixing] if isinstance(mixing, Mix) else list(mixing or ())
+        mixes = [] if mixing is None else [mixing]
     for mix in mixes:
         if isinstance(mix, BatchMixing):
             rule = "mixes batches of classification, and these samples have objects"
-            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
+            remedy = (
+                "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste, or give it "
+                "to a ClassificationDataModule"
+            )
             raise SettingError("mixing", type(mix).__name__, rule, remedy)
         if not isinstance(mix, Mix):
             raise TypeError(

@@ -20,6 +20,7 @@ from lit_loader.transforms.image_mix import (
     check_fraction,
     check_scale,
     checked_setting,
+    fields_of,
     is_number,
     pixel_rows,
 )
@@ -39,7 +40,7 @@ from lit_loader.transforms.mix_objects import (
     xyxy_boxes,
 )
 from lit_loader.transforms.moving import wrap
-from lit_loader.transforms.object_pool import ClassWeights, ObjectPool, class_shares_by_image
+from lit_loader.transforms.object_pool import ClassWeights, ObjectPool, pasted_by_image
 
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
@@ -65,8 +66,9 @@ class CopyPaste(ImageMix):
 
     Without ``class_weights`` the partners are images in the order of the epoch's partners, and one of the objects is
     drawn uniformly; an image without objects pastes nothing. With ``class_weights`` a class is drawn in proportion to
-    its weight, then one of its objects uniformly over the data set. Crowds are never drawn. `expected_pasted` returns
-    the expected shares of the classes.
+    its weight, then one of its objects uniformly over the data set. Crowds are never drawn, nor objects
+    without a mask in tables with masks. `expected_pasted` returns the expected shares of the classes; they are
+    approximate for rectangles, since it does not count the neighbours that these bring.
 
     Determinism: draws from the sample's generator; the partners are drawn by (seed, epoch, position).
 
@@ -96,6 +98,9 @@ class CopyPaste(ImageMix):
         min_visible: Scheduled = 0.3,
     ) -> None:
         super().__init__(p=p)
+        # Schedules pass through fractions, which are rounded.
+        if isinstance(num_objects, float) and not num_objects.is_integer():
+            raise SettingError("num_objects", num_objects, "is not a whole number")
         self.num_objects = checked_setting("num_objects", num_objects, _check_num_objects)
         if isinstance(self.num_objects, Schedule) and not isinstance(self.num_objects, EpochSchedule):
             rule = "depends on the batch; partners are planned by epoch"
@@ -134,14 +139,20 @@ class CopyPaste(ImageMix):
             SettingError: ``class_weights`` do not fit the tables.
         """
         pool = self.pool(tables)
-        return class_shares_by_image(tables, visits) if pool is None else pool.shares
+        if pool is not None:
+            return pool.shares
+        totals = pasted_by_image(tables, visits)
+        num_pasted = sum(totals.values())
+        return {name: count / num_pasted if num_pasted else 0.0 for name, count in totals.items()}
 
     def mixed(self, samples: list[MixSample], rng: SampleRng) -> MixSample:
         """Return the first sample with an object of each other one; the sample itself if nothing can be pasted."""
         sample, *partners = samples
         height, width = sample.image.size
         min_visible = current_value(self.min_visible)
-        targets = [place(sample.target, Placement((0, 0, width, height), (height, width)), min_visible=0)]
+        size = (height, width)
+        fields = fields_of(sample)
+        targets = [place(sample.target, Placement((0, 0, width, height), size), size, min_visible=0, fields=fields)]
         covers: list[Cover] = []
         canvas = None
         for partner in partners:
@@ -150,10 +161,10 @@ class CopyPaste(ImageMix):
                 continue
             row, part = match
             boxes = np.concatenate([target["boxes"] for target in targets])
-            placement = self._draw_placement(part, boxes, (height, width), rng)
-            target, bitmap = _pasted_objects(partner.target, row, placement, min_visible=min_visible)
-            # A thin mask may have no pixel left after shrinking.
-            if bitmap is not None and not bitmap.any():
+            placement = self._draw_placement(part, boxes, size, rng)
+            target, bitmap = _pasted_objects(partner, row, placement, size, min_visible=min_visible)
+            # A thin mask may lose its last pixel when it shrinks.
+            if not len(target["boxes"]):
                 continue
             # The image is decoded only if something is pasted.
             canvas = sample.image.read() if canvas is None else canvas
@@ -162,8 +173,9 @@ class CopyPaste(ImageMix):
             targets.append(target)
         if canvas is None:
             return sample
-        joined_target = join(targets, (height, width))
-        return MixSample(DecodedImage(canvas), hide_covered(joined_target, covers, min_visible=min_visible))
+        joined_target = join(targets, size, fields=fields)
+        target = hide_covered(joined_target, covers, min_visible=min_visible, fields=fields)
+        return MixSample(DecodedImage(canvas), target, fields=sample.fields)
 
     def _draw_placement(
         self, part: Part, boxes: npt.NDArray[np.float32], canvas_size: tuple[int, int], rng: SampleRng
@@ -193,11 +205,7 @@ def _scaled_side(side: int, factor: float, limit: int) -> int:
 
 
 def _draw_object(sample: MixSample, rng: SampleRng, *, min_visible: float) -> tuple[int, Part] | None:
-    """Return the row of an object to paste and the pixels that contain it, or None if there is none.
-
-    Raises:
-        ValueError: The object that the pool drew is not in the target.
-    """
+    """Return the row of an object to paste and the pixels that contain it, or None if there is none."""
     height, width = sample.image.size
     boxes = xyxy_boxes(sample.target).astype(np.float64)
     sides = np.minimum(boxes[:, 2:], (width, height)) - np.maximum(boxes[:, :2], 0)
@@ -207,13 +215,7 @@ def _draw_object(sample: MixSample, rng: SampleRng, *, min_visible: float) -> tu
         (visible_areas > 0) & (visible_areas >= min_visible * areas) & ~crowd_flags(sample.target, len(boxes))
     )
     rows: npt.NDArray[Any] = np.flatnonzero(is_candidate)
-    if sample.object_row is None:
-        rows = rng.numpy.permutation(rows)
-    elif not 0 <= sample.object_row < len(boxes):
-        problem = f"object {sample.object_row} was drawn from the annotations, but its target has {len(boxes)} objects"
-        raise ValueError(f"{problem}; transforms before mixing must keep all objects, so move them to extra_after.")
-    else:
-        rows = rows[rows == sample.object_row]
+    rows = rng.numpy.permutation(rows) if sample.object_row is None else rows[rows == sample.object_row]
     masks = mask_array(sample.target)
     for row in rows.tolist():
         part = _box_pixels(boxes[row], (height, width)) if masks is None else mask_bounds(masks[row])
@@ -250,17 +252,20 @@ def _covered_shares(
 
 
 def _pasted_objects(
-    target: Mapping[str, Any], row: int, placement: Placement, *, min_visible: float
+    partner: MixSample, row: int, placement: Placement, canvas_size: tuple[int, int], *, min_visible: float
 ) -> tuple[dict[str, Any], npt.NDArray[np.bool_] | None]:
     """Return the objects that a paste brings, and its mask on the canvas, or None if it is a rectangle."""
-    masks = mask_array(target)
-    if masks is None:
-        return place(target, placement, min_visible=min_visible), None
+    target = partner.target
+    fields = fields_of(partner)
+    if mask_array(target) is None:
+        return place(target, placement, canvas_size, min_visible=min_visible, fields=fields), None
     boxes = target["boxes"]
-    object_target = take_rows(target, np.array([row]), num_boxes=len(boxes))
+    object_target = take_rows(target, np.array([row]), num_boxes=len(boxes), fields=fields)
     # The annotated box may be larger than the mask, and the pixels around the mask are not pasted.
     object_target["boxes"] = wrap(torch.tensor([placement.part], dtype=torch.float32), like=boxes)
-    pasted_target = place(object_target, placement, min_visible=0)
+    pasted_target = place(object_target, placement, canvas_size, min_visible=0, fields=fields)
+    if not len(pasted_target["boxes"]):
+        return pasted_target, None
     bitmap = pasted_target["masks"].bitmaps[0].astype(np.bool_)
     pasted_target["boxes"][0] = shrink_box(pasted_target["boxes"][0], bitmap, placement.corner)
     if "keypoints" in pasted_target:

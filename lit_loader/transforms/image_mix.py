@@ -20,8 +20,20 @@ from lit_loader.mixing import Mix, MixSample
 from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, example_epochs, schedules_in, value_at
 from lit_loader.seeding import SampleRng
 from lit_loader.transforms.mix_objects import xyxy_boxes
+from lit_loader.transforms.sanitize import DeclaredFields
 
-__all__ = ["ImageMix", "check_fraction", "check_pair", "check_scale", "checked_setting", "is_number", "pixel_rows"]
+__all__ = [
+    "ImageMix",
+    "as_mix_sample",
+    "as_pair",
+    "check_fraction",
+    "check_pair",
+    "check_scale",
+    "checked_setting",
+    "fields_of",
+    "is_number",
+    "pixel_rows",
+]
 
 
 class ImageMix(Mix):
@@ -48,17 +60,34 @@ class ImageMix(Mix):
 
         Raises:
             TypeError: A sample, its image, boxes, points or masks have another type.
-            ValueError: The targets of the samples have different fields.
+            ValueError: The targets of the samples have different fields, or one that is not declared; `MixingDataset`
+                declares them.
         """
-        mixed_sample = self.mixed([_mix_sample(sample) for sample in samples], rng)
-        first = samples[0]
-        if isinstance(first, MixSample):
-            return mixed_sample
-        image = mixed_sample.image.image()
-        return (image if isinstance(first[0], tv_tensors.Image) else image.as_subclass(Tensor)), mixed_sample.target
+        mixed_sample = self.mixed([as_mix_sample(sample) for sample in samples], rng)
+        return mixed_sample if isinstance(samples[0], MixSample) else as_pair(mixed_sample, like=samples[0])
 
 
-def _mix_sample(sample: Any) -> MixSample:
+def fields_of(sample: MixSample) -> DeclaredFields:
+    """Return the names of the fields of a sample's target."""
+    return DeclaredFields() if sample.fields is None else sample.fields
+
+
+def as_pair(sample: MixSample, *, like: tuple[Any, Any]) -> tuple[Tensor, dict[str, Any]]:
+    """Return ``(image, target)`` of a mixed sample; the image has the type of the image of ``like``."""
+    image = sample.image.image()
+    return (image if isinstance(like[0], tv_tensors.Image) else image.as_subclass(Tensor)), sample.target
+
+
+def as_mix_sample(sample: Any, fields: DeclaredFields | None = None) -> MixSample:
+    """Return a sample ``(image, target)`` as a `MixSample`, which is returned unchanged.
+
+    Args:
+        sample: A `MixSample`, or a tuple of a uint8 image ``(3, H, W)`` and a target.
+        fields: Names of the fields of the target.
+
+    Raises:
+        TypeError: The sample, its image or its boxes have another type.
+    """
     if isinstance(sample, MixSample):
         return sample
     if not isinstance(sample, tuple) or len(sample) != 2:
@@ -70,7 +99,7 @@ def _mix_sample(sample: Any) -> MixSample:
         raise TypeError(f"mixing needs images as uint8 tensors (3, H, W), got {kind}; {remedy}.")
     xyxy_boxes(target)
     # The data set may return the same tensor again, so it must not be written to.
-    return MixSample(DecodedImage(image.as_subclass(Tensor), is_shared=True), target)
+    return MixSample(DecodedImage(image.as_subclass(Tensor), is_shared=True), target, fields=fields)
 
 
 def checked_setting(name: str, value: Any, check: Callable[[str, Any], None]) -> Any:

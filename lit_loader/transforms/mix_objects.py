@@ -1,10 +1,10 @@
 """Objects of mixed images: move the targets of several images to one canvas, join them, and hide covered objects.
 
 NOTE [Fields of mixed targets]
-    Boxes, masks, points, visibility and area change with the pixels. The first image provides `PER_IMAGE_FIELDS` and
-    fields without a first dimension (numbers, strings, mappings), except for ``unlabelled``, which is the union: the
-    mixed image may show unlabelled objects of either image. Every other field has one row per object, such as the
-    attributes of a `DetectionDataset`. A field with another number of rows is an error.
+    Boxes, masks, points, visibility and area change with the pixels. The first image provides per-image fields and
+    fields without a first dimension (numbers, strings, mappings), except for ``unlabelled``, which is the union. Fields
+    are declared as for `SanitizeObjects`. The union may contain classes with objects in the target; data modules refuse
+    to mix training sets with different unlabelled classes, so there all images have the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torchvision import tv_tensors
 
 from lit_loader.images.lazy_image import Part
 from lit_loader.transforms.moving import as_array, wrap
-from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, has_rows, num_rows
+from lit_loader.transforms.sanitize import DeclaredFields, check_rows
 from lit_loader.transforms.visibility import target_points
 from lit_loader.types import IndexArray
 
@@ -29,6 +29,7 @@ __all__ = [
     "Cover",
     "MaskPart",
     "Placement",
+    "check_target",
     "covered_points",
     "crowd_flags",
     "cut",
@@ -88,10 +89,12 @@ class MaskPart(NamedTuple):
     Attributes:
         region: Left, top, right and bottom on the canvas.
         bitmaps: For each object uint8 ``(height, width)`` of the region; may be views, so they must not be written to.
+        dtype: uint8 or bool, of the masks in the target.
     """
 
     region: Part
     bitmaps: list[_Bitmap]
+    dtype: torch.dtype
 
 
 class Cover(NamedTuple):
@@ -117,40 +120,105 @@ def xyxy_boxes(target: Any) -> npt.NDArray[np.float32]:
     boxes = target.get("boxes") if isinstance(target, Mapping) else None
     array = as_array(boxes) if isinstance(boxes, tv_tensors.BoundingBoxes) else None
     if array is None:
-        kind = f"boxes of type {type(boxes).__name__}" if isinstance(target, Mapping) else type(target).__name__
+        if isinstance(boxes, tv_tensors.BoundingBoxes):
+            kind = f"{boxes.dtype}, format {boxes.format.name}, on {boxes.device}"
+        else:
+            kind = f"boxes of type {type(boxes).__name__}" if isinstance(target, Mapping) else type(target).__name__
         expected = "a target with target['boxes'] as tv_tensors.BoundingBoxes, float32, format XYXY, on the CPU"
         raise TypeError(f"mixing needs {expected}, got {kind}; wrap or convert the boxes in the data set.")
     return array
 
 
-def place(target: Mapping[str, Any], placement: Placement, *, min_visible: float) -> dict[str, Any]:
+def check_target(target: Any, fields: DeclaredFields) -> None:
+    """Check that a target can be mixed.
+
+    Args:
+        target: Target of an image.
+        fields: Names of its fields.
+
+    Raises:
+        TypeError: Boxes, points or masks have another type.
+        ValueError: A field is not declared, or does not have one row per box.
+    """
+    num_boxes = len(xyxy_boxes(target))
+    mask_array(target)
+    target_points(target)
+    for name, value in target.items():
+        if _is_per_object(name, value, fields):
+            check_rows(name, value, num_boxes=num_boxes)
+
+
+def place(
+    target: Mapping[str, Any],
+    placement: Placement,
+    canvas_size: tuple[int, int],
+    *,
+    min_visible: float,
+    fields: DeclaredFields,
+) -> dict[str, Any]:
     """Return the objects that a part of an image shows, in pixels of the canvas, for `join`.
 
     An object stays if the part shows at least ``min_visible`` of its area: of the pixels of its mask if it has one and
     the part cuts it, else of its box. A crowd stays if any part of it is shown, and a box without area if the part
-    touches it. The box of an object that the part cuts ends at the edge of the part, and at the rest of its mask.
+    touches it. An object whose mask loses its last pixel when it shrinks is removed. The box of an object that the part
+    cuts ends at the edge of the part, and at the rest of its mask.
 
     Args:
         target: Target of the image.
         placement: The part of the image.
+        canvas_size: Height and width of the canvas, in pixels.
         min_visible: Share in [0, 1].
+        fields: Names of the fields of the target.
 
     Returns:
         The target with the rows that stay. Boxes are a float32 array ``(N, 4)``, points a float32 array ``(N, K, 2)``,
-        masks a `MaskPart`; points outside of the region have visibility 0.
+        masks a `MaskPart`; points outside of the region have visibility 0, and so do points on its right or lower edge
+        inside of the canvas.
 
     Raises:
         TypeError: Boxes or points have another type; see `xyxy_boxes` and `target_points`.
-        ValueError: A field does not have one row per box.
+        ValueError: A field is not declared, or does not have one row per box.
     """
+    rows, boxes, is_cut = _shown_objects(target, placement.part, min_visible=min_visible)
+    masks = mask_array(target)
+    bitmaps: list[_Bitmap] = []
+    if masks is not None:
+        bitmaps, has_vanished = _shown_masks([masks[row] for row in rows], placement)
+        rows = rows[~has_vanished]
+        boxes = boxes[~has_vanished]
+        is_cut = is_cut[~has_vanished]
+    other_fields = {name: value for name, value in target.items() if name not in _MOVED_FIELDS}
+    # The fields stay in order.
+    result = {**target, **take_rows(other_fields, rows, num_boxes=len(target["boxes"]), fields=fields)}
+    result["boxes"] = placement.boxes(boxes)
+    if masks is not None:
+        result["masks"] = MaskPart(placement.region, bitmaps, target["masks"].dtype)
+        for number in np.flatnonzero(is_cut):
+            result["boxes"][number] = shrink_box(result["boxes"][number], bitmaps[number], placement.corner)
+    points_and_visibility = target_points(target)
+    if points_and_visibility is not None:
+        points, visibility = points_and_visibility
+        moved_points = placement.points(points.as_subclass(Tensor).numpy()[rows])
+        low = np.array(placement.region[:2])
+        high = np.array(placement.region[2:])
+        # Another image may have the pixel at the right or lower edge, except at the edge of the canvas.
+        is_below = (moved_points < high) | ((moved_points == high) & (high == (canvas_size[1], canvas_size[0])))
+        is_inside = ((moved_points >= low) & is_below).all(axis=2)
+        result["keypoints"] = moved_points
+        result["visibility"] = torch.from_numpy(np.where(is_inside, visibility.numpy()[rows], np.uint8(0)))
+    return result
+
+
+def _shown_objects(
+    target: Mapping[str, Any], part: Part, *, min_visible: float
+) -> tuple[IndexArray, npt.NDArray[np.float64], _Flags]:
+    """Return the rows of the objects that `place` keeps by their area, their clipped boxes, and True for cut ones."""
     boxes = xyxy_boxes(target).astype(np.float64)
-    part = np.array(placement.part, dtype=np.float64)
     clipped = np.concatenate([np.maximum(boxes[:, :2], part[:2]), np.minimum(boxes[:, 2:], part[2:])], axis=1)
     visible_sides = clipped[:, 2:] - clipped[:, :2]
     is_touched = (visible_sides >= 0).all(axis=1)
     visible_areas = np.where(is_touched, visible_sides.prod(axis=1), 0)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
-    crowd = crowd_flags(target, len(boxes))
     is_cut = (clipped != boxes).any(axis=1) & is_touched
     masks = mask_array(target)
     if masks is not None:
@@ -158,48 +226,49 @@ def place(target: Mapping[str, Any], placement: Placement, *, min_visible: float
             # An object without a mask has an empty one, which has no share.
             if num_pixels := np.count_nonzero(masks[row]):
                 areas[row] = num_pixels
-                visible_areas[row] = np.count_nonzero(cut(masks[row], placement.part))
-    shows_share = (visible_areas > 0) & ((visible_areas >= min_visible * areas) | crowd)
-    rows = np.flatnonzero(is_touched & (shows_share | (areas == 0)))
-    other_fields = {name: value for name, value in target.items() if name not in _MOVED_FIELDS}
-    # The fields stay in order.
-    result = {**target, **take_rows(other_fields, rows, num_boxes=len(boxes))}
-    result["boxes"] = placement.boxes(clipped[rows])
-    if masks is not None:
-        bitmaps = [resize_mask(cut(masks[row], placement.part), placement.size) for row in rows]
-        result["masks"] = MaskPart(placement.region, bitmaps)
-        for number in np.flatnonzero(is_cut[rows]):
-            result["boxes"][number] = shrink_box(result["boxes"][number], bitmaps[number], placement.corner)
-    points_and_visibility = target_points(target)
-    if points_and_visibility is not None:
-        points, visibility = points_and_visibility
-        moved_points = placement.points(points.as_subclass(Tensor).numpy()[rows])
-        region = placement.region
-        is_inside = ((moved_points >= region[:2]) & (moved_points <= region[2:])).all(axis=2)
-        result["keypoints"] = moved_points
-        result["visibility"] = torch.from_numpy(np.where(is_inside, visibility.numpy()[rows], np.uint8(0)))
-    return result
+                visible_areas[row] = np.count_nonzero(cut(masks[row], part))
+    has_share = (visible_areas >= min_visible * areas) | crowd_flags(target, len(boxes))
+    rows = np.flatnonzero(is_touched & (((visible_areas > 0) & has_share) | (areas == 0)))
+    return rows, clipped[rows], is_cut[rows]
 
 
-def join(targets: Sequence[Mapping[str, Any]], canvas_size: tuple[int, int]) -> dict[str, Any]:
+def _shown_masks(masks: Sequence[_Bitmap], placement: Placement) -> tuple[list[_Bitmap], _Flags]:
+    """Return the masks on the canvas, and for each object True if its mask lost its last pixel, and is left out."""
+    shown_masks = [cut(mask, placement.part) for mask in masks]
+    bitmaps = [resize_mask(mask, placement.size) for mask in shown_masks]
+    # An object without a mask has an empty one, which loses nothing.
+    has_vanished = [
+        bitmap is not mask and not bitmap.any() and mask.any()
+        for bitmap, mask in zip(bitmaps, shown_masks, strict=True)
+    ]
+    visible_bitmaps = [bitmap for bitmap, vanished in zip(bitmaps, has_vanished, strict=True) if not vanished]
+    return visible_bitmaps, np.array(has_vanished, dtype=np.bool_)
+
+
+def join(
+    targets: Sequence[Mapping[str, Any]], canvas_size: tuple[int, int], *, fields: DeclaredFields
+) -> dict[str, Any]:
     """Join targets from `place`; see NOTE [Fields of mixed targets].
 
     Args:
         targets: The objects of each image, on the canvas.
         canvas_size: Height and width of the canvas, in pixels.
+        fields: Names of the fields of the targets.
 
     Returns:
         A target in new memory, which may be written to.
 
     Raises:
-        ValueError: The targets have different fields.
+        ValueError: The targets have different fields, or one that is not declared.
     """
     first = targets[0]
     result: dict[str, Any] = {}
-    for name, value in first.items():
+    # In the order of the first image. A per-object field that only another image has is an error.
+    for name in dict.fromkeys(name for target in targets for name in target):
         values = [target[name] for target in targets if name in target]
-        if not _is_per_object(name, value):
-            result[name] = value
+        if not any(_is_per_object(name, value, fields) for value in values):
+            if name in first:
+                result[name] = first[name]
             continue
         if len(values) != len(targets):
             raise ValueError(f"the target field {name!r} is missing in an image to be mixed; all images need it.")
@@ -212,7 +281,7 @@ def join(targets: Sequence[Mapping[str, Any]], canvas_size: tuple[int, int]) -> 
                 raise ValueError(f"images to be mixed have {counts} keypoints an object; they need the same points.")
             result[name] = tv_tensors.KeyPoints(torch.from_numpy(np.concatenate(values)), canvas_size=canvas_size)
         elif name == "masks":
-            result[name] = tv_tensors.Mask(torch.from_numpy(_drawn_masks(values, canvas_size)))
+            result[name] = tv_tensors.Mask(torch.from_numpy(_drawn_masks(values, canvas_size)).to(values[0].dtype))
         else:
             result[name] = _joined_rows(values)
     if isinstance(result.get("area"), Tensor):
@@ -223,7 +292,9 @@ def join(targets: Sequence[Mapping[str, Any]], canvas_size: tuple[int, int]) -> 
     return result
 
 
-def hide_covered(target: dict[str, Any], covers: Sequence[Cover], *, min_visible: float) -> dict[str, Any]:
+def hide_covered(
+    target: dict[str, Any], covers: Sequence[Cover], *, min_visible: float, fields: DeclaredFields
+) -> dict[str, Any]:
     """Update the objects that covers hide.
 
     Masks lose the covered pixels, and boxes shrink to the rest of the mask. Without masks a box shrinks to the box
@@ -234,6 +305,7 @@ def hide_covered(target: dict[str, Any], covers: Sequence[Cover], *, min_visible
         target: The result of `join`, which is written to.
         covers: The covers; later ones may hide objects of earlier ones.
         min_visible: Share in [0, 1].
+        fields: Names of the fields of the target.
 
     Returns:
         The target; a new one if objects were removed.
@@ -250,7 +322,9 @@ def hide_covered(target: dict[str, Any], covers: Sequence[Cover], *, min_visible
     if isinstance(target.get("area"), Tensor):
         target["area"] = _areas(target["boxes"]).to(target["area"].dtype)
     is_hidden &= ~crowd_flags(target, len(boxes))
-    return take_rows(target, np.flatnonzero(~is_hidden), num_boxes=len(boxes)) if is_hidden.any() else target
+    if not is_hidden.any():
+        return target
+    return take_rows(target, np.flatnonzero(~is_hidden), num_boxes=len(boxes), fields=fields)
 
 
 def resize_mask(bitmap: _Bitmap, size: tuple[int, int]) -> _Bitmap:
@@ -270,8 +344,8 @@ def resize_mask(bitmap: _Bitmap, size: tuple[int, int]) -> _Bitmap:
     return resized
 
 
-def _is_per_object(name: str, value: Any) -> bool:
-    return name not in PER_IMAGE_FIELDS and (isinstance(value, MaskPart) or has_rows(value))
+def _is_per_object(name: str, value: Any, fields: DeclaredFields) -> bool:
+    return name == "boxes" or fields.is_per_object(name, value)
 
 
 def crowd_flags(target: Mapping[str, Any], num_boxes: int) -> _Flags:
@@ -298,27 +372,24 @@ def cut(pixels: npt.NDArray[np.uint8], part: Part) -> npt.NDArray[np.uint8]:
     return pixels[y0:y1, x0:x1]
 
 
-def take_rows(target: Mapping[str, Any], rows: IndexArray, *, num_boxes: int) -> dict[str, Any]:
+def take_rows(target: Mapping[str, Any], rows: IndexArray, *, num_boxes: int, fields: DeclaredFields) -> dict[str, Any]:
     """Return a target with some rows of its per-object fields; fields are not copied if all rows stay.
 
     Args:
         target: The target, or some fields of it.
         rows: int64 ``(M,)``, in ascending order.
         num_boxes: Number of rows of every per-object field.
+        fields: Names of the fields of the target.
 
     Raises:
-        ValueError: A field has another number of rows.
+        ValueError: A field is not declared, or has another number of rows.
     """
     result: dict[str, Any] = {}
     for name, value in target.items():
-        if not _is_per_object(name, value):
+        if not _is_per_object(name, value, fields):
             result[name] = value
             continue
-        if num_rows(value) != num_boxes:
-            rows_text = f"{num_rows(value)} rows for {num_boxes} boxes"
-            rule = "fields of mixed images have one row per box"
-            remedy = "put a value of the whole image into a mapping, which is not divided among the objects"
-            raise ValueError(f"target field {name!r} has {rows_text}, but {rule}; {remedy}.")
+        check_rows(name, value, num_boxes=num_boxes)
         result[name] = value if len(rows) == num_boxes else _rows_of(value, rows)
     return result
 

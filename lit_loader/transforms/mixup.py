@@ -13,7 +13,7 @@ from lit_loader.mixing import MixSample
 from lit_loader.schedules import Scheduled, current_value
 from lit_loader.seeding import SampleRng
 from lit_loader.transforms.geometry import letterbox_geometry
-from lit_loader.transforms.image_mix import ImageMix, checked_setting, is_number, pixel_rows
+from lit_loader.transforms.image_mix import ImageMix, checked_setting, fields_of, is_number, pixel_rows
 from lit_loader.transforms.mix_objects import Placement, cut, join, place
 
 __all__ = ["MixUp"]
@@ -72,9 +72,14 @@ class MixUp(ImageMix):
         placement = Placement((0, 0, partner_width, partner_height), size, corner)
         canvas = sample.image.read()
         _blend(cut(pixel_rows(canvas), placement.region), pixel_rows(partner.image.resized(size).read()), weight)
-        whole_image = Placement((0, 0, width, height), (height, width))
-        targets = [place(sample.target, whole_image, min_visible=0), place(partner.target, placement, min_visible=0)]
-        return MixSample(DecodedImage(canvas), join(targets, (height, width)))
+        canvas_size = (height, width)
+        whole_image = Placement((0, 0, width, height), canvas_size)
+        fields = fields_of(sample)
+        targets = [
+            place(target, place_on_canvas, canvas_size, min_visible=0, fields=fields)
+            for target, place_on_canvas in ((sample.target, whole_image), (partner.target, placement))
+        ]
+        return MixSample(DecodedImage(canvas), join(targets, canvas_size, fields=fields), fields=sample.fields)
 
 
 def _blend(pixels: npt.NDArray[np.uint8], partner: npt.NDArray[np.uint8], weight: int) -> None:

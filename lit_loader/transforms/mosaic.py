@@ -20,6 +20,7 @@ from lit_loader.transforms.image_mix import (
     check_pair,
     check_scale,
     checked_setting,
+    fields_of,
     is_number,
     pixel_rows,
 )
@@ -101,6 +102,7 @@ class Mosaic(ImageMix):
         canvas = np.full((height, width, 3), round(current_value(self.fill)), dtype=np.uint8)
         min_visible = current_value(self.min_visible)
         low, high = current_value(self.scale)
+        fields = fields_of(samples[0])
         targets = []
         for number, (sample, quarter) in enumerate(zip(samples, quarters, strict=True)):
             room_width = quarter[2] - quarter[0]
@@ -117,9 +119,10 @@ class Mosaic(ImageMix):
             corner = (x - shown_width if number % 2 == 0 else x, y - shown_height if number < 2 else y)
             placement = Placement((x0, y0, x1, y1), (shown_height, shown_width), corner)
             cut(canvas, placement.region)[:] = pixel_rows(sample.image.part(placement.part, placement.size).read())
-            targets.append(place(sample.target, placement, min_visible=min_visible))
+            target = place(sample.target, placement, (height, width), min_visible=min_visible, fields=fields)
+            targets.append(target)
         image = DecodedImage(torch.from_numpy(canvas).permute(2, 0, 1))
-        return MixSample(image, join(targets, (height, width)))
+        return MixSample(image, join(targets, (height, width), fields=fields), fields=samples[0].fields)
 
     def _canvas_size(self, sample: MixSample) -> tuple[int, int]:
         size = current_value(self.size)

@@ -13,7 +13,7 @@ from lit_loader.errors import SettingError
 from lit_loader.samplers.weighted import AliasTable
 from lit_loader.types import IndexArray
 
-__all__ = ["ClassWeights", "ObjectPool", "class_shares_by_image"]
+__all__ = ["ClassWeights", "ObjectPool", "pasted_by_image"]
 
 ClassWeights = Mapping[str, float] | Literal["balanced"]
 """Weight of each class by its name, or ``"balanced"`` for equal weights of all classes with objects."""
@@ -22,8 +22,8 @@ ClassWeights = Mapping[str, float] | Literal["balanced"]
 class ObjectPool:
     """Draw a class in proportion to its weight, then one of its objects uniformly; a `PartnerPool`.
 
-    Crowds and boxes without area in their image are never drawn. The alias table is built at the first draw and takes
-    8 bytes an object.
+    Crowds, boxes without area in their image, and objects without a mask in a table with masks are never drawn. The
+    alias table is built at the first draw and takes 8 bytes an object.
 
     Runs in: the main process; a pickled copy builds its alias table again.
 
@@ -95,12 +95,13 @@ def _weights_by_name(weights: ClassWeights, counts: Mapping[str, int]) -> Mappin
     return class_weights
 
 
-def class_shares_by_image(tables: Sequence[AnnotationTable], visits: npt.ArrayLike | None) -> dict[str, float]:
-    """Return the probability of each class if an image is drawn first, and then one of its objects.
+def pasted_by_image(tables: Sequence[AnnotationTable], visits: npt.ArrayLike | None) -> dict[str, float]:
+    """Return the expected number of objects of each class if one object of every visited image is drawn.
 
     Args:
         tables: The tables of the data set, one after the other.
-        visits: Expected visits of each image, ``(num_images,)``; None for equal visits.
+        visits: Expected visits of each image, ``(num_images,)``; None for one visit each. An image without objects to
+            draw adds nothing.
     """
     num_images = sum(table.num_images for table in tables)
     image_weights = np.ones(num_images) if visits is None else np.asarray(visits, dtype=np.float64)
@@ -115,18 +116,19 @@ def class_shares_by_image(tables: Sequence[AnnotationTable], visits: npt.ArrayLi
         for name, weight in zip(table.class_names, per_class.tolist(), strict=True):
             totals[name] += weight
         first += table.num_images
-    total = sum(totals.values())
-    return {name: weight / total if total else 0.0 for name, weight in totals.items()}
+    return totals
 
 
 def _can_be_pasted(table: AnnotationTable) -> npt.NDArray[np.bool_]:
-    """Return True for each object that has an area inside its image and is not a crowd."""
+    """Return True for each object with an area inside its image, and a mask if the table has masks, and no crowd."""
     images = table.image_of_object()
     sizes = np.stack([table.widths, table.heights], axis=1)
     # A size of 0 is unknown.
     limits = np.where(sizes == 0, np.inf, sizes)[images]
     sides = np.minimum(table.boxes[:, 2:], limits) - np.maximum(table.boxes[:, :2], 0)
     result: npt.NDArray[np.bool_] = np.logical_and(np.all(sides > 0, axis=1), ~table.crowd)
+    if table.masks is not None:
+        result &= (np.diff(table.masks.part_offsets) > 0) | (np.diff(table.masks.run_offsets) > 0)
     return result
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from lit_loader import (
     ClassBalancedSamplerConfig,
     ClassMixMonitor,
     CopyPaste,
+    DataLoader,
     DetectionDataModule,
     EpochRange,
     FunctionSchedule,
@@ -19,6 +22,7 @@ from lit_loader import (
     Mosaic,
     MultiTaskDataModule,
 )
+from lit_loader.annotations import Masks
 from lit_loader.callbacks import PictureLogger
 from lit_loader.datasets import DetectionDataset, JoinedDataset
 from lit_loader.errors import SettingError
@@ -227,6 +231,37 @@ def test_joined_training_sets_are_mixed_with_each_other(tmp_path):
     images, targets = datamodule.first_batch("train")
     assert [image.shape[1] for image in images] == [96] * 6
     assert all(len(target["boxes"]) > 4 for target in targets)
+
+
+def test_sets_with_different_unlabelled_classes_are_not_mixed(tmp_path):
+    tables = [draw_set(tmp_path / str(i), num_images=6, seed=i) for i in range(2)]
+    partly_labelled = [table.with_unlabelled_classes(["rare"]) for table in tables]
+    mixed_tables = [tables[0], partly_labelled[1]]
+    with pytest.raises(SettingError, match=r"different unlabelled classes: \[\] and \['rare'\].*absent.*mixing=None"):
+        DetectionDataModule(DrawnSource(train=mixed_tables), mixing=MixUp()).setup("fit")
+    DetectionDataModule(DrawnSource(train=mixed_tables)).setup("fit")
+    datamodule = DetectionDataModule(DrawnSource(train=partly_labelled), mixing=MixUp(), batch_size=6, num_workers=0)
+    datamodule.setup("fit")
+    assert {tuple(target["unlabelled"].tolist()) for target in datamodule.first_batch("train")[1]} == {(2,)}
+
+
+def test_announced_class_mix_counts_only_objects_with_masks(tmp_path):
+    table = draw_set(tmp_path, num_images=30, objects=1)
+    corners = table.boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]]
+    rows = [[corners[row]] if label != 1 or row % 4 else None for row, label in enumerate(table.labels)]
+    source = DrawnSource(train=replace(table, masks=Masks.from_rows(rows)))
+    for weights in (None, "balanced"):
+        mixing = CopyPaste(num_objects=4, class_weights=weights, min_visible=0)
+        settings = {"train_sampler": BALANCED, "train_transforms": {"hflip": 0}, "num_workers": 0}
+        datamodule = DetectionDataModule(source, mixing=mixing, masks=True, batch_size=24, **settings)
+        datamodule.setup("fit")
+        counts = np.zeros(3)
+        dataset = MixingDataset(DetectionDataset(source.given["train"], masks=True), mixing)
+        order = BALANCED.make_sampler(table)
+        for sample in DataLoader(dataset, sampler=order, seed=0, batch_size=None):
+            counts += np.bincount(sample[1]["labels"].numpy() - 1, minlength=3)
+        arrived = counts / counts.sum()
+        assert abs(arrived - datamodule.summaries(["train"])[0].expected_mix).max() < 0.03
 
 
 def test_pictures_show_the_mixed_batch(source, tmp_path, monkeypatch):

@@ -166,8 +166,8 @@ def test_mixing_ends_with_other_settings(source, settings):
 
 def joined(folder):
     tables = {name: draw_set(folder / name, seed=seed) for seed, name in enumerate("ab")}
-    # Objects of a class may be visible in images of the second source without being annotated.
-    tables["b"] = tables["b"].with_unlabelled_classes(["pointless"])
+    # Objects of a class may be visible in the images without being annotated.
+    tables = {name: table.with_unlabelled_classes(["pointless"]) for name, table in tables.items()}
     val = draw_set(folder / "val", num_images=4)
     return MixedSource({name: DrawnSource(train=table, val=val) for name, table in tables.items()})
 

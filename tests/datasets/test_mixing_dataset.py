@@ -7,6 +7,7 @@ import pickle
 import pytest
 import torch
 from PIL import Image
+from torch.utils.data import ConcatDataset, IterableDataset, Subset
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
@@ -19,14 +20,26 @@ from lit_loader import (
     MixUp,
     Mosaic,
     sample_key,
+    sample_rng,
 )
+from lit_loader.collate import BatchMixing
 from lit_loader.datasets import JoinedDataset
 from lit_loader.errors import SettingError
-from lit_loader.images import ImageReading, LazyImage
+from lit_loader.images import DecodedImage, ImageReading, LazyImage
 from lit_loader.mixing import MixSample
 from lit_loader.transforms import detection_transforms
 from tests.support.drawn_set import draw_set
 from tests.support.toy_mixes import Added, Stacked
+
+
+class Stream(IterableDataset):
+    """A stream with a length."""
+
+    def __iter__(self):
+        return iter([1])
+
+    def __len__(self):
+        return 1
 
 
 class Noise(torch.nn.Module):
@@ -225,6 +238,32 @@ def test_pickled_data_set_mixes_the_same_samples(tmp_path):
         (lambda table: MixingDataset([1], {"mosaic": None}), SettingError, "has no mix"),
         (lambda table: MixingDataset([1], [Stacked(), 5]), TypeError, "contains 5 of type int; expected a"),
         (lambda table: MixingDataset([1], "mosaic"), TypeError, "of type str"),
+        (lambda table: MixingDataset([1], len), TypeError, "of type builtin_function_or_method; expected a"),
+        (lambda table: MixingDataset([1], BatchMixing(mixup=1)), SettingError, "ClassificationDataModule"),
+        (lambda table: MixingDataset([1], Added(), transforms=5), TypeError, "transforms=5 cannot be called"),
+        (lambda table: MixingDataset(iter([1]), Added()), TypeError, "map data set .* got list_iterator"),
+        (lambda table: MixingDataset(Stream(), Added()), TypeError, "map data set .* got Stream"),
+        (lambda table: MixingDataset(MixingDataset([1], Added()), Added()), TypeError, "one MixingDataset as a list"),
+        (
+            lambda table: MixingDataset(Subset(MixingDataset([1], Added()), [0]), Added()),
+            TypeError,
+            r"Subset\(MixingDataset",
+        ),
+        (
+            lambda table: MixingDataset(Subset(DetectionDataset(table), [0]), Stacked()),
+            TypeError,
+            r"mixed after their transforms; .*Subset\(MixingDataset",
+        ),
+        (
+            lambda table: MixingDataset(ConcatDataset([DetectionDataset(table)] * 2), Stacked()),
+            TypeError,
+            "JoinedDataset",
+        ),
+        (
+            lambda table: MixingDataset(DetectionDataset(table), Stacked(), per_object=["depth"]),
+            SettingError,
+            "SanitizeObjects .* of the DetectionDataset",
+        ),
         (lambda table: MixingDataset(LandmarkDataset(table), Stacked()), TypeError, "crops of objects"),
         (
             lambda table: MixingDataset(DetectionDataset(table), Stacked(), transforms=v2.Identity()),
@@ -239,10 +278,109 @@ def test_wrong_arguments_are_refused(tmp_path, make, error, message):
         make(table)
 
 
+def test_other_data_sets_in_a_subset_or_concatenation_are_mixed():
+    for dataset in (Subset(Wrapped(), range(5)), ConcatDataset([Wrapped(3), Wrapped(2)])):
+        loader = DataLoader(MixingDataset(dataset, MixUp()), batch_size=5, seed=0, collate_fn=list)
+        assert [len(target["labels"]) for _, target in next(iter(loader))] == [2] * 5
+
+
+class WithFields(Wrapped):
+    """Targets with a field per object, and one of the image whose length may be the number of objects."""
+
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return image, {**target, "depth": torch.tensor([float(index)]), "exposure": torch.tensor([0.5])}
+
+
+def test_fields_of_other_data_sets_are_declared():
+    with pytest.raises(ValueError, match="'exposure' has a first dimension, but is not declared"):
+        MixingDataset(WithFields(), MixUp(), per_object=["depth"]).read_part(1)
+    dataset = MixingDataset(WithFields(), MixUp(), per_object=["depth"], per_image=["exposure"])
+    _, target = mixed(dataset, 2, 3)
+    assert target["depth"].tolist() == [2, 3]
+    assert target["exposure"].tolist() == [0.5]
+
+
+class Depth(torch.nn.Module):
+    def forward(self, image, target):
+        return image, {**target, "depth": target["labels"] * 2, "exposure": torch.ones(2)}
+
+
+def test_fields_of_lit_loaders_data_sets_are_those_of_their_transforms(tmp_path):
+    table = draw_set(tmp_path, objects=2)
+    for fields, message in (({}, "not declared"), ({"per_object": ["depth"], "per_image": ["exposure"]}, None)):
+        transforms = detection_transforms(True, extra_before=[Depth()], size=32, hflip=0, **fields)
+        dataset = MixingDataset(DetectionDataset(table, transforms=transforms), MixUp())
+        if message:
+            with pytest.raises(ValueError, match=message):
+                dataset.read_part(1)
+        else:
+            _, target = mixed(dataset, 2, 3)
+            assert torch.equal(target["depth"], target["labels"] * 2)
+            assert target["exposure"].tolist() == [1, 1]
+    attributes = DetectionDataset(table, attributes=["finish"])
+    assert len(mixed(MixingDataset(attributes, MixUp()), 2, 3)[1]["finish"]) == 4
+
+
+class DropFirst(torch.nn.Module):
+    """Remove the first object."""
+
+    def forward(self, image, target):
+        names = ("boxes", "labels", "area", "iscrowd")
+        return image, {**target, **{name: tv_tensors.wrap(target[name][1:], like=target[name]) for name in names}}
+
+
+def test_objects_of_a_pool_are_those_of_the_annotations(tmp_path):
+    transforms = detection_transforms(True, extra_before=[DropFirst()], size=32)
+    dataset = MixingDataset(DetectionDataset(draw_set(tmp_path, objects=3), transforms=transforms), CopyPaste())
+    assert len(dataset.read_part(1).target["boxes"]) == 2
+    with pytest.raises(ValueError, match=r"object 0 of 3 was drawn .* its target has 2 objects; .*extra_after"):
+        dataset.read_part(1, object_row=0)
+
+
+class OneGray(Wrapped):
+    """Image 5 has one channel."""
+
+    def __getitem__(self, index):
+        image, target = super().__getitem__(index)
+        return (image[:1] if index == 5 else image), target
+
+
+@pytest.mark.filterwarnings("ignore::lit_loader.errors.BadSamplesWarning")
+def test_partner_that_cannot_be_mixed_is_the_one_that_is_reported():
+    dataset = MixingDataset(OneGray(), MixUp())
+    loader = DataLoader(dataset, batch_size=5, seed=0, collate_fn=list, on_bad_sample="substitute")
+    assert [len(batch) for batch in loader] == [5, 5]
+    assert {record.index for record in loader.bad_samples} == {5}
+    assert {record.partner_of is None for record in loader.bad_samples} == {True, False}
+
+
+def test_exact_parts_decode_only_the_region_that_is_shown(tmp_path):
+    table = draw_set(tmp_path, num_images=4, objects=2, image_paths=[f"{number}.jpg" for number in range(4)])
+    for number in range(4):
+        Image.open(tmp_path / f"{number}.png").save(tmp_path / f"{number}.jpg")
+    dataset = DetectionDataset(table)
+    image = dataset.open_sample(1).image
+    assert type(image).__name__ == "ExactImage"
+    assert torch.equal(image.read(), dataset[1][0])
+    mixes = [Mosaic(), CopyPaste()]
+    for index in range(4):
+        parts = [MixingDataset(dataset, mixes).read_part(number) for number in (index, 1, 2, 3)]
+        decoded_parts = [
+            MixSample(DecodedImage(part.image.read()), part.target, part.object_row, part.fields) for part in parts
+        ]
+        for mix in mixes:
+            with sample_key(position=index):
+                lazy_sample = mix.apply(parts, sample_rng())
+            with sample_key(position=index):
+                decoded_sample = mix.apply(decoded_parts, sample_rng())
+            assert torch.equal(lazy_sample.image.read(), decoded_sample.image.read())
+
+
 def test_mix_that_returns_no_mix_sample_is_named(tmp_path):
     class Broken(Stacked):
         def apply(self, samples, rng):
             return samples[0].image
 
-    with pytest.raises(TypeError, match="expected a MixSample from `apply` of Broken, got DecodedImage"):
+    with pytest.raises(TypeError, match="expected a MixSample from `apply` of Broken, got ExactImage"):
         mixed(MixingDataset(DetectionDataset(draw_set(tmp_path)), Broken()), 0, 1)

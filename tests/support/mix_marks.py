@@ -14,8 +14,11 @@ from lit_loader import MixSample
 from lit_loader.images import DecodedImage
 from lit_loader.images.encoded_image import open_bytes
 from lit_loader.images.lazy_image import ExactImage
+from lit_loader.transforms.sanitize import DeclaredFields
 
 PER_OBJECT = ("boxes", "labels", "area", "iscrowd", "truncated", "colour", "names", "keypoints", "visibility", "masks")
+FIELDS = DeclaredFields(("colour", "names"))
+"""Declared names of the targets here."""
 
 
 def colour(label):
@@ -42,7 +45,13 @@ def drawn_sample(number, rng, *, size=None, num_objects=None, masks=False, image
         pixels[bitmap > 0] = colour(10 * number + len(boxes) + 1)
         boxes.append([x, y, x + w, y + h])
         bitmaps.append(bitmap)
-    return MixSample(lazy(pixels, image), target_of(number, boxes, (height, width), rng, bitmaps if masks else None))
+    target = target_of(number, boxes, (height, width), rng, bitmaps if masks else None)
+    return mix_sample(lazy(pixels, image), target)
+
+
+def mix_sample(image, target, object_row=None):
+    """Return a `MixSample` whose fields are declared."""
+    return MixSample(image, target, object_row, FIELDS)
 
 
 def target_of(number, boxes, size, rng, bitmaps=None):

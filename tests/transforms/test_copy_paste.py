@@ -9,11 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lit_loader import CopyPaste, LinearSchedule, MixSample, sample_key, sample_rng
+from lit_loader import CopyPaste, LinearSchedule, sample_key, sample_rng
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.mix_objects import Cover, hide_covered
 from tests.support.mix_marks import (
+    FIELDS,
     assert_same_targets,
     assert_unchanged,
     canvas_of,
@@ -21,6 +22,7 @@ from tests.support.mix_marks import (
     colour,
     drawn_sample,
     frozen_copies,
+    mix_sample,
     rows_of,
     target_of,
 )
@@ -149,7 +151,7 @@ def test_images_without_objects_paste_nothing_and_stay_lazy(masks):
     targets += [target_of(3, [[3, 3, 3, 9]], (40, 40), rng, [np.zeros((40, 40))] if masks else None)]
     crowd = target_of(4, [[3, 3, 9, 9]], (40, 40), rng, [np.ones((40, 40))] if masks else None)
     crowd["iscrowd"][:] = 1
-    samples = [MixSample(UnreadImage(), target) for target in [*targets, crowd]]
+    samples = [mix_sample(UnreadImage(), target) for target in [*targets, crowd]]
     assert apply(CopyPaste(num_objects=4), samples) is samples[0]
 
 
@@ -167,7 +169,7 @@ def test_only_the_region_of_the_object_is_read():
     rng = np.random.default_rng(0)
     target = target_of(1, [[10.5, 20, 30, 29.5]], (40, 40), rng)
     image = RecordingImage(torch.zeros((3, 40, 40), dtype=torch.uint8))
-    apply(CopyPaste(), [several(0, size=(40, 40))[0], MixSample(image, target)])
+    apply(CopyPaste(), [several(0, size=(40, 40))[0], mix_sample(image, target)])
     assert regions == [(10, 20, 30, 30)]
 
 
@@ -175,18 +177,16 @@ def test_the_pool_chooses_the_object():
     samples = several(3, size=(60, 60), num_objects=4, sides=(8, 12), num_partners=1, masks=True)
     labels = samples[1].target["labels"].tolist()
     for row, label in enumerate(labels):
-        mixed = apply(CopyPaste(), [samples[0], samples[1]._replace(object_row=row)])
+        mixed = apply(CopyPaste(), [samples[0], mix_sample(samples[1].image, samples[1].target, row)])
         assert mixed.target["labels"].tolist()[-1] == label
-    with pytest.raises(ValueError, match=r"object 9 was drawn .* its target has . objects"):
-        apply(CopyPaste(), [samples[0], samples[1]._replace(object_row=9)])
 
 
 def test_objects_are_drawn_uniformly():
     rng = np.random.default_rng(0)
     target = target_of(1, [[0, 0, 4, 4], [10, 10, 14, 14], [20, 0, 24, 4], [0, 20, 9, 29]], (40, 40), rng)
     target["iscrowd"][3] = 1
-    blank = MixSample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8)), target_of(0, [], (40, 40), rng))
-    partner = MixSample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True), target)
+    blank = mix_sample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8)), target_of(0, [], (40, 40), rng))
+    partner = mix_sample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True), target)
     labels = [apply(CopyPaste(), [blank, partner], seed).target["labels"].item() for seed in range(600)]
     assert set(labels) == {11, 12, 13}
     assert np.bincount(labels)[11:].min() > 140
@@ -200,7 +200,7 @@ def test_the_place_that_covers_least_is_taken():
     shares = []
     for seed in range(100):
         boxes, _ = rows_of(
-            apply(CopyPaste(scale=(1, 1)), [MixSample(image, target), MixSample(image, partner)], seed).target
+            apply(CopyPaste(scale=(1, 1)), [mix_sample(image, target), mix_sample(image, partner)], seed).target
         )
         shares.append(boxes[-1][0] >= 50)
     # One place alone would be free in 45 of 100 images, and one of 8 is free in all but one.
@@ -212,8 +212,8 @@ def test_rectangles_bring_the_neighbours_that_they_show():
     boxes = [[10, 10, 30, 30], [20, 20, 30, 40], [25, 0, 35, 20], [12, 12, 14, 14], [0, 0, 40, 40]]
     target = target_of(1, boxes, (40, 40), rng)
     target["iscrowd"][4] = 1
-    blank = MixSample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8)), target_of(0, [], (40, 40), rng))
-    partner = MixSample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8)), target, object_row=0)
+    blank = mix_sample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8)), target_of(0, [], (40, 40), rng))
+    partner = mix_sample(DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8)), target, object_row=0)
     for share, labels in ((0.25, [11, 12, 13, 14, 15]), (0.3, [11, 12, 14, 15]), (0.51, [11, 14, 15])):
         mixed = apply(CopyPaste(scale=(1, 1), min_visible=share), [blank, partner])
         assert mixed.target["labels"].tolist() == labels
@@ -227,7 +227,7 @@ def test_hidden_crowds_keep_their_row():
     target = target_of(0, [[2, 2, 6, 6]], (10, 10), rng)
     partner = target_of(1, [[0, 0, 10, 10]], (10, 10), rng)
     image = DecodedImage(torch.zeros((3, 10, 10), dtype=torch.uint8))
-    samples = [MixSample(image, target), MixSample(image, partner)]
+    samples = [mix_sample(image, target), mix_sample(image, partner)]
     assert apply(CopyPaste(scale=(1, 1)), samples).target["labels"].tolist() == [11]
     target["iscrowd"][0] = 1
     target = apply(CopyPaste(scale=(1, 1)), samples).target
@@ -242,12 +242,10 @@ def test_covered_boxes_are_those_of_the_uncovered_rest():
         boxes = np.concatenate([boxes.min(axis=1), boxes.max(axis=1)], axis=1)
         covers = []
         for first_row in sorted(rng.integers(0, 7, rng.integers(1, 6)).tolist()):
-            left, top = rng.integers(0, 10, 2).tolist()
-            covers.append(
-                Cover((left, top, *(np.array([left, top]) + rng.integers(1, 9, 2)).tolist()), None, first_row)
-            )
+            x, y = rng.integers(0, 10, 2).tolist()
+            covers.append(Cover((x, y, *(np.array([x, y]) + rng.integers(1, 9, 2)).tolist()), None, first_row))
         share = float(rng.choice([0, 0.3, 0.9]))
-        result = hide_covered(target_of(0, boxes, (12, 12), rng), covers, min_visible=share)
+        result = hide_covered(target_of(0, boxes, (12, 12), rng), covers, min_visible=share, fields=FIELDS)
         expected = {}
         for row, (x1, y1, x2, y2) in enumerate(boxes.tolist()):
             free = np.zeros((20, 20), dtype=bool)
@@ -274,7 +272,7 @@ def test_points_of_the_pasted_object_beside_its_mask_become_hidden():
     blank_image = DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8))
     mixed = apply(
         CopyPaste(scale=(1, 1)),
-        [MixSample(blank_image, target_of(0, [], (40, 40), rng, [])), MixSample(blank_image, target)],
+        [mix_sample(blank_image, target_of(0, [], (40, 40), rng, [])), mix_sample(blank_image, target)],
     )
     assert mixed.target["visibility"].tolist() == [[2, 1]]
 
@@ -285,7 +283,7 @@ def test_covered_points_become_hidden_and_absent_ones_stay_absent():
     target["keypoints"].as_subclass(Tensor)[:] = torch.tensor([[20.0, 20.0], [39.5, 39.5]])
     target["visibility"] = torch.tensor([[0, 0], [1, 1], [2, 2]], dtype=torch.uint8)
     covers = [Cover((10, 10, 30, 30), None, first_row=3)]
-    assert hide_covered(target, covers, min_visible=0)["visibility"].tolist() == [[0, 0], [1, 1], [1, 2]]
+    assert hide_covered(target, covers, min_visible=0, fields=FIELDS)["visibility"].tolist() == [[0, 0], [1, 1], [1, 2]]
 
 
 @pytest.mark.parametrize("box", [[0, 0, 40, 40], [12, 12, 14, 14], [30, 30, 35, 35]])
@@ -298,11 +296,51 @@ def test_the_box_of_a_pasted_object_is_that_of_its_mask(box):
     bitmap[20:] = bitmap[:10] = 0
     target = target_of(1, [box], (40, 40), rng, [bitmap])
     image = DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True)
-    samples = [MixSample(image, target_of(0, [], (40, 40), rng, [])), MixSample(image, target)]
+    samples = [mix_sample(image, target_of(0, [], (40, 40), rng, [])), mix_sample(image, target)]
     for scale, width in ((1, 12), (0.5, 5)):
         mixed = apply(CopyPaste(scale=(scale, scale)), samples)
         assert rows_of(mixed.target)[0].tolist() == [bounds(mixed.target["masks"][0].numpy())]
         assert mixed.target["masks"].amax(dim=1).sum() == width - (scale == 1)
+
+
+@pytest.mark.parametrize("box", [[0, 0, 80, 10], [0, 0, 10, 80]])
+def test_objects_that_do_not_fit_shrink_with_their_aspect_ratio(box):
+    rng = np.random.default_rng(0)
+    image = DecodedImage(torch.zeros((3, 80, 80), dtype=torch.uint8), is_shared=True)
+    blank = DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True)
+    samples = [
+        mix_sample(blank, target_of(0, [], (40, 40), rng)),
+        mix_sample(image, target_of(1, [box], (80, 80), rng)),
+    ]
+    boxes, _ = rows_of(apply(CopyPaste(scale=(1, 1)), samples).target)
+    assert sorted((boxes[0, 2:] - boxes[0, :2]).tolist()) == [5, 40]
+
+
+def test_objects_outside_of_their_image_are_not_pasted():
+    rng = np.random.default_rng(0)
+    image = DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True)
+    # One quarter and three quarters of the boxes are inside.
+    target = target_of(1, [[-30, 0, 10, 10], [-10, 20, 30, 30]], (40, 40), rng)
+    samples = [mix_sample(image, target_of(0, [], (40, 40), rng)), mix_sample(image, target)]
+    labels = {
+        share: {
+            label
+            for seed in range(20)
+            for label in apply(CopyPaste(scale=(1, 1), min_visible=share), samples, seed).target["labels"].tolist()
+        }
+        for share in (0.25, 0.3, 0.76)
+    }
+    assert labels == {0.25: {11, 12}, 0.3: {12}, 0.76: set()}
+
+
+def test_masks_without_a_pixel_after_shrinking_paste_nothing():
+    rng = np.random.default_rng(0)
+    masks = np.zeros((1, 40, 40), dtype=np.uint8)
+    masks[0, [0, 39], [0, 39]] = 1
+    image = DecodedImage(torch.zeros((3, 40, 40), dtype=torch.uint8), is_shared=True)
+    target = target_of(1, [[0, 0, 40, 40]], (40, 40), rng, masks)
+    samples = [mix_sample(image, target_of(0, [], (40, 40), rng, [])), mix_sample(image, target)]
+    assert apply(CopyPaste(scale=(0.1, 0.1)), samples) is samples[0]
 
 
 def test_partners_by_epoch():
@@ -318,6 +356,8 @@ def test_partners_by_epoch():
     [
         {"num_objects": 16},
         {"num_objects": -1},
+        {"num_objects": 2.5},
+        {"p": True},
         {"num_objects": {"choices": [1, 2]}},
         {"num_objects": {"points": {0: 1, 5: 16}}},
         {"class_weights": "even"},

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -10,9 +12,10 @@ from hypothesis import strategies as st
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader import EpochRange, LinearSchedule, MixSample, Mosaic, sample_key, sample_rng
+from lit_loader import CopyPaste, EpochRange, LinearSchedule, MixSample, MixUp, Mosaic, sample_key, sample_rng
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage
+from lit_loader.transforms.mosaic import _shown_span
 from tests.support.mix_marks import (
     assert_same_targets,
     assert_unchanged,
@@ -22,6 +25,7 @@ from tests.support.mix_marks import (
     drawn_sample,
     frozen_copies,
     lazy,
+    mix_sample,
     rows_of,
     target_of,
 )
@@ -114,7 +118,7 @@ def test_exact_images_are_never_decoded_at_a_reduced_size():
     pixels = np.asarray(photo_like(240, 320))
     target = target_of(0, [], (240, 320), rng)
     decoded, exact, fast = (
-        apply(Mosaic(size=64, scale=(0.6, 0.9)), [MixSample(lazy(pixels, kind), target)] * 4)
+        apply(Mosaic(size=64, scale=(0.6, 0.9)), [mix_sample(lazy(pixels, kind), target)] * 4)
         for kind in ("jpeg", "exact", "fast")
     )
     assert torch.equal(decoded.image.read(), exact.image.read())
@@ -125,7 +129,7 @@ def test_exact_images_are_never_decoded_at_a_reduced_size():
 def test_scale_and_center_place_the_images_as_announced(seed):
     images = [drawn_sample(n, np.random.default_rng(seed + n), num_objects=0) for n in range(4)]
     whites = [
-        MixSample(DecodedImage(torch.full((3, 40, 60), 50 * (n + 1), dtype=torch.uint8)), images[n].target)
+        mix_sample(DecodedImage(torch.full((3, 40, 60), 50 * (n + 1), dtype=torch.uint8)), images[n].target)
         for n in range(4)
     ]
     pixels = canvas_of(apply(Mosaic(size=(80, 120), center=(0.5, 0.5), scale=(0.25, 0.25), fill=7), whites, seed).image)
@@ -144,7 +148,7 @@ def test_objects_below_the_smallest_share_leave_every_field():
 
     def sample(number):
         target = target_of(number, target_boxes, (100, 100), np.random.default_rng(number))
-        return MixSample(DecodedImage(torch.zeros((3, 100, 100), dtype=torch.uint8)), target)
+        return mix_sample(DecodedImage(torch.zeros((3, 100, 100), dtype=torch.uint8)), target)
 
     samples = [sample(number) for number in range(4)]
     # A quarter of every object is shown.
@@ -164,7 +168,7 @@ def test_the_share_of_an_object_is_that_of_its_mask():
     bitmap[:10, :10] = 1
     target = target_of(0, [[0, 0, 100, 100]], (100, 100), rng, [bitmap])
     empty = [target_of(n, [], (100, 100), rng, []) for n in range(1, 4)]
-    samples = [MixSample(DecodedImage(torch.zeros((3, 100, 100), dtype=torch.uint8)), t) for t in (target, *empty)]
+    samples = [mix_sample(DecodedImage(torch.zeros((3, 100, 100), dtype=torch.uint8)), t) for t in (target, *empty)]
     results = [apply(Mosaic(center=(0.5, 0.5), scale=(1, 1), min_visible=1), samples, seed) for seed in range(200)]
     counts = {len(result.target["labels"]) for result in results}
     assert counts == {0, 1}
@@ -209,25 +213,76 @@ def test_fields_of_the_image_are_those_of_the_first_and_unlabelled_is_the_union(
 
 
 def test_a_field_of_one_image_is_refused():
+    for numbers in ((2, 0), (3,)):
+        samples = four(3)
+        for number in numbers:
+            samples[number].target["occluded"] = torch.zeros(len(samples[number].target["labels"]))
+        with pytest.raises(ValueError, match="'occluded' is missing in an image"):
+            apply(Mosaic(), samples)
     samples = four(3)
-    samples[2].target["depth"] = torch.zeros(len(samples[2].target["labels"]))
-    samples[0].target["depth"] = torch.zeros(len(samples[0].target["labels"]))
-    with pytest.raises(ValueError, match="'depth' is missing in an image"):
+    samples[2].target["occluded"] = torch.zeros(17)
+    with pytest.raises(ValueError, match=r"'occluded' has 17 rows for"):
         apply(Mosaic(), samples)
-    samples = four(3)
-    samples[2].target["camera"] = torch.zeros(17)
-    with pytest.raises(ValueError, match=r"'camera' has 17 rows for .* put a value of the whole image into a mapping"):
+
+
+def test_undeclared_vectors_are_refused_although_their_length_fits():
+    samples = four(3, num_objects=2)
+    for sample in samples:
+        sample.target["camera"] = torch.zeros(len(sample.target["labels"]))
+    with pytest.raises(ValueError, match=r"'camera' has a first dimension, but is not declared; .*per_image"):
         apply(Mosaic(), samples)
+
+
+def test_objects_whose_mask_vanishes_when_it_shrinks_are_removed():
+    rng = np.random.default_rng(0)
+    masks = np.zeros((2, 90, 90), dtype=np.uint8)
+    masks[0, 40, 40] = 1
+    boxes = [[40, 40, 41, 41], [50, 50, 51, 51]]
+    samples = [
+        mix_sample(DecodedImage(torch.zeros((3, 90, 90), dtype=torch.uint8)), target_of(n, boxes, (90, 90), rng, masks))
+        for n in range(4)
+    ]
+    mixed = apply(Mosaic(scale=(0.2, 0.2), center=(0.5, 0.5)), samples)
+    # The second object of an image has no mask in the annotations.
+    assert all(label % 10 == 2 for label in mixed.target["labels"].tolist())
+    assert len(mixed.target["labels"]) == 4
+    check_fields(mixed.target, (90, 90))
+
+
+def test_masks_stay_bool():
+    samples = four(3, masks=True)
+    for sample in samples:
+        masks = sample.target["masks"]
+        sample.target["masks"] = tv_tensors.Mask(masks.as_subclass(Tensor).bool())
+    assert apply(Mosaic(), samples).target["masks"].dtype is torch.bool
+    assert apply(CopyPaste(), samples).target["masks"].dtype is torch.bool
+    assert apply(MixUp(), samples[:2]).target["masks"].dtype is torch.bool
+
+
+@pytest.mark.parametrize("factor", [0.1, 0.13, 0.3, 0.45, 0.5, 0.7, 2.0])
+def test_ends_of_a_crop_are_whole_pixels_of_a_shrunk_image(factor):
+    shrink = max(shrink for shrink in (1, 2, 4, 8) if shrink == 1 or factor * shrink <= 1)
+    for side, draw in itertools.product((97, 400, 1003), (0.0, 0.37, 0.999)):
+        start, stop, length = _shown_span(side, 23, factor, draw)
+        if side * factor <= 23:
+            assert (start, stop) == (0, side)
+            continue
+        assert start % shrink == 0
+        assert stop % shrink == 0 or stop == side
+        assert length == 23
+        assert stop - start >= min(side, round(23 / factor))
 
 
 def test_samples_of_a_users_set_stay_of_their_kind():
-    samples = [(canvas, sample.target) for sample in four(5) for canvas in [sample.image.read()]]
+    samples = [(sample.image.read(), sample.target) for sample in four(5)]
+    for _, target in samples:
+        del target["colour"], target["names"]
     image, target = apply(Mosaic(), samples)
     assert type(image) is Tensor
     assert image.dtype == torch.uint8
     image, _ = apply(Mosaic(), [(tv_tensors.Image(canvas), target) for canvas, target in samples])
     assert type(image) is tv_tensors.Image
-    check_fields(target, tuple(image.shape[-2:]))
+    assert target["boxes"].canvas_size == tuple(image.shape[-2:])
 
 
 @pytest.mark.parametrize(

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from lit_loader import AnnotationTable, CopyPaste
+from lit_loader.annotations import Masks, RunLengths
 from lit_loader.errors import SettingError
 from tests.support.chi_square import assert_fits
 
@@ -82,6 +84,23 @@ def test_crowds_and_boxes_without_area_are_never_drawn():
     mix = CopyPaste(class_weights="balanced")
     assert mix.expected_pasted(tables) == {"cat": 0, "dog": 1, "owl": 0, "yak": 0}
     assert set(mix.pool(tables).draw(1, 0, 100)[1].tolist()) == {4}
+
+
+def test_objects_without_a_mask_are_never_drawn():
+    square = [[10, 10, 30, 10, 30, 30, 10, 30]]
+    runs = RunLengths(np.array([900, 100, 7000], dtype=np.uint32), 80, 100)
+    masks = Masks.from_rows([square, None, None, runs, None])
+    tables = (replace(table_of([[0, 1, 1], [2, 0]]), masks=masks), table_of([[1]]))
+    mix = CopyPaste(class_weights="balanced")
+    assert mix.expected_pasted(tables) == pytest.approx({"cat": 1 / 3, "dog": 1 / 3, "owl": 1 / 3, "yak": 0})
+    images, rows = mix.pool(tables).draw(1, 0, 200)
+    assert set(zip(images.tolist(), rows.tolist(), strict=True)) == {(0, 0), (1, 0), (2, 0)}
+    assert CopyPaste().expected_pasted(tables[:1]) == {"cat": 0.5, "dog": 0, "owl": 0.5, "yak": 0}
+
+
+def test_objects_of_images_of_unknown_size_are_drawn():
+    table = replace(table_of([[0, 1]]), widths=[0], heights=[0])
+    assert CopyPaste().expected_pasted([table]) == {"cat": 0.5, "dog": 0.5, "owl": 0, "yak": 0}
 
 
 def test_without_weights_classes_are_expected_as_images_are_drawn():
