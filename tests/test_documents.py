@@ -56,6 +56,7 @@ def scripts():
         "schedules",
         "own mix",
         "mixed batches",
+        "mixed batches of a data set",
     ],
 )
 def test_python_examples_run(code, scripts, tmp_path):

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, fields
-from itertools import chain
 from numbers import Real
 
 import torch
 from torch import Tensor
 
 from lit_loader.errors import SettingError
-from lit_loader.schedules import EpochSchedule, Schedule, Scheduled, as_schedule, value_at
+from lit_loader.schedules import EpochSchedule, Schedule, Scheduled, as_schedule, example_epochs, schedules_in, value_at
 from lit_loader.seeding import current_epoch
 from lit_loader.seeding.generators import context
 
@@ -24,7 +23,8 @@ class BatchMixing:
     """Mixing of a whole batch by torchvision's ``v2.MixUp`` or ``v2.CutMix``, chosen by probability.
 
     Each image is mixed with the one before it in the batch, and its label in the same proportion. So an image counts
-    once in its batch, mixed or not, and a sampler's class shares stay the same.
+    once in its batch, mixed or not, and a sampler's class shares stay the same. The exception are classes that some
+    images do not label (-1): a label that is mixed with -1 becomes -1, and is not counted.
 
     Runs in: workers and the main process.
     Determinism: the draws are a function of (seed, epoch, batch, rank). The pairs are within the batch of a rank, so
@@ -33,12 +33,13 @@ class BatchMixing:
     Args:
         mixup: Probability that MixUp mixes a batch, in [0, 1]; may be a schedule of epochs.
         cutmix: The same for CutMix. Their sum is at most 1; the other batches are not mixed.
-        mixup_alpha: Both parameters of the Beta distribution of MixUp's proportion, above 0.
+        mixup_alpha: Both parameters of the Beta distribution of MixUp's proportion, above 0; may be a schedule of
+            epochs.
         cutmix_alpha: The same for CutMix.
 
     Raises:
-        SettingError: A probability is outside of [0, 1], the sum is above 1 in an epoch, a probability depends on the
-            batch, or a parameter is not above 0.
+        SettingError: A probability is outside of [0, 1], the sum is above 1 in an epoch, a parameter is not above 0, or
+            a schedule depends on the batch.
 
     Source:
         Zhang et al. 2018, "mixup: Beyond Empirical Risk Minimization"; Yun et al. 2019, "CutMix".
@@ -46,24 +47,23 @@ class BatchMixing:
 
     mixup: Scheduled = 0.0
     cutmix: Scheduled = 0.0
-    mixup_alpha: float = 0.2
-    cutmix_alpha: float = 1.0
+    mixup_alpha: Scheduled = 0.2
+    cutmix_alpha: Scheduled = 1.0
 
     def __post_init__(self) -> None:
-        for name in ("mixup", "cutmix"):
-            chance = as_schedule(getattr(self, name))
-            if isinstance(chance, Schedule) and not isinstance(chance, EpochSchedule):
-                raise SettingError(name, chance, "depends on the batch", "give a number, points or epochs")
-            if not isinstance(chance, Schedule) and not _is_number(chance):
-                raise SettingError(name, chance, "is not a probability", "give a number, points or epochs")
-            object.__setattr__(self, name, chance)
-        for name in ("mixup_alpha", "cutmix_alpha"):
-            alpha = getattr(self, name)
-            if not _is_number(alpha) or not 0 < alpha < math.inf:
-                raise SettingError(name, alpha, "must be a number above 0")
+        for field in fields(self):
+            value = as_schedule(getattr(self, field.name))
+            is_schedule = isinstance(value, Schedule)
+            if is_schedule and not isinstance(value, EpochSchedule):
+                raise SettingError(field.name, value, "depends on the batch", "give a number, points or epochs")
+            if not is_schedule and (isinstance(value, bool) or not isinstance(value, Real)):
+                raise SettingError(field.name, value, "is not a number", "give a number, points or epochs")
+            object.__setattr__(self, field.name, value)
         # A wrong epoch in the middle of a run fails here.
-        for epoch in self._epochs_to_check():
+        for epoch in example_epochs(schedules_in([getattr(self, field.name) for field in fields(self)])):
             self.chances(epoch)
+            self._alpha("mixup_alpha", epoch)
+            self._alpha("cutmix_alpha", epoch)
 
     def __repr__(self) -> str:
         # Semicolons, because the text of a schedule has commas.
@@ -107,14 +107,19 @@ class BatchMixing:
                 "BatchMixing needs a loader with a seed, which gives each batch its draws; pass seed=0 to "
                 "lit_loader.DataLoader, or collate within `with lit_loader.sample_key(epoch=0):`"
             )
-        mixup, cutmix = self.chances(current_epoch())
+        epoch = current_epoch()
+        mixup, cutmix = self.chances(epoch)
         draw = torch.rand(()).item()
         if draw >= mixup + cutmix:
             return images, labels
         # Here, because lit_loader's loader works without torchvision.
         from torchvision.transforms import v2
 
-        transform = v2.MixUp(alpha=self.mixup_alpha) if draw < mixup else v2.CutMix(alpha=self.cutmix_alpha)
+        transform: v2.MixUp | v2.CutMix
+        if draw < mixup:
+            transform = v2.MixUp(alpha=self._alpha("mixup_alpha", epoch))
+        else:
+            transform = v2.CutMix(alpha=self._alpha("cutmix_alpha", epoch))
         # The unlabelled classes become further columns, which are mixed as the labels are: above 0 where one of the two
         # images does not label the class.
         columns = torch.cat([labels.clamp(min=0), (labels < 0).float()], dim=1)
@@ -126,12 +131,8 @@ class BatchMixing:
         mixed_labels, unlabelled = columns.chunk(2, dim=1)
         return pixels, mixed_labels.masked_fill(unlabelled > 0, -1.0)
 
-    def _epochs_to_check(self) -> list[int]:
-        schedules = [chance for chance in (self.mixup, self.cutmix) if isinstance(chance, EpochSchedule)]
-        breakpoints = {0, *chain.from_iterable(schedule.breakpoints() for schedule in schedules)}
-        # Between two breakpoints a schedule is linear or constant, and at one it may jump.
-        return sorted(breakpoints | {max(0, epoch - 1) for epoch in breakpoints})
-
-
-def _is_number(value: object) -> bool:
-    return isinstance(value, Real) and not isinstance(value, bool)
+    def _alpha(self, name: str, epoch: int) -> float:
+        alpha = float(value_at(getattr(self, name), epoch))
+        if not 0 < alpha < math.inf:
+            raise SettingError(name, alpha, f"must be above 0 (epoch {epoch})")
+        return alpha

@@ -157,7 +157,8 @@ def counted_labels(
     """Return the labels of a batch and how often each counts, without waiting for the batch's device.
 
     Of vectors of classes, multi-hot or mixed, a class counts as often as the proportions in the batch add up to,
-    rounded. Mixing with the images of the same batch, as `BatchMixing` does, keeps these sums whole numbers.
+    rounded. Mixing with the images of the same batch, as `BatchMixing` does, keeps these sums whole numbers, except for
+    classes that some images do not label.
 
     Args:
         batch: The result of one of lit_loader's collate functions.

@@ -15,6 +15,7 @@ from lit_loader.collate.batch_mixing import BatchMixing
 from lit_loader.collate.samples import flag_tensor, stack_images, transpose_samples
 from lit_loader.errors import SettingError
 
+_ELEMENTS = ("image", "label", "image_id", "is_duplicate")
 _ONE_SIZE = "let the transforms end with one size, as lit_loader.transforms.classification_transforms(size=...) does"
 
 
@@ -89,7 +90,7 @@ class ClassificationCollate:
             ValueError: If the batch is empty, its images differ in size, or a label that is to be mixed is not a class.
             RuntimeError: If multi-hot vectors differ in length; with mixing, if the loader has no seed.
         """
-        image_list, label_list, image_ids, duplicate_flags = transpose_samples(batch, num_elements=4)
+        image_list, label_list, image_ids, duplicate_flags = transpose_samples(batch, elements=_ELEMENTS)
         images = stack_images(image_list, remedy=_ONE_SIZE)
         labels = _stack_labels(label_list, multi_label=self.multi_label)
         if self.mixing is not None:

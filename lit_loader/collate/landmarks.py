@@ -77,7 +77,7 @@ class LandmarkCollate:
             TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
             ValueError: If the batch is empty, images differ in size, a field is missing or does not have one row.
         """
-        images, targets = transpose_samples(batch, num_elements=2)
+        images, targets = transpose_samples(batch, elements=("image", "target"))
         if self.keypoints:
             keypoints = _column(targets, "keypoints", dtype=torch.float32)
             visibility = _column(targets, "visibility", dtype=torch.uint8)

@@ -121,7 +121,7 @@ class MultiTaskCollate:
             TypeError: If a sample is not a tuple, an image not a tensor or a target not a mapping.
             ValueError: If the batch is empty, a field is missing, or fields differ in number or shape of their rows.
         """
-        images, targets = transpose_samples(batch, num_elements=2)
+        images, targets = transpose_samples(batch, elements=("image", "target"))
         padded, _, sizes = pad_images(images, size_divisor=self.size_divisor, pad_value=self.pad_value)
         # Boxes decide the number of objects; every other field must have as many rows.
         counts = [len(field_rows(target, "boxes")) for target in targets]

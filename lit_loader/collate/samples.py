@@ -12,16 +12,16 @@ from lit_loader.collate.default import empty_batch, stack_tensors
 from lit_loader.memory.batch_memory import is_channels_last
 
 
-def transpose_samples(batch: Sequence[Any], *, num_elements: int | None = None) -> list[list[Any]]:
+def transpose_samples(batch: Sequence[Any], *, elements: Sequence[str] = ()) -> list[list[Any]]:
     """Turn a list of samples into one list per element: all images, all targets, and so on.
 
     Args:
         batch: Samples, tuples or lists.
-        num_elements: Required length of a sample, or None for any length of at least 2.
+        elements: Names of the elements that a sample must have, or none for any length of at least 2.
 
     Raises:
         TypeError: If a sample is not a tuple or list, or has fewer than two elements.
-        ValueError: If the batch is empty, or the samples differ in length or from ``num_elements``.
+        ValueError: If the batch is empty, or the samples differ in length, or from ``elements``.
     """
     if not batch:
         raise ValueError("expected samples, got an empty batch; check that the batch sampler yields indices.")
@@ -37,11 +37,11 @@ def transpose_samples(batch: Sequence[Any], *, num_elements: int | None = None) 
         raise ValueError(
             f"expected samples of one length, got samples with {lengths} elements in a batch; check the dataset."
         )
-    if num_elements is not None and lengths != [num_elements]:
-        raise ValueError(
-            f"expected samples with {num_elements} elements, got {lengths[0]}; return only those, or collate with "
-            "DetectionCollate, which keeps further elements."
-        )
+    if elements and lengths != [len(elements)]:
+        remedy = "return all of these"
+        if lengths[0] > len(elements):
+            remedy = "return only these, or collate with DetectionCollate, which keeps further elements"
+        raise ValueError(f"expected samples ({', '.join(elements)}), got {lengths[0]} elements; {remedy}.")
     return [list(values) for values in zip(*batch, strict=True)]
 
 

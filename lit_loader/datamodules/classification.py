@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -121,7 +121,7 @@ def _batch_mixing(mixing: Any) -> BatchMixing | None:
     """Return the argument ``mixing`` of a classification data module as one object.
 
     Raises:
-        SettingError: It is a mix of detection, or several are given.
+        SettingError: It is a mix of detection, has an unknown field, or several are given.
     """
     if mixing is None or isinstance(mixing, BatchMixing):
         return mixing
@@ -136,6 +136,9 @@ def _batch_mixing(mixing: Any) -> BatchMixing | None:
     if not isinstance(mixing, dict):
         raise SettingError("mixing", mixing, "must be a BatchMixing", remedy)
     if not any(isinstance(mix, BatchMixing) for mix in mixes):
+        names = [field.name for field in fields(BatchMixing)]
+        if unknown := sorted(map(str, mixing.keys() - names)):
+            raise SettingError("mixing", mixing, f"has {unknown}, which are no fields of BatchMixing: {names}", remedy)
         return as_settings(BatchMixing, mixing) if mixing else None
     if len(mixes) > 1:
         rule = "has several entries, and a batch is mixed by one of them"

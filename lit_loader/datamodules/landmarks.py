@@ -65,11 +65,9 @@ class LandmarkDataModule(TableDataModule):
         preset = landmark_transforms if sample_unit == "object" else detection_transforms
         super().__init__(source, preset=preset, **settings)
         if self.mixing:
-            rule = "mixes whole images, and these samples are crops of objects, or images that their points select"
-            remedy = "train with MultiTaskDataModule (datamodule=multi_task)"
-            raise SettingError(
-                "mixing", [type(mix).__name__ for mix in self.mixing], rule, remedy, settings={"mixing": None}
-            )
+            names = [type(mix).__name__ for mix in self.mixing]
+            remedy = "leave it out (mixing=none in a config), or train with MultiTaskDataModule (datamodule=multi_task)"
+            raise SettingError("mixing", names, "mixes whole images, which landmarks do not train on", remedy)
         if sample_unit == "object" and size_divisor != 1:
             rule = "has no effect with sample_unit='object', whose size the transforms set"
             alternatives = {"sample_unit": "image"}

@@ -59,7 +59,7 @@ def draw_found(
         return draw_points(batch.images, keypoints, visibility, predicted=predicted, **drawing)
     if isinstance(batch, ClassificationBatch):
         # Each class of a multi-label prediction has a probability of its own, from a sigmoid. Labels of mixed batches
-        # have two dimensions, too.
+        # also have two dimensions.
         is_multi_label = getattr(datamodule, "multi_label", batch.labels.ndim == 2)
         labels = predictions > 0.5 if is_multi_label else predictions.argmax(dim=1)
         return draw_labels(batch.images, label_texts(labels, names), truths=_truths(batch.labels, names), **drawing)

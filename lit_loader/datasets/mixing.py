@@ -44,8 +44,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         transforms: Applied to mixed samples and to the others, as ``transforms(image, target)`` to tuples and as
             ``transforms(sample)`` otherwise; for data sets that do not transform mixed samples themselves.
         per_object: Names of per-object fields of the targets in addition to ``PER_OBJECT_FIELDS``, for the mixes in
-            `lit_loader.transforms`. A `DetectionDataset` knows its fields, and the names that a `SanitizeObjects` of its
-            transforms declares.
+            `lit_loader.transforms`. A `DetectionDataset` knows its fields, and the names that a `SanitizeObjects` of
+            its transforms declares.
         per_image: As ``per_object``, of per-image fields in addition to ``PER_IMAGE_FIELDS``.
 
     Attributes:
@@ -213,6 +213,17 @@ def _inner_datasets(dataset: Any) -> list[Any]:
     return [dataset]
 
 
+def refuse_batch_mixing(mixing: Any) -> None:
+    """Raise SettingError if a `BatchMixing`, which is for classification, is among the mixes of whole samples."""
+    mixes = list(mixing.values()) if isinstance(mixing, Mapping) else mixing
+    mixes = mixes if isinstance(mixes, list | tuple) else [mixes]
+    for mix in mixes:
+        if isinstance(mix, BatchMixing):
+            rule = "mixes batches of classification, and these samples have objects"
+            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
+            raise SettingError("mixing", type(mix).__name__, rule, remedy)
+
+
 def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     """Return mixes as a tuple, in the order in which they are applied; empty for None.
 
@@ -220,6 +231,7 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
         SettingError: One of them is a `BatchMixing`, which is for classification.
         TypeError: An entry is not a `Mix`.
     """
+    refuse_batch_mixing(mixing)
     mixes: list[Any]
     if isinstance(mixing, Mapping):
         mixes = [mix for mix in mixing.values() if mix is not None]
@@ -228,13 +240,6 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     else:
         mixes = [] if mixing is None else [mixing]
     for mix in mixes:
-        if isinstance(mix, BatchMixing):
-            rule = "mixes batches of classification, and these samples have objects"
-            remedy = (
-                "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste, or give it "
-                "to a ClassificationDataModule"
-            )
-            raise SettingError("mixing", type(mix).__name__, rule, remedy)
         if not isinstance(mix, Mix):
             raise TypeError(
                 f"mixing contains {mix!r} of type {type(mix).__name__}; expected a lit_loader.Mix, such as "

@@ -162,7 +162,7 @@ def check_mixing(dataset: Any, seed: int | None, sampler: Any, batch_sampler: An
         return
     name = type(inner).__name__
     if seed is None:
-        rule = f"leaves the samples of {name} without partners to be mixed with, which are drawn from the seed"
+        rule = f"gives the samples of {name} no partners, because those are drawn from the seed"
         raise SettingError("seed", None, rule, settings={"seed": ...})
     if not sliced:
         argument = f"sampler={type(sampler).__name__}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -150,12 +151,14 @@ class ClassificationTask(Task):
         num_classes = len(self.class_names)
         logits = torch.zeros(2, num_classes, device=self.device)
         try:
-            self.loss(logits, torch.zeros(2, dtype=torch.int64, device=self.device))
+            # A copy, since a loss may count its calls or average over them.
+            loss = copy.deepcopy(self.loss)
+            loss(logits, torch.zeros(2, dtype=torch.int64, device=self.device))
         except Exception:
             # For another reason, such as weights on another device; the first step tells whether it is an error.
             return
         try:
-            self.loss(logits, torch.full_like(logits, 1 / num_classes))
+            loss(logits, torch.full_like(logits, 1 / num_classes))
         except Exception as error:
             name = getattr(self.loss, "__qualname__", type(self.loss).__name__)
             rule = f"does not take the labels of mixed batches, float32 (B, {num_classes}): {error}"

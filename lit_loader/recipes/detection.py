@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Final, Literal, TypeAlias, cast
 
 import torch
-from lightning.pytorch.utilities import rank_zero_info
+from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.ssd import SSD
+from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.errors import SettingError
@@ -31,6 +33,9 @@ Batch: TypeAlias = tuple[Sequence[Tensor] | Tensor, Sequence[Mapping[str, Any]]]
 
 DETECTORS: Final[dict[str, ModelBuilder]] = {"fcos_small": fcos_small}
 """This package's builders of detectors by name."""
+
+_IMAGE_SIZE: Final = re.compile(r"train_transforms\.(size|shorter_sides)\b")
+"""Names of schedules of the size of training images."""
 
 
 class DetectionTask(Task):
@@ -152,6 +157,20 @@ class DetectionTask(Task):
     def collect(self, batch: Batch, metric: Metric) -> None:
         """Update a metric with the detections in a batch."""
         self._update(metric, self._detect(batch), self.read_targets(batch), batch_duplicates(batch))
+
+    def on_fit_start(self) -> None:
+        """Warn if the data module changes the size of images over the run, and the model resizes them to one size."""
+        datamodule = getattr(self.trainer, "datamodule", None)
+        schedules: Mapping[str, Any] = datamodule.schedules() if hasattr(datamodule, "schedules") else {}
+        name = next((name for name in schedules if _IMAGE_SIZE.match(name)), None)
+        size = _only_size(self.model)
+        if name is None or size is None:
+            return
+        rank_zero_warn(
+            f"{name} follows a schedule, and {type(self.model).__name__} resizes all images to {size}, so only their "
+            "sharpness changes; give the model several sizes, such as min_size=[320, 384, 448], of which torchvision's "
+            "detectors draw one for each training image, or train a model that does not resize"
+        )
 
     def on_validation_epoch_start(self) -> None:
         """Look up whether the samples are tiles."""
@@ -328,6 +347,16 @@ def _as_detections(output: Mapping[str, Tensor]) -> dict[str, Tensor]:
         detections["masks"] = masks > 0.5 if masks.is_floating_point() else masks.bool()
     # The layers may compute in lower precision; scores are compared, and boxes measured, in single precision.
     return {name: values.float() if values.is_floating_point() else values for name, values in detections.items()}
+
+
+def _only_size(model: nn.Module) -> str | None:
+    """Return the setting of the one size to which a detector resizes all images, or None."""
+    transform = getattr(model, "transform", None)
+    if not isinstance(transform, GeneralizedRCNNTransform):
+        return None
+    if transform.fixed_size is not None:  # of SSD
+        return f"size={list(transform.fixed_size)}"
+    return f"min_size={transform.min_size[0]}" if len(transform.min_size) == 1 else None
 
 
 def _check_model_targets(model: nn.Module, *, masks: bool) -> None:

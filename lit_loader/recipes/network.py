@@ -213,7 +213,7 @@ def fcos_small(
     channels: int = 48,
     head_channels: int = 64,
     strides: Sequence[int] = (8,),
-    min_size: int = 96,
+    min_size: int | Sequence[int] = 96,
     max_size: int = 192,
     score_thresh: float = 0.05,
     nms_thresh: float = 0.6,
@@ -226,7 +226,8 @@ def fcos_small(
         channels: Width of the backbone, a positive multiple of 8.
         head_channels: Width of pyramid and head, a multiple of 32, the groups of its normalisation.
         strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        min_size: Images are resized so that the shorter side has this many pixels...
+        min_size: Images are resized so that the shorter side has this many pixels, or one of several sizes, drawn for
+            each training image; evaluation has the last...
         max_size: ... unless the longer side would exceed this many.
         score_thresh: Detections below this score are dropped.
         nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
@@ -239,10 +240,12 @@ def fcos_small(
         raise ValueError(f"head_channels={head_channels} must be a multiple of 32, the groups of its norm; give 64")
     strides = tuple(int(stride) for stride in strides)
     # One square anchor per cell: FCOS regresses from the cell's centre, and torchvision only reads its stride from it.
+    # A list of sizes, which the annotation of FCOS does not know.
+    shorter_sides: Any = min_size
     detector = FCOS(
         PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
         num_classes=num_classes,
-        min_size=min_size,
+        min_size=shorter_sides,
         max_size=max_size,
         image_mean=[IMAGE_MEAN] * 3,
         image_std=[IMAGE_STD] * 3,

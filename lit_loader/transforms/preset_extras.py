@@ -60,11 +60,14 @@ _PIXELS_ONLY: Final = (
     v2.RandomPosterize,
     v2.RandomSolarize,
 )
-_BATCH_REMEDY: Final = "mix them in a function of a batch, given as batch_transforms of the data module"
+_BATCH_REMEDY: Final = (
+    "for classification choose mixing=BatchMixing({name}=1.0) of the data module, in a config mixing={option}; mix "
+    "others in a function of a batch, given as its batch_transforms"
+)
 # Refused with a reason and a remedy.
 _UNSUITABLE: Final = {
-    v2.CutMix: ("mixes the images of a batch", _BATCH_REMEDY),
-    v2.MixUp: ("mixes the images of a batch", _BATCH_REMEDY),
+    v2.CutMix: ("mixes the images of a batch", _BATCH_REMEDY.format(name="cutmix", option="cutmix")),
+    v2.MixUp: ("mixes the images of a batch", _BATCH_REMEDY.format(name="mixup", option="batch_mixup")),
     v2.FiveCrop: ("returns several images", "use RandomCrop or CenterCrop"),
     v2.TenCrop: ("returns several images", "use RandomCrop or CenterCrop"),
     v2.SanitizeBoundingBoxes: (

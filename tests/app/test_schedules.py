@@ -17,6 +17,8 @@ SCHEDULED = (
 
 def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
     words = [f"{TRAIN}.hflip={{points:{{0:0.5,10:0.0}}}}", f"{TRAIN}.size={{choices:[64,96]}}"]
+    # A detector of one size would undo the choices, and a fit warns of it.
+    words.append("model.model.min_size=[48,64]")
     # A resume does not replay words with a target, so its command repeats them.
     targets = [f"{TRAIN}.extra_after=[{SCHEDULED}]", "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"]
     result = app("train", *words, *targets, *SHORT)
@@ -42,6 +44,10 @@ def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
         ("hflip={points:{0:0.5,10:1.5}}", "hflip=1.4 is not a probability"),
         ("hflip={pionts:{0:0.5}}", "describes no schedule"),
         ("hflip={points:{0:0.5},stpe:1}", "stpe.* is not one of"),
+        (
+            "extra_after=[{_target_: torchvision.transforms.v2.GaussianBlur, kernel_size: 5, sigma: {points: {0: 1}}}]",
+            r"extra_after.0.sigma=.* should be .*; for a schedule, wrap .* lit_loader.transforms.ScheduledTransform",
+        ),
         ("size={points:{0:64,7:96}}", "give a schedule a step"),
         ("hflip=often", "hflip='often' should be float"),
     ],

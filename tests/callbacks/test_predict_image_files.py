@@ -125,5 +125,5 @@ def test_predictions_of_scheduled_transforms_are_in_pixels_of_the_files(tmp_path
     task = DetectionTask(lambda num_classes: Boxes(), class_names=CLASSES)
     make = partial(DetectionDataModule, predict_transforms=transforms)
     path, _ = predict(tmp_path, folder, make, task, format="coco")
-    # The final size is twice that of the files.
+    # The last size, 64, is twice as large as the files.
     assert {tuple(result["bbox"]) for result in json.loads(path.read_text())} == {(0.5, 1.0, 10.0, 10.0)}

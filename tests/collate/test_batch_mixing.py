@@ -139,6 +139,15 @@ def test_probability_follows_the_epoch():
     assert pickle.loads(pickle.dumps(mixing)) == mixing
 
 
+@pytest.mark.parametrize("name", ["mixup", "cutmix"])
+def test_alpha_follows_the_epoch(name):
+    alpha = f"{name}_alpha"
+    scheduled = BatchMixing(**{name: 1.0, alpha: {"points": {0: 0.5, 4: 8.5}}})
+    for epoch, value in ((0, 0.5), (1, 2.5), (9, 8.5)):
+        expected = collate(BatchMixing(**{name: 1.0, alpha: value}), epoch=epoch)
+        assert torch.equal(collate(scheduled, epoch=epoch).labels, expected.labels)
+
+
 @pytest.mark.parametrize("label", [-1, 3])
 def test_label_without_a_class_is_refused(label):
     with pytest.raises(ValueError, match=rf"labels from 0 to 2 to mix, got label {label}; leave samples without"):
@@ -149,14 +158,17 @@ def test_label_without_a_class_is_refused(label):
     ("arguments", "message"),
     [
         ({"mixup": 1.5}, r"mixup=1.5 is not a probability in \[0, 1\]"),
-        ({"cutmix": "often"}, "cutmix='often' is not a probability; give a number, points or epochs"),
+        ({"cutmix": "often"}, "cutmix='often' is not a number; give a number, points or epochs"),
         ({"mixup": {"points": {0: 0.2, 7: 1.2}}}, r"mixup=1.05.* is not a probability .* \(epoch 6\)"),
         ({"mixup": 0.6, "cutmix": 0.5}, "add up to more than 1 in epoch 0"),
         ({"mixup": {"epochs": [3, 5]}, "cutmix": 0.1}, "add up to more than 1 in epoch 3"),
-        ({"mixup": {"points": {0: 0.0, 4: 1.0}}, "cutmix": {"epochs": [0, 4]}}, "more than 1 in epoch 3"),
+        ({"mixup": {"points": {0: 0.0, 4: 1.0}}, "cutmix": {"epochs": [0, 4]}}, "more than 1 in epoch 1"),
         ({"mixup": BatchChoice([0.1, 0.2])}, "depends on the batch"),
-        ({"mixup_alpha": 0}, "mixup_alpha=0 must be a number above 0"),
-        ({"cutmix_alpha": float("inf")}, "cutmix_alpha=inf must be a number above 0"),
+        ({"mixup_alpha": 0}, "mixup_alpha=0.0 must be above 0"),
+        ({"cutmix_alpha": float("inf")}, "cutmix_alpha=inf must be above 0"),
+        ({"mixup_alpha": {"points": {0: 1.0, 8: 0.0}}}, r"mixup_alpha=0.0 must be above 0 \(epoch 8\)"),
+        ({"cutmix_alpha": BatchChoice([0.1, 0.2])}, "depends on the batch"),
+        ({"cutmix_alpha": "wide"}, "cutmix_alpha='wide' is not a number"),
     ],
 )
 def test_impossible_settings_are_refused(arguments, message):

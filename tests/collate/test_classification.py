@@ -49,7 +49,12 @@ def test_batch_has_one_kind_of_label_and_no_targets():
         ([sample(1)], True, TypeError, "a vector of 0 and 1"),
         ([sample(torch.zeros(3)), sample(torch.zeros(2))], True, RuntimeError, "equal size"),
         ([sample(1, mark=1)], False, TypeError, r"expected .* the bool of .* got is_duplicate=1 \(int\)"),
-        ([(torch.zeros(3, 2, 2), 1)], False, ValueError, "samples with 4 elements, got 2"),
+        (
+            [(torch.zeros(3, 2, 2), 1)],
+            False,
+            ValueError,
+            r"samples \(image, label, image_id, is_duplicate\), got 2 elements; return all",
+        ),
     ],
 )
 def test_invalid_samples_are_refused(samples, multi_label, error, message):

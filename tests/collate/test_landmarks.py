@@ -113,7 +113,11 @@ def test_accessors_read_landmark_batches():
         ([sample(0, labels=3)], TypeError, "'labels' of a target .* got a int"),
         ([sample(0, labels=torch.tensor(3))], TypeError, "a 0-d tensor"),
         ([(torch.zeros(3, 8, 8), [1])], TypeError, "dict of fields, got a list"),
-        ([(torch.zeros(3, 8, 8), {}, 1)], ValueError, "samples with 2 elements, got 3"),
+        (
+            [(torch.zeros(3, 8, 8), {}, 1)],
+            ValueError,
+            r"samples \(image, target\), got 3 elements; return only these, or collate with Detect",
+        ),
         ([torch.zeros(3, 8, 8)], TypeError, "got a Tensor"),
     ],
 )

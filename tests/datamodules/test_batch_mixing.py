@@ -70,6 +70,7 @@ def test_argument_is_an_object_its_fields_or_one_object_by_name(source):
         ({"mosaic": Stacked()}, r"mixing=\['Stacked'\] is for images with objects"),
         ("cutmix", r"mixing='cutmix' must be a BatchMixing; choose BatchMixing\(cutmix=1.0\)"),
         ({"a": BatchMixing(mixup=1.0), "b": BatchMixing(cutmix=1.0)}, r"\['a', 'b'\] has several entries.*choose one"),
+        ({"cutmx": 1.0}, r"has \['cutmx'\], which are no fields of BatchMixing: \['mixup', 'cutmix', 'mixup_alpha'"),
         ({"cutmix": 1.5}, r"cutmix=1.5 is not a probability"),
     ],
 )
@@ -79,10 +80,10 @@ def test_other_mixes_are_refused_with_the_remedy(source, mixing, message):
 
 
 def test_detection_refuses_the_mixing_of_batches_with_the_remedy(source):
-    with pytest.raises(SettingError, match=r"mixing='BatchMixing' .* mixing=mosaic, mixup or copy_paste"):
-        DetectionDataModule(source, mixing={"cutmix": BatchMixing(cutmix=1.0)})
-    with pytest.raises(TypeError, match=r"mixing=BatchMixing.* such as Mosaic"):
-        DetectionDataModule(source, mixing=BatchMixing(cutmix=1.0))
+    mixing = BatchMixing(cutmix=1.0)
+    for argument in (mixing, [mixing], {"cutmix": mixing}):
+        with pytest.raises(SettingError, match=r"mixing='BatchMixing' .* mixing=mosaic, mixup or copy_paste"):
+            DetectionDataModule(source, mixing=argument)
 
 
 def test_checkpoint_restores_mixing_and_its_schedules_unless_one_is_a_function(source):

@@ -97,7 +97,7 @@ def test_config_of_a_cli_takes_the_mapping_of_a_yaml_file():
     source = {"class_path": "lit_loader.datasets.ShapesSource", "init_args": {"image_size": 48}}
     parsed = parser.parse_object({"data": {"source": source, "train_sampler": sampler}})
     datamodule = parser.instantiate(parsed).data
-    assert datamodule._samplers["train"] == ClassBalancedSamplerConfig(exponent=POINTS)
+    assert datamodule.schedules() == {"train_sampler.exponent": LinearSchedule({0: 0.0, 2: 1.0})}
 
 
 # -- summaries, records and monitors -----------------------------------------------------------------------

@@ -12,7 +12,7 @@ from tests.support.partner_sets import Blend, Mixed
 
 @pytest.mark.parametrize("dataset", [Mixed(Blend(3)), Subset(Mixed(Blend(3)), range(5))], ids=["whole", "subset"])
 def test_loader_without_a_seed_refuses_to_mix(dataset):
-    with pytest.raises(ValueError, match=r"seed=None leaves the samples of Mixed without partners.*pass seed=\.\.\."):
+    with pytest.raises(ValueError, match=r"seed=None gives the samples of Mixed no partners.*pass seed=\.\.\."):
         DataLoader(dataset)
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import re
+import warnings
 from functools import partial
 from typing import Any
 
@@ -12,10 +14,12 @@ from torch import Tensor
 from torch.optim import AdamW
 from torchvision import tv_tensors
 
+from lit_loader import BatchChoice, DetectionDataModule, LinearSchedule, ShapesSource
 from lit_loader.collate import DetectionCollate
 from lit_loader.recipes import PyramidBackbone, WarmupCosineLR, fcos_small
 from tests.support.drawn_batches import CLASSES, detection_batch, fit, overfit
 from tests.support.small_tasks import small_task
+from tests.support.tiny_trainer import trainer_of
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*does not have many workers")
 
@@ -69,6 +73,54 @@ def test_labels_of_detections_start_at_one() -> None:
         detections = model(detection_batch(2)[0])
     assert any(0 in detection["labels"] for detection in raw)
     assert {label for detection in detections for label in detection["labels"].tolist()} == {1, 2}
+
+
+@pytest.mark.parametrize(
+    ("name", "schedule", "model", "message"),
+    [
+        ("size", BatchChoice([32, 64]), {}, r"train_transforms.size follows .* FCOS resizes all images to min_size=64"),
+        ("size", [BatchChoice([32, 64]), 48], {}, "train_transforms.size.* follows"),
+        (
+            "shorter_sides",
+            [32, LinearSchedule({0: 32, 4: 64}, step=32)],
+            {},
+            "train_transforms.shorter_sides.* follows",
+        ),
+        ("size", BatchChoice([32, 64]), {"min_size": [48, 64]}, None),
+        ("hflip", LinearSchedule({0: 0.5, 4: 0.0}), {}, None),
+    ],
+)
+def test_fit_warns_once_of_scheduled_sizes_that_the_model_undoes(
+    tmp_path: Any, name: str, schedule: Any, model: dict[str, Any], message: str | None
+) -> None:
+    transforms = {name: schedule} if name != "shorter_sides" else {name: schedule, "max_size": 96}
+    source = ShapesSource(num_images={"train": 4, "val": 2}, image_size=48)
+    datamodule = DetectionDataModule(source, batch_size=2, train_transforms=transforms)
+    model_task = task(model, class_names=["disc", "square", "star"])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        trainer_of(tmp_path, limit_val_batches=0).fit(model_task, datamodule=datamodule)
+    texts = [str(warning.message) for warning in caught if "follows a schedule" in str(warning.message)]
+    assert len(texts) == (message is not None)
+    if message is not None:
+        assert re.search(message, texts[0])
+
+
+def test_small_detector_draws_one_of_several_sizes_for_each_training_image() -> None:
+    detector = fcos_small(num_classes=3, min_size=[32, 64], max_size=64)
+    images = [torch.zeros(3, 48, 48)]
+    sizes = {tuple(detector.transform(images)[0].tensors.shape[-2:]) for _ in range(20)}
+    assert sizes == {(32, 32), (64, 64)}
+    assert detector.eval().transform(images)[0].tensors.shape[-2:] == (64, 64)
+
+
+def test_boxes_of_the_small_detector_have_a_size_and_a_gradient_at_the_start() -> None:
+    torch.manual_seed(0)
+    head = fcos_small(num_classes=3, channels=16, head_channels=32).head.regression_head
+    sides, _ = head([torch.rand(2, 32, 12, 12)])
+    assert (sides > 0).all()  # behind a ReLU, which passes a gradient above 0 alone
+    sides.sum().backward()
+    assert head.bbox_reg.bias.grad.tolist() == [2.0 * 12 * 12] * 4
 
 
 def test_arguments_of_the_small_detector_reach_torchvisions() -> None:

@@ -142,5 +142,26 @@ def test_loss_of_class_ids_alone_is_refused_before_training(tmp_path: Any, loss:
     fit(tmp_path / "unmixed", loss)
 
 
+class CountingLoss(nn.CrossEntropyLoss):
+    """A loss with a state."""
+
+    def __init__(self) -> None:
+        super().__init__(reduction="none")
+        self.num_calls = 0
+
+    def forward(self, input: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
+        self.num_calls += 1
+        return super().forward(input, target)
+
+
+def test_check_of_mixed_labels_leaves_the_state_of_a_loss(tmp_path: Any) -> None:
+    num_calls = []
+    for name, mixing in (("plain", {}), ("mixed", {"cutmix": 1.0})):
+        loss = CountingLoss()
+        fit(tmp_path / name, loss, **mixing)
+        num_calls.append(loss.num_calls)
+    assert num_calls[0] == num_calls[1] > 0
+
+
 def test_losses_of_torch_for_several_labels_take_mixed_ones(tmp_path: Any) -> None:
     fit(tmp_path, partial(sigmoid_focal_loss, reduction="none"), multi_label=True, mixup=1.0)

@@ -60,7 +60,7 @@ def of_image(image):
         (v2.ColorJitter(0.2), r"is one transform, expected a sequence of them; put it into a list"),
         ("ColorJitter", r"'ColorJitter' should be a sequence of transforms; give a list"),
         ({"_target_": "x"}, "should be a sequence of transforms"),
-        ([v2.MixUp(num_classes=2)], "mixes the images of a batch; .*batch_transforms"),
+        ([v2.MixUp(num_classes=2)], "mixes the images of a batch; .*mixing=batch_mixup; .*batch_transforms"),
         ([v2.FiveCrop(20)], "returns several images; use RandomCrop"),
         ([v2.SanitizeBoundingBoxes()], "no other field of their objects; remove it; .*min_box_size"),
         ([v2.ConvertBoundingBoxFormat("XYWH")], "changes the format of boxes"),

@@ -95,7 +95,12 @@ def _key_misfits(path: str, node: DictConfig, signature: Signature | None) -> It
             if isinstance(value, DictConfig | ListConfig):
                 value = OmegaConf.to_container(value, resolve=False)
             if not fits(value, hints[name]):
-                yield f"{key_path}={value!r} should be {type_text(hints[name])}"
+                # Keywords of presets take schedules; a transform of the user needs a wrapper, which rebuilds it.
+                is_extra = ".extra_before." in path or ".extra_after." in path
+                is_schedule = isinstance(value, dict) and not value.keys().isdisjoint({"points", "epochs", "choices"})
+                wrapper = "; for a schedule, wrap the transform in lit_loader.transforms.ScheduledTransform"
+                remedy = wrapper if is_extra and is_schedule else ""
+                yield f"{key_path}={value!r} should be {type_text(hints[name])}{remedy}"
 
 
 def unknown_key(path: str, name: str, accepted_keys: Sequence[str], nested_keys: Sequence[str]) -> str:
@@ -109,8 +114,8 @@ def unknown_key(path: str, name: str, accepted_keys: Sequence[str], nested_keys:
     """
     closest_keys = [_joined(path, key) for key in difflib.get_close_matches(name, accepted_keys, n=1)]
     suggested_keys = nested_keys or closest_keys
-    suggestion = f"did you mean {' or '.join(suggested_keys)}? " if suggested_keys else ""
-    return f"{path} has no key {name!r}; {suggestion}Its keys: {', '.join(accepted_keys) or 'none'}"
+    suggestion = f"did you mean {' or '.join(suggested_keys)}? Its" if suggested_keys else "its"
+    return f"{path} has no key {name!r}; {suggestion} keys: {', '.join(accepted_keys) or 'none'}"
 
 
 def _joined(path: str, name: str) -> str:

@@ -51,7 +51,7 @@ def nodes_with_target(group, option):
 def test_every_option_composes_and_fits_its_target(group, option):
     validate(option_configs()[group, option])
     for node in nodes_with_target(group, option):
-        assert signature_of(node._target_) is not None, f"{node._target_} cannot be imported"
+        assert signature_of(node["_target_"]) is not None, f"{node['_target_']} cannot be imported"
 
 
 @pytest.mark.parametrize(("group", "option"), options_of(*set(OPTIONS) - {"model", "trainer"}))
@@ -61,7 +61,7 @@ def test_every_option_builds_its_target(group, option, run_folder):
         # Each task takes some options of the group.
         mixing = {"mixing": None} if group == "datamodule" else {}
         built = instantiate(node, **metric, **mixing, _convert_="all")
-        assert type(built).__name__ == node._target_.rpartition(".")[2]
+        assert type(built).__name__ == node["_target_"].rpartition(".")[2]
 
 
 @pytest.mark.parametrize("option", OPTIONS["trainer"])
@@ -75,7 +75,7 @@ def test_every_trainer_is_built(option, run_folder):
 @pytest.mark.parametrize("option", OPTIONS["model"])
 def test_every_model_is_built_without_a_download(option):
     node = node_of("model", option)
-    task = node._target_.rpartition(".")[2]
+    task = node["_target_"].rpartition(".")[2]
     model = instantiate(node, weights=None, **NAMES_FROM_DATA[task], _convert_="all")
     assert type(model).__name__ == task
     assert model.configure_optimizers()
@@ -200,13 +200,13 @@ NOT_IN_CONFIGS = {"datamodule": {"preset", "num_workers"}}
 @pytest.mark.parametrize(("group", "option"), options_of("batching", "datamodule", "dataset", "sampler", "workers"))
 def test_data_configs_hold_every_key_of_their_target(group, option):
     node = node_of(group, option)
-    assert keys_of(node) == set(signature_of(node._target_).types) - NOT_IN_CONFIGS.get(group, set())
+    assert keys_of(node) == set(signature_of(node["_target_"]).types) - NOT_IN_CONFIGS.get(group, set())
 
 
 @pytest.mark.parametrize("option", ["copy_paste", "mixup", "mosaic"])
 def test_config_of_a_mix_repeats_its_defaults(option):
     node = node_of("mixing", option)[option]
-    parameters = inspect.signature(locate(node._target_)).parameters
+    parameters = inspect.signature(locate(node["_target_"])).parameters
     values = {name: value for name, value in OmegaConf.to_container(node).items() if name != "_target_"}
     defaults = {name: parameter.default for name, parameter in parameters.items()}
     assert values == {name: list(value) if type(value) is tuple else value for name, value in defaults.items()}

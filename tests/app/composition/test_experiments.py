@@ -101,4 +101,6 @@ def fit_validate_test_and_predict(name, tmp_path, *words):
     assert len(run.trainer.predict(run.model, datamodule=run.datamodule)) == 2
     assert {path.name for path in (tmp_path / "run/checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
-    assert len(list((tmp_path / "run/pictures").glob("*.png"))) == 3
+    pictures = {path.name for path in (tmp_path / "run/pictures").glob("*.png")}
+    assert ("schedules.png" in pictures) == bool(run.datamodule.schedules())
+    assert len(pictures - {"schedules.png"}) == 3
