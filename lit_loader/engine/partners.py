@@ -62,7 +62,7 @@ class PartnerDraws:
             chance = mix.chance(epoch)
             # Asked only if needed, because the number may be defined only for epochs in which samples are mixed.
             num_partners = mix.num_partners(epoch) if chance > 0 else 0
-            # numpy's integers are no subclass of int.
+            # An integer of numpy is not an int.
             if not isinstance(num_partners, int | np.integer) or not 0 <= num_partners <= MAX_PARTNERS:
                 rule = f"in epoch {epoch} of {type(mix).__name__} is not a whole number in [0, {MAX_PARTNERS}]"
                 raise SettingError("num_partners", num_partners, rule, "mix fewer images")

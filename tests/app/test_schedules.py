@@ -23,7 +23,7 @@ def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
     targets = [f"{TRAIN}.extra_after=[{SCHEDULED}]", "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"]
     result = app("train", *words, *targets, *SHORT)
     for row in (
-        r"train_transforms.size +│ one of \[64, 96\] a batch",
+        r"train_transforms.size: one of \[64, 96\] a batch",
         r"train_transforms.hflip +│ +0.5 │ +0 │",
         r"GaussianBlur.sigma +│ +0.1 │ +2 │",
     ):
@@ -41,7 +41,7 @@ def test_a_run_follows_the_schedules_of_the_command(app, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        ("hflip={points:{0:0.5,10:1.5}}", "hflip=1.4 is not a probability"),
+        ("hflip={points:{0:0.5,10:1.5}}", r"hflip=1.5 is not a probability in \[0, 1\] \(in epoch 10"),
         ("hflip={pionts:{0:0.5}}", "describes no schedule"),
         ("hflip={points:{0:0.5},stpe:1}", "stpe.* is not one of"),
         (
