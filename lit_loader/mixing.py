@@ -61,8 +61,8 @@ class Mix(ABC):
     """
 
     def __init__(self, *, p: Scheduled = 1.0) -> None:
-        self._chance = EpochSetting("p", p, _checked_chance)
-        self.p: float | EpochSchedule = self._chance.schedule or self._chance.at(0)
+        setting = EpochSetting("p", p, _checked_chance)
+        self.p: float | EpochSchedule = setting.schedule or setting.at(0)
 
     def chance(self, epoch: int) -> float:
         """Return the probability that a sample of an epoch is mixed.
@@ -70,7 +70,7 @@ class Mix(ABC):
         Raises:
             SettingError: The schedule of ``p`` has a value outside [0, 1] there.
         """
-        return float(self._chance.at(epoch))
+        return float(EpochSetting("p", self.p, _checked_chance).at(epoch))
 
     @abstractmethod
     def num_partners(self, epoch: int) -> int:

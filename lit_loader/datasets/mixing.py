@@ -235,7 +235,7 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     mixes: list[Any]
     if isinstance(mixing, Mapping):
         mixes = [mix for mix in mixing.values() if mix is not None]
-    elif isinstance(mixing, Sequence) and not isinstance(mixing, str):
+    elif isinstance(mixing, list | tuple):
         mixes = list(mixing)
     else:
         mixes = [] if mixing is None else [mixing]

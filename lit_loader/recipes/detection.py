@@ -160,7 +160,7 @@ class DetectionTask(Task):
 
     def on_fit_start(self) -> None:
         """Warn if the data module changes the size of images over the run, and the model resizes them to one size."""
-        datamodule = getattr(self.trainer, "datamodule", None)
+        datamodule: Any = getattr(self.trainer, "datamodule", None)
         schedules: Mapping[str, Any] = datamodule.schedules() if hasattr(datamodule, "schedules") else {}
         name = next((name for name in schedules if _IMAGE_SIZE.match(name)), None)
         size = _only_size(self.model)
