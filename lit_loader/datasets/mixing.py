@@ -44,7 +44,7 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         transforms: Applied to mixed samples and to the others, as ``transforms(image, target)`` to tuples and as
             ``transforms(sample)`` otherwise; for data sets that do not transform mixed samples themselves.
         per_object: Names of per-object fields of the targets in addition to ``PER_OBJECT_FIELDS``, for the mixes in
-            `lit_loader.transforms`. A `DetectionDataset` knows its fields, and the names that a `SanitizeObjects` of
+            `lit_loader.transforms`. A `DetectionDataset` knows its fields, and the names that a `SanitizeObjects` in
             its transforms declares.
         per_image: As ``per_object``, of per-image fields in addition to ``PER_IMAGE_FIELDS``.
 
@@ -232,13 +232,14 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
         TypeError: An entry is not a `Mix`.
     """
     refuse_batch_mixing(mixing)
-    mixes: list[Any]
-    if isinstance(mixing, Mapping):
-        mixes = [mix for mix in mixing.values() if mix is not None]
-    elif isinstance(mixing, list | tuple):
-        mixes = list(mixing)
+    # A config may contain anything.
+    entries: Any = mixing
+    if isinstance(entries, Mapping):
+        mixes = [mix for mix in entries.values() if mix is not None]
+    elif isinstance(entries, Sequence) and not isinstance(entries, str):
+        mixes = list(entries)
     else:
-        mixes = [] if mixing is None else [mixing]
+        mixes = [] if entries is None else [entries]
     for mix in mixes:
         if not isinstance(mix, Mix):
             raise TypeError(
