@@ -138,7 +138,7 @@ def _batch_mixing(mixing: Any) -> BatchMixing | None:
     if not any(isinstance(mix, BatchMixing) for mix in mixes):
         names = [field.name for field in fields(BatchMixing)]
         if unknown := sorted(map(str, mixing.keys() - names)):
-            raise SettingError("mixing", mixing, f"has {unknown}, which are no fields of BatchMixing: {names}", remedy)
+            raise SettingError("mixing", mixing, f"has {unknown}; the fields of BatchMixing are {names}", remedy)
         return as_settings(BatchMixing, mixing) if mixing else None
     if len(mixes) > 1:
         rule = "has several entries, and a batch is mixed by one of them"

@@ -30,7 +30,7 @@ from lit_loader.datamodules.schedule_report import draw_schedules, named_schedul
 from lit_loader.datamodules.set_names import clean_set_names
 from lit_loader.datamodules.summary import SetSummary, expected_class_mix, shares_by_epoch, summary_table
 from lit_loader.datasets import JoinedDataset, MixingDataset, SampleTable, Stage, TableSource, every_sample
-from lit_loader.datasets.mixing import Mixing, as_mixes, refuse_batch_mixing
+from lit_loader.datasets.mixing import Mixing, as_mixes
 from lit_loader.datasets.samples import SampleUnit
 from lit_loader.datasets.targets import attribute_names
 from lit_loader.errors import SettingError
@@ -176,8 +176,6 @@ class TableDataModule(LoaderDataModule):
         strict_data: bool = False,
         **settings: Any,
     ) -> None:
-        # Before the types are checked, because the error has a remedy of its own.
-        refuse_batch_mixing(mixing)
         self._save_arguments(TableDataModule, locals())
         super().__init__(**settings)
         self._reading = as_settings(ImageReading, reading)

@@ -213,17 +213,6 @@ def _inner_datasets(dataset: Any) -> list[Any]:
     return [dataset]
 
 
-def refuse_batch_mixing(mixing: Any) -> None:
-    """Raise SettingError if a `BatchMixing`, which is for classification, is among the mixes of whole samples."""
-    mixes = list(mixing.values()) if isinstance(mixing, Mapping) else mixing
-    mixes = mixes if isinstance(mixes, list | tuple) else [mixes]
-    for mix in mixes:
-        if isinstance(mix, BatchMixing):
-            rule = "mixes batches of classification, and these samples have objects"
-            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
-            raise SettingError("mixing", type(mix).__name__, rule, remedy)
-
-
 def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     """Return mixes as a tuple, in the order in which they are applied; empty for None.
 
@@ -231,7 +220,6 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
         SettingError: One of them is a `BatchMixing`, which is for classification.
         TypeError: An entry is not a `Mix`.
     """
-    refuse_batch_mixing(mixing)
     # A config may contain anything.
     entries: Any = mixing
     if isinstance(entries, Mapping):
@@ -241,6 +229,10 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     else:
         mixes = [] if entries is None else [entries]
     for mix in mixes:
+        if isinstance(mix, BatchMixing):
+            rule = "mixes batches of classification, and these samples have objects"
+            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
+            raise SettingError("mixing", type(mix).__name__, rule, remedy)
         if not isinstance(mix, Mix):
             raise TypeError(
                 f"mixing contains {mix!r} of type {type(mix).__name__}; expected a lit_loader.Mix, such as "

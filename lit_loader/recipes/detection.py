@@ -160,16 +160,17 @@ class DetectionTask(Task):
 
     def on_fit_start(self) -> None:
         """Warn if the data module changes the size of images over the run, and the model resizes them to one size."""
-        datamodule: Any = getattr(self.trainer, "datamodule", None)
-        schedules: Mapping[str, Any] = datamodule.schedules() if hasattr(datamodule, "schedules") else {}
-        name = next((name for name in schedules if _IMAGE_SIZE.match(name)), None)
+        datamodule = getattr(self.trainer, "datamodule", None)
+        schedules = getattr(datamodule, "schedules", None)
+        names: Sequence[str] = [] if schedules is None else [*schedules()]
+        name = next((name for name in names if _IMAGE_SIZE.match(name)), None)
         size = _only_size(self.model)
         if name is None or size is None:
             return
         rank_zero_warn(
             f"{name} follows a schedule, and {type(self.model).__name__} resizes all images to {size}, so only their "
-            "sharpness changes; give the model several sizes, such as min_size=[320, 384, 448], of which torchvision's "
-            "detectors draw one for each training image, or train a model that does not resize"
+            "sharpness changes; give the model several sizes, such as min_size=[320, 384, 448], and it draws one for "
+            "each training image, or train a model that does not resize"
         )
 
     def on_validation_epoch_start(self) -> None:

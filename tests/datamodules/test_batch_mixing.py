@@ -70,7 +70,7 @@ def test_argument_is_an_object_its_fields_or_one_object_by_name(source):
         ({"mosaic": Stacked()}, r"mixing=\['Stacked'\] is for images with objects"),
         ("cutmix", r"mixing='cutmix' must be a BatchMixing; choose BatchMixing\(cutmix=1.0\)"),
         ({"a": BatchMixing(mixup=1.0), "b": BatchMixing(cutmix=1.0)}, r"\['a', 'b'\] has several entries.*choose one"),
-        ({"cutmx": 1.0}, r"has \['cutmx'\], which are no fields of BatchMixing: \['mixup', 'cutmix', 'mixup_alpha'"),
+        ({"cutmx": 1.0}, r"has \['cutmx'\]; the fields of BatchMixing are \['mixup', 'cutmix', 'mixup_alpha'"),
         ({"cutmix": 1.5}, r"cutmix=1.5 is not a probability"),
     ],
 )
