@@ -84,8 +84,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         kind = type(self._parts[0]).__name__
         if any(hasattr(part, "finish_sample") for part in self._parts):
             if transforms is not None:
-                rule = f"would follow those of the {kind}; give all of them to the {kind}"
-                raise SettingError("transforms", transforms, rule)
+                remedy = f"give all transforms to the {kind}"
+                raise SettingError("transforms", transforms, f"would follow those of the {kind}", remedy)
             for argument, names in (("per_object", per_object), ("per_image", per_image)):
                 if names:
                     remedy = f"give the names to SanitizeObjects or to the preset in the transforms of the {kind}"

@@ -241,7 +241,7 @@ class MapFetcher:
         if self._inner_dataset is self._dataset:
             return parts
         _, indices = unwrap_subset(self._dataset, [part.dataset_index for part in parts])
-        return [part._replace(dataset_index=index) for part, index in zip(parts, indices, strict=True)]
+        return [PartChoice(index, part.object_row, part.mix) for part, index in zip(parts, indices, strict=True)]
 
     def _name_part(
         self, error: Exception, planned_parts: list[PartChoice], parts: list[PartChoice], number: int

@@ -33,7 +33,7 @@ class PartChoice(NamedTuple):
 
 
 def task_parts(task: Task, row: int, index: Any) -> list[PartChoice]:
-    """Return the parts of a sample as they were planned: its own image, then its partners."""
+    """Return the planned parts of a sample: its own image, then its partners."""
     parts = [PartChoice(index)]
     if task.partners is not None:
         parts += [PartChoice(p.dataset_index, p.object_row, p.mix) for p in task.partners[row]]

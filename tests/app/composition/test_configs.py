@@ -185,7 +185,7 @@ def test_mixes_combine_by_name_in_the_order_of_the_command():
 
 
 @pytest.mark.parametrize("words", [[], ["mixing=none"], ["mixing=mosaic", "mixing.mosaic=null"]])
-def test_nothing_is_mixed_by_default_or_if_switched_off(words):
+def test_mixing_is_off_by_default_and_with_none(words):
     assert build_datamodule(composed_once(*words)).mixing == ()
 
 
