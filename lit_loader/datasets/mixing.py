@@ -85,7 +85,9 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         if any(hasattr(part, "finish_sample") for part in self._parts):
             if transforms is not None:
                 remedy = f"give all transforms to the {kind}"
-                raise SettingError("transforms", transforms, f"would follow those of the {kind}", remedy)
+                raise SettingError(
+                    "transforms", transforms, f"would be applied after the {kind} has applied its transforms", remedy
+                )
             for argument, names in (("per_object", per_object), ("per_image", per_image)):
                 if names:
                     remedy = f"give the names to SanitizeObjects or to the preset in the transforms of the {kind}"
