@@ -233,7 +233,10 @@ def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:
     for mix in mixes:
         if isinstance(mix, BatchMixing):
             rule = "mixes batches of classification, and these samples have objects"
-            remedy = "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste"
+            remedy = (
+                "choose Mosaic(), MixUp() or CopyPaste(), in a config mixing=mosaic, mixup or copy_paste, or give it "
+                "to a ClassificationDataModule"
+            )
             raise SettingError("mixing", type(mix).__name__, rule, remedy)
         if not isinstance(mix, Mix):
             raise TypeError(

@@ -268,7 +268,7 @@ def test_pickled_data_set_mixes_the_same_samples(tmp_path):
         (
             lambda table: MixingDataset(DetectionDataset(table), Stacked(), transforms=v2.Identity()),
             SettingError,
-            "give all of them to the DetectionDataset",
+            "give all transforms to the DetectionDataset",
         ),
     ],
 )
