@@ -159,7 +159,7 @@ def test_label_without_a_class_is_refused(label):
     [
         ({"mixup": 1.5}, r"mixup=1.5 is not a probability in \[0, 1\]"),
         ({"cutmix": "often"}, "cutmix='often' is not a number; give a number, points or epochs"),
-        ({"mixup": {"points": {0: 0.2, 7: 1.2}}}, r"mixup=1.05.* is not a probability .* \(epoch 6\)"),
+        ({"mixup": {"points": {0: 0.2, 7: 1.2}}}, r"mixup=1.2 is not a probability .* \(epoch 7\)"),
         ({"mixup": 0.6, "cutmix": 0.5}, "add up to more than 1 in epoch 0"),
         ({"mixup": {"epochs": [3, 5]}, "cutmix": 0.1}, "add up to more than 1 in epoch 3"),
         ({"mixup": {"points": {0: 0.0, 4: 1.0}}, "cutmix": {"epochs": [0, 4]}}, "more than 1 in epoch 1"),
