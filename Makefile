@@ -15,7 +15,7 @@ LOADER := $(addprefix tests/,engine faults loader) $(addprefix --ignore=,$(IMPOR
 STATE := $(addprefix tests/,parity portability loader/resume samplers seeding memory test_distributions.py test_exports.py \
 	foundation/test_extras.py app/test_hydra_app.py test_walk.py) $(addprefix --ignore=,$(IMPORTS))
 TRAINING := $(addprefix tests/,datamodules loader/lightning transforms) $(IMPORTS)
-FILES := $(addprefix tests/,annotations callbacks app/commands examples recipes)
+FILES := $(addprefix tests/,annotations callbacks app/commands app/composition examples recipes)
 REST := $(addprefix --ignore=,$(filter-out --ignore=% $(IMPORTS),$(LOADER) $(STATE) $(TRAINING) $(FILES)))
 
 .PHONY: demo test parts soak lint bench clean
