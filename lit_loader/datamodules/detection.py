@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from lit_loader.annotations import AnnotationTable, Tiling
-from lit_loader.collate import BatchMixing, DetectionCollate
+from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
-from lit_loader.datasets.mixing import as_mixes
 from lit_loader.datasets.targets import check_masks
 from lit_loader.transforms import detection_transforms
 from lit_loader.types import FIRST_LABEL, CollateFn
@@ -61,11 +60,6 @@ class DetectionDataModule(TableDataModule):
         tiling: Tiling | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
-        mixing = settings.get("mixing")
-        mixes = mixing if isinstance(mixing, list) else [mixing]
-        # Refused with a remedy, which the check of types does not know.
-        batch_mixes: list[Any] = [mix for mix in mixes if isinstance(mix, BatchMixing)]
-        as_mixes(batch_mixes)
         self._save_arguments(DetectionDataModule, locals())
         super().__init__(source, preset=detection_transforms, **settings)
         self._set_tiling(tiling)

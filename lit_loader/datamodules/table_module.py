@@ -176,6 +176,8 @@ class TableDataModule(LoaderDataModule):
         strict_data: bool = False,
         **settings: Any,
     ) -> None:
+        # Before the types are checked, because its refusals have remedies.
+        self.mixing = as_mixes(mixing)
         self._save_arguments(TableDataModule, locals())
         super().__init__(**settings)
         self._reading = as_settings(ImageReading, reading)
@@ -195,7 +197,6 @@ class TableDataModule(LoaderDataModule):
         # `_compare_sizes` warns of these stages, because the user may have forgotten them.
         missing = [stage for stage, transforms in stage_transforms.items() if transforms is None]
         self._stages_without_transforms: set[Stage] = set(missing) if callable(train_transforms) else set()
-        self.mixing = as_mixes(mixing)
         self._mix_names = _mix_names(mixing)
         self._batch_transforms = {True: batch_transforms, False: eval_batch_transforms}  # True for training batches
         self._samples: dict[Stage, list[_Samples]] = {}

@@ -98,8 +98,10 @@ class PartReader:
         # User code may fail here too, and its first error is the one to raise.
         with contextlib.suppress(Exception):
             path = os.fsdecode(getattr(error, "filename", ""))
+            # Not every dataset has paths.
+            dataset: Any = self._dataset
             for number, part in enumerate(self._parts):
-                if path and os.fsdecode(self._dataset.sample_path(part.dataset_index)) == path:  # type: ignore[attr-defined]
+                if path and os.fsdecode(dataset.sample_path(part.dataset_index)) == path:
                     return number
         return 0
 

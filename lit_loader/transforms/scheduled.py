@@ -137,7 +137,7 @@ class ScheduledTransform(nn.Module):
         return {name: value for name, value in self.__dict__.items() if name != "built"}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(state)  # type: ignore[no-untyped-call] # torch's method is untyped
+        self.__dict__.update(state)
         self.built = lru_cache(maxsize=_MAX_CACHED)(self._build)
 
     def values(self, read: Callable[[Schedule], Any]) -> tuple[Any, ...] | None:

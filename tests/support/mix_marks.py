@@ -6,11 +6,12 @@ import io
 
 import numpy as np
 import torch
+from hypothesis import strategies as st
 from PIL import Image
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader import MixSample
+from lit_loader import MixSample, sample_key, sample_rng
 from lit_loader.images import DecodedImage
 from lit_loader.images.encoded_image import open_bytes
 from lit_loader.images.lazy_image import ExactImage
@@ -19,6 +20,13 @@ from lit_loader.transforms.sanitize import DeclaredFields
 PER_OBJECT = ("boxes", "labels", "area", "iscrowd", "truncated", "colour", "names", "keypoints", "visibility", "masks")
 FIELDS = DeclaredFields(("colour", "names"))
 """Declared names of the targets here."""
+SEEDS = st.integers(0, 2**20)
+
+
+def apply(mix, samples, seed=0, epoch=0):
+    """Return the mixed sample under a sample's key."""
+    with sample_key(seed=seed, epoch=epoch):
+        return mix.apply(samples, sample_rng())
 
 
 def colour(label):

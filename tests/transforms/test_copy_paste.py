@@ -9,12 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from lit_loader import CopyPaste, LinearSchedule, sample_key, sample_rng
+from lit_loader import CopyPaste, LinearSchedule
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
 from lit_loader.transforms.mix_objects import Cover, hide_covered
 from tests.support.mix_marks import (
     FIELDS,
+    SEEDS,
+    apply,
     assert_same_targets,
     assert_unchanged,
     canvas_of,
@@ -27,17 +29,10 @@ from tests.support.mix_marks import (
     target_of,
 )
 
-SEEDS = st.integers(0, 2**20)
-
 
 def several(seed, *, num_partners=4, **settings):
     rng = np.random.default_rng(seed)
     return [drawn_sample(number, rng, **settings) for number in range(num_partners + 1)]
-
-
-def apply(mix, samples, seed=0, epoch=0):
-    with sample_key(seed=seed, epoch=epoch):
-        return mix.apply(samples, sample_rng())
 
 
 def bounds(bitmap):

@@ -13,6 +13,8 @@ from lit_loader import LinearSchedule, MixUp, sample_key, sample_rng
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage
 from tests.support.mix_marks import (
+    SEEDS,
+    apply,
     assert_same_targets,
     assert_unchanged,
     canvas_of,
@@ -25,17 +27,10 @@ from tests.support.mix_marks import (
     target_of,
 )
 
-SEEDS = st.integers(0, 2**20)
-
 
 def two(seed, **settings):
     rng = np.random.default_rng(seed)
     return [drawn_sample(number, rng, **settings) for number in range(2)]
-
-
-def apply(mix, samples, seed=0, epoch=0):
-    with sample_key(seed=seed, epoch=epoch):
-        return mix.apply(samples, sample_rng())
 
 
 def plain_sample(number, level, size):

@@ -17,6 +17,8 @@ from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import DecodedImage
 from lit_loader.transforms.mosaic import _shown_span
 from tests.support.mix_marks import (
+    SEEDS,
+    apply,
     assert_same_targets,
     assert_unchanged,
     canvas_of,
@@ -31,17 +33,10 @@ from tests.support.mix_marks import (
 )
 from tests.support.photo_like import photo_like
 
-SEEDS = st.integers(0, 2**20)
-
 
 def four(seed, **settings):
     rng = np.random.default_rng(seed)
     return [drawn_sample(number, rng, **settings) for number in range(4)]
-
-
-def apply(mix, samples, seed=0, epoch=0):
-    with sample_key(seed=seed, epoch=epoch):
-        return mix.apply(samples, sample_rng())
 
 
 def check_colours(image, target, all_labels, *, margin, tolerance=0):
