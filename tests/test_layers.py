@@ -25,8 +25,10 @@ LAYERS = [
     ["transforms"],
     ["engine"],
     ["loader"],
+    ["monitoring"],
     ["datasets"],
     ["datamodules"],
+    ["inspection"],
     ["callbacks"],
     ["recipes"],
     ["app"],
@@ -36,7 +38,7 @@ MAY_NAME = {
     "lightning": {"app", "datamodules", "callbacks", "recipes"},
     "hydra": {"app"},
     "omegaconf": {"app"},
-    "matplotlib": {"app", "callbacks", "datamodules", "recipes"},
+    "matplotlib": {"app", "callbacks", "datamodules", "inspection", "monitoring", "recipes"},
 }
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -1,0 +1,102 @@
+"""A report as one HTML file that loads nothing: text, tables and pictures."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from html import escape
+from pathlib import Path
+from typing import Final
+
+from lit_loader.foundation.escaping import printable
+from lit_loader.foundation.files import new_file
+
+__all__ = ["Page"]
+
+# Nothing is loaded and no script runs, even if a text of a file were taken for markup.
+_POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_STYLE: Final = """
+:root { color-scheme: light dark; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
+h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; } h3 { font-size: 1.05rem; }
+table { border-collapse: collapse; margin: 1rem 0; } th, td { padding: 0.25rem 0.7rem; text-align: left; }
+th { border-bottom: 2px solid #8888; } td { border-bottom: 1px solid #8884; vertical-align: top; }
+.number { text-align: right; font-variant-numeric: tabular-nums; } .scroll { overflow-x: auto; }
+pre { background: #8882; border-radius: 6px; overflow-x: auto; padding: 0.7rem; }
+.pictures { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; max-width: 100%; }
+figure img { max-width: 100%; } figcaption { max-width: 28rem; overflow-wrap: anywhere; font-size: 0.85rem; }
+"""
+
+
+class Page:
+    """Builder of one HTML file without scripts and without requests; all texts are escaped.
+
+    Args:
+        title: Title and first heading.
+    """
+
+    def __init__(self, title: str) -> None:
+        self.title = title
+        self._parts: list[str] = [f"<h1>{_text(title)}</h1>"]
+
+    def add_heading(self, text: str, *, level: int = 2) -> None:
+        """Add a heading of level 2 or 3."""
+        self._parts.append(f"<h{level}>{_text(text)}</h{level}>")
+
+    def add_text(self, text: str) -> None:
+        """Add a paragraph."""
+        self._parts.append(f"<p>{_text(text)}</p>")
+
+    def add_code(self, text: str) -> None:
+        """Add a command or another text in a fixed-width font."""
+        self._parts.append(f"<pre>{_text(text)}</pre>")
+
+    def add_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
+        """Add a table; cells that are numbers are aligned to the right."""
+        head = "".join(f"<th>{_text(column)}</th>" for column in columns)
+        body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
+        table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+        self._parts.append(f'<div class="scroll">{table}</div>')
+
+    def add_pictures(self, pictures: Sequence[tuple[bytes, str]]) -> None:
+        """Add pictures in rows, each a PNG or JPEG file with a caption."""
+        figures = "".join(_figure(data, caption) for data, caption in pictures)
+        self._parts.append(f'<div class="pictures">{figures}</div>')
+
+    def html(self) -> str:
+        """Return the HTML document."""
+        head = (
+            f'<meta charset="utf-8"><meta http-equiv="Content-Security-Policy" content="{_POLICY}">'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">'
+            f"<title>{_text(self.title)}</title><style>{_STYLE}</style>"
+        )
+        body = "\n".join(self._parts)
+        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+
+    def save(self, path: Path | str) -> None:
+        """Write the page to a file, which appears only when it is complete.
+
+        Raises:
+            OSError: If the file cannot be written.
+        """
+        with new_file(Path(path), mode=0o666) as file:
+            file.write(self.html().encode("utf-8"))
+
+
+def _text(text: str) -> str:
+    # Names of files may hold control characters and bytes that are not UTF-8.
+    return escape(printable(text))
+
+
+def _cell(value: object) -> str:
+    kind = ' class="number"' if isinstance(value, int | float) else ""
+    return f"<td{kind}>{_text(str(value))}</td>"
+
+
+def _figure(data: bytes, caption: str) -> str:
+    kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
+    source = base64.b64encode(data).decode("ascii")
+    return (
+        f'<figure><img src="data:image/{kind};base64,{source}" alt="{_text(caption)}">'
+        f"<figcaption>{_text(caption)}</figcaption></figure>"
+    )
