@@ -7,33 +7,22 @@ import json
 import textwrap
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import MISSING, Field
-from functools import partial
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.formats import Reader, Writer, find_reader, read_annotations, readers, writers
-from lit_loader.annotations.formats.folder import Folder
-from lit_loader.annotations.formats.registry import format_options, policy_text, takes_option
-from lit_loader.annotations.layouts import choose_layout
-from lit_loader.annotations.merge import with_same_names
+from lit_loader.annotations.formats import Reader, Writer, readers, writers
+from lit_loader.annotations.formats.registry import format_options, policy_text
 from lit_loader.annotations.splitting import copies_across, shared_names
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.settings import (
-    UsageError,
-    parse_actions,
-    parse_options,
-    parse_splits,
-    parse_value,
-    usage_errors,
-)
-from lit_loader.foundation.escaping import shell_command
+from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
+from lit_loader.app.commands.settings import parse_actions
 
-__all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports", "read_sets"]
+__all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports"]
 
 _Figures = Mapping[str, Any]
 
@@ -49,11 +38,7 @@ def index(arguments: argparse.Namespace) -> None:
         UsageError: If an argument is wrong.
         AnnotationError: If the annotations cannot be used.
     """
-    if arguments.root is None:
-        _fill_in_layout(arguments)
-    elif arguments.layout is not None or not arguments.names:
-        raise UsageError("give FORMAT, ROOT and at least one NAME; or the folder alone, and --layout if several fit")
-    splits = parse_splits(arguments.names, default=None)
+    splits = named_splits(arguments)
     tables = read_sets(arguments, splits)
     figures = {name: figures_of(table) for name, table in tables.items()}
     shared = list(shared_names({name: table.image_paths for name, table in tables.items()}))
@@ -73,7 +58,7 @@ def index(arguments: argparse.Namespace) -> None:
     keys = _unique_stems(splits)
     names = {stem: splits[name] for stem, name in keys.items()}
     stages = splits_by_stage(keys)
-    options = _options(arguments, splits)
+    options = format_options_of(arguments, splits)
     command = training_command(
         arguments.format,
         arguments.root,
@@ -91,43 +76,6 @@ def index(arguments: argparse.Namespace) -> None:
     print_lines("next:", f"  {command}")
 
 
-def _fill_in_layout(arguments: argparse.Namespace) -> None:
-    """Set format, names and options of the data set in the folder that is the only argument, and print them.
-
-    Raises:
-        UsageError: If there is no such folder.
-        AnnotationError: If no layout fits, or several do.
-    """
-    if not Path(arguments.format).is_dir():
-        raise UsageError(f"{arguments.format!r} is not a folder; give a folder, or FORMAT, ROOT and NAME")
-    layout = choose_layout(arguments.format, arguments.layout)
-    settings = dict(layout.options)
-    for stage, values in layout.stage_options.items():
-        settings |= {f"{stage}:{key}": value for key, value in values.items()}
-    options = [f"{key}={_yaml_text(value)}" for key, value in settings.items()]
-    policy = [f"{problem}={action}" for problem, action in layout.policy.items()]
-    root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
-    names = [f"{stage}={name}" for stage, name in layout.stages.items()]
-    words = ["lit-loader", "index", layout.format, root, *names]
-    words += [word for option in options for word in ("--option", option)]
-    words += [word for action in policy for word in ("--policy", action)]
-    if not arguments.json:
-        print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shell_command(words)}")
-    arguments.format = layout.format
-    arguments.root = root
-    arguments.names = names
-    # Options of the command line come last, because they override those that were found.
-    arguments.option = [*options, *arguments.option]
-    arguments.policy = [*policy, *arguments.policy]
-
-
-def _yaml_text(value: Any) -> str:
-    """Write a value of an option, which is read as YAML; only unusual text needs quotes."""
-    if isinstance(value, str) and value.isprintable() and parse_value(value) == value:
-        return value
-    return json.dumps(value)
-
-
 def _unique_stems(names: Iterable[str]) -> dict[str, str]:
     """Return the names of sets by their stems; a name whose stem is taken has its full text as the key."""
     stems: dict[str, str] = {}
@@ -136,42 +84,6 @@ def _unique_stems(names: Iterable[str]) -> dict[str, str]:
         stem = PurePosixPath(name).stem
         stems[name if stem in stems else stem] = name
     return stems
-
-
-def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
-    """Read the sets of a command, and give them the same classes and attributes.
-
-    Args:
-        arguments: The arguments of a command that reads annotations.
-        splits: Name of the file, folder or list of each split.
-
-    Raises:
-        UsageError: If the root does not exist, the format, an option or a policy is unknown, or a reader refuses a
-            value.
-        AnnotationError: If the annotations cannot be used.
-    """
-    if not Path(arguments.root).is_dir():
-        raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the dataset")
-    with usage_errors():
-        options = _options(arguments, splits)
-        read = partial(
-            read_annotations,
-            arguments.format,
-            Folder(arguments.root),  # one object for all sets lists each folder only once
-            class_names=arguments.class_names,
-            policy=parse_actions(arguments.policy),
-            cache_dir=arguments.cache_dir,
-            num_workers=arguments.num_workers,
-            progress=arguments.progress,
-        )
-        # A set lacks classes that occur only in another one, so equal names need a merge after reading.
-        tables = [read(name, **options[split]) for split, name in splits.items()]
-    return dict(zip(splits, with_same_names(tables), strict=True))
-
-
-def _options(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, dict[str, Any]]:
-    takes = partial(takes_option, find_reader(arguments.format))
-    return parse_options(arguments.option, list(splits), takes=takes)
 
 
 def figures_of(table: AnnotationTable) -> dict[str, Any]:

@@ -245,7 +245,6 @@ def _parser() -> argparse.ArgumentParser:
 
     index = command(_index)
     _add_reading(index, may_search=True)
-    index.add_argument("--layout", metavar="NAME", help="layout to use where several fit; only without FORMAT")
     index.add_argument("--json", action="store_true", help="print JSON")
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
@@ -269,6 +268,8 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool) -> None:
     add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
     text = "file, folder or split to read, relative to ROOT, depending on the format"
     add("names", metavar="[SPLIT=]NAME", nargs="*" if may_search else "+", help=text)
+    if may_search:
+        add("--layout", metavar="NAME", help="layout to use where several fit; only without FORMAT")
     add("--option", **_REPEATED, help="option of the format to read")
     add("--policy", **_REPEATED, help="action for a problem in the annotations, e.g. missing_image=drop")
     text = "classes in the order of their ids (default: sorted)"

@@ -1,0 +1,122 @@
+"""Reading of the sets that a command names: FORMAT ROOT NAME..., or the folder alone."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats import find_reader, read_annotations
+from lit_loader.annotations.formats.folder import Folder
+from lit_loader.annotations.formats.registry import takes_option
+from lit_loader.annotations.layouts import choose_layout
+from lit_loader.annotations.merge import with_same_names
+from lit_loader.app.commands.printing import print_lines
+from lit_loader.app.commands.settings import (
+    UsageError,
+    parse_actions,
+    parse_options,
+    parse_splits,
+    parse_value,
+    usage_errors,
+)
+from lit_loader.foundation.escaping import shell_command
+
+__all__ = ["format_options_of", "named_splits", "read_sets"]
+
+
+def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
+    """Return the name of the file, folder or list of each split; a folder alone is searched, and the result printed.
+
+    The search completes the arguments, so that they name format, root, names and options.
+
+    Args:
+        arguments: The arguments of a command that may search, see ``_add_reading``.
+
+    Raises:
+        UsageError: If the arguments are incomplete, or there is no such folder.
+        AnnotationError: If no layout fits, or several do.
+    """
+    if arguments.root is None:
+        _fill_in_layout(arguments)
+    elif arguments.layout is not None or not arguments.names:
+        raise UsageError("give FORMAT, ROOT and at least one NAME; or the folder alone, and --layout if several fit")
+    return parse_splits(arguments.names, default=None)
+
+
+def _fill_in_layout(arguments: argparse.Namespace) -> None:
+    """Set format, names and options of the data set in the folder that is the only argument, and print them.
+
+    Raises:
+        UsageError: If there is no such folder.
+        AnnotationError: If no layout fits, or several do.
+    """
+    if not Path(arguments.format).is_dir():
+        raise UsageError(f"{arguments.format!r} is not a folder; give a folder, or FORMAT, ROOT and NAME")
+    layout = choose_layout(arguments.format, arguments.layout)
+    settings = dict(layout.options)
+    for stage, values in layout.stage_options.items():
+        settings |= {f"{stage}:{key}": value for key, value in values.items()}
+    options = [f"{key}={_yaml_text(value)}" for key, value in settings.items()]
+    policy = [f"{problem}={action}" for problem, action in layout.policy.items()]
+    root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
+    names = [f"{stage}={name}" for stage, name in layout.stages.items()]
+    words = ["lit-loader", arguments.command, layout.format, root, *names]
+    words += [word for option in options for word in ("--option", option)]
+    words += [word for action in policy for word in ("--policy", action)]
+    if not arguments.json:
+        print_lines(f"{arguments.format}: {layout.format} ({layout.reason})", f"  {shell_command(words)}")
+    arguments.format = layout.format
+    arguments.root = root
+    arguments.names = names
+    # Options of the command line come last, because they override those that were found.
+    arguments.option = [*options, *arguments.option]
+    arguments.policy = [*policy, *arguments.policy]
+
+
+def _yaml_text(value: Any) -> str:
+    """Write a value of an option, which is read as YAML; only unusual text needs quotes."""
+    if isinstance(value, str) and value.isprintable() and parse_value(value) == value:
+        return value
+    return json.dumps(value)
+
+
+def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
+    """Read the sets of a command, and give them the same classes and attributes.
+
+    Args:
+        arguments: The arguments of a command that reads annotations.
+        splits: Name of the file, folder or list of each split.
+
+    Raises:
+        UsageError: If the root does not exist, the format, an option or a policy is unknown, or a reader refuses a
+            value.
+        AnnotationError: If the annotations cannot be used.
+    """
+    if not Path(arguments.root).is_dir():
+        raise UsageError(f"ROOT {arguments.root!r} is not a folder; give the folder of the dataset")
+    with usage_errors():
+        options = format_options_of(arguments, splits)
+        read = partial(
+            read_annotations,
+            arguments.format,
+            Folder(arguments.root),  # one object for all sets lists each folder only once
+            class_names=arguments.class_names,
+            policy=parse_actions(arguments.policy),
+            cache_dir=arguments.cache_dir,
+            num_workers=arguments.num_workers,
+            progress=arguments.progress,
+        )
+        # A set lacks classes that occur only in another one, so equal names need a merge after reading.
+        tables = [read(name, **options[split]) for split, name in splits.items()]
+    return dict(zip(splits, with_same_names(tables), strict=True))
+
+
+def format_options_of(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, dict[str, Any]]:
+    """Return the options of the format for each split."""
+    takes = partial(takes_option, find_reader(arguments.format))
+    return parse_options(arguments.option, list(splits), takes=takes)
