@@ -34,6 +34,7 @@ __all__ = [
     "Traits",
     "check_groups",
     "copies_across",
+    "equal_files",
     "find_copies",
     "group_names",
     "hold_out",
@@ -112,7 +113,7 @@ def find_copies(
         copies = json.loads(path.read_bytes())
         if all(type(i) is int and 0 <= i < table.num_images for group in copies for i in group):
             return copies, False
-    copies = _equal_files([f"{table.root}/{image}" for image in table.image_paths], traits)
+    copies = equal_files([f"{table.root}/{image}" for image in table.image_paths], traits)
     # Without a writable cache they are compared every time.
     with suppress(OSError), new_file(path) as file:
         file.write(json.dumps(copies).encode())
@@ -137,7 +138,7 @@ def copies_across(tables: Mapping[str, Sequence[AnnotationTable]], traits: Trait
     files = list(sets_of_file)
     sets = list(sets_of_file.values())
     # Copies within one set are harmless, so a file is only opened if another set has a file of its size.
-    groups = _equal_files(files, traits, lambda group: len(set().union(*(sets[file] for file in group))) > 1)
+    groups = equal_files(files, traits, lambda group: len(set().union(*(sets[file] for file in group))) > 1)
     sentences = []
     for a, b in combinations(tables, 2):
         pairs = []
@@ -155,8 +156,8 @@ def copies_across(tables: Mapping[str, Sequence[AnnotationTable]], traits: Trait
     return sentences
 
 
-def _equal_files(
-    files: Sequence[str], traits: Traits | None, matters: Callable[[list[int]], bool] = lambda group: True
+def equal_files(
+    files: Sequence[str], traits: Traits | None = None, matters: Callable[[list[int]], bool] = lambda group: True
 ) -> list[list[int]]:
     """Return groups of positions of byte-identical files, without unreadable and empty files.
 

@@ -71,6 +71,11 @@ class Findings:
         worst.insert(position, finding)
         del worst[self.max_details :]
 
+    def add_count(self, kind: str, severity: Severity, split: str, count: int) -> None:
+        """Count findings without details, which are no worse than the stored ones."""
+        if count:
+            self.counts[kind, severity, split] += count
+
     def __iter__(self) -> Iterator[Finding]:
         """Yield the findings with details, errors first."""
         for severity in get_args(Severity):

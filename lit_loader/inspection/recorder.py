@@ -1,0 +1,129 @@
+"""Recording of findings: the rules of a check find rows, and only the worst of them become detailed findings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from lit_loader.annotations.places import Place
+from lit_loader.annotations.table import AnnotationTable
+from lit_loader.inspection.findings import Finding, Findings, Severity
+from lit_loader.inspection.kinds import kind_of
+
+__all__ = ["Recorder", "TableSet"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TableSet:
+    """A set of a data set.
+
+    Attributes:
+        name: Name of the set, such as ``train``.
+        table: Its images and objects.
+        sizes: int64 ``(num_images, 2)``, annotated width and height; measured where the annotations have none, 0 if
+            unknown.
+    """
+
+    name: str
+    table: AnnotationTable
+    sizes: npt.NDArray[np.int64]
+
+
+class Recorder:
+    """Adds findings with the severity and the remedy of their kind, unless the kind is ignored.
+
+    Args:
+        findings: Findings to add to.
+        ignored_kinds: Kinds that are not added.
+    """
+
+    def __init__(self, findings: Findings, ignored_kinds: Collection[str] = ()) -> None:
+        self.findings = findings
+        self._ignored_kinds = frozenset(ignored_kinds)
+
+    def add(
+        self,
+        kind: str,
+        name: str,
+        message: str,
+        *,
+        severity: Severity | None = None,
+        place: Place | None = None,
+        count: int = 1,
+    ) -> None:
+        """Add a finding about a set as a whole.
+
+        Args:
+            kind: Kind of the finding.
+            name: Name of the set.
+            message: The value and the rule.
+            severity: Severity, or None for the kind's.
+            place: Place in the annotation file, or None.
+            count: Number of findings that the message stands for.
+        """
+        if kind in self._ignored_kinds or not count:
+            return
+        severity = severity or kind_of(kind).severity
+        remedy = kind_of(kind).remedy
+        self.findings.add(
+            Finding(kind=kind, severity=severity, message=message, remedy=remedy, split=name, place=place)
+        )
+        self.findings.add_count(kind, severity, name, count - 1)
+
+    def add_count(self, kind: str, name: str, count: int, *, severity: Severity | None = None) -> None:
+        """Count findings of a set without details."""
+        if kind not in self._ignored_kinds:
+            self.findings.add_count(kind, severity or kind_of(kind).severity, name, count)
+
+    def add_rows(
+        self,
+        kind: str,
+        source: TableSet,
+        rows: npt.ArrayLike,
+        message: Callable[[int], str],
+        *,
+        scores: npt.ArrayLike | None = None,
+        unit: Literal["images", "objects"] = "objects",
+        severity: Severity | None = None,
+    ) -> None:
+        """Add a finding for each row.
+
+        Args:
+            kind: Kind of the findings.
+            source: Their set.
+            rows: Rows of images or objects, ``(n,)``, all different.
+            message: Function of a row that returns its message; called for the worst rows only.
+            scores: How bad each row is, ``(n,)``, or None if all are equal.
+            unit: Whether rows are images or objects.
+            severity: Severity, or None for the kind's.
+        """
+        rows = np.asarray(rows, dtype=np.int64)
+        if kind in self._ignored_kinds or not len(rows):
+            return
+        severity = severity or kind_of(kind).severity
+        values = np.zeros(len(rows)) if scores is None else np.asarray(scores, dtype=np.float64)
+        # Stable, so that of equally bad rows the first ones of the table are shown.
+        worst = np.argsort(-values, kind="stable")[: self.findings.max_details]
+        table = source.table
+        for row, score in zip(rows[worst].tolist(), values[worst].tolist(), strict=True):
+            is_object = unit == "objects"
+            image = int(np.searchsorted(table.offsets, row, side="right")) - 1 if is_object else row
+            self.findings.add(
+                Finding(
+                    kind=kind,
+                    severity=severity,
+                    message=message(row),
+                    remedy=kind_of(kind).remedy,
+                    split=source.name,
+                    image=table.image_paths[image],
+                    image_row=image,
+                    object_row=row if is_object else None,
+                    place=table.place_of_object(row) if is_object else table.place_of_image(row),
+                    score=score,
+                )
+            )
+        self.findings.add_count(kind, severity, source.name, len(rows) - len(worst))
