@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -24,11 +24,15 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ClassReport",
+    "LONGER_SIDE",
+    "class_colours",
     "draw_boxes",
     "draw_class_report",
+    "draw_fitted_objects",
     "draw_labels",
     "draw_objects",
     "draw_points",
+    "fit_canvas",
     "label_texts",
 ]
 
@@ -36,8 +40,10 @@ _COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#
 # Keys are visibilities: 1 hidden, 2 visible.
 _POINT_COLOURS = {1: "orange", 2: "lime"}
 _POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
-# Pixels of a drawn image, whose texts and points have a fixed size.
-_LONGER_SIDE = 448
+LONGER_SIDE: Final = 448
+"""Longer side of a drawn image in pixels; its texts and points have a fixed size."""
+# Number of points of an object up to which their dots are large.
+_MAX_LARGE_POINTS = 20
 # Pixels between an image with true objects and one with predicted objects.
 _PAIR_GAP = 6
 # Figures are sized so that a pixel of a drawn image is a pixel of the file.
@@ -121,7 +127,7 @@ def draw_objects(
     first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
     min_score: float = 0.0,
-    longer_side: int = _LONGER_SIDE,
+    longer_side: int = LONGER_SIDE,
 ) -> Tensor:
     """Return an image with its objects drawn, uint8 ``(3, h, w)``.
 
@@ -136,8 +142,7 @@ def draw_objects(
         min_score: Detections with a lower score are left out.
         longer_side: Larger of height and width of the result in pixels.
     """
-    canvas, zoom = _canvas(image, longer_side)
-    line_width = 2 + longer_side // 340
+    canvas, zoom = fit_canvas(image, longer_side)
     names = attributes or {}
     keep = target["scores"] >= min_score if "scores" in target else slice(None)
     # All per-object fields are filtered by the score.
@@ -149,23 +154,59 @@ def draw_objects(
     if "scores" in objects:
         scores = objects["scores"].tolist()
         texts = [f"{text} {score:.2f}" for text, score in zip(texts, scores, strict=True)]
-    # An object's box, mask and text share a colour, which depends on its class.
-    colours = [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
-    # Masks come first, so that boxes, points and texts stay readable on top. torchvision warns if there are none.
     if texts and "masks" in objects:
         masks = objects["masks"].reshape(-1, *objects["masks"].shape[-2:])
         # uint8, because resize() takes no bool masks.
         inside = (masks > (0.5 if masks.is_floating_point() else 0)).to(torch.uint8)
-        inside = functional.resize(inside, list(canvas.shape[-2:]), InterpolationMode.NEAREST)
-        canvas = draw_segmentation_masks(canvas, inside.bool(), alpha=0.4, colors=colours)
-    boxes = None
-    if texts and "boxes" in objects:
-        boxes = objects["boxes"].float() * zoom
-        canvas = draw_bounding_boxes(canvas, boxes, colors=colours, width=line_width)
+        objects["masks"] = functional.resize(inside, list(canvas.shape[-2:]), InterpolationMode.NEAREST).bool()
+    for name in ("boxes", "keypoints"):
+        if name in objects:
+            objects[name] = objects[name].float() * zoom
+    return draw_fitted_objects(canvas, objects, texts=texts, colours=class_colours(labels))
+
+
+def draw_fitted_objects(
+    canvas: Tensor,
+    objects: Mapping[str, Tensor],
+    *,
+    texts: Sequence[str],
+    colours: Sequence[str],
+    pairs: Sequence[tuple[int, int]] = (),
+) -> Tensor:
+    """Return a canvas with objects in its own pixels drawn, uint8 ``(3, h, w)``.
+
+    Args:
+        canvas: uint8 ``(3, h, w)``, as from `fit_canvas`.
+        objects: Optional ``boxes`` (N, 4) xyxy, ``masks`` bool (N, h, w), ``keypoints`` (N, K, 2) and ``visibility``
+            (N, K). Without ``boxes`` the texts are below each other.
+        texts: A text for each object, or ``""`` for none. Earlier texts get their place first.
+        colours: Colour of each object's mask, box and text, ``#rrggbb``.
+        pairs: Positions of points that thin lines join, if neither is absent.
+    """
+    line_width = 2 + max(canvas.shape[-2:]) // 340
+    # Masks come first, so that boxes, points and texts stay readable on top. torchvision warns if there are none.
+    if texts and "masks" in objects:
+        canvas = draw_segmentation_masks(canvas, objects["masks"], alpha=0.4, colors=list(colours))
+    boxes = objects.get("boxes") if texts else None
+    if boxes is not None:
+        canvas = draw_bounding_boxes(canvas, boxes, colors=list(colours), width=line_width)
     if "keypoints" in objects:
-        points = objects["keypoints"] * zoom
-        canvas = _with_points(canvas, points, objects.get("visibility"), radius=line_width)
-    return draw_texts(canvas, boxes, texts, colours)
+        points = objects["keypoints"]
+        states = objects.get("visibility")
+        if pairs and len(points):
+            is_present = None if states is None else states > 0
+            canvas = draw_keypoints(canvas, points, list(pairs), radius=0, width=1, visibility=is_present)
+        # The dots of a dense mesh would hide the object under them.
+        radius = line_width if points.shape[1] <= _MAX_LARGE_POINTS else line_width - 1
+        canvas = _with_points(canvas, points, states, radius=radius)
+    named = [i for i, text in enumerate(texts) if text]
+    places = None if boxes is None else boxes[named]
+    return draw_texts(canvas, places, [texts[i] for i in named], [colours[i] for i in named])
+
+
+def class_colours(labels: Tensor) -> list[str]:
+    """Return the colour ``#rrggbb`` of each class id ``(N,)``; an object's box, mask and text share it."""
+    return [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
 
 
 def draw_points(
@@ -199,7 +240,7 @@ def draw_points(
     """
     canvases = []
     for i, image in enumerate(list(images)[:max_images]):
-        canvas, zoom = _canvas(image, _LONGER_SIDE)
+        canvas, zoom = fit_canvas(image, LONGER_SIDE)
         points = keypoints[i].detach().cpu() * zoom
         states = torch.full(points.shape[:1], 2) if visibility is None else visibility[i].cpu()
         if predicted is not None and len(points):
@@ -234,7 +275,7 @@ def draw_labels(
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    canvases = [_canvas(image, _LONGER_SIDE)[0] for image in list(images)[:max_images]]
+    canvases = [fit_canvas(image, LONGER_SIDE)[0] for image in list(images)[:max_images]]
     return _figure(canvases, title, texts, truths)
 
 
@@ -358,7 +399,7 @@ def _mixed_text(label: Tensor, class_names: Sequence[str]) -> str:
     return ", ".join(name if share == 1 else f"{name} {share:g}" for share, name in visible) or "none"
 
 
-def _canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
+def fit_canvas(image: Tensor, longer_side: int) -> tuple[Tensor, float]:
     """Return an image as uint8, resized so that its longer side is about ``longer_side``, and the scale factor."""
     pixels = image.detach().cpu()
     if pixels.dtype != torch.uint8:
@@ -406,9 +447,7 @@ def _figure(
         halves: Captions of the left and the right half of each canvas, or empty.
         legend: Colours of the points by meaning.
     """
-    cell_height, cell_width = (
-        max((canvas.shape[side] for canvas in canvases), default=_LONGER_SIDE) for side in (1, 2)
-    )
+    cell_height, cell_width = (max((canvas.shape[side] for canvas in canvases), default=LONGER_SIDE) for side in (1, 2))
     # As many columns as make the figure about square.
     columns = max(1, round(math.sqrt(len(canvases) * cell_height / cell_width)))
     rows = max(1, math.ceil(len(canvases) / columns))

@@ -2,7 +2,20 @@
 
 from __future__ import annotations
 
+from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.findings import Finding, Findings, Severity
+from lit_loader.inspection.gallery import Gallery, encode_picture
 from lit_loader.inspection.page import Page
+from lit_loader.inspection.show import show_findings, show_table
 
-__all__ = ["Finding", "Findings", "Page", "Severity"]
+__all__ = [
+    "Finding",
+    "Findings",
+    "Gallery",
+    "Page",
+    "Severity",
+    "draw_image",
+    "encode_picture",
+    "show_findings",
+    "show_table",
+]

@@ -11,7 +11,7 @@ from typing import Final
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 
-__all__ = ["Page"]
+__all__ = ["Page", "figures_html"]
 
 # Nothing is loaded and no script runs, even if a text of a file were taken for markup.
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
@@ -60,8 +60,7 @@ class Page:
 
     def add_pictures(self, pictures: Sequence[tuple[bytes, str]]) -> None:
         """Add pictures in rows, each a PNG or JPEG file with a caption."""
-        figures = "".join(_figure(data, caption) for data, caption in pictures)
-        self._parts.append(f'<div class="pictures">{figures}</div>')
+        self._parts.append(figures_html(pictures))
 
     def html(self) -> str:
         """Return the HTML document."""
@@ -81,6 +80,16 @@ class Page:
         """
         with new_file(Path(path), mode=0o666) as file:
             file.write(self.html().encode("utf-8"))
+
+
+def figures_html(pictures: Sequence[tuple[bytes, str]]) -> str:
+    """Return pictures with captions as a part of an HTML document, with the style that a notebook needs.
+
+    Args:
+        pictures: PNG or JPEG files with their captions.
+    """
+    figures = "".join(_figure(data, caption) for data, caption in pictures)
+    return f'<div class="pictures" style="display:flex;flex-wrap:wrap;gap:1rem">{figures}</div>'
 
 
 def _text(text: str) -> str:

@@ -1,0 +1,220 @@
+"""Pictures of annotated images: a row of a table with boxes, masks, points, class names and attributes."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+import torch
+from PIL import Image, ImageDraw, ImageFont
+from torch import Tensor
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.datamodules.pictures import LONGER_SIDE, class_colours, draw_fitted_objects, fit_canvas, label_texts
+from lit_loader.datamodules.text_drawing import draw_texts
+from lit_loader.errors import ImageError
+from lit_loader.foundation.escaping import printable
+from lit_loader.images import LazyImage
+from lit_loader.images.reading import ImageReading
+from lit_loader.types import IndexArray
+
+__all__ = ["draw_image", "draw_message"]
+
+_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
+# Colour of objects that are not highlighted, if others are.
+_PALE: Final = "#b4b4b4"
+_TILE_COLOUR: Final = 208
+# Bounds of the drawing time and of the memory for masks, whatever a file contains.
+_MAX_OBJECTS: Final = 1000
+_MAX_MASK_BYTES: Final = 2**27
+# Number of points of an object up to which lines join mirror pairs; those of a dense mesh would cover a face.
+_MAX_PAIRED_POINTS: Final = 20
+
+
+def draw_image(
+    table: AnnotationTable,
+    row: int,
+    *,
+    highlighted: Sequence[int] = (),
+    numbered: bool = False,
+    longer_side: int = LONGER_SIDE,
+    reading: ImageReading = ImageReading(),
+) -> Tensor:
+    """Return an image of a table with its objects drawn, uint8 ``(3, h, w)``.
+
+    Boxes, masks and names have the colour of the class. Visible points are green, hidden points orange; absent points,
+    and points outside the image, are not drawn. White lines join points that are each other's mirror image. If all
+    objects fill the image, as in a classification set, a strip above it names their classes. JPEG files are shrunk
+    while they are decoded. An image that cannot be read becomes a grey tile with the reason.
+
+    Args:
+        table: The annotations.
+        row: Row of the image in the table.
+        highlighted: Rows of objects in the table that keep their colours and names; the others become grey. Empty for
+            all.
+        numbered: Begin each name with the object's number in the image, from 0.
+        longer_side: Larger of height and width of the image in the result, in pixels.
+        reading: Settings for reading image files.
+
+    Raises:
+        IndexError: If the table has no such row.
+    """
+    rows = table.objects(row)
+    reading = reading.for_table(table)
+    try:
+        image = _open(table, row, reading)
+        height, width = image.size
+        zoom = longer_side / max(height, width)
+        # Only then is less decoded; a small image is enlarged later, by whole pixels.
+        if zoom < 1:
+            image = image.resized((max(1, round(height * zoom)), max(1, round(width * zoom))))
+        canvas, _ = fit_canvas(image.read(), longer_side)
+    except ImageError as error:
+        return draw_message(str(error), longer_side=longer_side)
+    objects = _drawn_objects(table, rows, highlighted, canvas)
+    texts = _texts(table, objects, numbered=numbered)
+    colours = class_colours(torch.from_numpy(table.labels[objects]))
+    if len(highlighted):
+        is_highlighted = np.isin(objects, highlighted)
+        texts = [text if keep else "" for text, keep in zip(texts, is_highlighted, strict=True)]
+        colours = [colour if keep else _PALE for colour, keep in zip(colours, is_highlighted, strict=True)]
+    if _fill_image(table, objects, width=width, height=height):
+        return _with_strip(canvas, texts, colours)
+    fields = _fields(table, row, objects, canvas, size=(width, height))
+    pairs = table.flip_pairs if len(table.keypoint_names) <= _MAX_PAIRED_POINTS else ()
+    return draw_fitted_objects(canvas, fields, texts=texts, colours=colours, pairs=pairs)
+
+
+def draw_message(message: str, *, longer_side: int = LONGER_SIDE) -> Tensor:
+    """Return a grey tile with a text, uint8 ``(3, h, w)``, to show instead of an image that cannot be read.
+
+    Args:
+        message: The text, wrapped and cut to the size of the tile.
+        longer_side: Width of the tile in pixels.
+    """
+    height = max(1, longer_side * 3 // 4)
+    picture = Image.new("RGB", (longer_side, height), (_TILE_COLOUR,) * 3)
+    font = ImageFont.load_default(max(12, longer_side // 32))
+    line_height = int(font.getbbox("Ag")[3]) + 4
+    # The width of an average letter; paths have no spaces to wrap at, so long words are broken.
+    num_columns = max(8, int((longer_side - 24) / font.getlength("n")))
+    lines = textwrap.wrap(_one_line(message), num_columns, max_lines=max(1, (height - 24) // line_height))
+    draw = ImageDraw.Draw(picture)
+    for number, line in enumerate(lines):
+        draw.text((12, 12 + number * line_height), line, fill="black", font=font)
+    return torch.from_numpy(np.array(picture)).permute(2, 0, 1)
+
+
+def _open(table: AnnotationTable, row: int, reading: ImageReading) -> LazyImage:
+    """Open the image of a row, or the region of its file that the row describes.
+
+    Raises:
+        ImageError: If the file cannot be read, or the region is not inside it.
+    """
+    # Text, because readings of tables that are not files look up rows by such paths.
+    path = f"{table.root}/{table.image_paths[row]}"
+    image = reading.open(path)
+    # A region of zeros is the whole file.
+    if table.regions is None or not table.regions[row].any():
+        return image
+    left, top, right, bottom = table.regions[row].tolist()
+    height, width = image.size
+    if not (left < right <= width and top < bottom <= height):
+        corners = f"{left}, {top}, {right}, {bottom} (left, top, right, bottom)"
+        raise ImageError(f"{path}: the region {corners} is not inside the image, which is {width}x{height}")
+    return image.cropped((left, top, right, bottom))
+
+
+def _drawn_objects(table: AnnotationTable, rows: slice, highlighted: Sequence[int], canvas: Tensor) -> IndexArray:
+    """Return the rows of the objects to draw: the largest if there are too many, highlighted ones last, on top."""
+    objects = np.arange(rows.start, rows.stop)
+    limit = _MAX_OBJECTS
+    if table.masks is not None:
+        limit = min(limit, max(1, _MAX_MASK_BYTES // (canvas.shape[1] * canvas.shape[2])))
+    is_highlighted = np.isin(objects, highlighted)
+    if len(objects) > limit:
+        boxes = table.boxes[rows].astype(np.float64)
+        areas = (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1])
+        # Ascending, so that the last ones are highlighted or large.
+        objects = np.sort(objects[np.lexsort((areas, is_highlighted))[-limit:]])
+        is_highlighted = np.isin(objects, highlighted)
+    return objects[np.argsort(is_highlighted, kind="stable")]
+
+
+def _texts(table: AnnotationTable, objects: IndexArray, *, numbered: bool) -> list[str]:
+    """Return the text of each object: number, class, attributes and flags."""
+    attributes = {
+        name: (torch.from_numpy(attribute.ids[objects]), attribute.names)
+        for name, attribute in table.attributes.items()
+    }
+    texts = label_texts(torch.from_numpy(table.labels[objects]), table.class_names, attributes=attributes)
+    for flag in _FLAGS:
+        states = getattr(table, flag)[objects]
+        texts = [f"{text}, {flag}" if state else text for text, state in zip(texts, states, strict=True)]
+    if numbered and len(objects):
+        first = table.objects(int(np.searchsorted(table.offsets, objects[0], side="right")) - 1).start
+        texts = [f"{number - first} {text}" for number, text in zip(objects.tolist(), texts, strict=True)]
+    return [_one_line(text) for text in texts]
+
+
+def _fill_image(table: AnnotationTable, objects: IndexArray, *, width: int, height: int) -> bool:
+    """Return True if all objects are the whole image, so that a box would show nothing."""
+    boxes = table.boxes[objects]
+    if not len(boxes) or (table.visibility is not None and table.visibility[objects].any()):
+        return False
+    has_masks = table.masks is not None and any(
+        len(table.masks.polygons(row)) or table.masks.run_lengths(row) is not None for row in objects
+    )
+    covers_image = (boxes[:, :2] <= 0).all() and (boxes[:, 2:] >= (width, height)).all()
+    return bool(covers_image) and not has_masks
+
+
+def _fields(
+    table: AnnotationTable, row: int, objects: IndexArray, canvas: Tensor, *, size: tuple[int, int]
+) -> dict[str, Tensor]:
+    """Return the boxes, masks and points of objects in pixels of the canvas.
+
+    Args:
+        table: The annotations.
+        row: Row of the image.
+        objects: Rows of the objects.
+        canvas: ``(3, h, w)``.
+        size: Width and height of the image that the annotations refer to.
+    """
+    height, width = canvas.shape[-2:]
+    scale = np.array([width / size[0], height / size[1]], dtype=np.float32)
+    limits = np.array([width, height], dtype=np.float32)
+    corners = np.clip(table.boxes[objects].reshape(-1, 2, 2) * scale, 0, limits)
+    # Readers may keep boxes whose corners are exchanged, which torchvision refuses to draw.
+    boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    fields = {"boxes": torch.from_numpy(boxes)}
+    if table.masks is not None:
+        corner = (0, 0) if table.regions is None else (int(table.regions[row, 0]), int(table.regions[row, 1]))
+        masks = np.zeros((len(objects), height, width), dtype=np.bool_)
+        for mask, object_row in zip(masks, objects.tolist(), strict=True):
+            mask[:] = table.masks.rasterize(
+                object_row, height, width, scale=(float(scale[0]), float(scale[1])), corner=corner
+            )
+        fields["masks"] = torch.from_numpy(masks)
+    if table.keypoints is not None and table.visibility is not None:
+        points = table.keypoints[objects] * scale
+        inside = ((points >= 0) & (points <= limits)).all(axis=2)
+        fields["keypoints"] = torch.from_numpy(np.clip(points, 0, limits))
+        fields["visibility"] = torch.from_numpy(np.where(inside, table.visibility[objects], np.uint8(0)))
+    return fields
+
+
+def _with_strip(canvas: Tensor, texts: Sequence[str], colours: Sequence[str]) -> Tensor:
+    """Return a canvas below a strip with texts, one in each line."""
+    font_height = 8 + max(12, max(canvas.shape[-2:]) // 45)
+    # Few lines, because an image may have many labels.
+    num_lines = min(len(texts), 4)
+    strip = torch.full((3, num_lines * font_height, canvas.shape[2]), 40, dtype=torch.uint8)
+    return torch.cat([draw_texts(strip, None, list(texts), list(colours)), canvas], dim=1)
+
+
+def _one_line(text: str) -> str:
+    # A name may hold control characters, and Pillow cannot measure text with line breaks.
+    return printable(text).replace("\n", "\\n")
