@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from lit_loader.inspection.check import CheckSettings, check_tables
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.findings import Finding, Findings, Severity
 from lit_loader.inspection.gallery import Gallery, encode_picture
@@ -9,11 +10,13 @@ from lit_loader.inspection.page import Page
 from lit_loader.inspection.show import show_findings, show_table
 
 __all__ = [
+    "CheckSettings",
     "Finding",
     "Findings",
     "Gallery",
     "Page",
     "Severity",
+    "check_tables",
     "draw_image",
     "encode_picture",
     "show_findings",

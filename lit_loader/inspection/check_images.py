@@ -7,7 +7,6 @@ NOTE [Threads]
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -306,8 +305,8 @@ def _read_headers(
         # Images in rows, and images as stored, need the reading.
         yield from (_size(path, reading) for path in paths)
         return
-    root = Path(os.path.abspath(os.sep))
-    sizes, reasons = read_image_sizes(root, paths, num_workers=num_workers, progress=progress)
+    # The paths are absolute already.
+    sizes, reasons = read_image_sizes(Path(), paths, num_workers=num_workers, progress=progress)
     for number, (width, height) in enumerate(sizes.tolist()):
         yield reasons.get(number) or (width, height)
 

@@ -26,6 +26,8 @@ _RARE_SHARE: Final = 0.05
 _MIN_OBJECTS: Final = 20
 _SAME_BOX_PIXELS: Final = 1.0
 _EDGE_PIXELS: Final = 0.5
+# Coordinates that are fractions of an image are a little off in pixels.
+_ROUNDING_PIXELS: Final = 0.01
 # One image with a million boxes in one column would otherwise take hours.
 _MAX_COMPARISONS: Final = 200_000_000
 
@@ -103,7 +105,7 @@ def _boxes_of(source: TableSet) -> _Boxes:
         # Readers clip such boxes under some policies.
         around_points = np.clip(around_points, 0, np.tile(upper, 2))
         clipped = np.clip(boxes, 0, np.tile(upper, 2))
-        is_drawn = ~(np.abs(around_points - clipped) < 0.01).all(axis=1)
+        is_drawn = ~(np.abs(around_points - clipped) < _ROUNDING_PIXELS).all(axis=1)
     return _Boxes(
         source=source,
         image_of_object=image_of_object,
@@ -145,7 +147,7 @@ def _check_area(recorder: Recorder, boxes: _Boxes, *, min_side: float) -> None:
         return f"{boxes.text(row)} has a side of {sides[row]:.3g} pixels, below {min_side:g}"
 
     recorder.add_rows("degenerate", boxes.source, np.flatnonzero(~boxes.has_area), degenerate)
-    rows = np.flatnonzero(boxes.has_area & boxes.is_drawn & (sides < min_side))
+    rows = np.flatnonzero(boxes.has_area & boxes.is_drawn & (sides < min_side - _ROUNDING_PIXELS))
     recorder.add_rows("tiny_box", boxes.source, rows, tiny, scores=-sides[rows])
 
 

@@ -33,11 +33,12 @@ def check_reports(recorder: Recorder, source: TableSet, *, accepted_kinds: Colle
         accepted_kinds: Kinds that the user's policy accepts; their findings are notes.
     """
     report = source.table.report
+    unread_fields = [problem for problem, action in report.counts if action == "not read"]
+    if unread_fields:
+        text = f"{_listed(unread_fields, 'fields')} not read"
+        recorder.add("not_read", source.name, text, count=len(unread_fields))
     for (problem, action), count in report.counts.items():
-        if problem in _SEEN_IN_TABLES and action == "keep":
-            continue
-        if action == "not read":
-            recorder.add("not_read", source.name, f"{shorten(problem)} is not read ({count} times)")
+        if action == "not read" or (problem in _SEEN_IN_TABLES and action == "keep"):
             continue
         severity: Severity | None = "note" if problem in accepted_kinds else None
         details = report.details.get((problem, action), [])
@@ -68,7 +69,8 @@ def check_class_names(recorder: Recorder, sources: Sequence[TableSet]) -> None:
             recorder.add("similar_class_names", sources[0].name, f"{used} differ only in case or spaces")
     unused = [name for name, count in zip(names, counts.tolist(), strict=True) if not count]
     if unused:
-        recorder.add("unused_class", sources[0].name, f"{_listed(unused)} without objects", count=len(unused))
+        text = f"{_listed(unused, 'classes')} without objects"
+        recorder.add("unused_class", sources[0].name, text, count=len(unused))
 
 
 def check_sets(recorder: Recorder, sources: Sequence[TableSet], *, min_images: int) -> None:
@@ -100,7 +102,9 @@ def _check_frequencies(recorder: Recorder, source: TableSet, *, min_images: int)
     # One number for each pair of image and class, so that an image counts once per class.
     pairs = np.unique(table.image_of_object() * num_classes + table.labels)
     image_counts = np.bincount(pairs % num_classes, minlength=num_classes)
-    for label in np.flatnonzero((image_counts > 0) & (image_counts < min_images)).tolist():
+    # In a set of fewer images every class would be rare.
+    is_rare = (image_counts > 0) & (image_counts < min(min_images, table.num_images))
+    for label in np.flatnonzero(is_rare).tolist():
         name = shorten(table.class_names[label])
         text = f"{name!r} is in {image_counts[label]} of {table.num_images} images, fewer than {min_images}"
         recorder.add("rare_class", source.name, text)
@@ -128,9 +132,9 @@ def _check_empty_images(recorder: Recorder, source: TableSet) -> None:
         recorder.add("empty_images", source.name, text, severity=severity, place=place)
 
 
-def _listed(names: Sequence[str]) -> str:
+def _listed(names: Sequence[str], unit: str) -> str:
     """Return the first names, and how many more there are, with a verb."""
     texts = [repr(shorten(name)) for name in names[:_MAX_NAMES]]
     if len(names) > _MAX_NAMES:
-        texts.append(f"{len(names) - _MAX_NAMES} more classes")
+        texts.append(f"{len(names) - _MAX_NAMES} more {unit}")
     return f"{', '.join(texts)} {'is' if len(names) == 1 else 'are'}"

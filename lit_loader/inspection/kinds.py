@@ -55,7 +55,7 @@ READER_KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "no_label": _warning("an image has no label", "label the image, or remove it from the list"),
         "non_finite": _warning("a corner of a box is not a number", "correct the box"),
         "not_listed": _warning("an image is missing in a list of the data set", "add it to the list"),
-        "not_read": _note("the reader does not read this field", "nothing, unless training needs the field"),
+        "not_read": _note("the reader does not read a field", "nothing, unless training needs the field"),
         "odd_flag": _warning("a flag is neither 0 nor 1", "correct the flag"),
         "odd_polygon": _warning("a polygon has too few or wrong coordinates", "correct the polygon"),
         "one_hot": _note("columns were recognised as one-hot labels", "nothing, if this is right"),
@@ -75,7 +75,10 @@ READER_KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
 KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
     {
         **READER_KINDS,
-        "missing_image": _error("the image file does not exist", "restore the file, or remove its annotation"),
+        "missing_image": _error(
+            "the image file does not exist",
+            "restore the file, remove its annotation, or set --option image_dir=DIR if all images are elsewhere",
+        ),
         "unreadable_image": _error("the image cannot be decoded", "replace the file, or remove its annotation"),
         "turned_image": _error(
             "EXIF turns the image onto its side, and its annotated size is that of the stored pixels",

@@ -213,7 +213,7 @@ class _Images:
         return chosen
 
     def _report_missing(self) -> None:
-        """Report all missing images as one problem, with the first path and the count."""
+        """Report all missing images; the first problem has their count, since under some policies it is an error."""
         missing = np.flatnonzero(~self._exists).tolist()
         if not missing:
             return
@@ -228,8 +228,12 @@ class _Images:
         remedy = "; set `image_dir` to the folder that the paths are relative to"
         message += f", but {shorten(similar[0])!r} exists, with another extension" if similar else remedy
         self._problem(missing[0], "missing_image", message)
-        if len(missing) > 1:
-            self._rows.report.add_count("missing_image", action, len(missing) - 1)
+        report = self._rows.report
+        for position, number in enumerate(missing[1:], start=1):
+            if not report.keeps_detail("missing_image", action):
+                report.add_count("missing_image", action, len(missing) - position)
+                break
+            self._problem(number, "missing_image", f"there is no image {shorten(self._rows.images.paths[number])!r}")
         if action == "drop":
             self.keep[missing] = False
 

@@ -62,7 +62,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         # Warnings become one line each, without the file and line of this package.
         with _raise_on_sigterm(), warnings.catch_warnings():
             warnings.showwarning = lambda message, *_, **__: _report("warning", str(message))
-            arguments.run(arguments)
+            exit_code = arguments.run(arguments) or 0
         sys.stdout.flush()
     except BrokenPipeError:
         # The reader of the output left, as in `lit-loader index ... | head`. Python flushes stdout at exit, and would
@@ -75,7 +75,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt as stop:
         _report("error", "stopped; unfinished output was removed")
         return 143 if isinstance(stop, _Terminated) else 130
-    return 0
+    return exit_code
 
 
 def _run_app(name: str, words: Sequence[str]) -> int:
@@ -154,6 +154,28 @@ def _index(arguments: argparse.Namespace) -> None:
     index(arguments)
 
 
+def _check(arguments: argparse.Namespace) -> int:
+    """Report what is wrong with a data set before training.
+
+    Examples:
+      lit-loader check faces-xml
+      lit-loader check voc faces-xml train val test --strict --ignore rare_class
+      lit-loader check coco coco train=train.json val=val.json --no-decode --json
+
+    Decodes every image, and checks images, boxes, points and sets. Prints each kind of finding with its worst example
+    and a remedy, and writes them to a page with pictures, by default check.html in the current folder (--json writes
+    none, unless --page names it). Problems at which training stops are errors here, and reading goes on; a problem
+    that --policy names is accepted, and only noted.
+
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 no errors, 1 errors, or warnings under --strict, 2 the command is wrong.
+    """
+    from lit_loader.app.commands.check import check
+
+    return check(arguments)
+
+
 def _tune(arguments: argparse.Namespace) -> None:
     """Measure which worker settings are fastest for a config, and why.
 
@@ -192,7 +214,7 @@ class _Parser(argparse.ArgumentParser):
         return f"{text}\n{formats_text(with_writers=run is _convert)}"
 
 
-def _docstring(run: Callable[[argparse.Namespace], None]) -> tuple[str, str]:
+def _docstring(run: Callable[[argparse.Namespace], int | None]) -> tuple[str, str]:
     """Return the first line of a function's docstring, and the text after it."""
     first, _, details = (inspect.getdoc(run) or "").partition("\n\n")
     return first, details
@@ -228,12 +250,12 @@ def _report(kind: str, message: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lit-loader",
-        description="Annotations of any format: convert, index. Training: train, eval, predict. Workers: tune.",
+        description="Annotations of any format: convert, index, check. Training: train, eval, predict. Workers: tune.",
     )
     parser.add_argument("--version", action="version", version=f"lit-loader {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
 
-    def command(run: Callable[[argparse.Namespace], None]) -> argparse.ArgumentParser:
+    def command(run: Callable[[argparse.Namespace], int | None]) -> argparse.ArgumentParser:
         text = _docstring(run)[0]
         subparser = commands.add_parser(run.__name__[1:], help=text[0].lower() + text[1:-1], description=text)
         subparser.set_defaults(run=run)
@@ -246,6 +268,10 @@ def _parser() -> argparse.ArgumentParser:
     index = command(_index)
     _add_reading(index, may_search=True)
     index.add_argument("--json", action="store_true", help="print JSON")
+
+    check = command(_check)
+    _add_reading(check, may_search=True)
+    _add_checking(check)
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
     for name, (_, text) in _APP.items():
@@ -277,6 +303,25 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool) -> None:
     add("--cache-dir", metavar="DIR", help="folder of cached tables (default: the user's cache)")
     add("--num-workers", type=int, metavar="N", help="number of reading processes (default: by the amount of work)")
     add("--no-progress", dest="progress", action="store_false", help="draw no progress bars")
+
+
+def _add_checking(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``check`` on its rules and its output."""
+    add = command.add_argument
+    add("--no-decode", dest="decode", action="store_false", help="read only the headers of images")
+    text = "shortest side of a box that is not tiny (default: 2)"
+    add("--min-side", type=float, metavar="PIXELS", default=2.0, help=text)
+    text = "IoU above which two boxes of a class are one object (default: 0.9)"
+    add("--duplicate-iou", type=float, metavar="IOU", default=0.9, help=text)
+    add("--min-images", type=int, metavar="N", default=10, help="images below which a class is rare (default: 10)")
+    text = "kind of finding that is not reported, e.g. rare_class; may be repeated"
+    add("--ignore", dest="ignored_kinds", metavar="KIND", action="append", default=[], help=text)
+    text = "findings with details for each kind and set, the worst ones (default: 20)"
+    add("--max-details", type=int, metavar="N", default=20, help=text)
+    add("--strict", action="store_true", help="end with code 1 after warnings, too")
+    add("--page", metavar="FILE", help="HTML file to write (default: check.html, none with --json)")
+    add("--no-page", dest="write_page", action="store_false", help="write no page")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _add_writing(command: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
@@ -23,13 +23,16 @@ def print_lines(*lines: str) -> None:
         sys.stdout.write(f"{_encodable(line)}\n")
 
 
-def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+def print_table(
+    title: str, columns: Sequence[str], rows: Iterable[Sequence[str]], *, text_columns: Collection[str] = ()
+) -> None:
     """Print a title, a table and an empty line.
 
     Args:
         title: Title of the table.
         columns: Headings; the first column is aligned to the left, the others to the right.
         rows: Cells of each row.
+        text_columns: Headings of further columns that are aligned to the left.
     """
     # In a pipe a table has no lines and no colours, and a width that does not depend on the terminal, so scripts can
     # cut its columns.
@@ -37,7 +40,8 @@ def print_table(title: str, columns: Sequence[str], rows: Iterable[Sequence[str]
     console = Console(width=None if terminal else _PIPE_WIDTH, no_color=None if terminal else True)
     table = Table(box=SIMPLE_HEAD if terminal else None, pad_edge=False)
     for i, column in enumerate(columns):
-        table.add_column(_cell(column), justify="right" if i else "left", overflow="fold")
+        is_text = i == 0 or column in text_columns
+        table.add_column(_cell(column), justify="left" if is_text else "right", overflow="fold")
     for row in rows:
         table.add_row(*map(_cell, row))
     print_lines(title)

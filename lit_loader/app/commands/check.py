@@ -1,0 +1,189 @@
+"""``lit-loader check``: report what is wrong with a data set, on the terminal, as JSON and as an HTML page."""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, get_args
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.app.commands.printing import print_lines, print_table
+from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.settings import UsageError, as_option, parse_actions
+from lit_loader.errors import AnnotationError, SettingError, message_of
+from lit_loader.inspection import CheckSettings, Finding, Findings, Page, Severity, check_tables
+from lit_loader.inspection.drawing import draw_image
+from lit_loader.inspection.gallery import encode_picture
+from lit_loader.inspection.kinds import kind_of
+
+__all__ = ["check"]
+
+# Training stops at these problems, while a check reads on to find the others.
+_READ_ON: Final = {
+    "malformed": "drop",
+    "missing_annotation": "empty",
+    "schema_mismatch": "unite",
+    "turned_image": "keep",
+    "unknown_class": "drop",
+}
+_KEEP_IMAGES: Final = {"missing_image": "keep", "unreadable_image": "keep"}
+_DROP_IMAGES: Final = {"missing_image": "drop", "unreadable_image": "drop"}
+_SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
+_PICTURE_SIDE: Final = 420
+_MAX_PICTURES: Final = 8
+
+
+def check(arguments: argparse.Namespace) -> int:
+    """Run the command.
+
+    Returns:
+        0 without errors, 1 with errors; under ``--strict`` warnings are errors.
+
+    Raises:
+        UsageError: If an argument is wrong.
+        AnnotationError: If the annotations cannot be read at all.
+    """
+    splits = named_splits(arguments)
+    accepted_kinds = parse_actions(arguments.policy)
+    tables = _read(arguments, splits)
+    try:
+        settings = CheckSettings(
+            decode=arguments.decode,
+            min_side=arguments.min_side,
+            duplicate_iou=arguments.duplicate_iou,
+            min_images=arguments.min_images,
+            max_details=arguments.max_details,
+            ignored_kinds=arguments.ignored_kinds,
+            accepted_kinds=accepted_kinds,
+        )
+        findings = check_tables(
+            tables, settings=settings, num_workers=arguments.num_workers, progress=arguments.progress
+        )
+    except SettingError as error:
+        raise UsageError(message_of(error, as_option)) from error
+    # JSON is for programs, which need no page unless they ask for it.
+    default_page = None if arguments.json else "check.html"
+    page = arguments.page or default_page
+    if page is not None and arguments.write_page:
+        _page(tables, findings, title=f"Check of {arguments.root}").save(page)
+    if arguments.json:
+        print_lines(json.dumps(_report(arguments, tables, findings), indent=1))
+    else:
+        _print_findings(findings)
+        _print_summary(tables, findings)
+        if page is not None and arguments.write_page:
+            print_lines(f"page: {page}")
+    return int(findings.count("error") > 0 or (arguments.strict and findings.count("warning") > 0))
+
+
+def _read(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
+    """Read the sets under a policy that goes on after problems, as far as the user's policy does not forbid it."""
+    user_policy = arguments.policy
+    try:
+        arguments.policy = [*_words(_READ_ON | _KEEP_IMAGES), *user_policy]
+        return read_sets(arguments, splits)
+    except AnnotationError:
+        # Coordinates that are fractions of an image, as in YOLO files, need its size. Another error comes again.
+        arguments.policy = [*_words(_READ_ON | _DROP_IMAGES), *user_policy]
+        return read_sets(arguments, splits)
+    finally:
+        arguments.policy = user_policy
+
+
+def _words(policy: Mapping[str, str]) -> Iterator[str]:
+    return (f"{problem}={action}" for problem, action in policy.items())
+
+
+def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable], findings: Findings) -> dict[str, Any]:
+    """Return the report as JSON data; docs/annotations.md describes it."""
+    return {
+        "version": 1,
+        "format": arguments.format,
+        "root": arguments.root,
+        "sets": {name: {"images": table.num_images, "objects": table.num_objects} for name, table in tables.items()},
+        "errors": findings.count("error"),
+        "warnings": findings.count("warning"),
+        "notes": findings.count("note"),
+        **findings.to_dict(),
+    }
+
+
+def _print_findings(findings: Findings) -> None:
+    """Print a table with a row for each kind and set, the errors first."""
+    rows = []
+    for kind, severity, split in _sorted_keys(findings):
+        worst = findings.details[kind, severity, split][0]
+        count = findings.counts[kind, severity, split]
+        rows.append((kind, severity, split, f"{count:,}", _example(worst), worst.remedy))
+    if rows:
+        columns = ("finding", "severity", "set", "count", "worst example", "remedy")
+        print_table("findings", columns, rows, text_columns=("severity", "set", "worst example", "remedy"))
+
+
+def _sorted_keys(findings: Findings) -> list[tuple[str, Severity, str]]:
+    """Return kind, severity and set of all findings: errors first, then by kind in the order of their discovery."""
+    keys = list(findings.details)
+    first_position: dict[str, int] = {}
+    for position, (kind, _, _) in enumerate(keys):
+        first_position.setdefault(kind, position)
+    return sorted(keys, key=lambda key: (_SEVERITIES.index(key[1]), first_position[key[0]]))
+
+
+def _example(finding: Finding) -> str:
+    place = "" if finding.place is None else f"{finding.place}: "
+    # Messages about images begin with the image.
+    image = "" if finding.object_row is None or finding.place is not None else f"{finding.image}: "
+    return f"{place}{image}{finding.message}"
+
+
+def _print_summary(tables: Mapping[str, AnnotationTable], findings: Findings) -> None:
+    num_images = sum(table.num_images for table in tables.values())
+    num_objects = sum(table.num_objects for table in tables.values())
+    counts = [
+        f"{count:,} {severity}{'' if count == 1 else 's'}"
+        for severity in _SEVERITIES
+        for count in [findings.count(severity)]
+    ]
+    print_lines(f"{num_images:,} images, {num_objects:,} objects in {', '.join(tables)}: {', '.join(counts)}")
+
+
+def _page(tables: Mapping[str, AnnotationTable], findings: Findings, *, title: str) -> Page:
+    """Return a page with all findings that have details, and pictures of the worst."""
+    page = Page(title)
+    sets = [(name, table.num_images, table.num_objects) for name, table in tables.items()]
+    page.add_table(("set", "images", "objects"), sets)
+    if not findings.counts:
+        page.add_text("No findings.")
+        return page
+    counts: Counter[tuple[str, Severity]] = Counter()
+    for (kind, severity, _), count in findings.counts.items():
+        counts[kind, severity] += count
+    keys = _sorted_keys(findings)
+    kinds = list(dict.fromkeys((kind, severity) for kind, severity, _ in keys))
+    rows = [(kind, severity, counts[kind, severity], kind_of(kind).rule) for kind, severity in kinds]
+    page.add_table(("finding", "severity", "count", "rule"), rows)
+    for kind, severity in kinds:
+        details = [findings.details[key] for key in keys if key[:2] == (kind, severity)]
+        worst = sorted((finding for group in details for finding in group), key=lambda finding: -finding.score)
+        page.add_heading(f"{severity}: {kind}")
+        page.add_text(f"{kind_of(kind).rule}: {counts[kind, severity]:,}. Remedy: {worst[0].remedy}.")
+        page.add_pictures([_picture(tables, finding) for finding in _with_images(worst)])
+        cells = [(finding.split, str(finding.place or finding.image or ""), finding.message) for finding in worst]
+        page.add_table(("set", "place", "finding"), cells)
+    return page
+
+
+def _with_images(findings: Sequence[Finding]) -> list[Finding]:
+    """Return the worst findings that a picture can show."""
+    kinds_without_pixels = ("missing_image", "unreadable_image")
+    pictured = [finding for finding in findings if finding.image is not None]
+    return [finding for finding in pictured if finding.kind not in kinds_without_pixels][:_MAX_PICTURES]
+
+
+def _picture(tables: Mapping[str, AnnotationTable], finding: Finding) -> tuple[bytes, str]:
+    assert finding.image_row is not None
+    highlighted = () if finding.object_row is None else (finding.object_row,)
+    image = draw_image(tables[finding.split], finding.image_row, highlighted=highlighted, longer_side=_PICTURE_SIDE)
+    return encode_picture(image), f"{finding.split}, {finding.image}: {finding.message}"
