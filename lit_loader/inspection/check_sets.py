@@ -103,7 +103,7 @@ def _check_frequencies(recorder: Recorder, source: TableSet, *, min_images: int)
     pairs = np.unique(table.image_of_object() * num_classes + table.labels)
     image_counts = np.bincount(pairs % num_classes, minlength=num_classes)
     # In a set of fewer images every class would be rare.
-    is_rare = (image_counts > 0) & (image_counts < min(min_images, table.num_images))
+    is_rare = (image_counts > 0) & (image_counts < min_images) & (table.num_images >= min_images)
     for label in np.flatnonzero(is_rare).tolist():
         name = shorten(table.class_names[label])
         text = f"{name!r} is in {image_counts[label]} of {table.num_images} images, fewer than {min_images}"

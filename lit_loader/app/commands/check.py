@@ -6,6 +6,7 @@ import argparse
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
@@ -112,14 +113,15 @@ def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable]
 
 def _print_findings(findings: Findings) -> None:
     """Print a table with a row for each kind and set, the errors first."""
-    rows = []
-    for kind, severity, split in _sorted_keys(findings):
-        worst = findings.details[kind, severity, split][0]
-        count = findings.counts[kind, severity, split]
-        rows.append((kind, severity, split, f"{count:,}", _example(worst), worst.remedy))
+    rows: list[tuple[str, ...]] = []
+    for (kind, severity), keys in groupby(_sorted_keys(findings), key=lambda key: key[:2]):
+        for key in keys:
+            worst = findings.details[key][0]
+            rows.append((kind, severity, key[2], f"{findings.counts[key]:,}", _example(worst)))
+        rows.append(("", "", "", "", f"remedy: {worst.remedy}"))
     if rows:
-        columns = ("finding", "severity", "set", "count", "worst example", "remedy")
-        print_table("findings", columns, rows, text_columns=("severity", "set", "worst example", "remedy"))
+        columns = ("finding", "severity", "set", "count", "worst example")
+        print_table("findings", columns, rows, text_columns=("severity", "set", "worst example"))
 
 
 def _sorted_keys(findings: Findings) -> list[tuple[str, Severity, str]]:
