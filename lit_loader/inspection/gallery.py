@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -19,8 +19,9 @@ from lit_loader.inspection.page import Page, figures_html
 
 __all__ = ["Gallery", "Picture", "encode_picture"]
 
-# Pictures of one PNG file: more would be too small to see on a screen.
+# Pictures of one PNG file, and their pixels: more would be too small to see on a screen.
 _MAX_PICTURES: Final = 25
+_MAX_PIXELS: Final = 2**23
 _MARGIN: Final = 12
 _LINE: Final = 19
 _CAPTION_LINES: Final = 3
@@ -150,15 +151,28 @@ class Gallery:
     def _repr_html_(self) -> str:
         return figures_html(self.pictures)
 
-    def _sheets(self) -> list[bytes]:
-        """Return PNG files with up to 25 pictures of a section each; one empty sheet without pictures."""
-        sheets = []
+    def _sheets(self) -> Iterator[bytes]:
+        """Yield PNG files with the pictures of one section each; one empty file without pictures."""
         for section in self.sections or [Section()]:
-            pictures = section.pictures
-            for start in range(0, max(1, len(pictures)), _MAX_PICTURES):
-                title = " - ".join(text for text in (self.title, section.heading, *section.texts) if text)
-                sheets.append(_sheet(title, pictures[start : start + _MAX_PICTURES]))
-        return sheets
+            title = " - ".join(text for text in (self.title, section.heading, *section.texts) if text)
+            for pictures in _pages(section.pictures):
+                yield _sheet(title, pictures)
+
+
+def _pages(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
+    """Split pictures into lists for one PNG file each, by their number and pixels; one empty list without pictures."""
+    page: list[Picture] = []
+    num_pixels = 0
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture[0])) as image:
+            picture_pixels = image.width * image.height
+        if page and (len(page) == _MAX_PICTURES or num_pixels + picture_pixels > _MAX_PIXELS):
+            yield page
+            page = []
+            num_pixels = 0
+        page.append(picture)
+        num_pixels += picture_pixels
+    yield page
 
 
 def check_ending(path: Path) -> None:
