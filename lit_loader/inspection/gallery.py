@@ -7,13 +7,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from lit_loader.datamodules.text_drawing import wrapped_text
 from lit_loader.errors import SettingError
-from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 from lit_loader.inspection.page import Page, figures_html
 
@@ -28,7 +28,7 @@ _CAPTION_LINES: Final = 3
 _EMPTY_WIDTH: Final = 448
 _QUALITY: Final = 92
 
-Picture = tuple[bytes, str]
+Picture: TypeAlias = tuple[bytes, str]
 """A JPEG or PNG file, and its caption."""
 
 
@@ -191,13 +191,13 @@ def _sheet(title: str, pictures: Sequence[Picture]) -> bytes:
     title_font = ImageFont.load_default(20)
     images = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in pictures]
     cell_width = max((image.width for image in images), default=_EMPTY_WIDTH)
-    captions = [_fitting(caption, font, cell_width, _CAPTION_LINES) for _, caption in pictures]
+    captions = [wrapped_text(caption, font, cell_width, max_lines=_CAPTION_LINES) for _, caption in pictures]
     heights = [image.height + len(lines) * _LINE + 8 for image, lines in zip(images, captions, strict=True)]
     # As many columns as make the sheet about square.
     num_columns = max(1, round(math.sqrt(sum(heights) / cell_width)))
     row_heights = [max(heights[i : i + num_columns]) for i in range(0, len(heights), num_columns)]
     width = num_columns * (cell_width + _MARGIN) + _MARGIN
-    title_lines = _fitting(title, title_font, width - 2 * _MARGIN, 2)
+    title_lines = wrapped_text(title, title_font, width - 2 * _MARGIN, max_lines=2)
     y = _MARGIN + len(title_lines) * 26 + _MARGIN
     sheet = Image.new("RGB", (width, y + sum(row_heights) + len(row_heights) * _MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
@@ -214,17 +214,3 @@ def _sheet(title: str, pictures: Sequence[Picture]) -> bytes:
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int, max_lines: int) -> list[str]:
-    """Break a text into lines of a width in pixels, anywhere because paths have no spaces; the last may be cut."""
-    lines = [""]
-    for character in printable(text).replace("\n", " "):
-        if font.getlength(lines[-1] + character) <= width:
-            lines[-1] += character
-        elif len(lines) < max_lines:
-            lines.append(character.strip())
-        else:
-            lines[-1] = lines[-1][:-1] + "\u2026"
-            break
-    return lines
