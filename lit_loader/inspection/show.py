@@ -264,7 +264,7 @@ def object_cells(table: AnnotationTable, row: int) -> tuple[list[str], list[list
         table: The annotations.
         row: Row of the image.
     """
-    columns = ["number", "class", *table.attributes, "left", "top", "right", "bottom"]
+    columns = ["number", "class", *table.attributes, "left", "top", "right", "bottom", "place"]
     objects = table.objects(row)
     rows: list[list[object]] = []
     for number, object_row in enumerate(range(objects.start, objects.stop)):
@@ -272,8 +272,9 @@ def object_cells(table: AnnotationTable, row: int) -> tuple[list[str], list[list
             attribute.names[attribute.ids[object_row]] if attribute.ids[object_row] >= 0 else ""
             for attribute in table.attributes.values()
         ]
+        place = table.place_of_object(object_row)
         box = [round(side, 1) for side in table.boxes[object_row].tolist()]
-        rows.append([number, table.class_names[table.labels[object_row]], *values, *box])
+        rows.append([number, table.class_names[table.labels[object_row]], *values, *box, place or ""])
     return columns, rows
 
 
