@@ -18,7 +18,7 @@ from torch import nn
 from lit_loader.loader.device import seeded_batch
 from lit_loader.seeding import key64
 
-__all__ = ["apply_to_batch"]
+__all__ = ["apply_to_batch", "transform_batch"]
 
 
 def apply_to_batch(
@@ -35,7 +35,32 @@ def apply_to_batch(
     """
     if transform is None:
         return batch
-    device = trainer.strategy.root_device
+    stage, number = _next_batch(trainer)
+    return transform_batch(
+        transform,
+        batch,
+        device=trainer.strategy.root_device,
+        key=key64(seed, "batch transforms", stage, dataloader_idx),
+        epoch=trainer.current_epoch,
+        number=number,
+        rank=trainer.global_rank,
+    )
+
+
+def transform_batch(
+    transform: Callable[[Any], Any], batch: Any, *, device: torch.device, key: int, epoch: int, number: int, rank: int
+) -> Any:
+    """Transform a batch with draws that depend on the key, the epoch, the batch's number and the rank alone.
+
+    Args:
+        transform: Takes a batch and returns a batch. A module is moved to the device.
+        batch: The batch, on the device.
+        device: The device of the draws.
+        key: 64 bits that identify the stage and the loader.
+        epoch: The epoch, from 0.
+        number: Number of the batch in its epoch and rank, from 0.
+        rank: The rank.
+    """
     if isinstance(transform, nn.Module):
         tensors = (*transform.parameters(), *transform.buffers())
         # Lightning moves only the model's modules.
@@ -43,9 +68,7 @@ def apply_to_batch(
             # Validation may run first, in inference mode, and training could not change parameters that are made there.
             with torch.inference_mode(False):
                 transform.to(device)
-    stage, number = _next_batch(trainer)
-    key = key64(seed, "batch transforms", stage, dataloader_idx)
-    with seeded_batch(key, trainer.current_epoch, number, device, rank=trainer.global_rank):
+    with seeded_batch(key, epoch, number, device, rank=rank):
         return transform(batch)
 
 

@@ -42,8 +42,8 @@ _POINT_COLOURS = {1: "orange", 2: "lime"}
 _POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
 LONGER_SIDE: Final = 448
 """Longer side of a drawn image in pixels; its texts and points have a fixed size."""
-# Number of points of an object up to which their dots are large.
-_MAX_LARGE_POINTS = 20
+# Distance of neighbouring points in radii of their dots.
+_SPACING = 5
 # Pixels between an image with true objects and one with predicted objects.
 _PAIR_GAP = 6
 # Figures are sized so that a pixel of a drawn image is a pixel of the file.
@@ -196,9 +196,7 @@ def draw_fitted_objects(
         if pairs and len(points):
             is_present = None if states is None else states > 0
             canvas = draw_keypoints(canvas, points, list(pairs), radius=0, width=1, visibility=is_present)
-        # The dots of a dense mesh would hide the object under them.
-        radius = line_width if points.shape[1] <= _MAX_LARGE_POINTS else line_width - 1
-        canvas = _with_points(canvas, points, states, radius=radius)
+        canvas = _with_dots(canvas, points, states, max_radius=line_width)
     named = [i for i, text in enumerate(texts) if text]
     places = None if boxes is None else boxes[named]
     return draw_texts(canvas, places, [texts[i] for i in named], [colours[i] for i in named])
@@ -425,6 +423,22 @@ def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, r
     for state, colour in _POINT_COLOURS.items():
         if (states == state).any():
             canvas = draw_keypoints(canvas, points, colors=colour, radius=radius, visibility=states == state)
+    return canvas
+
+
+def _with_dots(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, max_radius: int) -> Tensor:
+    """Draw the points of objects, with smaller dots where large ones would hide the object under them."""
+    num_objects, num_points = points.shape[:2]
+    states = torch.full((num_objects, num_points), 2) if visibility is None else visibility
+    is_present = (states > 0)[..., None]
+    low = points.masked_fill(~is_present, math.inf).amin(dim=1)
+    high = points.masked_fill(~is_present, -math.inf).amax(dim=1)
+    # Side of the square that a point of the object has for itself; negative or NaN without points, and then unused.
+    spacing = ((high - low).clamp(min=1).prod(dim=1) / max(1, num_points)).sqrt()
+    radii = (spacing / _SPACING).nan_to_num(1).clamp(1, max_radius).long()
+    for radius in radii.unique().tolist():
+        objects = radii == radius
+        canvas = _with_points(canvas, points[objects], states[objects], radius=radius)
     return canvas
 
 

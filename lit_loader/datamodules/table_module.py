@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import warnings
 from abc import abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, replace
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 import numpy as np
+import torch
 from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import Dataset, Sampler
 
@@ -19,11 +22,11 @@ from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.applied_transforms import transform_lines
 from lit_loader.datamodules.base import RUN_STAGES, STAGES, LoaderDataModule, SplitData
-from lit_loader.datamodules.batch_transforms import apply_to_batch
+from lit_loader.datamodules.batch_transforms import apply_to_batch, transform_batch
 from lit_loader.datamodules.batching import Batching, checked_batching
 from lit_loader.datamodules.data_fingerprint import check_data, data_record, set_record
 from lit_loader.datamodules.joining import check_batch_size, check_can_join
-from lit_loader.datamodules.keywords import as_settings, plain_arguments
+from lit_loader.datamodules.keywords import as_settings, check_at_least, plain_arguments
 from lit_loader.datamodules.pictures import draw_boxes
 from lit_loader.datamodules.sampling import RandomSamplerConfig, SamplerConfig
 from lit_loader.datamodules.schedule_report import draw_schedules, named_schedules, schedule_table
@@ -40,7 +43,7 @@ from lit_loader.images.decoded_cache import CachedReader, byte_count, byte_words
 from lit_loader.loader import DataLoader
 from lit_loader.samplers import MixedSourceSampler, OrderSampler, SequentialSampler
 from lit_loader.schedules import Schedule
-from lit_loader.seeding import sample_key
+from lit_loader.seeding import key64, sample_key
 from lit_loader.transforms import describe
 from lit_loader.transforms.preset_extras import without_extras
 from lit_loader.types import FIRST_LABEL
@@ -786,6 +789,43 @@ class TableDataModule(LoaderDataModule):
         Raises:
             ValueError: If the stage has no batch, or ``epoch`` is negative.
         """
+        with closing(self._iter_batches(stage, epoch=epoch)) as batches:
+            for batch in batches:
+                return batch
+        sizes = [table.num_images for table in self.tables(stage)]
+        raise ValueError(f"stage={stage!r} gives no batch; its sets have {sizes} images")
+
+    def batches(self, stage: Stage, *, epoch: int = 0, start: int = 0, num_batches: int = 1) -> list[Any]:
+        """Return consecutive batches of a stage's first set in an epoch, as `first_batch`, fewer at the epoch's end.
+
+        They are the batches of a run with the same seed on one rank. Batch transforms are applied with the draws that
+        they have on a CPU.
+
+        Args:
+            stage: The stage.
+            epoch: The epoch, from 0.
+            start: Number of the first batch, from 0. The batches before it are made and discarded.
+            num_batches: Maximum number of batches.
+
+        Raises:
+            ValueError: If ``epoch`` is negative, ``start`` is negative or ``num_batches`` is below 1.
+        """
+        check_at_least(0, start=start)
+        check_at_least(1, num_batches=num_batches)
+        transform = self._batch_transforms[stage == "train"]
+        with closing(self._iter_batches(stage, epoch=epoch)) as iterator:
+            batches = list(islice(iterator, start, start + num_batches))
+        if transform is None:
+            return batches
+        key = key64(self.seed, "batch transforms", stage, 0)
+        cpu = torch.device("cpu")
+        return [
+            transform_batch(transform, batch, device=cpu, key=key, epoch=epoch, number=number, rank=0)
+            for number, batch in enumerate(batches, start=start)
+        ]
+
+    def _iter_batches(self, stage: Stage, *, epoch: int) -> Generator[Any]:
+        """Yield the batches of a stage's first set in an epoch, on the CPU, without changing the epoch of training."""
         # The stage may have no set at all.
         for loader in self._make_loaders(stage, to_device=False)[:1]:
             # Training uses the same sampler, and continues with its own epoch.
@@ -796,12 +836,9 @@ class TableDataModule(LoaderDataModule):
             with loader:
                 loader.set_epoch(epoch)
                 try:
-                    for batch in loader:
-                        return batch
+                    yield from loader
                 finally:
                     sampler_state.update(epochs)
-        sizes = [table.num_images for table in self.tables(stage)]
-        raise ValueError(f"stage={stage!r} gives no batch; its sets have {sizes} images")
 
     def plot_batch(
         self, stage: Stage = "train", *, epoch: int = 0, path: Path | str | None = None, max_images: int = 16

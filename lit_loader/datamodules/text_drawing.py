@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 from typing import TypeAlias
 
@@ -10,7 +11,12 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-__all__ = ["Rectangle", "draw_texts", "free_place", "overlap", "short_text", "text_colour"]
+from lit_loader.foundation.escaping import printable
+
+__all__ = ["Font", "Rectangle", "draw_texts", "free_place", "overlap", "short_text", "text_colour", "wrapped_text"]
+
+Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
+"""A font of Pillow."""
 
 Rectangle: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, inclusive."""
@@ -107,3 +113,18 @@ def text_colour(background: str) -> str:
 def short_text(text: str, length: int = 28) -> str:
     """Return a text, cut to at most ``length`` characters with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "\u2026"
+
+
+def wrapped_text(text: str, font: Font, width: int, *, max_lines: int) -> list[str]:
+    """Break a text into lines of about a width in pixels, within words where paths are long; the last may be cut.
+
+    Args:
+        text: The text; line breaks become spaces, and other control characters escape sequences.
+        font: Its font.
+        width: Width of a line in pixels.
+        max_lines: Maximum number of lines.
+    """
+    line = printable(text).replace("\n", " ")
+    # Wide letters need fewer columns; the margin is for lines with more of them than the text has on average.
+    num_columns = int(0.95 * width * len(line) / max(1.0, font.getlength(line)))
+    return textwrap.wrap(line, max(8, num_columns), max_lines=max_lines, placeholder="\u2026", break_on_hyphens=False)

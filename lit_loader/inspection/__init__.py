@@ -7,7 +7,7 @@ from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.findings import Finding, Findings, Severity
 from lit_loader.inspection.gallery import Gallery, encode_picture
 from lit_loader.inspection.page import Page
-from lit_loader.inspection.show import show_findings, show_table
+from lit_loader.inspection.show import show_batches, show_findings, show_table
 
 __all__ = [
     "CheckSettings",
@@ -19,6 +19,7 @@ __all__ = [
     "check_tables",
     "draw_image",
     "encode_picture",
+    "show_batches",
     "show_findings",
     "show_table",
 ]

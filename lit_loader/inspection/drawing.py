@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Sequence
 from typing import Final
 
@@ -13,7 +12,7 @@ from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.pictures import LONGER_SIDE, class_colours, draw_fitted_objects, fit_canvas, label_texts
-from lit_loader.datamodules.text_drawing import draw_texts
+from lit_loader.datamodules.text_drawing import draw_texts, wrapped_text
 from lit_loader.errors import ImageError
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import LazyImage
@@ -98,9 +97,7 @@ def draw_message(message: str, *, longer_side: int = LONGER_SIDE) -> Tensor:
     picture = Image.new("RGB", (longer_side, height), (_TILE_COLOUR,) * 3)
     font = ImageFont.load_default(max(12, longer_side // 32))
     line_height = int(font.getbbox("Ag")[3]) + 4
-    # The width of an average letter; paths have no spaces to wrap at, so long words are broken.
-    num_columns = max(8, int((longer_side - 24) / font.getlength("n")))
-    lines = textwrap.wrap(_one_line(message), num_columns, max_lines=max(1, (height - 24) // line_height))
+    lines = wrapped_text(message, font, longer_side - 24, max_lines=max(1, (height - 24) // line_height))
     draw = ImageDraw.Draw(picture)
     for number, line in enumerate(lines):
         draw.text((12, 12 + number * line_height), line, fill="black", font=font)

@@ -4,30 +4,31 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
+from lit_loader.datamodules.text_drawing import wrapped_text
 from lit_loader.errors import SettingError
-from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 from lit_loader.inspection.page import Page, figures_html
 
 __all__ = ["Gallery", "Picture", "encode_picture"]
 
-# Pictures of one PNG file: more would be too small to see on a screen.
+# Pictures of one PNG file, and their pixels: more would be too small to see on a screen.
 _MAX_PICTURES: Final = 25
+_MAX_PIXELS: Final = 2**23
 _MARGIN: Final = 12
 _LINE: Final = 19
 _CAPTION_LINES: Final = 3
 _EMPTY_WIDTH: Final = 448
 _QUALITY: Final = 92
 
-Picture = tuple[bytes, str]
+Picture: TypeAlias = tuple[bytes, str]
 """A JPEG or PNG file, and its caption."""
 
 
@@ -150,15 +151,28 @@ class Gallery:
     def _repr_html_(self) -> str:
         return figures_html(self.pictures)
 
-    def _sheets(self) -> list[bytes]:
-        """Return PNG files with up to 25 pictures of a section each; one empty sheet without pictures."""
-        sheets = []
+    def _sheets(self) -> Iterator[bytes]:
+        """Yield PNG files with the pictures of one section each; one empty file without pictures."""
         for section in self.sections or [Section()]:
-            pictures = section.pictures
-            for start in range(0, max(1, len(pictures)), _MAX_PICTURES):
-                title = " - ".join(text for text in (self.title, section.heading, *section.texts) if text)
-                sheets.append(_sheet(title, pictures[start : start + _MAX_PICTURES]))
-        return sheets
+            title = " - ".join(text for text in (self.title, section.heading, *section.texts) if text)
+            for pictures in _pages(section.pictures):
+                yield _sheet(title, pictures)
+
+
+def _pages(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
+    """Split pictures into lists for one PNG file each, by their number and pixels; one empty list without pictures."""
+    page: list[Picture] = []
+    num_pixels = 0
+    for picture in pictures:
+        with Image.open(io.BytesIO(picture[0])) as image:
+            picture_pixels = image.width * image.height
+        if page and (len(page) == _MAX_PICTURES or num_pixels + picture_pixels > _MAX_PIXELS):
+            yield page
+            page = []
+            num_pixels = 0
+        page.append(picture)
+        num_pixels += picture_pixels
+    yield page
 
 
 def check_ending(path: Path) -> None:
@@ -177,13 +191,13 @@ def _sheet(title: str, pictures: Sequence[Picture]) -> bytes:
     title_font = ImageFont.load_default(20)
     images = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in pictures]
     cell_width = max((image.width for image in images), default=_EMPTY_WIDTH)
-    captions = [_fitting(caption, font, cell_width, _CAPTION_LINES) for _, caption in pictures]
+    captions = [wrapped_text(caption, font, cell_width, max_lines=_CAPTION_LINES) for _, caption in pictures]
     heights = [image.height + len(lines) * _LINE + 8 for image, lines in zip(images, captions, strict=True)]
     # As many columns as make the sheet about square.
     num_columns = max(1, round(math.sqrt(sum(heights) / cell_width)))
     row_heights = [max(heights[i : i + num_columns]) for i in range(0, len(heights), num_columns)]
     width = num_columns * (cell_width + _MARGIN) + _MARGIN
-    title_lines = _fitting(title, title_font, width - 2 * _MARGIN, 2)
+    title_lines = wrapped_text(title, title_font, width - 2 * _MARGIN, max_lines=2)
     y = _MARGIN + len(title_lines) * 26 + _MARGIN
     sheet = Image.new("RGB", (width, y + sum(row_heights) + len(row_heights) * _MARGIN), "white")
     draw = ImageDraw.Draw(sheet)
@@ -200,17 +214,3 @@ def _sheet(title: str, pictures: Sequence[Picture]) -> bytes:
     buffer = io.BytesIO()
     sheet.save(buffer, "PNG")
     return buffer.getvalue()
-
-
-def _fitting(text: str, font: ImageFont.FreeTypeFont | ImageFont.ImageFont, width: int, max_lines: int) -> list[str]:
-    """Break a text into lines of a width in pixels, anywhere because paths have no spaces; the last may be cut."""
-    lines = [""]
-    for character in printable(text).replace("\n", " "):
-        if font.getlength(lines[-1] + character) <= width:
-            lines[-1] += character
-        elif len(lines) < max_lines:
-            lines.append(character.strip())
-        else:
-            lines[-1] = lines[-1][:-1] + "\u2026"
-            break
-    return lines

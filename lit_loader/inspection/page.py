@@ -14,18 +14,31 @@ from lit_loader.foundation.files import new_file
 __all__ = ["Page", "figures_html"]
 
 # Nothing is loaded and no script runs, even if a text of a file were taken for markup.
-_POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'"
+_POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+# Translucent greys suit the light and the dark colours that the browser chooses.
 _STYLE: Final = """
 :root { color-scheme: light dark; }
-body { font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 76rem; padding: 0 1rem; }
-h1 { font-size: 1.6rem; } h2 { font-size: 1.25rem; margin-top: 2.2rem; } h3 { font-size: 1.05rem; }
-table { border-collapse: collapse; margin: 1rem 0; } th, td { padding: 0.25rem 0.7rem; text-align: left; }
-th { border-bottom: 2px solid #8888; } td { border-bottom: 1px solid #8884; vertical-align: top; }
-.number { text-align: right; font-variant-numeric: tabular-nums; } .scroll { overflow-x: auto; }
+body { font: 15px/1.5 system-ui, sans-serif; margin: 0 auto; max-width: 88rem; overflow-wrap: anywhere;
+  padding: 1.5rem clamp(0.8rem, 3vw, 2.5rem) 4rem; }
+h1 { border-bottom: 1px solid #8886; font-size: 1.5rem; line-height: 1.3; margin: 0 0 1.2rem; padding-bottom: 0.6rem; }
+h2 { font-size: 1.2rem; margin: 2.2rem 0 0.6rem; } h3 { font-size: 1.02rem; margin: 1.5rem 0 0.4rem; }
+p { margin: 0.5rem 0; max-width: 60rem; }
+table { border-collapse: collapse; margin: 0.8rem 0; }
+th, td { overflow-wrap: break-word; padding: 0.25rem 0.8rem; text-align: left; }
+th { border-bottom: 2px solid #8888; white-space: nowrap; } td { border-bottom: 1px solid #8884; vertical-align: top; }
+td { max-width: 40rem; } tbody tr:hover { background: #8882; }
+.number { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; } .scroll { overflow-x: auto; }
 pre { background: #8882; border-radius: 6px; overflow-x: auto; padding: 0.7rem; }
-.pictures { display: flex; flex-wrap: wrap; gap: 1rem; } figure { margin: 0; max-width: 100%; }
-figure img { max-width: 100%; } figcaption { max-width: 28rem; overflow-wrap: anywhere; font-size: 0.85rem; }
 """
+# Attributes instead of the style above, because a notebook shows pictures without the page.
+_PICTURES: Final = "display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: 0.8rem 0"
+_FIGURE: Final = "background: #8881; border-radius: 6px; margin: 0; max-width: 100%; overflow: hidden"
+_IMAGE: Final = "display: block; height: auto; max-width: 100%"
+# A long caption must not make its picture's column wider.
+_CAPTION: Final = (
+    "box-sizing: border-box; font-size: 0.85em; line-height: 1.4; min-width: max(100%, 12em); "
+    "overflow-wrap: anywhere; padding: 0.4em 0.6em; width: 0"
+)
 
 
 class Page:
@@ -52,8 +65,16 @@ class Page:
         self._parts.append(f"<pre>{_text(text)}</pre>")
 
     def add_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-        """Add a table; cells that are numbers are aligned to the right."""
-        head = "".join(f"<th>{_text(column)}</th>" for column in columns)
+        """Add a table.
+
+        Args:
+            columns: Headings.
+            rows: Cells of each row; numbers are aligned to the right.
+        """
+        first_row = rows[0] if rows else [""] * len(columns)
+        head = "".join(
+            f"<th{_cell_class(value)}>{_text(column)}</th>" for column, value in zip(columns, first_row, strict=True)
+        )
         body = "".join(f"<tr>{''.join(map(_cell, row))}</tr>" for row in rows)
         table = f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
         self._parts.append(f'<div class="scroll">{table}</div>')
@@ -89,7 +110,7 @@ def figures_html(pictures: Sequence[tuple[bytes, str]]) -> str:
         pictures: PNG or JPEG files with their captions.
     """
     figures = "".join(_figure(data, caption) for data, caption in pictures)
-    return f'<div class="pictures" style="display:flex;flex-wrap:wrap;gap:1rem">{figures}</div>'
+    return f'<div style="{_PICTURES}">{figures}</div>'
 
 
 def _text(text: str) -> str:
@@ -98,14 +119,17 @@ def _text(text: str) -> str:
 
 
 def _cell(value: object) -> str:
-    kind = ' class="number"' if isinstance(value, int | float) else ""
-    return f"<td{kind}>{_text(str(value))}</td>"
+    return f"<td{_cell_class(value)}>{_text(str(value))}</td>"
+
+
+def _cell_class(value: object) -> str:
+    return ' class="number"' if isinstance(value, int | float) else ""
 
 
 def _figure(data: bytes, caption: str) -> str:
     kind = "png" if data.startswith(b"\x89PNG") else "jpeg"
     source = base64.b64encode(data).decode("ascii")
     return (
-        f'<figure><img src="data:image/{kind};base64,{source}" alt="{_text(caption)}">'
-        f"<figcaption>{_text(caption)}</figcaption></figure>"
+        f'<figure style="{_FIGURE}"><img style="{_IMAGE}" src="data:image/{kind};base64,{source}" alt="">'
+        f'<figcaption style="{_CAPTION}">{_text(caption)}</figcaption></figure>'
     )

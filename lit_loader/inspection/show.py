@@ -2,21 +2,40 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from types import NoneType
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats.json_file import read_entries
+from lit_loader.annotations.places import Place
+from lit_loader.annotations.problems import shorten
+from lit_loader.collate import LandmarkBatch, MultiTaskBatch
+from lit_loader.collate.classification import ClassificationBatch
+from lit_loader.datamodules import TableDataModule
 from lit_loader.datamodules.pictures import LONGER_SIDE
-from lit_loader.errors import SettingError
+from lit_loader.datasets import Stage
+from lit_loader.errors import AnnotationError, SettingError
 from lit_loader.images.reading import ImageReading
 from lit_loader.inspection.drawing import draw_image
-from lit_loader.inspection.findings import Finding
+from lit_loader.inspection.findings import Finding, Severity
 from lit_loader.inspection.gallery import Gallery
 from lit_loader.types import IndexArray
 
-__all__ = ["choose_images", "matching_objects", "show_findings", "show_table"]
+__all__ = [
+    "choose_images",
+    "matching_objects",
+    "object_cells",
+    "read_findings",
+    "show_batches",
+    "show_findings",
+    "show_table",
+]
 
 
 def show_table(
@@ -31,6 +50,7 @@ def show_table(
     longer_side: int = LONGER_SIDE,
     reading: ImageReading = ImageReading(),
     title: str = "",
+    heading: str = "",
 ) -> Gallery:
     """Return pictures of annotated images, as `draw_image` draws them.
 
@@ -45,19 +65,20 @@ def show_table(
         longer_side: Larger of height and width of an image in pixels.
         reading: Settings for reading image files.
         title: Title of the gallery; ``""`` for the folder of the images.
+        heading: Heading above the pictures, such as the name of the set.
 
     Raises:
-        SettingError: If a class, an attribute or a value is unknown, no image fits, or ``num_images`` is below 1.
+        SettingError: If a class, an attribute or a value is unknown, or ``num_images`` is below 1.
         IndexError: If a row is outside the table.
     """
     matches = matching_objects(table, classes=classes, attributes=attributes or {})
     if rows is None:
         rows = choose_images(table, matches, num_images=num_images, seed=seed).tolist()
     gallery = Gallery(title or str(table.root))
-    gallery.add_section(table.split or "", f"{len(rows)} of {table.num_images} images")
+    gallery.add_section(heading, f"{len(rows)} of {table.num_images} images")
     for row in rows:
-        objects = np.arange(table.num_objects)[table.objects(row)]
-        highlighted = [] if matches is None else objects[matches[objects]].tolist()
+        objects = table.objects(row)
+        highlighted = [] if matches is None else (np.flatnonzero(matches[objects]) + objects.start).tolist()
         picture = draw_image(
             table, row, highlighted=highlighted, numbered=numbered, longer_side=longer_side, reading=reading
         )
@@ -113,6 +134,70 @@ def show_findings(
     return gallery
 
 
+def show_batches(
+    datamodule: TableDataModule,
+    stage: Stage = "train",
+    *,
+    epoch: int = 0,
+    start: int = 0,
+    num_batches: int = 4,
+    max_images: int = 16,
+    title: str = "",
+) -> Gallery:
+    """Return a picture of each of some consecutive batches, as training sees them.
+
+    They have passed the sampler, mixes, transforms, the collate function and, with its draws on a CPU, the batch
+    transform. They are the batches of a run with the same seed on one rank.
+
+    Args:
+        datamodule: The data module.
+        stage: The stage; if it has several sets, the first set.
+        epoch: The epoch, from 0.
+        start: Number of the first batch, from 0; it takes the time of making the batches before.
+        num_batches: Maximum number of batches.
+        max_images: Maximum number of images of a batch.
+        title: Title of the gallery; ``""`` for the stage and the epoch.
+
+    Raises:
+        SettingError: If the epoch has no such batch.
+        ValueError: If a number is out of range.
+        NotImplementedError: If a data module of your own does not define ``draw_batch``.
+        ImportError: If matplotlib is not installed.
+    """
+    batches = datamodule.batches(stage, epoch=epoch, start=start, num_batches=num_batches)
+    if not batches:
+        raise SettingError("start", start, f"is beyond the last batch of stage {stage} in epoch {epoch}", "lower it")
+    tables = datamodule.tables(stage)
+    gallery = Gallery(title or f"{stage} batches of epoch {epoch}")
+    for number, batch in enumerate(batches, start=start):
+        figure = datamodule.draw_batch(batch, max_images=max_images, title="")
+        buffer = io.BytesIO()
+        figure.savefig(buffer, format="jpg", dpi=figure.dpi, pil_kwargs={"quality": 92, "subsampling": 0})
+        # Numbers of images of several joined sets are ambiguous.
+        names = batch_paths(batch, tables[0]) if len(tables) == 1 else []
+        caption = f"{stage} batch {number} of epoch {epoch}"
+        gallery.add(buffer.getvalue(), f"{caption}: {', '.join(names[:max_images])}" if names else caption)
+    return gallery
+
+
+def batch_paths(batch: Any, table: AnnotationTable) -> list[str]:
+    """Return the path of each image of a batch, relative to the root; empty if the batch does not hold their ids.
+
+    Args:
+        batch: The result of one of lit_loader's collate functions.
+        table: The table of the batch's samples.
+    """
+    if isinstance(batch, ClassificationBatch | LandmarkBatch | MultiTaskBatch):
+        ids = batch.image_ids.tolist()
+    else:
+        targets = batch[1] if isinstance(batch, tuple | list) and len(batch) > 1 else ()
+        if not all(isinstance(target, Mapping) and "image_id" in target for target in targets):
+            return []
+        ids = [int(target["image_id"]) for target in targets]
+    rows = {number: row for row, number in enumerate(table.image_numbers.tolist())}
+    return [table.image_paths[rows[number]] for number in ids if number in rows]
+
+
 def matching_objects(
     table: AnnotationTable, *, classes: Sequence[str], attributes: Mapping[str, str]
 ) -> npt.NDArray[np.bool_] | None:
@@ -154,15 +239,12 @@ def choose_images(
         seed: Seed of the choice, which depends on nothing else but the table and the mask.
 
     Raises:
-        SettingError: If ``num_images`` is below 1, or no image fits.
+        SettingError: If ``num_images`` is below 1.
     """
     _check_number(num_images)
     candidates = np.arange(table.num_images)
     if matches is not None:
         candidates = np.unique(table.image_of_object()[matches])
-    if not len(candidates):
-        rule = f"leaves none of the {table.num_images} images of {table!r}"
-        raise SettingError("classes and attributes", "...", rule, "choose others")
     chosen = np.random.default_rng(seed).permutation(candidates)[:num_images]
     return np.sort(chosen)
 
@@ -173,6 +255,82 @@ def caption_of(table: AnnotationTable, row: int) -> str:
     num_objects = objects.stop - objects.start
     size = f"{table.widths[row]}x{table.heights[row]}, " if table.widths[row] and table.heights[row] else ""
     return f"{table.image_paths[row]} ({size}{num_objects} object{'s' if num_objects != 1 else ''})"
+
+
+def object_cells(table: AnnotationTable, row: int) -> tuple[list[str], list[list[object]]]:
+    """Return a table of the objects of an image: the headings, and the cells of each object.
+
+    Args:
+        table: The annotations.
+        row: Row of the image.
+    """
+    columns = ["number", "class", *table.attributes, "left", "top", "right", "bottom", "place"]
+    objects = table.objects(row)
+    rows: list[list[object]] = []
+    for number, object_row in enumerate(range(objects.start, objects.stop)):
+        values = [
+            attribute.names[attribute.ids[object_row]] if attribute.ids[object_row] >= 0 else ""
+            for attribute in table.attributes.values()
+        ]
+        place = table.place_of_object(object_row)
+        box = [round(side, 1) for side in table.boxes[object_row].tolist()]
+        rows.append([number, table.class_names[table.labels[object_row]], *values, *box, place or ""])
+    return columns, rows
+
+
+def read_findings(path: Path) -> list[Finding]:
+    """Return the findings in a JSON file of ``lit-loader check --json``, in the order of the file.
+
+    Args:
+        path: The file. Only the fields that pictures need are read and checked.
+
+    Raises:
+        AnnotationError: If it is not such a file; names it, and the entry.
+    """
+    findings: list[Finding] = []
+    keys: list[str] = []
+
+    def take(key: str, start: int, entries: list[Any]) -> None:
+        keys.append(key)
+        if key == "findings":
+            for number, entry in enumerate(entries, start=start):
+                findings.append(_finding(path, number, entry))
+
+    read_entries(path.absolute().parent, path.name, take)
+    if "findings" not in keys:
+        problem = f"expected an object with a list 'findings', got the keys {shorten(', '.join(keys)) or 'none'}"
+        raise AnnotationError(problem, path=path, remedy="write it with lit-loader check --json")
+    return findings
+
+
+def _finding(path: Path, number: int, entry: Any) -> Finding:
+    """Return a finding from an untrusted entry of a JSON file."""
+    fields = entry if isinstance(entry, dict) else {}
+    texts = {name: fields.get(name) for name in ("kind", "severity", "message", "remedy", "split")}
+    image = fields.get("image")
+    object_row = fields.get("object_row")
+    is_valid = (
+        all(isinstance(text, str) for text in texts.values())
+        and texts["severity"] in get_args(Severity)
+        and isinstance(image, str | None)
+        # type(): True is an int, but no row.
+        and type(object_row) in (int, NoneType)
+    )
+    if not is_valid:
+        problem = f"findings[{number}] is no finding of a check: {shorten(repr(entry), 200)}"
+        raise AnnotationError(problem, path=path, remedy="write the file with lit-loader check --json")
+    return Finding(**texts, image=image, object_row=object_row, place=_place(fields.get("place")))
+
+
+def _place(value: Any) -> Place | None:
+    """Return a place from an untrusted value of a JSON file, or None."""
+    if not isinstance(value, dict) or not isinstance(value.get("file"), str):
+        return None
+    line = value.get("line")
+    entry = value.get("entry")
+    return Place(
+        file=value["file"], line=line if type(line) is int else None, entry=entry if isinstance(entry, str) else None
+    )
 
 
 def _check_number(num_images: int) -> None:

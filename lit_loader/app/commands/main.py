@@ -176,6 +176,35 @@ def _check(arguments: argparse.Namespace) -> int:
     return check(arguments)
 
 
+def _show(arguments: argparse.Namespace) -> None:
+    r"""Show annotated images, or batches as training sees them, in a page or a picture.
+
+    Examples:
+      lit-loader show faces-xml
+      lit-loader show faces-xml --class person --num 40 --seed 1 --out persons.html
+      lit-loader show voc faces-xml train val --split val --out val.png
+      lit-loader show faces-xml --image img/0012.jpg
+      lit-loader check faces-xml --json > findings.json; lit-loader show faces-xml --worst findings.json
+      lit-loader show --batches experiment=shapes datamodule.batch_size=4 --epoch 3
+
+    Of each set, --num random images are shown, the same for the same --seed, with boxes, masks, points, class names and
+    attributes. --class and --attribute show images that contain such objects, and highlight them. --image shows one
+    image, large, with its objects numbered.
+
+    --batches shows batches of a config, after sampler, transforms, mixes and batch transforms: with the same seed those
+    of lit-loader train on one device. The config may name modules in the current folder.
+
+    The page loads nothing and runs no script. PNG files have up to 25 pictures each; further files are numbered.
+
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 done, 1 the data is wrong, 2 the command or the config is wrong.
+    """
+    from lit_loader.app.commands.show import show
+
+    show(arguments)
+
+
 def _tune(arguments: argparse.Namespace) -> None:
     """Measure which worker settings are fastest for a config, and why.
 
@@ -250,7 +279,8 @@ def _report(kind: str, message: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lit-loader",
-        description="Annotations of any format: convert, index, check. Training: train, eval, predict. Workers: tune.",
+        description="Annotations of any format: convert, index, check, show. Training: train, eval, predict. "
+        "Workers: tune.",
     )
     parser.add_argument("--version", action="version", version=f"lit-loader {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
@@ -272,6 +302,7 @@ def _parser() -> argparse.ArgumentParser:
     check = command(_check)
     _add_reading(check, may_search=True)
     _add_checking(check)
+    _add_showing(command(_show))
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
     for name, (_, text) in _APP.items():
@@ -280,16 +311,17 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_reading(command: argparse.ArgumentParser, *, may_search: bool) -> None:
+def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optional: bool = False) -> None:
     """Add the arguments of commands that read annotations.
 
     Args:
         command: The parser of the command.
         may_search: If True, the folder may be the only argument.
+        is_optional: If True, the command may read no annotations.
     """
     add = command.add_argument
     search = "; or the folder alone, whose format and layout are then found" if may_search else ""
-    add("format", metavar="FORMAT", help=f"format to read{search}")
+    add("format", metavar="FORMAT", nargs="?" if is_optional else None, help=f"format to read{search}")
     text = "folder of the dataset; its files must not name paths outside of it"
     add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
     text = "file, folder or split to read, relative to ROOT, depending on the format"
@@ -322,6 +354,42 @@ def _add_checking(command: argparse.ArgumentParser) -> None:
     add("--page", metavar="FILE", help="HTML file to write (default: check.html, none with --json)")
     add("--no-page", dest="write_page", action="store_false", help="write no page")
     add("--json", action="store_true", help="print JSON")
+
+
+def _add_showing(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``show``."""
+    _add_reading(command, may_search=True, is_optional=True)
+    # The layout that was found is printed.
+    command.set_defaults(json=False)
+    add = command.add_argument
+    add(
+        "--out",
+        metavar="FILE",
+        default="show.html",
+        help="page or picture to write, .html or .png (default: show.html)",
+    )
+    add("--num", type=int, metavar="N", help="images of each set (default: 16), or batches (default: 4)")
+    add("--seed", type=int, help="seed of the choice of images (default: 0)")
+    repeated = {"action": "append", "default": []}
+    add(
+        "--class",
+        dest="classes",
+        metavar="NAME",
+        help="show images that contain this class; may be repeated",
+        **repeated,
+    )
+    text = "show images that contain an object with this value; may be repeated"
+    add("--attribute", dest="attributes", metavar="NAME=VALUE", help=text, **repeated)
+    add("--image", metavar="PATH", help="show one image, large, with its objects numbered")
+    add("--split", metavar="NAME", help="show only this set")
+    add("--worst", metavar="FILE", help="show the worst findings in the output of lit-loader check --json")
+    text = "show batches of a config, with overrides in Hydra's syntax"
+    add("--batches", metavar="KEY=VALUE", nargs="*", action="extend", help=text)
+    add("--config-dir", metavar="DIR", help="folder of the config of --batches (default: the shipped configs)")
+    add("--config-name", metavar="NAME", help="name of the config of --batches (default: train)")
+    add("--epoch", type=int, metavar="E", help="epoch of --batches, from 0 (default: 0)")
+    add("--batch", type=int, metavar="B", help="number of the first batch, from 0 (default: the first 4)")
+    add("--stage", choices=("train", "val", "test"), help="stage of --batches (default: train)")
 
 
 def _add_writing(command: argparse.ArgumentParser) -> None:

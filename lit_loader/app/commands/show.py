@@ -1,0 +1,183 @@
+"""``lit-loader show``: pictures of annotated images, of the findings of a check, and of batches of a config."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Final
+
+from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.formats.parallel import status_spinner
+from lit_loader.app.commands.printing import print_lines
+from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.settings import UsageError, usage_errors
+from lit_loader.inspection import Gallery, show_findings, show_table
+from lit_loader.inspection.gallery import check_ending
+from lit_loader.inspection.show import object_cells, read_findings
+
+__all__ = ["show"]
+
+_LARGE_SIDE: Final = 1400
+_NUM_IMAGES: Final = 16
+_NUM_BATCHES: Final = 4
+# Options by the mode that uses them, as attributes of the arguments, with the values that mean that they are absent.
+_DATA_OPTIONS: Final = ("seed", "classes", "attributes", "image", "split", "worst")
+_BATCH_OPTIONS: Final = ("config_dir", "config_name", "epoch", "batch", "stage")
+_ABSENT: Final = (None, [])
+
+
+def show(arguments: argparse.Namespace) -> None:
+    """Run the command.
+
+    Raises:
+        UsageError: If an argument or the config is wrong.
+        AnnotationError: If the annotations cannot be used.
+        OSError: If a file cannot be read or written.
+    """
+    path = Path(arguments.out)
+    with usage_errors():
+        check_ending(path)
+    if arguments.num is not None and arguments.num < 1:
+        raise UsageError(f"--num {arguments.num} must be at least 1")
+    gallery = _annotations(arguments) if arguments.batches is None else _batches(arguments)
+    paths = gallery.save(path)
+    pictures = "1 picture" if len(gallery) == 1 else f"{len(gallery)} pictures"
+    print_lines(f"{pictures} in {', '.join(map(str, paths))}")
+
+
+def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], reason: str) -> None:
+    """Refuse options that would have no effect."""
+    options = {"classes": "class", "attributes": "attribute"}
+    for name in names:
+        if getattr(arguments, name) not in _ABSENT:
+            raise UsageError(f"--{options.get(name, name).replace('_', '-')} {reason}")
+
+
+# -- annotations ----------------------------------------------------------------------------------------------------
+
+
+def _annotations(arguments: argparse.Namespace) -> Gallery:
+    """Return pictures of the images of a data set."""
+    _refuse(arguments, _BATCH_OPTIONS, "needs --batches")
+    if arguments.format is None:
+        raise UsageError("give DATA: a folder, or FORMAT, ROOT and NAME; or --batches with overrides of a config")
+    splits = named_splits(arguments)
+    if arguments.split is not None:
+        if arguments.split not in splits:
+            raise UsageError(f"--split {arguments.split!r} is not one of the sets {', '.join(splits)}")
+        splits = {arguments.split: splits[arguments.split]}
+    # Before the sets are read, which may take minutes.
+    findings = None if arguments.worst is None else read_findings(Path(arguments.worst))
+    tables = read_sets(arguments, splits)
+    num_images = arguments.num or _NUM_IMAGES
+    with status_spinner("Drawing", progress=arguments.progress), usage_errors():
+        if findings is not None:
+            _refuse(arguments, ("seed", "classes", "attributes", "image"), "has no effect on --worst")
+            return show_findings(tables, findings, num_images=num_images, title=f"{arguments.root}: findings")
+        if arguments.image is not None:
+            _refuse(arguments, ("seed", "classes", "attributes"), "has no effect on --image")
+            return _one_image(tables, arguments.image)
+        return _chosen_images(arguments, tables, num_images)
+
+
+def _chosen_images(arguments: argparse.Namespace, tables: dict[str, AnnotationTable], num_images: int) -> Gallery:
+    """Return pictures of randomly chosen images of each set."""
+    attributes = dict(map(_name_and_value, arguments.attributes))
+    gallery = Gallery(str(arguments.root))
+    for split, table in tables.items():
+        chosen = show_table(
+            table,
+            num_images=num_images,
+            seed=arguments.seed or 0,
+            classes=arguments.classes,
+            attributes=attributes,
+            heading=split,
+        )
+        gallery.sections += chosen.sections
+    if not len(gallery):
+        raise UsageError("no image has an object of these classes and attributes; choose others")
+    return gallery
+
+
+def _one_image(tables: dict[str, AnnotationTable], name: str) -> Gallery:
+    """Return a large picture of an image, with a table of its objects."""
+    matches = [(split, row) for split, table in tables.items() for row in _rows_of_image(table, name)]
+    if not matches:
+        raise UsageError(f"--image {name!r} is in none of the sets {', '.join(tables)}; give its path below ROOT")
+    paths = {tables[split].image_paths[row] for split, row in matches}
+    if len(paths) > 1:
+        raise UsageError(f"--image {name!r} fits {len(paths)} images: {', '.join(sorted(paths)[:5])}; give the path")
+    gallery = Gallery(paths.pop())
+    for split, row in matches:
+        table = tables[split]
+        shown = show_table(table, rows=[row], numbered=True, longer_side=_LARGE_SIDE, heading=split)
+        (section,) = shown.sections
+        section.columns, section.rows = object_cells(table, row)
+        gallery.sections.append(section)
+    return gallery
+
+
+def _rows_of_image(table: AnnotationTable, name: str) -> list[int]:
+    """Return the rows of images with a path: relative to the root, absolute, or its end."""
+    paths = list(table.image_paths)
+    names = {name, *_below(Path(name), table.root)}
+    exact = [row for row, path in enumerate(paths) if path in names]
+    return exact or [row for row, path in enumerate(paths) if path.endswith(f"/{name}")]
+
+
+def _below(path: Path, root: Path) -> list[str]:
+    """Return a path relative to the root if it is below it."""
+    absolute = path.absolute()
+    return [absolute.relative_to(root).as_posix()] if absolute.is_relative_to(root) else []
+
+
+def _name_and_value(word: str) -> tuple[str, str]:
+    name, sign, value = word.partition("=")
+    if not sign or not name:
+        raise UsageError(f"--attribute {word!r} must be NAME=VALUE")
+    return name, value
+
+
+# -- batches --------------------------------------------------------------------------------------------------------
+
+
+def _batches(arguments: argparse.Namespace) -> Gallery:
+    """Return pictures of the batches of a config."""
+    from lightning.pytorch import seed_everything
+
+    from lit_loader.app.composition import build_datamodule, compose_config
+    from lit_loader.app.running import config_errors
+    from lit_loader.datamodules import TableDataModule
+    from lit_loader.inspection import show_batches
+
+    _refuse(arguments, _DATA_OPTIONS, "has no effect on --batches; give overrides of the config")
+    words = [arguments.format, arguments.root, *arguments.names]
+    overrides = [*arguments.batches, *(word for word in words if word is not None)]
+    original_path = list(sys.path)
+    # The config may name modules in the current folder, as in `lit_loader.app.run`.
+    sys.path.insert(0, str(Path.cwd()))
+    try:
+        with usage_errors():
+            cfg = compose_config(arguments.config_dir, arguments.config_name or "train", overrides)
+            # The data module takes its seed from here, as in training.
+            if cfg.get("seed") is not None:
+                seed_everything(cfg.seed, verbose=False)
+            datamodule = build_datamodule(cfg)
+        if not isinstance(datamodule, TableDataModule):
+            kind = type(datamodule).__name__
+            raise UsageError(f"datamodule is a {kind}; --batches draws those of a lit_loader TableDataModule")
+        # A dataset may print.
+        with redirect_stdout(sys.stderr), config_errors(cfg):
+            datamodule.prepare_data()
+            with status_spinner("Making batches", progress=arguments.progress):
+                return show_batches(
+                    datamodule,
+                    arguments.stage or "train",
+                    epoch=arguments.epoch or 0,
+                    start=arguments.batch or 0,
+                    num_batches=arguments.num or (_NUM_BATCHES if arguments.batch is None else 1),
+                )
+    finally:
+        sys.path[:] = original_path

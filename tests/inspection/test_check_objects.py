@@ -1,0 +1,117 @@
+"""Checks of boxes: each defect is found once, and boxes that are meant so are not reported."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import numpy as np
+import pytest
+
+from tests.support.checking import SIZE, assert_known_kinds, box_table, check_annotations, counts_of
+
+GOOD = [10, 10, 40, 50]
+
+
+@pytest.mark.parametrize(
+    ("box", "kind"),
+    [
+        ([60, 10, 104, 50], "out_of_image"),
+        ([10, -2, 40, 50], "out_of_image"),
+        ([101, 10, 120, 50], "box_off_image"),
+        ([10, -30, 40, 0], "box_off_image"),
+        ([60, 10, 61.5, 50], "tiny_box"),
+        ([60, 10, 60, 50], "degenerate"),
+        ([11, 11, 41, 50], "duplicate_box"),
+        ([60, 10, 101, 50], None),  # one pixel outside: formats count from 0 or from 1
+        ([60, 10, 100, 80], None),
+        ([60, 10, 62, 50], None),
+        ([15, 10, 45, 50], None),
+        ([0, 0, 100, 80], None),  # one box around the whole image says nothing in a small set
+    ],
+)
+def test_defect_of_a_box_is_found_once(tmp_path, box, kind):
+    findings = check_annotations(box_table(tmp_path, [GOOD, box]))
+    assert_known_kinds(findings)
+    assert counts_of(findings) == ({kind: 1} if kind else {})
+    for finding in findings:
+        if finding.kind == kind:
+            assert finding.object_row == 1
+            assert finding.image == "0.png"
+
+
+def test_boxes_of_an_image_without_a_size_are_not_compared_with_it(tmp_path):
+    table = box_table(tmp_path, [[-5, 0, 900, 900]], size=(0, 0))
+    assert counts_of(check_annotations(table)) == {}
+
+
+def test_worst_box_comes_first_and_the_others_are_counted(tmp_path):
+    boxes = [[10 * i, 0, 100 + i, 20 + i] for i in range(2, 8)]
+    findings = check_annotations(box_table(tmp_path, boxes), max_details=2)
+    assert counts_of(findings) == {"out_of_image": 6}
+    assert [finding.object_row for finding in findings if finding.kind == "out_of_image"] == [5, 4]
+
+
+def test_limits_are_settings(tmp_path):
+    table = box_table(tmp_path, [GOOD, [12, 10, 42, 50], [60, 10, 63, 50]])
+    assert counts_of(check_annotations(table)) == {}
+    findings = check_annotations(table, duplicate_iou=0.8, min_side=4)
+    assert counts_of(findings) == {"duplicate_box": 1, "tiny_box": 1}
+
+
+def test_object_that_doubles_two_others_is_one_finding(tmp_path):
+    findings = check_annotations(box_table(tmp_path, [GOOD, GOOD, GOOD]))
+    assert counts_of(findings) == {"duplicate_box": 2}
+    assert sorted(finding.object_row for finding in findings if finding.kind == "duplicate_box") == [1, 2]
+
+
+def test_crowds_and_other_images_double_nothing(tmp_path):
+    table = box_table(tmp_path, [GOOD, GOOD], crowd=[False, True])
+    assert counts_of(check_annotations(table)) == {}
+    assert counts_of(check_annotations(box_table(tmp_path, [[GOOD], [GOOD]]))) == {}
+
+
+def test_one_box_with_two_classes_is_a_warning(tmp_path):
+    findings = check_annotations(box_table(tmp_path, [GOOD, GOOD], labels=[0, 1]))
+    assert counts_of(findings) == {"conflicting_box": 1}
+    (finding,) = (finding for finding in findings if finding.kind == "conflicting_box")
+    assert "'dog' box [10, 10, 40, 50]" in finding.message
+    assert "also the box of a 'cat'" in finding.message
+
+
+def test_classes_that_often_share_boxes_do_so_by_design(tmp_path):
+    labels = [0, 1] * 5
+    table = box_table(tmp_path, [[GOOD, GOOD]] * 5, labels=labels, class_names=("person", "woman"))
+    assert counts_of(check_annotations(table)) == {}
+
+
+def test_image_with_several_labels_has_no_conflict(tmp_path):
+    whole = [0, 0, *SIZE]
+    assert counts_of(check_annotations(box_table(tmp_path, [whole, whole], labels=[0, 1]))) == {}
+
+
+def test_whole_image_box_is_noted_only_where_it_is_rare(tmp_path):
+    whole = [0, 0, *SIZE]
+    boxes = [[[i, 0, i + 20, 30], [i, 40, i + 20, 70]] for i in range(15)]
+    assert counts_of(check_annotations(box_table(tmp_path, [*boxes, [whole]]))) == {"whole_image_box": 1}
+    assert counts_of(check_annotations(box_table(tmp_path, [[whole]] * 30))) == {}
+
+
+def test_doubled_objects_are_those_of_a_comparison_of_all_pairs(tmp_path):
+    rng = np.random.default_rng(0)
+    corners = rng.integers(0, 12, (120, 2))
+    boxes = np.hstack([corners, corners + rng.integers(3, 12, (120, 2))]).tolist()
+    table = box_table(tmp_path, [boxes[:50], boxes[50:], boxes[:3]])
+    findings = check_annotations(table, duplicate_iou=0.6, max_details=1000)
+    rows = {finding.object_row for finding in findings if finding.kind == "duplicate_box"}
+    expected_rows = set()
+    for image in range(3):
+        objects = np.arange(table.num_objects)[table.objects(image)]
+        for first, second in combinations(objects.tolist(), 2):
+            low = np.maximum(table.boxes[first, :2], table.boxes[second, :2])
+            high = np.minimum(table.boxes[first, 2:], table.boxes[second, 2:])
+            common = np.prod(np.clip(high - low, 0, None))
+            areas = [np.prod(table.boxes[row, 2:] - table.boxes[row, :2]) for row in (first, second)]
+            if common / (sum(areas) - common) > 0.6:
+                expected_rows.add(second)
+    assert len(expected_rows) > 10
+    assert rows == expected_rows
