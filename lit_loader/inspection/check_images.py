@@ -247,7 +247,7 @@ def _annotation(table: AnnotationTable, row: int) -> list[tuple[object, ...]]:
     objects = table.objects(row)
     columns = [table.labels[objects, None], table.boxes[objects]]
     if table.keypoints is not None and table.visibility is not None:
-        columns += [table.keypoints[objects].reshape(len(columns[0]), -1), table.visibility[objects]]
+        columns += [table.keypoints[objects, :, 0], table.keypoints[objects, :, 1], table.visibility[objects]]
     return sorted(map(tuple, np.hstack(columns).tolist()))
 
 

@@ -22,20 +22,21 @@ def draw_noise(path: Path, seed: int, *, size: tuple[int, int] = SIZE, **options
     Image.fromarray(pixels).resize(size).save(path, **options)
 
 
-def box_table(root: Path, boxes, *, labels=None, class_names=("cat", "dog"), size=SIZE, **columns) -> AnnotationTable:
+def box_table(root: Path, boxes, *, labels=None, class_names=None, size=SIZE, **columns) -> AnnotationTable:
     """Return a table of one image with these boxes, or of one image for each list of boxes."""
     boxes_of_images = boxes if boxes and isinstance(boxes[0][0], (list, tuple)) else [boxes]
+    labels = [0] * sum(map(len, boxes_of_images)) if labels is None else labels
     counts = [len(image_boxes) for image_boxes in boxes_of_images]
     flat_boxes = np.array([box for image_boxes in boxes_of_images for box in image_boxes], dtype=np.float32)
     defaults = {
         "root": root,
         "image_paths": [f"{i}.png" for i in range(len(counts))],
-        "class_names": class_names,
+        "class_names": class_names or ("cat", "dog")[: max(labels, default=0) + 1],
         "widths": [size[0]] * len(counts),
         "heights": [size[1]] * len(counts),
         "offsets": np.cumsum([0, *counts]),
         "boxes": flat_boxes.reshape(-1, 4),
-        "labels": [0] * sum(counts) if labels is None else labels,
+        "labels": labels,
     }
     return AnnotationTable(**(defaults | columns))
 
