@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ Source:
 QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Quantiles of a `Distribution`."""
 
-_NUM_BINS: Final = 40
+_MAX_BINS: Final = 40
 _NUM_CELLS: Final = 32  # of the grid of box centres, along each side
 _NUM_SIZES: Final = 10
 _MAX_CLASSES: Final = 20  # of the matrix of co-occurrence
@@ -79,12 +80,14 @@ class Measure:
 
     Attributes:
         title: Name for people.
+        rows: The rows of the table that it is a number of.
         unit: Unit, or an empty text.
         log_scale: True if its histogram has bins of equal ratio, and only positive values count.
         values: Function of a table that returns the values, without unknown ones.
     """
 
     title: str
+    rows: Literal["images", "objects"]
     unit: str = ""
     log_scale: bool = True
     values: Callable[[AnnotationTable], npt.NDArray[Any]]
@@ -148,28 +151,33 @@ def _normalization_distances(table: AnnotationTable) -> _Floats:
 
 
 MEASURES: Final[Mapping[str, Measure]] = {
-    "image_width": Measure(title="image width", unit="px", values=lambda table: _sizes(table)[:, 0]),
-    "image_height": Measure(title="image height", unit="px", values=lambda table: _sizes(table)[:, 1]),
+    "image_width": Measure(title="image width", rows="images", unit="px", values=lambda table: _sizes(table)[:, 0]),
+    "image_height": Measure(title="image height", rows="images", unit="px", values=lambda table: _sizes(table)[:, 1]),
     "image_megapixels": Measure(
-        title="image size", unit="megapixels", values=lambda table: _sizes(table).prod(axis=1) / 1e6
+        title="image size", rows="images", unit="megapixels", values=lambda table: _sizes(table).prod(axis=1) / 1e6
     ),
     "image_aspect_ratio": Measure(
-        title="image width / height", values=lambda table: _sizes(table)[:, 0] / _sizes(table)[:, 1]
+        title="image width / height", rows="images", values=lambda table: _sizes(table)[:, 0] / _sizes(table)[:, 1]
     ),
     "objects_per_image": Measure(
-        title="objects an image", log_scale=False, values=lambda table: np.diff(table.offsets)
+        title="objects an image", rows="images", log_scale=False, values=lambda table: np.diff(table.offsets)
     ),
-    "box_width": Measure(title="box width", unit="px", values=lambda table: _box_sides(table)[:, 0]),
-    "box_height": Measure(title="box height", unit="px", values=lambda table: _box_sides(table)[:, 1]),
+    "box_width": Measure(title="box width", rows="objects", unit="px", values=lambda table: _box_sides(table)[:, 0]),
+    "box_height": Measure(title="box height", rows="objects", unit="px", values=lambda table: _box_sides(table)[:, 1]),
     "box_side": Measure(
-        title="square root of box area", unit="px", values=lambda table: np.sqrt(_box_sides(table).prod(axis=1))
+        title="square root of box area",
+        rows="objects",
+        unit="px",
+        values=lambda table: np.sqrt(_box_sides(table).prod(axis=1)),
     ),
-    "box_relative_side": Measure(title="square root of box area / image area", values=_relative_sides),
+    "box_relative_side": Measure(title="square root of box area / image area", rows="objects", values=_relative_sides),
     "box_aspect_ratio": Measure(
-        title="box width / height", values=lambda table: _box_sides(table)[:, 0] / _box_sides(table)[:, 1]
+        title="box width / height",
+        rows="objects",
+        values=lambda table: _box_sides(table)[:, 0] / _box_sides(table)[:, 1],
     ),
     "normalization_distance": Measure(
-        title="distance of the normalization pair", unit="px", values=_normalization_distances
+        title="distance of the normalization pair", rows="objects", unit="px", values=_normalization_distances
     ),
 }
 """Measures by name. Boxes count if they have an area, and not at all in a set where every box is its whole image."""
@@ -340,13 +348,15 @@ def _edges(measure: Measure, values: Mapping[str, _Floats]) -> _Floats:
         return np.zeros(0)
     low = min(all_limits)
     high = max(all_limits)
+    # Rice's rule (Terrell and Scott 1985): few values in many bins would be a row of spikes.
+    num_bins = min(_MAX_BINS, math.ceil(2 * max(map(len, values.values())) ** (1 / 3)))
     if not measure.log_scale:
         # Counts: each bin contains equally many integers.
-        step = -(-(int(high) + 1) // _NUM_BINS)
+        step = -(-(int(high) + 1) // num_bins)
         return np.arange(0, int(high) + step + 1, step) - 0.5
     if low == high:
         return np.array([low / 1.1, high * 1.1])
-    edges = np.geomspace(low, high, _NUM_BINS + 1)
+    edges = np.geomspace(low, high, num_bins + 1)
     # Rounding must not exclude the smallest and the largest value.
     edges[0] = low
     edges[-1] = high

@@ -20,7 +20,7 @@ from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
 from lit_loader.app.commands.settings import parse_actions
 
-__all__ = ["formats_text", "index", "print_figures", "print_reports"]
+__all__ = ["formats_text", "index", "print_figures", "print_reports", "unique_stems"]
 
 _Figures = Mapping[str, Any]
 
@@ -51,7 +51,7 @@ def index(arguments: argparse.Namespace) -> None:
     )
     print_reports(tables)
     # Files such as annotations/train.txt are sets of this name, but the stages of a run are called train, val and test.
-    keys = _unique_stems(splits)
+    keys = unique_stems(splits)
     names = {stem: splits[name] for stem, name in keys.items()}
     stages = splits_by_stage(keys)
     options = format_options_of(arguments, splits)
@@ -72,7 +72,7 @@ def index(arguments: argparse.Namespace) -> None:
     print_lines("next:", f"  {command}")
 
 
-def _unique_stems(names: Iterable[str]) -> dict[str, str]:
+def unique_stems(names: Iterable[str]) -> dict[str, str]:
     """Return the names of sets by their stems; a name whose stem is taken has its full text as the key."""
     stems: dict[str, str] = {}
     # Both `train.txt` and `train.csv` may be read.
