@@ -118,7 +118,7 @@ def _sides(table: AnnotationTable) -> _Floats:
 def _has_box(table: AnnotationTable) -> npt.NDArray[np.bool_]:
     """Return True for each object that has a box with an area; False for all if every box is its whole image.
 
-    Sets of whole images with a class have such boxes, whose statistics would repeat those of the images.
+    Classes of whole images are stored with such boxes, and their statistics would only repeat the image sizes.
     """
     sides = _sides(table)
     image_sides = _image_sides(table)
@@ -311,7 +311,7 @@ def statistics_of(tables: Mapping[str, AnnotationTable]) -> DatasetStatistics:
         tables: Table of each set by its name, with the same class names.
 
     Raises:
-        ValueError: If there is no table, or class names differ.
+        ValueError: If ``tables`` is empty, or class names differ.
     """
     if not tables:
         raise ValueError("tables is empty; give at least one table, such as {'train': table}")

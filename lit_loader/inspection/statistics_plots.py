@@ -29,7 +29,6 @@ _PANEL_SIZE: Final = (4.8, 3.9)  # inches
 _MAX_ROWS: Final = 24  # of bars in a panel, so that their names can be read
 _MAX_ATTRIBUTES: Final = 6
 _MAX_MATRIX_NUMBERS: Final = 8
-_MAX_NAME: Final = 20
 _MARKERS: Final = "os^vDPX<>*"
 _AREA_COLOURS: Final = ("#9ecae1", "#4292c6", "#08519c")
 _STATE_COLOURS: Final = {"visible": "#2ca02c", "hidden": "#ff9f1c", "absent": "#cccccc"}
@@ -140,7 +139,7 @@ def _set_panels(statistics: DatasetStatistics) -> list[_Panel]:
         panels.append(partial(_draw_classes, statistics=statistics))
     for name in MEASURES:
         distributions = [part.distributions[name] for part in sets if name in part.distributions]
-        # A single value, such as the size of all images, is no picture.
+        # A single value, such as one size of all images, needs no picture.
         if distributions and min(d.quantiles[0] for d in distributions) < max(d.quantiles[-1] for d in distributions):
             panels.append(partial(_draw_measure, statistics=statistics, name=name))
     if any(part.area_counts.any() for part in sets):
@@ -190,11 +189,11 @@ def _draw_bars(axes: Any, names: Sequence[str], counts: dict[str, IndexArray]) -
         axes.barh(positions + number * height, values, height, label=_label(set_name), align="edge")
     largest = max((int(values.max(initial=0)) for values in counts.values()), default=0)
     positive = [int(value) for values in counts.values() for value in values if value > 0]
-    # Bars of rare classes would be invisible next to those of frequent ones.
+    # Bars of rare classes would be invisible next to frequent ones.
     if positive and largest > 50 * min(positive):
         axes.set_xlim(0.8, 1.2 * largest)
         _use_log_scale(axes)
-    _name_rows(axes, names, positions + 0.4)
+    _name_rows(axes, list(map(_label, names)), positions + 0.4)
     axes.set_xlabel("objects", fontsize=8)
     _add_legend(axes, len(counts))
 
@@ -213,6 +212,7 @@ def _draw_measure(axes: Any, *, statistics: DatasetStatistics, name: str) -> Non
         # The limits of small, medium and large objects in COCO's evaluation.
         for limit, _ in [*AREA_LIMITS.values()][1:]:
             axes.axvline(math.sqrt(limit), color="0.4", linewidth=0.8, linestyle="dashed")
+        axes.set_xlabel("dashed: COCO's limits of small and large objects", fontsize=8)
     axes.set_title(measure.label, fontsize=10)
     axes.set_ylabel(f"share of {measure.rows}", fontsize=8)
     _in_percent(axes.yaxis)
@@ -241,7 +241,7 @@ def _draw_areas(axes: Any, *, statistics: DatasetStatistics) -> None:
     positions = np.arange(len(shares))
     for size, colour, part, start in zip(AREA_LIMITS, _AREA_COLOURS, shares.T, starts.T, strict=True):
         axes.barh(positions, part, 0.8, left=start, color=colour, label=size, align="edge")
-    _name_rows(axes, [names[c] for c in classes.ids], positions + 0.4)
+    _name_rows(axes, [_label(names[c]) for c in classes.ids], positions + 0.4)
     axes.set_xlim(0, 1)
     _in_percent(axes.xaxis)
     _add_title(axes, "small, medium and large objects\n(limits 32\u00b2 and 96\u00b2 px, as in COCO)", classes)
@@ -297,7 +297,7 @@ def _draw_points(axes: Any, *, statistics: DatasetStatistics) -> None:
             axes.stairs(start + shares, np.arange(len(names) + 1), baseline=start, fill=True, color=colour, label=state)
         start = start + shares
     if has_names:
-        _name_rows(axes, names, positions + 0.4)
+        _name_rows(axes, list(map(_label, names)), positions + 0.4)
         axes.set_xlim(0, 1)
     else:
         axes.set_xlabel("position of the point", fontsize=8)
@@ -329,12 +329,12 @@ def _draw_mixes(axes: Any, *, sampling: SamplingStatistics) -> None:
     axes.barh(positions, shares, 0.8, color="0.85", label="annotated")
     for number, (override, mix) in enumerate(sampling.changed_mixes.items()):
         marker = _MARKERS[number % len(_MARKERS)]
-        axes.plot(mix[classes.ids], positions, marker, markersize=4, alpha=0.8, label=_label(_sampler_name(override)))
+        axes.plot(mix[classes.ids], positions, marker, markersize=4, alpha=0.8, label=_override_label(override))
     if shares.max() > 50 * shares.min():
         axes.set_xlim(shares.min() / 2, 1)
         _use_log_scale(axes)
     _in_percent(axes.xaxis)
-    _name_rows(axes, [sampling.class_names[c] for c in classes.ids], positions)
+    _name_rows(axes, [_label(sampling.class_names[c]) for c in classes.ids], positions)
     _add_title(axes, "expected share of each class in an epoch", classes)
     _add_legend(axes, len(sampling.changed_mixes) + 1, **_BELOW)
 
@@ -348,7 +348,7 @@ def _draw_unseen(axes: Any, *, sampling: SamplingStatistics) -> None:
     axes.bar_label(bars, repeats, fontsize=7, padding=4)
     axes.set_xlim(0, max(0.1, 1.8 * max(shares)))
     _in_percent(axes.xaxis)
-    _name_rows(axes, list(map(_sampler_name, sampling.samplers)), positions + 0.4)
+    _name_rows(axes, list(map(_override_label, sampling.samplers)), positions + 0.4)
     axes.set_title("images that an epoch does not contain", fontsize=10)
 
 
@@ -358,24 +358,25 @@ def _draw_padding(axes: Any, *, sampling: SamplingStatistics) -> None:
     height = 0.8 / len(batchings)
     for number, batching in enumerate(batchings):
         shares = [part.padding[batching] or 0.0 for part in sampling.samplers.values()]
-        axes.barh(positions + number * height, shares, height, align="edge", label=_label(_sampler_name(batching)))
-    _name_rows(axes, list(map(_sampler_name, sampling.samplers)), positions + 0.4)
+        axes.barh(positions + number * height, shares, height, align="edge", label=_override_label(batching))
+    _name_rows(axes, list(map(_override_label, sampling.samplers)), positions + 0.4)
     axes.set_xlim(left=0, right=max(0.1, axes.get_xlim()[1]))
     _in_percent(axes.xaxis)
     axes.set_title(f"padded pixels, batches of {sampling.batch.batch_size}", fontsize=10)
     _add_legend(axes, len(batchings), **_BELOW)
 
 
-def _sampler_name(override: str) -> str:
-    """Return an override without its key, which the panel's title says."""
-    return override.partition("=")[2] or override
+def _override_label(override: str) -> str:
+    """Return an override without the name of its group, such as ``class_balanced exponent=0.5``."""
+    group, _, setting = override.partition("=")
+    return _label(setting.replace(f" {group}.", " "), max_length=40)
 
 
 # -- parts of panels ---------------------------------------------------------------------------------------
 
 
 def _name_rows(axes: Any, names: Sequence[str], positions: Any) -> None:
-    axes.set_yticks(positions, list(map(_label, names)), fontsize=7 if len(names) > 12 else 8)
+    axes.set_yticks(positions, names, fontsize=7 if len(names) > 12 else 8)
     # The first row at the top.
     axes.set_ylim(len(names), -0.2)
 
@@ -388,7 +389,8 @@ def _add_title(axes: Any, title: str, classes: ShownClasses) -> None:
 
 
 def _in_percent(axis: Any) -> None:
-    axis.set_major_formatter(require("matplotlib.ticker", "plot").PercentFormatter(1.0))
+    # PercentFormatter writes the small shares of a logarithmic axis as 0 %.
+    axis.set_major_formatter(require("matplotlib.ticker", "plot").FuncFormatter(lambda share, _: f"{100 * share:g} %"))
 
 
 def _add_legend(axes: Any, num_entries: int, **place: Any) -> None:
@@ -396,9 +398,9 @@ def _add_legend(axes: Any, num_entries: int, **place: Any) -> None:
         axes.legend(fontsize=7, frameon=False, **place)
 
 
-def _label(text: str) -> str:
+def _label(text: str, max_length: int = 20) -> str:
     """Return a name from a file as a text that matplotlib draws literally, shortened."""
     text = printable(text).replace("\n", "\\n")
-    text = text if len(text) <= _MAX_NAME else f"{text[: _MAX_NAME - 1]}\u2026"
+    text = text if len(text) <= max_length else f"{text[: max_length - 1]}\u2026"
     # Matplotlib leaves entries that begin with an underscore out of a legend, and reads $...$ as mathematics.
     return f" {text}".replace("$", r"\$") if text.startswith("_") else text.replace("$", r"\$")

@@ -68,7 +68,7 @@ _NUM_WINDOWS: Final = 16
 
 @dataclass(frozen=True, kw_only=True)
 class BatchShape:
-    """Settings that decide the shape of a padded batch; the defaults are those of torchvision's detectors.
+    """Settings that decide the shape of a padded batch; by default as torchvision's detectors make it.
 
     Args:
         batch_size: Images a batch.
@@ -212,7 +212,7 @@ def sampling_statistics(
     batchings: Mapping[str, Batching] | None = None,
     *,
     batch: BatchShape | None = None,
-    by: str | None = None,
+    attribute: str | None = None,
     seed: int = 0,
     num_epochs: int = 3,
 ) -> SamplingStatistics:
@@ -223,22 +223,24 @@ def sampling_statistics(
         samplers: Sampler configs by override; by default each of `SAMPLERS` with its defaults.
         batchings: Batchings by override; by default each of `BATCHINGS` with its defaults.
         batch: Shape of a batch, by default `BatchShape`'s.
-        by: Attribute whose values are counted, or None for the class.
+        attribute: Attribute whose values are counted, or None for the class.
         seed: Seed of the orders.
         num_epochs: Number of epochs that are drawn.
 
     Raises:
-        ValueError: If the table has no attribute ``by``, or ``num_epochs`` is below 1.
+        ValueError: If the table has no such attribute, or ``num_epochs`` is below 1.
     """
     if num_epochs < 1:
         raise SettingError("num_epochs", num_epochs, "must be at least 1")
-    samplers = {f"sampler={name}": cls() for name, cls in SAMPLERS.items()} if samplers is None else samplers
-    batchings = {f"batching={name}": cls() for name, cls in BATCHINGS.items()} if batchings is None else batchings
+    if samplers is None:
+        samplers = {f"sampler={name}": config_type() for name, config_type in SAMPLERS.items()}
+    if batchings is None:
+        batchings = {f"batching={name}": config_type() for name, config_type in BATCHINGS.items()}
     batch = BatchShape() if batch is None else batch
-    counts = label_counts(table, by=by)
-    is_empty = _without_labels(table, by=by)
+    counts = label_counts(table, by=attribute)
+    is_empty = _without_labels(table, attribute)
     num_unknown_sizes = int(((table.widths == 0) | (table.heights == 0)).sum())
-    # None without all sizes, because batchings need them too.
+    # Batchings, too, need the size of every image.
     sizes = None if num_unknown_sizes else batch.resized(table.widths, table.heights)
     statistics: dict[str, SamplerStatistics] = {}
     problems: dict[str, str] = {}
@@ -250,21 +252,22 @@ def sampling_statistics(
             problems[override] = str(error)
             continue
         visits = _expected_visits(sampler)
+        padding = {
+            name: None if sizes is None else _padding(batching, sampler, table, sizes, batch, seed=seed)
+            for name, batching in batchings.items()
+        }
         appearances = np.stack([_appearances(sampler, seed=seed, epoch=epoch) for epoch in range(num_epochs)])
         statistics[override] = SamplerStatistics(
             num_samples=len(sampler),
-            class_mix=expected_class_mix([table], sampler, by=by),
+            class_mix=expected_class_mix([table], sampler, by=attribute),
             empty_share=None if visits is None else float(visits[is_empty].sum() / max(1, len(sampler))),
             max_repeats=int(appearances.max(initial=0)),
             num_unseen=float((appearances == 0).sum(axis=1).mean()),
             num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
-            padding={
-                name: None if sizes is None else _padding(batching, sampler, table, sizes, batch, seed=seed)
-                for name, batching in batchings.items()
-            },
+            padding=padding,
         )
     return SamplingStatistics(
-        class_names=table.labels_of(by)[1],
+        class_names=table.labels_of(attribute)[1],
         num_images=table.num_images,
         class_mix=counts / max(1, counts.sum()),
         empty_share=float(is_empty.sum() / max(1, table.num_images)),
@@ -276,9 +279,9 @@ def sampling_statistics(
     )
 
 
-def _without_labels(table: AnnotationTable, *, by: str | None) -> npt.NDArray[np.bool_]:
+def _without_labels(table: AnnotationTable, attribute: str | None) -> npt.NDArray[np.bool_]:
     """Return True for each image without an object that has a label."""
-    ids, _ = table.labels_of(by)
+    ids, _ = table.labels_of(attribute)
     return np.bincount(table.image_of_object()[ids >= 0], minlength=table.num_images) == 0
 
 
@@ -304,7 +307,7 @@ def _padding(
     *,
     seed: int,
 ) -> float | None:
-    """Return the padded share of batches of the first epoch, or None if there is no image to batch."""
+    """Return the padded share of batches of the first epoch, or None without images."""
     if len(sampler) == 0:
         return None
     length = batch.batch_size
@@ -320,7 +323,7 @@ def _padding(
 
 
 def padding_share(indices: IndexArray, sizes: IndexArray, batch: BatchShape) -> float:
-    """Return the share of padded pixels in consecutive batches, of which the last may be smaller.
+    """Return the share of padded pixels in consecutive batches. The last batch may be smaller.
 
     Args:
         indices: int64 ``(n,)``, the order of the images, at least one.

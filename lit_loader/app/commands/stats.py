@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -19,6 +20,7 @@ from lit_loader.app.commands.reading import named_splits, read_sets
 from lit_loader.app.commands.settings import UsageError, parse_value
 from lit_loader.datasets.samples import labelled_samples, landmark_samples
 from lit_loader.errors import SettingError
+from lit_loader.foundation.escaping import hydra_value, shell_command
 from lit_loader.foundation.files import new_file
 from lit_loader.inspection.page import Page
 from lit_loader.inspection.statistics import AREA_LIMITS, MEASURES, DatasetStatistics, statistics_of
@@ -67,7 +69,7 @@ def stats(arguments: argparse.Namespace) -> None:
     with status_spinner("Computing statistics", progress=arguments.progress):
         statistics = statistics_of(tables)
         samples = _samples(tables[train], arguments.samples)
-        sampling = sampling_statistics(samples, samplers, batchings, batch=batch, by=arguments.balance_by)
+        sampling = sampling_statistics(samples, samplers, batchings, batch=batch, attribute=arguments.balance_by)
     if arguments.json:
         report = {"format": arguments.format, "root": arguments.root, **statistics.to_dict()}
         print_lines(json.dumps({**report, "training_set": train, "sampling": sampling.to_dict()}, indent=1))
@@ -118,29 +120,34 @@ def _balance_by(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _configs(
-    words: Sequence[str], group: str, types: Mapping[str, Any], *, shared: Mapping[str, Any] | None = None
+    texts: Sequence[str], group: str, types: Mapping[str, Any], *, shared: Mapping[str, Any] | None = None
 ) -> dict[str, Any]:
-    """Return the configs of a group by their overrides: all with their defaults, then those of the command line.
+    """Return the configs of a group by their overrides: all with defaults, then the ones of the command line.
 
     Args:
-        words: Texts such as ``"class_balanced exponent=0.5"``.
+        texts: Configs of the command line, such as ``"class_balanced exponent=0.5"``.
         group: Name of the config group.
         types: Config classes by name.
         shared: Settings of every config that takes them.
     """
     configs = {}
-    for text in [*types, *words]:
-        name, *settings = text.split()
+    for text in [*types, *texts]:
+        try:
+            words = shlex.split(text)
+        except ValueError as error:
+            raise UsageError(f"--{group} {text!r}: {error}; quote values as in a shell") from None
+        name = words[0] if words else ""
         if name not in types:
             raise UsageError(f"--{group} {text!r}: unknown {group} {name!r}; choose one of {', '.join(types)}")
-        pairs = [setting.partition("=") for setting in settings]
-        values = {key: parse_value(value) for key, _, value in pairs}
+        pairs = [word.partition("=") for word in words[1:]]
         defaults = {key: value for key, value in (shared or {}).items() if key in types[name].__dataclass_fields__}
-        override = [f"{group}={name}", *(f"{group}.{key}={value}" for key, value in {**defaults, **values}.items())]
+        settings = {**defaults, **{key: parse_value(value) for key, _, value in pairs}}
         try:
-            configs[" ".join(override)] = types[name](**{**defaults, **values})
+            config = types[name](**settings)
         except (TypeError, ValueError) as error:
             raise UsageError(f"--{group} {text!r}: {error}") from None
+        override = [f"{group}={name}", *(f"{group}.{key}={hydra_value(value)}" for key, value in settings.items())]
+        configs[shell_command(override)] = config
     return configs
 
 
@@ -250,7 +257,9 @@ def _mix_table(sampling: SamplingStatistics, attribute: str | None) -> _Table:
     ]
     title = "expected share in an epoch"
     title += f" ({classes.note})" if classes.note else ""
-    names = [override.partition("=")[2] for override in mixes]
+    # The heading of the first column names the attribute that all samplers balance.
+    shared = "" if attribute is None else f" {shell_command([f'sampler.balance_by={hydra_value(attribute)}'])}"
+    names = [override.partition("=")[2].replace(shared, "").replace(" sampler.", " ") for override in mixes]
     return _Table(title, ("class" if attribute is None else attribute, "annotated", *names), rows)
 
 
