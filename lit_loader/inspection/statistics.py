@@ -126,7 +126,8 @@ def _has_box(table: AnnotationTable) -> npt.NDArray[np.bool_]:
     differences = np.abs(table.boxes - np.concatenate([np.zeros_like(image_sides), image_sides], axis=1))
     if (differences < 0.5).all():
         return np.zeros(table.num_objects, dtype=np.bool_)
-    return (sides > 0).all(axis=1)
+    has_area: npt.NDArray[np.bool_] = (sides > 0).all(axis=1)
+    return has_area
 
 
 def _image_sides(table: AnnotationTable) -> _Floats:
@@ -137,7 +138,8 @@ def _image_sides(table: AnnotationTable) -> _Floats:
 def _relative_sides(table: AnnotationTable) -> _Floats:
     image_areas = _image_sides(table).prod(axis=1)
     is_known = _has_box(table) & (image_areas > 0)
-    return np.sqrt(_sides(table)[is_known].prod(axis=1) / image_areas[is_known])
+    sides: _Floats = np.sqrt(_sides(table)[is_known].prod(axis=1) / image_areas[is_known])
+    return sides
 
 
 def _normalization_distances(table: AnnotationTable) -> _Floats:
@@ -435,7 +437,8 @@ def _points_outside(table: AnnotationTable) -> IndexArray:
     sides = _image_sides(table)[:, None]
     is_outside = ((table.keypoints < 0) | (table.keypoints > sides)).any(axis=2)
     is_known = (sides > 0).all(axis=2)
-    return (is_outside & is_known & (table.visibility > 0)).sum(axis=0)
+    counts: IndexArray = (is_outside & is_known & (table.visibility > 0)).sum(axis=0)
+    return counts
 
 
 def _co_occurrence(tables: list[AnnotationTable]) -> CoOccurrence:

@@ -225,8 +225,9 @@ def _use_log_scale(axes: Any) -> None:
     axes.set_xscale("log")
     low, high = axes.get_xlim()
     # Narrow ranges contain no power of ten, and wide ones would have too many labels.
-    steps = (1, 2, 5) if high / low > 8 else (1, 1.5, 2, 3, 4, 5, 6, 8)
-    steps = (1,) if high / low > 3000 else steps
+    steps: tuple[float, ...] = (1, 2, 5) if high / low > 8 else (1, 1.5, 2, 3, 4, 5, 6, 8)
+    if high / low > 3000:
+        steps = (1,)
     axes.xaxis.set_major_locator(ticker.LogLocator(subs=steps, numticks=12))
     axes.xaxis.set_major_formatter(ticker.FuncFormatter(lambda value, _: f"{value:g}"))
     axes.xaxis.set_minor_formatter(ticker.NullFormatter())

@@ -91,6 +91,8 @@ class BatchShape:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
+            if value is None and name not in ("size", "max_size"):
+                raise SettingError(name, value, "must be a number of at least 1")
             if value is not None and value < 1:
                 raise SettingError(name, value, "must be at least 1")
         if self.size is not None and self.max_size is not None and self.max_size <= self.size:
@@ -251,21 +253,13 @@ def sampling_statistics(
         except ValueError as error:
             problems[override] = str(error)
             continue
-        visits = _expected_visits(sampler)
         padding = {
             name: None if sizes is None else _padding(batching, sampler, table, sizes, batch, seed=seed)
             for name, batching in batchings.items()
         }
         appearances = np.stack([_appearances(sampler, seed=seed, epoch=epoch) for epoch in range(num_epochs)])
-        statistics[override] = SamplerStatistics(
-            num_samples=len(sampler),
-            class_mix=expected_class_mix([table], sampler, by=attribute),
-            empty_share=None if visits is None else float(visits[is_empty].sum() / max(1, len(sampler))),
-            max_repeats=int(appearances.max(initial=0)),
-            num_unseen=float((appearances == 0).sum(axis=1).mean()),
-            num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
-            padding=padding,
-        )
+        class_mix = expected_class_mix([table], sampler, by=attribute)
+        statistics[override] = _sampler_statistics(sampler, appearances, is_empty, class_mix=class_mix, padding=padding)
     return SamplingStatistics(
         class_names=table.labels_of(attribute)[1],
         num_images=table.num_images,
@@ -282,7 +276,38 @@ def sampling_statistics(
 def _without_labels(table: AnnotationTable, attribute: str | None) -> npt.NDArray[np.bool_]:
     """Return True for each image without an object that has a label."""
     ids, _ = table.labels_of(attribute)
-    return np.bincount(table.image_of_object()[ids >= 0], minlength=table.num_images) == 0
+    num_labels = np.bincount(table.image_of_object()[ids >= 0], minlength=table.num_images)
+    is_empty: npt.NDArray[np.bool_] = num_labels == 0
+    return is_empty
+
+
+def _sampler_statistics(
+    sampler: OrderSampler,
+    appearances: IndexArray,
+    is_empty: npt.NDArray[np.bool_],
+    *,
+    class_mix: _Floats | None,
+    padding: Mapping[str, float | None],
+) -> SamplerStatistics:
+    """Return the statistics of a sampler.
+
+    Args:
+        sampler: The sampler.
+        appearances: int64 ``(num_epochs, num_images)``, how often each image appears in each epoch.
+        is_empty: ``(num_images,)``, True for images without labels.
+        class_mix: See `SamplerStatistics`.
+        padding: See `SamplerStatistics`.
+    """
+    visits = _expected_visits(sampler)
+    return SamplerStatistics(
+        num_samples=len(sampler),
+        class_mix=class_mix,
+        empty_share=None if visits is None else float(visits[is_empty].sum() / max(1, len(sampler))),
+        max_repeats=int(appearances.max(initial=0)),
+        num_unseen=float((appearances == 0).sum(axis=1).mean()),
+        num_unseen_in_all=int((appearances == 0).all(axis=0).sum()),
+        padding=padding,
+    )
 
 
 def _expected_visits(sampler: OrderSampler) -> _Floats | None:

@@ -223,6 +223,7 @@ def test_sampler_without_closed_form_has_no_mix():
     ("settings", "message"),
     [
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
+        ({"size_divisor": None}, "size_divisor=None must be a number of at least 1"),
         ({"size": 800, "max_size": 800}, "max_size=800 must be above size=800"),
     ],
 )

@@ -40,6 +40,7 @@ _NUM_PAIRS: Final = 10
 _NUM_SIZES: Final = 5
 _MAX_CLASSES: Final = 20
 _MAX_POINTS: Final = 10
+_MAX_PAGE_CLASSES: Final = 200
 
 
 class _Table(NamedTuple):
@@ -307,6 +308,30 @@ def _number(value: float) -> str:
 # -- page --------------------------------------------------------------------------------------------------
 
 
+def _count_tables(statistics: DatasetStatistics) -> Iterator[_Table]:
+    """Yield the counts of classes and flags, which a page has in one place; on a terminal ``index`` prints them."""
+    sets = statistics.sets
+    names = [*next(iter(sets.values())).figures["classes"]]
+    objects = {
+        set_name: [row["objects"] for row in part.figures["classes"].values()] for set_name, part in sets.items()
+    }
+    areas = np.sum([part.area_counts for part in sets.values()], axis=0)
+    classes = ShownClasses.of(np.sum([*objects.values()], axis=0), _MAX_PAGE_CLASSES)
+    rows = []
+    for c in classes.ids:
+        medians = [part.median_sides[c] for part in sets.values()]
+        sides = ["" if np.isnan(side) else _number(side) for side in medians]
+        rows.append((names[c], *(str(part[c]) for part in objects.values()), *map(str, areas[c].tolist()), *sides))
+    columns = ("class", *(f"objects, {set_name}" for set_name in sets), *AREA_LIMITS)
+    columns += tuple(f"median side in px, {set_name}" for set_name in sets)
+    if rows:
+        yield _Table("classes" + (f" ({classes.note})" if classes.note else ""), columns, rows)
+    flags = dict.fromkeys(flag for part in sets.values() for flag in part.figures["flags"])
+    if flags:
+        rows = [(flag, *(str(part.figures["flags"].get(flag, 0)) for part in sets.values())) for flag in flags]
+        yield _Table("objects with a flag", ("flag", *sets), rows)
+
+
 def _page(
     statistics: DatasetStatistics, sampling: SamplingStatistics, train: str, arguments: argparse.Namespace
 ) -> Page:
@@ -317,7 +342,7 @@ def _page(
     ]
     page.add_table(("set", "images", "without objects", "objects"), rows)
     page.add_pictures([(figure_bytes(draw_statistics(statistics), "png"), "all sets")])
-    for table in _set_tables(statistics):
+    for table in [*_count_tables(statistics), *_set_tables(statistics)]:
         page.add_heading(table.title, level=3)
         page.add_table(table.columns, table.rows)
     page.add_heading("Samplers and batchings")

@@ -110,13 +110,14 @@ def test_picture_and_page_are_written(command, faces):
 
 @needs("plot")
 def test_names_from_files_are_escaped(command, voc, tmp_path):
-    voc.add("a", ("$&lt;b&gt;\x9b", 1, 2, 30, 40), ("other", 5, 5, 9, 9))
+    voc.add("a", ("$&lt;b&gt;\x9b", 1, 2, 30, 40, "<truncated>1</truncated>"), ("other", 5, 5, 9, 9))
     voc.split("train", "a\n")
     cache = ["--cache-dir", tmp_path / "cache", "--no-progress", "--num-workers", 0]
     out = command("stats", "voc", voc.root, "train", *cache, "--page", tmp_path / "page.html")
     assert "\x9b" not in out
     page = (tmp_path / "page.html").read_text()
     assert "$&lt;b&gt;" in page
+    assert "objects with a flag" in page
     assert "<b>" not in page
 
 
