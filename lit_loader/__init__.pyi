@@ -72,6 +72,13 @@ from lit_loader.engine import BadSample as BadSample
 from lit_loader.engine import append_bad_samples as append_bad_samples
 from lit_loader.images import CacheSettings as CacheSettings
 from lit_loader.images import ImageReading as ImageReading
+from lit_loader.inspection.statistics import DatasetStatistics as DatasetStatistics
+from lit_loader.inspection.statistics import statistics_of as statistics_of
+from lit_loader.inspection.statistics_plots import draw_sampling as draw_sampling
+from lit_loader.inspection.statistics_plots import draw_statistics as draw_statistics
+from lit_loader.inspection.statistics_sampling import BatchShape as BatchShape
+from lit_loader.inspection.statistics_sampling import SamplingStatistics as SamplingStatistics
+from lit_loader.inspection.statistics_sampling import sampling_statistics as sampling_statistics
 from lit_loader.loader import DataLoader as DataLoader
 from lit_loader.loader.forkserver import start_forkserver as start_forkserver
 from lit_loader.mixing import Mix as Mix

@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from lit_loader.annotations import KEYPOINT_SCHEMAS, AnnotationTable, KeypointSchema
+from lit_loader.annotations.figures import figures_of
 from lit_loader.annotations.formats import find_reader, find_writer, write_annotations
 from lit_loader.annotations.formats.keypoints_txt import column_names
 from lit_loader.annotations.formats.registry import format_options, make_format, takes_option
 from lit_loader.annotations.splitting import check_groups, hold_out
-from lit_loader.app.commands.index import figures_of, print_figures, print_reports
+from lit_loader.app.commands.index import print_figures, print_reports
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
 from lit_loader.app.commands.printing import print_lines

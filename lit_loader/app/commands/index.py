@@ -10,10 +10,8 @@ from dataclasses import MISSING, Field
 from pathlib import PurePosixPath
 from typing import Any, Final
 
-import numpy as np
-import numpy.typing as npt
-
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.figures import POINT_STATES, figures_of
 from lit_loader.annotations.formats import Reader, Writer, readers, writers
 from lit_loader.annotations.formats.registry import format_options, policy_text
 from lit_loader.annotations.splitting import copies_across, shared_names
@@ -22,12 +20,10 @@ from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
 from lit_loader.app.commands.settings import parse_actions
 
-__all__ = ["figures_of", "formats_text", "index", "print_figures", "print_reports"]
+__all__ = ["formats_text", "index", "print_figures", "print_reports", "unique_stems"]
 
 _Figures = Mapping[str, Any]
 
-_FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
-_STATES: Final = {"visible": 2, "hidden": 1, "absent": 0}
 _MAX_POINTS: Final = 20
 
 
@@ -55,7 +51,7 @@ def index(arguments: argparse.Namespace) -> None:
     )
     print_reports(tables)
     # Files such as annotations/train.txt are sets of this name, but the stages of a run are called train, val and test.
-    keys = _unique_stems(splits)
+    keys = unique_stems(splits)
     names = {stem: splits[name] for stem, name in keys.items()}
     stages = splits_by_stage(keys)
     options = format_options_of(arguments, splits)
@@ -76,7 +72,7 @@ def index(arguments: argparse.Namespace) -> None:
     print_lines("next:", f"  {command}")
 
 
-def _unique_stems(names: Iterable[str]) -> dict[str, str]:
+def unique_stems(names: Iterable[str]) -> dict[str, str]:
     """Return the names of sets by their stems; a name whose stem is taken has its full text as the key."""
     stems: dict[str, str] = {}
     # Both `train.txt` and `train.csv` may be read.
@@ -84,54 +80,6 @@ def _unique_stems(names: Iterable[str]) -> dict[str, str]:
         stem = PurePosixPath(name).stem
         stems[name if stem in stems else stem] = name
     return stems
-
-
-def figures_of(table: AnnotationTable) -> dict[str, Any]:
-    """Return the figures of a table as values for JSON.
-
-    Returns:
-        ``images``, ``empty_images``, ``objects``; ``imbalance``: ratio of objects of the most frequent class to
-        objects of the rarest class that occurs, or None; ``image_size``: smallest and largest ``width`` and
-        ``height``, and the number of ``unknown`` sizes; ``classes``: ``objects`` and ``images`` of each class;
-        ``attributes``: objects of each value, and ``objects_without``; ``keypoints``: objects in which each point is
-        ``visible``, ``hidden`` or ``absent``; ``objects_with_points``; ``flags``: objects with each flag that occurs;
-        ``problems``: the problems that the reader reported.
-    """
-    counts = table.class_counts()
-    present = counts[counts > 0]  # a class that occurs in another set only would make the ratio infinite
-    # One number for each pair of image and class, so that an image counts once per class.
-    pairs = np.unique(table.image_of_object() * max(1, table.num_classes) + table.labels)
-    images = _counts(pairs % max(1, table.num_classes), table.class_names)
-    has_size = (table.widths > 0) & (table.heights > 0)
-    points = np.zeros((0, 0)) if table.visibility is None else table.visibility
-    return {
-        "images": table.num_images,
-        "empty_images": int((np.diff(table.offsets) == 0).sum()),
-        "objects": table.num_objects,
-        "imbalance": float(present.max() / present.min()) if present.size else None,
-        "image_size": {
-            "width": _range(table.widths[has_size]),
-            "height": _range(table.heights[has_size]),
-            "unknown": int((~has_size).sum()),
-        },
-        "classes": {
-            name: {"objects": int(n), "images": images[name]} for name, n in zip(table.class_names, counts, strict=True)
-        },
-        "attributes": {
-            name: {
-                "values": _counts(attribute.ids[attribute.ids >= 0], attribute.names),
-                "objects_without": int((attribute.ids < 0).sum()),
-            }
-            for name, attribute in table.attributes.items()
-        },
-        "keypoints": {
-            name: {state: int((points[:, k] == value).sum()) for state, value in _STATES.items()}
-            for k, name in enumerate(table.keypoint_names)
-        },
-        "objects_with_points": int((points > 0).any(axis=1).sum()),
-        "flags": {flag: int(n) for flag in _FLAGS if (n := getattr(table, flag).sum())},
-        "problems": table.report.to_dict(),
-    }
 
 
 def print_figures(sets: Mapping[str, _Figures]) -> None:
@@ -222,16 +170,8 @@ def _point_cells(figures: _Figures) -> dict[str, Any]:
     cells = {"objects with points": figures["objects_with_points"]}
     # A face mesh has hundreds of points, too many for a row each.
     if len(points) > _MAX_POINTS:
-        return cells | {state: _spread([counts[state] for counts in points.values()]) for state in _STATES}
+        return cells | {state: _spread([counts[state] for counts in points.values()]) for state in POINT_STATES}
     return cells | {name: " / ".join(map(str, counts.values())) for name, counts in points.items()}
-
-
-def _counts(ids: npt.NDArray[np.int64], names: Sequence[str]) -> dict[str, int]:
-    return dict(zip(names, np.bincount(ids, minlength=len(names)).tolist(), strict=True))
-
-
-def _range(sizes: npt.NDArray[Any]) -> list[int] | None:
-    return [int(sizes.min()), int(sizes.max())] if sizes.size else None
 
 
 def _spread(counts: Sequence[int]) -> str:

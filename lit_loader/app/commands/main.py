@@ -20,7 +20,7 @@ from types import FrameType
 from typing import Any, Final
 
 from lit_loader import __version__
-from lit_loader.app.commands.settings import UsageError, as_option, split_names
+from lit_loader.app.commands.settings import UsageError, as_option, parse_pixels, split_names
 from lit_loader.errors import LitLoaderError, message_of
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
@@ -227,6 +227,30 @@ def _tune(arguments: argparse.Namespace) -> None:
     tune(arguments)
 
 
+def _stats(arguments: argparse.Namespace) -> None:
+    """Print the distributions of a data set, and the effect of each sampler and batching on its training set.
+
+    Examples:
+      lit-loader stats faces-xml
+      lit-loader stats voc VOC2012 train val --page statistics.html --out statistics.png
+      lit-loader stats yolo road train --batch-size 16 --size 640 --sampler "class_balanced exponent=0.5"
+
+    Opens no image file, except for sizes that the annotations lack. Class mixes are expectations; repeats, unseen
+    images and padding are counted in real epochs with seed 0. A batch is padded as by torchvision's detectors: images
+    resized to a shorter side of 800 pixels and a longer one of at most 1333, height and width of the batch rounded up
+    to multiples of 32. --size or --max-size alone sets the other to none, as in the preset of a data module; both none
+    keep the size of the images. The words in the column override select a sampler and a batching in lit-loader train.
+    lit-loader index prints the counts of classes, attributes, points and problems.
+
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 done, 1 the data is wrong, 2 the command is wrong.
+    """
+    from lit_loader.app.commands.stats import stats
+
+    stats(arguments)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose help ends with the docstring of its command, and with the formats if one is an argument."""
 
@@ -279,8 +303,8 @@ def _report(kind: str, message: str) -> None:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="lit-loader",
-        description="Annotations of any format: convert, index, check, show. Training: train, eval, predict. "
-        "Workers: tune.",
+        description="Data sets: convert, index, check, show, stats, split. Training: train, eval, predict. "
+        "Workers: tune, profile.",
     )
     parser.add_argument("--version", action="version", version=f"lit-loader {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND", parser_class=_Parser)
@@ -303,6 +327,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_reading(check, may_search=True)
     _add_checking(check)
     _add_showing(command(_show))
+    stats = command(_stats)
+    _add_reading(stats, may_search=True)
+    _add_statistics(stats)
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
     for name, (_, text) in _APP.items():
@@ -416,6 +443,26 @@ def _add_writing(command: argparse.ArgumentParser) -> None:
     add(
         "--overwrite", action="store_true", help="replace the files that an earlier convert wrote to DIR, but no others"
     )
+
+
+def _add_statistics(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``stats``."""
+    add = command.add_argument
+    text = "samples of the training set: whole images, or objects cut out of them as for landmarks (default: image)"
+    add("--samples", choices=("image", "object"), default="image", help=text)
+    add("--balance-by", metavar="NAME", help="attribute whose values samplers balance (default: the class)")
+    configs: dict[str, Any] = {"action": "append", "default": [], "metavar": "NAME [KEY=VALUE ...]"}
+    add("--sampler", **configs, help='sampler with settings as another row: "class_balanced empty_share=0.1"')
+    add("--batching", **configs, help='batching with settings as another column: "size num_buckets=32"')
+    # Without a default, because a setting without effect is refused.
+    batch: dict[str, Any] = {"default": argparse.SUPPRESS, "metavar": "PIXELS", "type": parse_pixels}
+    add("--batch-size", **batch | {"type": int, "metavar": "N"}, help="images a batch (default: 8)")
+    add("--size", **batch, help="shorter side of the images in a batch, or none (default: 800)")
+    add("--max-size", **batch, help="longest side of the images in a batch, or none (default: 1333)")
+    add("--size-divisor", **batch | {"type": int}, help="divisor of a batch's height and width (default: 32)")
+    add("--out", metavar="FILE", help="picture of the plots to write: .png, .svg or .pdf")
+    add("--page", metavar="FILE.html", help="page with tables and plots to write")
+    add("--json", action="store_true", help="print JSON")
 
 
 def _add_tuning(command: argparse.ArgumentParser) -> None:

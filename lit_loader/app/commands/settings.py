@@ -19,6 +19,7 @@ __all__ = [
     "check_split",
     "parse_actions",
     "parse_options",
+    "parse_pixels",
     "parse_shares",
     "parse_splits",
     "parse_value",
@@ -147,6 +148,11 @@ def parse_options(
 def split_names(text: str) -> list[str]:
     """Return the names in a text that separates them by commas."""
     return [name.strip() for name in text.split(",")]
+
+
+def parse_pixels(text: str) -> int | None:
+    """Return a number of pixels, or None for ``none``."""
+    return None if text == "none" else int(text)
 
 
 def parse_actions(words: Sequence[str]) -> dict[str, str]:
