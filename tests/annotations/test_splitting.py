@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.splitting import check_groups, group_names, shared_names, stratified_split
+from lit_loader.annotations.splitting import check_groups, group_names, shared_names
+from lit_loader.annotations.stratification import stratified_split
 from lit_loader.errors import AnnotationError
 
 
