@@ -47,7 +47,6 @@ __all__ = [
 Traits: TypeAlias = Sequence[Callable[[str], Any]]
 """Functions of an image's path that are equal for copies; false if it is empty, OSError if it cannot be read."""
 
-_FRAME_NUMBER = re.compile(r"[ _.\-]*(?:\d+|\(\d+\))$")
 _TAIL_BYTES = 4096
 
 
@@ -55,7 +54,7 @@ def hold_out(
     table: AnnotationTable,
     shares: Mapping[str, float],
     *,
-    by: str | None = None,
+    label_attribute: str | None = None,
     groups: Sequence[str] | None = None,
     seed: int = 0,
     cache_dir: Path | str | None = None,
@@ -66,7 +65,7 @@ def hold_out(
     Args:
         table: As for `stratified_split`.
         shares: As for `stratified_split`.
-        by: As for `stratified_split`.
+        label_attribute: As for `stratified_split`.
         groups: As for `stratified_split`; groups that share copies are merged.
         seed: As for `stratified_split`.
         cache_dir: Folder to cache the copies in, or None for the user's cache folder.
@@ -89,7 +88,7 @@ def hold_out(
             f"{sum(map(len, copies))} images are byte-identical copies ({len(copies)} groups), such as {a!r} and "
             f"{b!r}; each group stays in one split"
         )
-    return stratified_split(table, shares, by=by, groups=groups, seed=seed), text, is_new
+    return stratified_split(table, shares, label_attribute=label_attribute, groups=groups, seed=seed), text, is_new
 
 
 def find_copies(
@@ -223,8 +222,9 @@ def frame_groups(paths: Iterable[str]) -> list[str]:
     for path in paths:
         folder, slash, name = path.rpartition("/")
         stem = name.rpartition(".")[0] or name
-        base = _FRAME_NUMBER.sub("", stem)
-        groups.append(path if base == stem else f"{folder}{slash}{base}")
+        # No regular expression: names from files may be long, and a search for a trailing number would be quadratic.
+        base = stem.rstrip("0123456789")
+        groups.append(path if base == stem else f"{folder}{slash}{base.rstrip(' _.-')}")
     return groups
 
 

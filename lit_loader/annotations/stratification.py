@@ -24,7 +24,7 @@ def stratified_split(
     table: AnnotationTable,
     shares: Mapping[str, float],
     *,
-    by: str | None = None,
+    label_attribute: str | None = None,
     groups: Sequence[str] | None = None,
     seed: int = 0,
 ) -> dict[str, IndexArray]:
@@ -41,8 +41,8 @@ def stratified_split(
     Args:
         table: The images with their objects.
         shares: Share of each part by name; positive, with sum 1.
-        by: Name of the attribute whose values take the place of the classes, or None for the classes; an object without
-            a value does not count.
+        label_attribute: Attribute whose values take the place of the classes, or None for the classes; an object
+            without a value does not count.
         groups: Group of each image, such as the person it shows; groups are never split. Default: every image path is a
             group. Larger groups are assigned first, so a small part gets small groups.
         seed: Seed of the split.
@@ -67,7 +67,7 @@ def stratified_split(
         raise ValueError(f"groups has {len(groups)} names, but the table has {table.num_images} images")
     # Without groups, images with the same path are one unit, so an image listed twice stays in one part.
     names, unit_of_image = _units(table.image_paths if groups is None else groups, seed=seed)
-    counts = _UnitCounts(table, unit_of_image, len(names), by)
+    counts = _UnitCounts(table, unit_of_image, len(names), label_attribute)
     part_of_unit = _assign_units(counts, list(shares.values()))
     if len(names) <= _MAX_MOVED_UNITS:
         _move_units(counts, part_of_unit, list(shares.values()))
@@ -100,7 +100,7 @@ class _UnitCounts:
         table: The images with their objects.
         unit_of_image: Unit of each image, int64 ``(num_images,)``.
         num_units: Number of units.
-        by: As for `stratified_split`.
+        label_attribute: As for `stratified_split`.
 
     Attributes:
         num_labels: Number of labels, where the last one is "no object".
@@ -111,9 +111,9 @@ class _UnitCounts:
     """
 
     def __init__(
-        self, table: AnnotationTable, unit_of_image: IndexArray, num_units: int, by: str | None = None
+        self, table: AnnotationTable, unit_of_image: IndexArray, num_units: int, label_attribute: str | None = None
     ) -> None:
-        labels, names = table.labels_of(by)
+        labels, names = table.labels_of(label_attribute)
         has_label = labels >= 0
         images = table.image_of_object()[has_label]
         labels = labels[has_label]
@@ -183,8 +183,10 @@ def _move_units(counts: _UnitCounts, part_of_unit: IndexArray, shares: Sequence[
     )
     amounts = np.concatenate([counts.images, counts.objects, counts.sizes]).astype(np.float64)
     order = np.argsort(rows, kind="stable")
-    starts = np.searchsorted(rows[order], np.arange(len(counts.sizes) + 1))
-    rows, columns, amounts = rows[order], columns[order], amounts[order]
+    rows = rows[order]
+    columns = columns[order]
+    amounts = amounts[order]
+    starts = np.searchsorted(rows, np.arange(len(counts.sizes) + 1))
     expected = np.outer(shares, np.bincount(columns, weights=amounts, minlength=all_images + 1))
     weights = 1 / np.maximum(expected, 1e-9)
     surplus = -expected
