@@ -19,8 +19,11 @@ _KIND_BY_COLUMN: Final = {
     **dict.fromkeys(["difficult", "truncated", "occluded", "crowd"], "flags"),
     "visibility": "keypoints",
 }
-# Numbers and sizes of the files, and the stamps that a cache compares, have no influence on samples.
-_NOT_COMPARED: Final = {"image_ids", "source_ids", "image_stamps", "file_sizes", "category_ids", "object_ids"}
+# Numbers, sizes and lines of the files, and the stamps that a cache compares, have no influence on samples.
+_NOT_COMPARED: Final = {
+    *("image_ids", "source_ids", "image_stamps", "image_places", "file_sizes"),
+    *("category_ids", "object_ids", "object_places"),
+}
 _KINDS: Final = {name: _KIND_BY_COLUMN.get(name, name) for name in COLUMNS if name not in _NOT_COMPARED}
 
 KINDS: Final = (*dict.fromkeys(_KINDS.values()), "attributes")

@@ -41,6 +41,7 @@ from lit_loader.annotations.columns import (
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import Masks
 from lit_loader.annotations.paths import check_relative
+from lit_loader.annotations.places import Place, Places
 from lit_loader.annotations.problems import ReadReport
 from lit_loader.annotations.table_file import read_table, write_table
 from lit_loader.errors import CacheError
@@ -79,6 +80,7 @@ class AnnotationTable:
             an image without one; or None.
         image_stamps: int64 ``(num_images,)``, `image_stamp` of each image that the table depends on, 0 for others; or
             None. A cached table is stale if one of them has changed.
+        image_places: `Places` of ``num_images`` rows in the annotation files, or None; see `place_of_image`.
         class_names: Class names by id, without the background.
         category_ids: int64 ``(num_classes,)``, the file's own class numbers, or None.
         widths: int32 ``(num_images,)`` pixels according to the annotations; 0 = unknown; default: all 0.
@@ -99,6 +101,7 @@ class AnnotationTable:
             object without one; or None.
         areas: float32 ``(num_objects,)``, square pixels according to the annotations (in COCO the area of the mask),
             NaN for an object without one; or None.
+        object_places: `Places` of ``num_objects`` rows in the annotation files, or None; see `place_of_object`.
         masks: `Masks` of ``num_objects`` rows, or None.
         keypoints: float32 ``(num_objects, K, 2)`` pixels, finite, or None.
         visibility: uint8 ``(num_objects, K)``: 0 absent, 1 hidden, 2 visible; required with ``keypoints``.
@@ -125,6 +128,7 @@ class AnnotationTable:
     image_ids: Sequence[str] = _column("images", TextColumn, default=None)
     source_ids: IndexArray | None = _column("images", np.int64, default=None, optional=True, missing=-1)
     image_stamps: IndexArray | None = _column("images", np.int64, default=None, optional=True, missing=0)
+    image_places: Places | None = _column("images", Places, default=None, optional=True)
     class_names: tuple[str, ...]
     category_ids: IndexArray | None = _column("classes", np.int64, default=None, optional=True)
     widths: npt.NDArray[np.int32] = _column("images", np.int32, default=None, limits=(0, np.inf))
@@ -144,6 +148,7 @@ class AnnotationTable:
     crowd: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
     object_ids: IndexArray | None = _column("objects", np.int64, default=None, optional=True, missing=-1)
     areas: npt.NDArray[np.float32] | None = _column("objects", np.float32, default=None, **_AREA)
+    object_places: Places | None = _column("objects", Places, default=None, optional=True)
     masks: Masks | None = _column("objects", Masks, default=None, optional=True)
     keypoints: _Points | None = _column("objects", np.float32, -1, 2, default=None, optional=True)
     visibility: _Visibility | None = _column("objects", np.uint8, -1, default=None, optional=True, limits=(0, 2))
@@ -255,6 +260,32 @@ class AnnotationTable:
         # A negative index counts from the end, as for a list.
         index %= self.num_images
         return slice(int(self.offsets[index]), int(self.offsets[index + 1]))
+
+    def place_of_image(self, image_row: int) -> Place | None:
+        """Return the place of an image in the annotation files, or None if it is unknown.
+
+        Raises:
+            IndexError: If the row is outside the table.
+        """
+        row = range(self.num_images)[image_row]
+        return None if self.image_places is None else self.image_places.place(row, "image")
+
+    def place_of_object(self, object_row: int) -> Place | None:
+        """Return the place of an object in the annotation files, or None if it is unknown.
+
+        Args:
+            object_row: Row of the per-object columns.
+
+        Raises:
+            IndexError: If the row is outside the table.
+        """
+        row = range(self.num_objects)[object_row]
+        if self.object_places is None:
+            return None
+        # `side="right"` skips images without objects, whose offsets are equal.
+        image = int(np.searchsorted(self.offsets, row, side="right")) - 1
+        source = None if self.image_places is None else self.image_places.source(image)
+        return self.object_places.place(row, "object", default_source=source)
 
     @property
     def keypoint_schema(self) -> KeypointSchema | None:

@@ -116,8 +116,8 @@ class RowBuilder(Rows):
             return
         image_id = values.get(self._columns.image_id or "")
         is_number = isinstance(image_id, int) and not isinstance(image_id, bool)
-        # The lines of a file are counted from 1, and 0 means none.
-        line = number + 1
+        # A negative line is the position of an entry: rows have no lines.
+        line = -1 - number
         image = self.image(
             f"{self.file}/{number:06d}",
             line=line,
@@ -137,13 +137,13 @@ class RowBuilder(Rows):
     ) -> None:
         """Add a problem, with the row in its message; see `Rows.problem`."""
         if line:
-            message = f"row {line - 1}{'' if index is None else f', object {index}'}: {message}"
+            message = f"row {-1 - line}{'' if index is None else f', object {index}'}: {message}"
         # The base class would name the object of a raised problem a second time.
         super().problem(kind, action, message, index=None if action == "raise" else index)
 
     def _report_wrong(self, number: int, error: _WrongRow) -> None:
         message = f"column {error.column!r}: {error}"
-        self.problem("malformed", self.policy.malformed, message, line=number + 1, index=error.index)
+        self.problem("malformed", self.policy.malformed, message, line=-1 - number, index=error.index)
 
     def _objects(self, values: Mapping[str, Any]) -> list[tuple[Any, Any, Any, Any]]:
         """Return box, label, points and crowd flag of each object, not yet converted."""

@@ -299,6 +299,7 @@ class _RowTable:
             keypoints=self._schema,
             progress=source.progress,
             are_files=False,
+            entry_lists=("rows", "rows"),
         )
         return keep(table, folder=folder, key=key, request=request)
 
@@ -351,7 +352,7 @@ class _RowTable:
                 kind = "unreadable_image"
                 message = f"the size of the image cannot be read: {header}"
         action = getattr(builder.policy, kind)
-        builder.problem(kind, action, message, line=number + 1)
+        builder.problem(kind, action, message, line=-1 - number)
         return None if action == "drop" else (0, 0)
 
     def _update(self, digest: Any, image: RowImage | ImageError, *, has_identity: bool) -> bytes | int:

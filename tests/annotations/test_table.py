@@ -23,14 +23,15 @@ def test_columns_have_their_types_and_are_read_only():
         **dict.fromkeys(("difficult", "truncated", "occluded", "crowd"), np.bool_),
         "visibility": np.uint8,
     }
-    assert {*types, "image_paths", "image_ids", "masks"} == {*COLUMNS, "offsets"}
+    ragged = ("image_paths", "image_ids", "image_places", "object_places", "masks")
+    assert {*types, *ragged} == {*COLUMNS, "offsets"}
     for name, dtype in types.items():
         column = getattr(table, name)
         assert column.dtype == dtype
         assert not column.flags.writeable
     assert table.keypoints.shape == (3, 2, 2)
-    for column in (table.image_paths, table.image_ids, table.masks):
-        assert not any(array.flags.writeable for array in column.arrays().values())
+    for name in ragged:
+        assert not any(array.flags.writeable for array in getattr(table, name).arrays().values())
 
 
 def test_every_operation_preserves_all_columns(tmp_path):

@@ -32,6 +32,7 @@ _COLUMNS: Final = {
 """Columns of each list after the image name."""
 
 _PARTITION, _IDENTITY, _BOX, _WILD, _ALIGNED, _ATTRIBUTES = _COLUMNS
+_FACE_LISTS: Final = (_BOX, _ALIGNED, _WILD, _ATTRIBUTES, _IDENTITY)
 _FOLDERS: Final = (".", "Anno", "Eval")
 _SPLITS: Final = {"train": "0", "val": "1", "test": "2"}
 _ANSWERS: Final = {"-1": "no", "1": "yes"}
@@ -114,6 +115,7 @@ class CelebaReader(Reader):
         for image_name, group in groupby(lines, key=itemgetter(0)):
             image_lines = list(group)
             values_by_list = {list_name: values for _, list_name, _, values in image_lines}
+            line_by_list = {list_name: number for _, list_name, number, _ in image_lines}
             (partition,) = values_by_list.get(_PARTITION, ("",))
             is_in_split = split == "." or partition == _SPLITS[split]
             # Before any check: reading one split must not report the images of the others.
@@ -131,8 +133,11 @@ class CelebaReader(Reader):
                 rows.not_read("partition of an image")
             image = rows.image(image_name, folder=self.image_dir, line=line)
             is_checked = is_checked or image >= _MAX_SIZE_CHECKS or self._is_right_size(rows, image)
-            if values_by_list.keys() - {_PARTITION}:
-                self._add(rows, image, values_by_list, line)
+            # A face is reported where its box or points are, or else its attributes.
+            face_list = next((list_name for list_name in _FACE_LISTS if list_name in line_by_list), None)
+            if face_list is not None:
+                rows.file = files[face_list]
+                self._add(rows, image, values_by_list, line_by_list[face_list])
 
     def _add(self, rows: Rows, image: int, values_by_list: Mapping[str, Any], line: int) -> None:
         """Add the face of an image."""

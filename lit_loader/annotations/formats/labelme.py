@@ -64,6 +64,7 @@ class LabelmeReader(Reader):
 
     format: ClassVar[str] = "labelme"
     description: ClassVar[str] = "LabelMe JSON, a file an image; NAME: their folder, or a pattern: **/*.json"
+    entry_lists: ClassVar[tuple[str, str]] = ("images", "shapes")
 
     image_dir: str | None = None
     class_file: str | None = None

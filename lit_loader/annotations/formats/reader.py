@@ -37,6 +37,7 @@ from lit_loader.annotations.formats.rows import Rows
 from lit_loader.annotations.formats.rules import build_table
 from lit_loader.annotations.formats.text_file import read_lines
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
+from lit_loader.annotations.places import DEFAULT_LISTS
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import AnnotationError, UnsafePathError
@@ -167,11 +168,14 @@ class Reader(ABC):
     Attributes:
         format: The format's name.
         description: One line for ``--help`` that explains NAME.
+        entry_lists: Names of the lists of images and of objects in a file, for places of entries such as
+            ``annotations[17]``, which `Rows` knows by their ``index`` instead of their ``line``.
         version: Increased when the same files give another table, so that tables cached before are ignored.
     """
 
     format: ClassVar[str]
     description: ClassVar[str]
+    entry_lists: ClassVar[tuple[str, str]] = DEFAULT_LISTS
     version: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
@@ -203,10 +207,6 @@ class Reader(ABC):
         # Formats without points have no such option.
         schema = getattr(self, "schema", None)
         return None if schema is None else keypoint_schema(schema)
-
-    def find_line(self, root: Path, file: str, index: int) -> int | None:
-        """Return the line of an object, given its position in a file, or None; called for reported objects only."""
-        return None
 
     def lines(self, rows: Rows, name: str) -> Iterator[tuple[int, str]]:
         """Yield the lines of a text file with their numbers, from 1.
@@ -313,6 +313,7 @@ class Reader(ABC):
                 split=inputs.split if options.split is None else options.split,
                 num_workers=options.num_workers,
                 progress=progress,
+                entry_lists=self.entry_lists,
             )
         return table, rows
 
@@ -325,7 +326,6 @@ def _stamps(folder: Folder, files: Sequence[str]) -> list[int]:
 def _read_chunk(units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_single: bool) -> Rows:
     # Each chunk has its own `Rows`; the main process joins them in order, so numbers do not depend on workers.
     rows = Rows(root, options.policy, options.class_names)
-    rows.find_line = partial(reader.find_line, root)
     for unit in units:
         rows.file = unit if isinstance(unit, str) else ""
         if rows.file:

@@ -108,7 +108,7 @@ OBJECT: Final = np.dtype([("box", "f8", 4), *((name, "i4") for name in _OBJECT_F
 - ``label``: Number of the class name, -1 if the object is left out.
 - ``layout``: Number of the tuple of point names, -1 without points.
 - ``file``: Number of the annotation file.
-- ``line``: Line in the file, or 0.
+- ``line``: Line in the file, ``-1 - i`` for entry i of a list, or 0.
 - ``index``: Position in the file, or -1.
 - ``kind``: A `BoxKind`.
 - ``flags``: Sum of the `FLAG_BITS` that are set.
@@ -128,7 +128,7 @@ class ImageColumns:
         sizes: Width and height, flattened; 0 where the file has none.
         file_names: File name in the annotation, if the path is not taken from it; else "".
         files: Number of the annotation file.
-        lines: Line in the annotation file, or 0.
+        lines: Line in the annotation file, ``-1 - i`` for entry i of a list, or 0.
         source_ids: The file's own number of the image, or -1.
     """
 
@@ -327,7 +327,7 @@ class Rows:
         Args:
             path: Path in the file, relative to ``folder``; not trusted.
             folder: Folder relative to the root, "." for the root; trusted.
-            line: Line in the file, or a negative number that ``find_line`` converts to a line.
+            line: Line in the file, or ``-1 - i`` for entry i of a list, which ``find_line`` converts to a line.
             image_id: Id by which the annotations refer to the image; default: ``path``.
             width: Pixels, 0 if unknown.
             height: Pixels, 0 if unknown.
@@ -404,7 +404,7 @@ class Rows:
             run_lengths: Mask as run lengths.
             object_id: The file's own number of the object, such as COCO's ``id``, of 64 bits.
             area: The file's own area in square pixels.
-            line: Line in the file.
+            line: Line in the file, or ``-1 - i`` for entry i of a list.
             index: Position of the object in the file, from 0, where it locates the object better than a line.
 
         Raises:

@@ -247,11 +247,11 @@ def check_rows_agree(tables: Mapping[str, AnnotationTable]) -> None:
 
 
 def _objects_of(table: AnnotationTable, image: int) -> dict[str, Any]:
-    """Return the arrays of an image's objects, without the ids that they have in the annotation files."""
+    """Return the arrays of an image's objects, without their ids and places in the annotation files."""
     rows = np.arange(*table.offsets[image : image + 2])
     arrays = {f"attribute {name}": attribute.ids[rows] for name, attribute in table.attributes.items()}
     for name, spec in COLUMNS.items():
-        if spec.rows == "objects" and name != "object_ids":
+        if spec.rows == "objects" and name not in ("object_ids", "object_places"):
             arrays |= spec.to_arrays(name, spec.take(getattr(table, name), rows))
     return arrays
 

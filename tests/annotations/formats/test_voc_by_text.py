@@ -68,6 +68,7 @@ def assert_the_same(root, data, **options):
         document(PLAIN, head="<folder>x</folder>"),
         document(PLAIN, head=f"<source>{HEAD}</source>"),
         document(PLAIN).replace(b"<annotation>", b'<annotation xmlns="u">'),
+        document(PLAIN, '\n<object xmlns="u"/>\n', RICH),
         document(PLAIN.replace("<pose>", "<p:pose>").replace("</pose>", "</p:pose>")).replace(
             b"<annotation>", b'<annotation xmlns:p="u">'
         ),
@@ -96,7 +97,18 @@ def test_plain_files_are_read_by_their_text_and_known_objects_are_not_parsed_aga
 def test_files_with_random_damage_are_read_as_if_parsed_as_a_whole(tmp_path):
     rng = random.Random(0)
     pieces = [*"<>&/ \0\f\xff", "<object>", "</object>", BOX, PART, "<!--", "-->", "<![CDATA[", "]]>", "</annotation>"]
-    pieces += ["<bndbox>", "</bndbox>", "<filename/>", "<name>b</name>", "<object/>", "<a>", "</a>", "encoding", HEAD]
+    pieces += [
+        "<bndbox>",
+        "</bndbox>",
+        "<filename/>",
+        "<name>b</name>",
+        "<object/>",
+        "<a>",
+        "</a>",
+        "encoding",
+        HEAD,
+        "\n",
+    ]
     sound = [document(PLAIN, RICH), document(PLAIN, PLAIN, head=HEAD + SCHEMA), document(PLAIN.replace("1", "0"))]
     for _ in range(1_500):
         data = rng.choice(sound)

@@ -5,8 +5,7 @@ from xml.etree.ElementTree import tostring
 
 import pytest
 
-from lit_loader.annotations.formats.voc import xml_tree
-from lit_loader.annotations.formats.voc.xml_tree import MAX_ATTRIBUTES, MAX_TAGS, child_line, parse_xml
+from lit_loader.annotations.formats.voc.xml_tree import MAX_ATTRIBUTES, MAX_TAGS, child_lines, parse_xml
 from lit_loader.errors import AnnotationError
 
 LAUGHS = b"""<?xml version="1.0"?>
@@ -21,13 +20,11 @@ def test_elements_have_text_children_and_attributes():
     assert [b.text for b in root.findall("b")] == [" one ", "two"]
 
 
-def test_the_line_of_a_child_is_found_by_its_number(tmp_path):
-    path = tmp_path / "x.xml"
-    path.write_text("<a>\n<b/><c><b/></c>\n<b>\n</b>\n<b/></a>")
-    assert [child_line(path, "b", i) for i in range(4)] == [2, 3, 5, None]
-    path.write_bytes(LAUGHS)
-    assert child_line(path, "b", 0) is None
-    assert child_line(tmp_path / "none.xml", "b", 0) is None
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+def test_lines_are_of_the_children_that_a_tree_has(encoding):
+    data = '<a>\n<b/><c><b/></c>\n<b>\n</b>\n<!-- <b/> --><b xmlns=""/><b xmlns="u"/>\n</a>'.encode(encoding)
+    assert child_lines(data, "b") == [2, 3, 5]
+    assert len(parse_xml(data, path="x").findall("b")) == 3
 
 
 def test_bytes_in_other_encodings_are_decoded():
@@ -118,11 +115,3 @@ def test_odd_documents_end_quickly(data):
     begin = time.perf_counter()
     assert parse_xml(data, path="x.xml").tag == "a"
     assert time.perf_counter() - begin < 5.0
-
-
-def test_no_line_is_looked_up_in_a_file_beyond_the_size_limit(tmp_path, monkeypatch):
-    path = tmp_path / "big.xml"
-    path.write_bytes(b"<a>" + b" " * 100 + b"<b/></a>")
-    assert child_line(path, "b", 0) == 1
-    monkeypatch.setattr(xml_tree, "MAX_XML_BYTES", 100)
-    assert child_line(path, "b", 0) is None

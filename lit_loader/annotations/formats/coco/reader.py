@@ -91,6 +91,7 @@ class CocoReader(Reader):
 
     format: ClassVar[str] = "coco"
     description: ClassVar[str] = "COCO JSON: boxes, crowds, keypoints; NAME: the JSON file"
+    entry_lists: ClassVar[tuple[str, str]] = ("images", "annotations")
     version: ClassVar[int] = 7
 
     image_dir: str = "."

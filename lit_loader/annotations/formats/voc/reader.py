@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
+from itertools import accumulate, pairwise
 from typing import Any, ClassVar, Final, TypeAlias
 from xml.etree.ElementTree import Element
 
@@ -29,7 +29,7 @@ from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import DeclaredNames, Rows
 from lit_loader.annotations.formats.text_file import read_lines
 from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, only_child, read_schema
-from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_line, parse_xml
+from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_lines, parse_xml
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
@@ -61,6 +61,7 @@ _SPACE: Final = r"[ \t\r\n]*"  # XML's white space; \s would also match a form f
 # The pattern also matches texts such as "1e"; float() refuses them, and the file is then parsed as a whole.
 _NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in CORNERS)
 _BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
+_OBJECT: Final = re.compile(rb"<object[\s/>]")
 _PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII without the markup characters & < >
 _FILENAME: Final = re.compile(f"<filename>({_PLAIN})</filename>".encode())
 _MAX_TEXT_BYTES: Final = 2_048  # bounds the caches: at most 2 * 4,096 texts of this size
@@ -143,10 +144,6 @@ class VocReader(Reader):
         unit_files = [xml for xml in xml_by_id.values() if xml]
         return Inputs(files=[split_file], units=units, unit_files=unit_files, split=name)
 
-    def find_line(self, root: Path, file: str, index: int) -> int | None:
-        """Return the line of an object."""
-        return child_line(root / file, "object", index)
-
     def read(self, rows: Rows, unit: _Unit) -> None:
         """Add the image and the objects of an XML file."""
         image_id, xml, problem = unit
@@ -183,10 +180,10 @@ class VocReader(Reader):
             width=head.width,
             height=head.height,
         )
-        for index, element, box in objects:
+        for index, line, element, box in objects:
             # Most objects are plain, and a call for each would take longer than adding it.
-            if element.is_plain or _may_add(rows, index, element, schema_points):
-                rows.object(number, box=element.box if box is None else box, index=index, **element.fields)
+            if element.is_plain or _may_add(rows, index, line, element, schema_points):
+                rows.object(number, box=element.box if box is None else box, line=line, index=index, **element.fields)
 
     def _parse_pieces(self, data: bytes) -> tuple[_Head, str, Iterable[_PlacedObject]] | None:
         """Return the head of a file, the name of its image and its objects, or None if it must be parsed as a whole.
@@ -201,6 +198,7 @@ class VocReader(Reader):
         pieces[-1], end_tag, tail = pieces[-1].rpartition(b"</object>")
         pieces[-1] += end_tag
         shift = float(self.one_based)
+        line = start.count(b"\n") + 1
         objects: list[_PlacedObject] = []
         try:
             # Without a match, split() returns one part, and unpacking it raises ValueError.
@@ -212,7 +210,8 @@ class VocReader(Reader):
                 text = b"<object>%b<bndbox/>%b" % (prefix, suffix)
                 element = _parse_object(text, self.keypoints, self.attributes, shift)
                 box = float(xmin) - shift, float(ymin) - shift, float(xmax) - shift, float(ymax) - shift
-                objects.append((index, element, box))
+                objects.append((index, line, element, box))
+                line += piece.count(b"\n")
         except ValueError:  # includes AnnotationError
             return None
         return head, file_name.decode().strip(), objects
@@ -220,12 +219,14 @@ class VocReader(Reader):
     def _parse_whole(self, rows: Rows, data: bytes, path: str) -> tuple[_Head, str, Iterable[_PlacedObject]]:
         root = parse_xml(data, path=path)
         file_name = root.findtext("filename") or ""
-        return _read_head(root, path), file_name.strip(), self._iter_objects(rows, root)
+        return _read_head(root, data, path), file_name.strip(), self._iter_objects(rows, root, data)
 
-    def _iter_objects(self, rows: Rows, root: Element) -> Iterator[_PlacedObject]:
+    def _iter_objects(self, rows: Rows, root: Element, data: bytes) -> Iterator[_PlacedObject]:
         """Yield the well-formed objects of a file that was parsed as a whole, and report the others."""
         shift = float(self.one_based)
-        for index, element in enumerate(root.iterfind("object")):
+        elements = root.findall("object")
+        lines = _object_lines(data, len(elements))
+        for index, (element, line) in enumerate(zip(elements, lines, strict=True)):
             try:
                 parsed = _read_object(element, self.keypoints, self.attributes, shift)
                 box = element.find("bndbox")
@@ -233,9 +234,9 @@ class VocReader(Reader):
                 if box is not None:
                     corners = [_number(box.findtext(tag, ""), f"<{tag}>") - shift for tag in CORNERS]
             except ValueError as error:
-                rows.malformed(str(error), index=index)
+                rows.malformed(str(error), line=line, index=index)
                 continue
-            yield index, parsed, corners
+            yield index, line, parsed, corners
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -269,8 +270,18 @@ class _Object:
     is_plain: bool
 
 
-_PlacedObject: TypeAlias = tuple[int, _Object, _Box]
-"""Position of an object in its file, its content, and the corners of its box or None."""
+_PlacedObject: TypeAlias = tuple[int, int, _Object, _Box]
+"""Position of an object in its file, its line, its content, and the corners of its box or None."""
+
+
+def _object_lines(data: bytes, count: int) -> list[int]:
+    """Return the line of each of the ``count`` objects under the root."""
+    starts = [match.start() for match in _OBJECT.finditer(data)]
+    # More starts than objects: some are nested or in comments. Fewer: the text is not in an 8-bit encoding.
+    if len(starts) != count:
+        return child_lines(data, "object")
+    newlines = (data.count(b"\n", start, end) for start, end in pairwise([0, *starts]))
+    return [1 + number for number in accumulate(newlines)]
 
 
 @lru_cache(maxsize=4_096)
@@ -287,10 +298,10 @@ def _parse_head(text: bytes) -> _Head:
     for tag in ("filename", "object"):
         if root.find(tag) is None or sum(1 for _ in root.iter(tag)) != 1:
             raise ValueError(f"another <{tag}>")
-    return _read_head(root, "")
+    return _read_head(root, text, "")
 
 
-def _read_head(root: Element, path: str) -> _Head:
+def _read_head(root: Element, data: bytes, path: str) -> _Head:
     """Return the content of a file outside its objects.
 
     Raises:
@@ -303,8 +314,8 @@ def _read_head(root: Element, path: str) -> _Head:
         schema = only_child(root, "schema")
         declared = None if schema is None else read_schema(schema)
     except (TypeError, ValueError) as error:
-        # Of several schemas the last one is the error; of one, the index is 0.
-        line = child_line(path, "schema", len(root.findall("schema")) - 1)
+        # Of several schemas the last one is the error.
+        line = child_lines(data, "schema")[-1]
         raise AnnotationError(shorten(str(error)), path=path, line=line) from None
     return _Head(
         declared=declared,
@@ -450,14 +461,15 @@ def _read_attributes(element: Element) -> dict[str, str]:
     return {name: value for name, value in values.items() if value}
 
 
-def _may_add(rows: Rows, index: int, element: _Object, schema_points: frozenset[str] | None) -> bool:
+def _may_add(rows: Rows, index: int, line: int, element: _Object, schema_points: frozenset[str] | None) -> bool:
     """Report an object's problems; return False if it has points that its file's ``<schema>`` does not list."""
     for name in element.point_names:
         if schema_points is not None and name not in schema_points:
-            rows.malformed(f"has the point {name!r}, which the file's <schema> does not list", index=index)
+            message = f"has the point {name!r}, which the file's <schema> does not list"
+            rows.malformed(message, line=line, index=index)
             return False
     for message in element.bad_flags:
-        rows.problem("odd_flag", "false", message, index=index)
+        rows.problem("odd_flag", "false", message, line=line, index=index)
     for name in element.not_read:
         rows.not_read(name)
     return True

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Final
 from xml.etree.ElementTree import Element, ParseError, fromstring
-from xml.sax import SAXException
 from xml.sax.handler import ContentHandler
 from xml.sax.xmlreader import AttributesImpl, Locator
 
@@ -14,11 +12,10 @@ import defusedxml.ElementTree
 import defusedxml.sax
 from defusedxml.common import DefusedXmlException
 
-from lit_loader.annotations.formats.text_file import read_file
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
 
-__all__ = ["MAX_ATTRIBUTES", "MAX_TAGS", "MAX_XML_BYTES", "child_line", "parse_xml"]
+__all__ = ["MAX_ATTRIBUTES", "MAX_TAGS", "MAX_XML_BYTES", "child_lines", "parse_xml"]
 
 # NOTE [Two parsers]
 # defusedxml runs on ElementTree's pure Python parser, 2.5 times slower than the C one. It additionally refuses document
@@ -65,42 +62,34 @@ def parse_xml(data: bytes, *, path: Path | str) -> Element:
         raise AnnotationError(f"cannot be parsed as XML ({shorten(str(error))})", path=path) from None
 
 
-def child_line(path: Path | str, tag: str, index: int) -> int | None:
-    """Return the line of child number ``index`` among the root's children named ``tag``, or None.
+def child_lines(data: bytes, tag: str) -> list[int]:
+    """Return the line of each of the root's children named ``tag``.
 
-    Trees have no line numbers, because recording them would double the parsing time. The few files with a problem are
-    parsed again for them.
+    Trees have no line numbers, because recording them would double the parsing time, so this parses once more.
 
     Args:
-        path: File that ``parse_xml`` accepts; the result is None for any other.
+        data: Content of a file that ``parse_xml`` accepts.
         tag: Name of the children.
-        index: Position among them, from 0.
     """
-    finder = _LineFinder(tag, index)
-    # The finder raises SAXException to stop early. Other errors come behind the child if its line is known by then.
-    refusals = (AnnotationError, SAXException, DefusedXmlException, LookupError, ValueError)
-    with suppress(*refusals):
-        defusedxml.sax.parseString(read_file(path, max_bytes=MAX_XML_BYTES), finder, forbid_dtd=True)
-    return finder.line
+    finder = _LineFinder(tag)
+    defusedxml.sax.parseString(data, finder, forbid_dtd=True)
+    return finder.lines
 
 
 class _LineFinder(ContentHandler):
     _locator: Locator  # set by the base class before the first event
 
-    def __init__(self, tag: str, index: int) -> None:
+    def __init__(self, tag: str) -> None:
         super().__init__()
-        self.line: int | None = None
+        self.lines: list[int] = []
         self._tag = tag
-        self._num_to_skip = index
         self._depth = 0
 
     def startElement(self, name: str, attrs: AttributesImpl) -> None:
         self._depth += 1
-        if self._depth == 2 and name == self._tag:
-            if self._num_to_skip == 0:
-                self.line = self._locator.getLineNumber()
-                raise SAXException("found")  # ends the parsing
-            self._num_to_skip -= 1
+        # In a tree, a child in a namespace has another name.
+        if self._depth == 2 and name == self._tag and not attrs.get("xmlns"):
+            self.lines.append(self._locator.getLineNumber())
 
     def endElement(self, name: str) -> None:
         self._depth -= 1
