@@ -30,7 +30,8 @@ from lit_loader.app.commands.next_command import training_command
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.reading import format_options_of, named_splits, read_sets
 from lit_loader.app.commands.settings import UsageError, parse_actions, parse_parts, usage_errors
-from lit_loader.foundation.escaping import shell_command
+from lit_loader.errors import AnnotationError
+from lit_loader.foundation.escaping import hydra_value, shell_command
 from lit_loader.types import IndexArray
 
 __all__ = ["split"]
@@ -68,24 +69,37 @@ def split(arguments: argparse.Namespace) -> None:
             seed=arguments.seed,
             cache_dir=arguments.cache_dir,
         )
+    empty = [name for name, rows in rows_by_part.items() if not len(rows)]
+    if empty:
+        num_groups = len(set(pool.image_paths if groups is None else groups))
+        message = (
+            f"{num_groups} groups of images are too few for {len(shares)} parts: {', '.join(empty)} would be empty"
+        )
+        raise AnnotationError(message, path=arguments.root)
     parts = _Parts(pool, rows_by_part, arguments.by, list(pool.image_paths) if groups is None else groups)
     for message in parts.warnings():
         warnings.warn(message, stacklevel=1)
     if groups is None:
         _warn_of_frames(pool, len(shares))
-    if out is not None:
-        _split_file(parts, is_folds=arguments.folds is not None).write(out, _settings(arguments, shares))
     lists = {}
     if arguments.lists is not None:
-        lists, lost = write_lists(arguments, pool, _rows_by_list(arguments, parts), set(sets.values()))
+        lists, lost = write_lists(arguments, pool, _rows_by_list(arguments, parts), sets)
         for loss in lost:
             warnings.warn(f"the lists lack {loss}", stacklevel=1)
+    if out is not None:
+        with usage_errors():
+            _split_file(parts, is_folds=arguments.folds is not None).write(out, _settings(arguments, shares))
     if arguments.json:
-        print_lines(json.dumps({**_settings(arguments, shares), **parts.figures(), "lists": lists}, indent=1))
+        print_lines(
+            json.dumps(
+                {**_settings(arguments, shares), **parts.figures(), "split_file": arguments.out, "lists": lists},
+                indent=1,
+            )
+        )
         return
     parts.print()
     print_lines(*([copies] if copies else []))
-    _print_next_steps(arguments, sets, tables, pool, lists)
+    _print_next_steps(arguments, sets, pool, lists)
 
 
 @dataclass(frozen=True)
@@ -111,10 +125,7 @@ class _Parts:
         return np.bincount(labels[labels >= 0], minlength=len(names)).astype(np.int64)
 
     def warnings(self) -> Iterator[str]:
-        """Yield a sentence about empty parts, and one about labels that cannot be in every part."""
-        empty = [name for name, rows in self.rows.items() if not len(rows)]
-        if empty:
-            yield f"no image is in {', '.join(empty)}: there are fewer groups than parts"
+        """Yield a sentence about labels that cannot be in every part, if there are any."""
         labels, names = self.pool.labels_of(self.label_attribute)
         group_ids = {name: i for i, name in enumerate(dict.fromkeys(self.groups))}
         group_of_image = np.array([group_ids[name] for name in self.groups], dtype=np.int64)
@@ -233,8 +244,8 @@ def _warn_of_frames(pool: AnnotationTable, num_parts: int) -> None:
         return
     name, size = sizes.most_common(1)[0]
     warnings.warn(
-        f"{num_frames} images have names that differ only in a trailing number, such as the {size} of {name!r}; if they "
-        "are frames of a video or pictures of one person, --group-frames or --group-pattern keeps them together",
+        f"{num_frames} images have names that differ only in a trailing number, such as the {size} of {name!r}; if "
+        "these show the same scene or person, --group-frames or --group-pattern keeps them together",
         stacklevel=1,
     )
 
@@ -269,48 +280,81 @@ def _rows_by_list(arguments: argparse.Namespace, parts: _Parts) -> dict[str, Ind
 
 
 def _print_next_steps(
-    arguments: argparse.Namespace,
-    sets: Mapping[str, str],
-    tables: Mapping[str, AnnotationTable],
-    pool: AnnotationTable,
-    lists: Mapping[str, str],
+    arguments: argparse.Namespace, sets: Mapping[str, str], pool: AnnotationTable, lists: Mapping[str, str]
 ) -> None:
     """Print how to train on the split, or how to write it."""
-    options = format_options_of(arguments, sets)
-    settings: dict[str, Any] = {"class_names": arguments.class_names, "policy": parse_actions(arguments.policy)}
-    fold = {} if arguments.folds is None else {"fold": 0}
-    if lists:
-        print_lines(f"lists: {', '.join(lists.values())}")
+    settings: dict[str, Any] = {}
     if arguments.out is not None:
-        settings |= {"split_file": str(Path(arguments.out).absolute()), **fold}
+        settings["split_file"] = arguments.out
     elif lists:
-        kept = {name: sets[name] for name in arguments.keep}
-        # Folds have lists of their own, of which the first two are an example.
-        names = {name.rpartition("_")[2]: text for name, text in [*lists.items()][: 2 if fold else None]}
-        shared = {
-            key: value
-            for key, value in options[next(iter(sets))].items()
-            if arguments.format != "coco" or key != "image_dir"
-        }
-        by_split = {**dict.fromkeys(names, shared), **{name: options[name] for name in kept}}
-        command = training_command(arguments.format, arguments.root, {**names, **kept}, pool, by_split, **settings)
-        print_lines("next:", f"  {command}")
+        _print_lists(arguments, sets, pool, lists)
         return
-    elif arguments.folds is None or arguments.by or arguments.group_frames or arguments.group_attribute:
+    elif _training_can_split(arguments, sets):
+        print_lines("nothing was written; training makes the same folds, and --out FILE writes them to a split file")
+        settings = {"folds": arguments.folds, "group_pattern": arguments.group_pattern, "seed": arguments.seed}
+    else:
         print_lines("nothing was written; --out FILE writes a split file, and --lists lists in the form of the format")
         return
+    if arguments.folds is not None:
+        settings["fold"] = 0
+    name_by_stem = {PurePosixPath(name).stem: name for name in sets}
+    if len(sets) > 1 and not (len(name_by_stem) == len(sets) and name_by_stem.keys() <= _STAGES):
+        words = [f"dataset.{key}={hydra_value(value)}" for key, value in settings.items() if value is not None]
+        print_lines("next: add this to a training command that reads these sets:", f"  {shell_command(words)}")
     else:
-        print_lines("nothing was written; training can make the same folds, or --out FILE writes a split file")
-        settings |= {"folds": arguments.folds, **fold, "group_pattern": arguments.group_pattern, "seed": arguments.seed}
-    stems = {name: PurePosixPath(name).stem for name in sets}
-    if len(sets) > 1 and not (set(stems.values()) <= _STAGES and len(set(stems.values())) == len(stems)):
-        words = [f"dataset.{key}={value}" for key, value in settings.items() if value not in (None, {}, [])]
-        print_lines(f"next: add {shell_command(words)} to a training command that reads these sets")
-        return
-    names = {stems[name]: text for name, text in sets.items()}
-    by_split = {stems[name]: options[name] for name in sets}
-    command = training_command(arguments.format, arguments.root, names, tables[next(iter(sets))], by_split, **settings)
-    print_lines("next:", f"  {command}")
-    if fold:
+        options = format_options_of(arguments, sets)
+        names = {stem: sets[name] for stem, name in name_by_stem.items()}
+        options_by_stem = {stem: options[name] for stem, name in name_by_stem.items()}
+        _print_command(arguments, names, pool, options_by_stem, settings)
+    if arguments.folds is not None:
         folds = ",".join(map(str, range(arguments.folds)))
-        print_lines(f"all folds: the same with --multirun and dataset.fold={folds}")
+        print_lines(f"all folds: the same with --multirun dataset.fold={folds}")
+
+
+def _training_can_split(arguments: argparse.Namespace, sets: Mapping[str, str]) -> bool:
+    """Return True if ``dataset.folds`` gives the same folds without a file."""
+    if arguments.folds is None or arguments.by or arguments.group_frames or arguments.group_attribute:
+        return False
+    # A run pools its training and validation sets.
+    stems = {PurePosixPath(name).stem for name in sets if name not in arguments.keep}
+    return len(sets) == 1 or stems in ({"train"}, {"train", "val"})
+
+
+def _print_lists(
+    arguments: argparse.Namespace, sets: Mapping[str, str], pool: AnnotationTable, lists: Mapping[str, str]
+) -> None:
+    """Print the names of the lists, and how to train on them."""
+    print_lines(f"written: {', '.join(lists.values())}")
+    options = format_options_of(arguments, sets)
+    read_options = next(options[name] for name in sets if name not in arguments.keep)
+    if arguments.format == "coco":
+        # A file that was written names images by their paths from the root.
+        read_options = {key: value for key, value in read_options.items() if key != "image_dir"}
+    # Folds have two lists each; the command is for the first fold.
+    names = {part.rpartition("_")[2]: text for part, text in [*lists.items()][: None if arguments.folds is None else 2]}
+    options_by_name = dict.fromkeys(names, read_options)
+    for name in arguments.keep:
+        names[PurePosixPath(name).stem] = sets[name]
+        options_by_name[PurePosixPath(name).stem] = options[name]
+    _print_command(arguments, names, pool, options_by_name, {})
+
+
+def _print_command(
+    arguments: argparse.Namespace,
+    names: Mapping[str, str],
+    pool: AnnotationTable,
+    options: Mapping[str, Mapping[str, Any]],
+    settings: Mapping[str, Any],
+) -> None:
+    """Print the training command for sets.
+
+    Args:
+        arguments: The arguments of the command.
+        names: Name of the file, folder or list of each split.
+        pool: The images that were split.
+        options: Options of the reader for each split.
+        settings: Further keys of the config of the dataset.
+    """
+    shared = {"class_names": arguments.class_names, "policy": parse_actions(arguments.policy), **settings}
+    command = training_command(arguments.format, arguments.root, names, pool, options, **shared)
+    print_lines("next:", f"  {command}")
