@@ -13,6 +13,8 @@ import pytest
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.split_file import SplitFile
 from lit_loader.app.composition import build_datamodule, compose_config
+from lit_loader.datasets import draw_shapes
+from tests.support.documents import PAGES, commands
 from tests.support.drawn_set import draw_set
 from tests.support.face_lists import OPTIONS, READ, write_faces
 from tests.support.made_sets import MAKERS, WITHOUT_POINTS
@@ -262,3 +264,17 @@ def test_shares_of_real_cells_and_faces_deviate_by_less_than_a_point(command, sh
     assert [len(part) for part in parts.values()] == [19] * 5
     persons = [{path.rpartition("/")[2].rpartition("_")[0] for path in part} for part in parts.values()]
     assert sum(map(len, persons)) == len(set().union(*persons)) == 41
+
+
+def test_documented_commands_split_and_train(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    root = draw_shapes(num_images={"train": 30, "val": 10, "test": 5}, class_shares=(0.6, 0.3, 0.1), progress=False)
+    (tmp_path / "shapes-xml").symlink_to(root)
+    section = PAGES["annotations"].split("### Splits and folds")[1].partition("###")[0]
+    for words in commands(section, "lit-loader split"):
+        assert "largest deviation: " in command("split", *words)
+    (words,) = commands(section, "lit-loader train")
+    datamodule = build_datamodule(compose_config(overrides=[*words, *INLINE]))
+    datamodule.prepare_data()
+    assert [len(images(datamodule, stage)) for stage in ("train", "val", "test")] == [32, 8, 5]
