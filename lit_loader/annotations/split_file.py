@@ -68,7 +68,7 @@ class SplitFile:
         text = json.dumps(head, indent=1)
         lines = []
         for image, part in sorted(self.part_by_image.items()):
-            # A reader of JSON refuses half of a surrogate pair, which stands for a byte that is not UTF-8.
+            # A byte that is not UTF-8 becomes half of a surrogate pair, which readers of JSON refuse.
             if SURROGATE.search(image):
                 raise ValueError(f"the image {image!r} is not Unicode, which JSON requires; rename its file")
             lines.append(json.dumps([image, part], ensure_ascii=False))
@@ -125,7 +125,7 @@ class _Parser:
     def _add_image(self, position: int, entry: Any) -> None:
         place = f"images[{position}]"
         is_pair = isinstance(entry, list) and len(entry) == 2
-        # bool is a subclass of int, and `true` is no position.
+        # `isinstance` would accept `true`, since bool is a subclass of int.
         if not is_pair or not isinstance(entry[0], str) or type(entry[1]) is not int or isinstance(entry, RepeatedKey):
             raise self._error(f"{place} must be [path, position of its part], got {shorten(repr(entry))}")
         image, part = entry

@@ -110,7 +110,7 @@ def split_by_file(
 
     Args:
         tables: The tables of all stages. The sets with an image in the file are split, and their images must be those
-            of the file; a set without one stays as it is.
+            of the file; other sets are unchanged.
         path: The split file.
         fold: The fold for validation, or None for a file with ``train`` and other splits.
         origin: Folder of the data set, for messages.
@@ -120,7 +120,7 @@ def split_by_file(
     """
     sets = _distinct(table for stage in _PARTS for table in tables[stage])
     num_images = sum(table.num_images for table in sets)
-    # Twice as many, so that a file of another data set of this size can be told by its names.
+    # More than the data set has, so that a file with removed images is refused with their names.
     file = SplitFile.read(path, max_images=2 * num_images + 1000)
     sets = [table for table in sets if any(image in file.part_by_image for image in table.image_paths)]
     if not any(_contains(sets, table) for table in tables["train"]):

@@ -128,7 +128,7 @@ class FormatSource(FileSource):
         table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
         # After the merge, so that the new tables have the same class ids as all others.
-        settings = {"group_pattern": self.group_pattern, "seed": self.seed, "cache_dir": self.cache_dir}
+        settings: dict[str, Any] = {"group_pattern": self.group_pattern, "seed": self.seed, "cache_dir": self.cache_dir}
         if any(self._fractions().values()):
             tables |= held_out(tables["train"][0], self._fractions(), origin=self.root, **settings)
         elif self.folds is not None and self.fold is not None:
@@ -148,7 +148,7 @@ class FormatSource(FileSource):
     def _check_groups(self, tables: StageTables, pattern: str) -> None:
         paths: dict[str, list[str]] = {}
         for split in _SPLITS:
-            # A run without a test set of its own tests on the validation set, which is no leak.
+            # A run without a test set tests on the validation set, which is no leak.
             if split == "test" and list(map(id, tables["test"])) == list(map(id, tables["val"])):
                 continue
             paths[split] = [path for table in tables[split] for path in table.image_paths]

@@ -180,7 +180,8 @@ def test_images_with_a_common_attribute_value_are_a_group():
 
 
 def test_image_in_two_sets_is_pooled_once():
-    a, b = table_of([[0], [1]]), table_of([[1], [0], [1]], paths=["1.jpg", "2.jpg", "3.jpg"])
+    a = table_of([[0], [1]])
+    b = table_of([[1], [0], [1]], paths=["1.jpg", "2.jpg", "3.jpg"])
     table = pooled([a, b])
     assert list(table.image_paths) == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
     assert table.labels.tolist() == [0, 1, 0, 1]

@@ -68,8 +68,8 @@ def test_folds_of_a_found_layout_hold_nothing_out(tmp_path):
     for name in ("cat", "dog"):
         write_faces(tmp_path / "set" / name, "list.txt", 10, folder=".")
         (tmp_path / "set" / name / "list.txt").unlink()
-    found = AutoSource(tmp_path / "set", folds=2, fold=0, cache_dir=str(tmp_path / "cache"), progress=False)
-    assert [len(paths(found, stage)) for stage in STAGES] == [10, 10, 10]
+    source = AutoSource(tmp_path / "set", folds=2, fold=0, cache_dir=str(tmp_path / "cache"), progress=False)
+    assert [len(paths(source, stage)) for stage in STAGES] == [10, 10, 10]
 
 
 def test_folds_with_too_few_groups_are_refused(root):

@@ -163,8 +163,8 @@ def _split(arguments: argparse.Namespace) -> None:
       lit-loader split voc faces-xml train --share train=0.9 --share val=0.1 --lists 'new_{}'
       lit-loader train dataset=auto dataset.root=faces-xml dataset.split_file=faces.folds.json dataset.fold=0
 
-    All sets that are read become one set, except for those of --keep. Each class gets its share in each part, as far as
-    groups allow; groups and byte-identical copies are never divided. The result depends on the names, the annotations
+    All named sets become one set, without those of --keep. Each class gets its share in each part, as far as groups
+    allow; groups and byte-identical copies are never divided. The result depends on the names, the annotations
     and the seed, not on the order of the images. Annotations and images stay unchanged. A split file serves every
     format; --lists writes lists of VOC (in ImageSets/Main) or YOLO, or COCO files, which other programs read as well.
     Without --out and --lists nothing is written.
@@ -339,7 +339,7 @@ def _add_splitting(command: argparse.ArgumentParser) -> None:
     share = {"metavar": "NAME=SHARE", "help": "a split and its share of the images; all shares add up to 1"}
     add("--share", **_REPEATED | share)
     add("--folds", type=int, metavar="N", help="number of folds of equal size, instead of --share")
-    text = "set to leave as it is, such as test; may be repeated"
+    text = "set that is not split, such as test; may be repeated"
     add("--keep", metavar="SPLIT", action="append", default=[], help=text)
     add("--by", metavar="ATTRIBUTE", help="attribute whose values get their shares, instead of the classes")
     groups = command.add_mutually_exclusive_group()

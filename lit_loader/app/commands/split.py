@@ -81,7 +81,7 @@ def split(arguments: argparse.Namespace) -> None:
         warnings.warn(message, stacklevel=1)
     if groups is None:
         _warn_of_frames(pool, len(shares))
-    lists = {}
+    lists: dict[str, str] = {}
     if arguments.lists is not None:
         lists, lost = write_lists(arguments, pool, _rows_by_list(arguments, parts), sets)
         for loss in lost:

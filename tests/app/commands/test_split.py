@@ -14,6 +14,7 @@ from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.split_file import SplitFile
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.datasets import draw_shapes
+from lit_loader.errors import DataChangedError
 from tests.support.documents import PAGES, commands
 from tests.support.drawn_set import draw_set
 from tests.support.face_lists import OPTIONS, READ, write_faces
@@ -86,6 +87,21 @@ def test_each_fold_of_the_config_validates_on_its_images(split, tmp_path):
         assert sum(len(batch[0]) for batch in datamodule.val_dataloader()) == len(part)
 
 
+def test_checkpoint_of_another_fold_is_other_data(split):
+    words = command_words(split("train.txt", "--folds", "2", *PERSONS))
+    states = []
+    for fold in (0, 1):
+        overrides = [*words, f"dataset.fold={fold}", "datamodule.strict_data=true", *INLINE]
+        datamodule = build_datamodule(compose_config(overrides=overrides))
+        datamodule.prepare_data()
+        datamodule.setup("fit")
+        datamodule.train_dataloader()
+        states.append(datamodule.state_dict())
+    datamodule.load_state_dict(states[1])
+    with pytest.raises(DataChangedError, match="train: other image paths"):
+        datamodule.load_state_dict(states[0])
+
+
 def test_order_of_the_lists_does_not_change_the_split_file(split, faces, tmp_path):
     words = ["--folds", "4", *PERSONS, "--seed", "3"]
     split("train.txt", "val.txt", *words, "--out", "a.json")
@@ -113,7 +129,8 @@ def test_frames_stay_together_on_request_and_are_hinted_at(split, command, faces
     (faces / "clips").rename(faces / "shots")
     lines = (faces / "clips.txt").read_text().replace("clips/", "shots/")
     for i in range(24):
-        old, new = f"person{i // 2}_{i}.png", f"clip{'abcdef'[i // 4]}_{i:04}.png"
+        old = f"person{i // 2}_{i}.png"
+        new = f"clip{'abcdef'[i // 4]}_{i:04}.png"
         (faces / "shots" / old).rename(faces / "shots" / new)
         lines = lines.replace(old, new)
     (faces / "clips.txt").write_text(lines)
@@ -191,7 +208,7 @@ def test_lists_of_a_format_are_read_back(command, tmp_path, monkeypatch, layout)
     root = tmp_path / "set"
     root.mkdir()
     MAKERS[layout](root, {"all": table})
-    before = {path: path.read_bytes() for path in root.rglob("*.*") if path.suffix in (".xml", ".txt", ".json")}
+    data_by_path = {path: path.read_bytes() for path in root.rglob("*.*") if path.suffix in (".xml", ".txt", ".json")}
     name = "annotations/instances_all2017.json" if layout == "coco" else "all"
     words = ["--option", "image_dir=all2017"] if layout == "coco" else []
     share = ["--share", "train=0.75", "--share", "val=0.25", "--lists"]
@@ -204,7 +221,7 @@ def test_lists_of_a_format_are_read_back(command, tmp_path, monkeypatch, layout)
     assert [len(part) for part in parts] == [9, 3]
     assert sorted(path for part in parts for path in part.image_paths) == sorted(original.image_paths)
     assert sum(part.num_objects for part in parts) == original.num_objects
-    assert all(path.read_bytes() == data for path, data in before.items())
+    assert all(path.read_bytes() == data for path, data in data_by_path.items())
     datamodule = build_datamodule(compose_config(overrides=[*command_words(out), *INLINE]))
     datamodule.prepare_data()
     assert [len(images(datamodule, stage)) for stage in ("train", "val")] == [9, 3]
@@ -233,11 +250,11 @@ def test_lists_of_a_format_are_read_back(command, tmp_path, monkeypatch, layout)
     ],
 )
 def test_wrong_words_are_refused_and_nothing_is_written(split, command, faces, words, message):
-    before = sorted(faces.rglob("*.txt"))
+    lists = sorted(faces.rglob("*.txt"))
     code = 1 if "'..'" in message else 2
     split("train.txt", *words, code=code)
     assert message in command.err
-    assert sorted(faces.rglob("*.txt")) == before
+    assert sorted(faces.rglob("*.txt")) == lists
 
 
 def test_too_few_groups_write_nothing(split, command, tmp_path):
