@@ -45,6 +45,7 @@ def scripts():
         "one import",
         "detector",
         "own format",
+        "folds",
         "rows",
         "mixed",
         "balance by epoch",

@@ -1,4 +1,4 @@
-"""Split a table by class, image or group, with a result that does not depend on the order of the table.
+"""Split a table with copies and groups of images in one part, and find images that two sets share.
 
 NOTE [Copies]
     Byte-identical copies of an image stay in one part, because a model would otherwise be tested on its training data.
@@ -14,7 +14,7 @@ import hashlib
 import json
 import os
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import combinations
@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from lit_loader.annotations.cache import cache_folder
+from lit_loader.annotations.merge import concatenate
+from lit_loader.annotations.stratification import stratified_split
 from lit_loader.annotations.table import COLUMNS, AnnotationTable
 from lit_loader.errors import AnnotationError
 from lit_loader.foundation.files import new_file
@@ -32,14 +33,16 @@ from lit_loader.types import IndexArray
 
 __all__ = [
     "Traits",
+    "attribute_groups",
     "check_groups",
     "copies_across",
     "equal_files",
     "find_copies",
+    "frame_groups",
     "group_names",
     "hold_out",
+    "pooled",
     "shared_names",
-    "stratified_split",
 ]
 
 Traits: TypeAlias = Sequence[Callable[[str], Any]]
@@ -52,7 +55,8 @@ def hold_out(
     table: AnnotationTable,
     shares: Mapping[str, float],
     *,
-    group_pattern: str | None = None,
+    label_attribute: str | None = None,
+    groups: Sequence[str] | None = None,
     seed: int = 0,
     cache_dir: Path | str | None = None,
     traits: Traits | None = None,
@@ -62,7 +66,8 @@ def hold_out(
     Args:
         table: As for `stratified_split`.
         shares: As for `stratified_split`.
-        group_pattern: As for `group_names`, or None for no groups. Groups that share copies are merged.
+        label_attribute: As for `stratified_split`.
+        groups: As for `stratified_split`; groups that share copies are merged.
         seed: As for `stratified_split`.
         cache_dir: Folder to cache the copies in, or None for the user's cache folder.
         traits: As for `find_copies`.
@@ -72,20 +77,19 @@ def hold_out(
         call.
 
     Raises:
-        ValueError: As for `group_names` and `stratified_split`.
+        ValueError: As for `stratified_split`.
     """
-    groups = None if group_pattern is None else group_names(table.image_paths, group_pattern)
     copies, is_new = find_copies(table, cache_dir, traits)
     text = ""
     if copies:
-        # Every image is its own group without a pattern, so copies are the only groups of several images.
+        # Without groups every image is its own, so copies are the only groups of several images.
         groups = _connected(list(table.image_paths) if groups is None else groups, copies)
         a, b = (table.image_paths[i] for i in copies[0][:2])
         text = (
             f"{sum(map(len, copies))} images are byte-identical copies ({len(copies)} groups), such as {a!r} and "
             f"{b!r}; each group stays in one split"
         )
-    return stratified_split(table, shares, groups=groups, seed=seed), text, is_new
+    return stratified_split(table, shares, label_attribute=label_attribute, groups=groups, seed=seed), text, is_new
 
 
 def find_copies(
@@ -181,49 +185,6 @@ def equal_files(
     return groups
 
 
-def stratified_split(
-    table: AnnotationTable, shares: Mapping[str, float], *, groups: Sequence[str] | None = None, seed: int = 0
-) -> dict[str, IndexArray]:
-    """Split the images of a table so that every class is divided in proportion to the parts' shares.
-
-    Classes are assigned one by one, starting with the class with the fewest unassigned images. Each of its images goes
-    to the part that lacks most of that class. Images without objects form a class of their own. If every image has one
-    class, each part gets its share of each class to within one image, apart from the next rule.
-
-    A class in at least as many groups as there are parts occurs in every part, unless images that it shares with a
-    rarer class went to other parts; a class in fewer groups occurs in as many parts as possible.
-
-    Args:
-        table: The images with their objects.
-        shares: Share of each part by name; positive, with sum 1.
-        groups: Group of each image, such as the person it shows; groups are never split. Default: every image path is a
-            group. Larger groups are assigned first, so a small part gets small groups.
-        seed: Seed of the split.
-
-    Returns:
-        Per part, int64 positions in the table, ascending. No position is in two parts.
-
-    Raises:
-        ValueError: If shares are not positive or their sum is not 1, or ``groups`` does not have one name per image.
-
-    Determinism: the parts depend only on ``seed`` and on each image's classes and group (or path), not on the order of
-    the images in the table.
-
-    Source:
-        Sechidis, Tsoumakas and Vlahavas 2011, On the stratification of multi-label data, algorithm 1. The rule that
-        every part gets an image of a rare class is an addition.
-    """
-    if not all(share > 0 for share in shares.values()) or not abs(sum(shares.values()) - 1) < 1e-6:
-        raise ValueError(f"shares={dict(shares)} must be positive with sum 1, e.g. train 0.9 and val 0.1")
-    if groups is not None and len(groups) != table.num_images:
-        raise ValueError(f"groups has {len(groups)} names, but the table has {table.num_images} images")
-    # Without groups, images with the same path are one unit, so an image listed twice stays in one part.
-    names, unit_of_image = _units(table.image_paths if groups is None else groups, seed=seed)
-    part_of_unit = _assign_units(table, unit_of_image, len(names), list(shares.values()))
-    part_of_image = part_of_unit[unit_of_image]
-    return {name: np.flatnonzero(part_of_image == part) for part, name in enumerate(shares)}
-
-
 def group_names(paths: Iterable[str], pattern: str) -> list[str]:
     """Return the first group of ``pattern`` in each path, such as a person's name in a file's name.
 
@@ -251,6 +212,51 @@ def group_names(paths: Iterable[str], pattern: str) -> list[str]:
             raise ValueError(f"group_pattern={pattern!r} does not match the image path {path[:200]!r}")
         names.append(match[1])
     return names
+
+
+def frame_groups(paths: Iterable[str]) -> list[str]:
+    """Return each path without the number at the end of its stem: ``a/clip_0001.jpg`` is in group ``a/clip``.
+
+    A path without such a number is its own group.
+    """
+    groups = []
+    for path in paths:
+        folder, slash, name = path.rpartition("/")
+        stem = name.rpartition(".")[0] or name
+        # No regular expression: names from files may be long, and a search for a trailing number would be quadratic.
+        base = stem.rstrip("0123456789")
+        groups.append(path if base == stem else f"{folder}{slash}{base.rstrip(' _.-')}")
+    return groups
+
+
+def attribute_groups(table: AnnotationTable, name: str) -> list[str]:
+    """Return groups of images whose objects have a common value of an attribute, such as the identity of a person.
+
+    An image with several values joins their groups; an image without a value is its own group.
+
+    Raises:
+        ValueError: If the attribute does not exist.
+    """
+    labels, _ = table.labels_of(name)
+    images = table.image_of_object()[labels >= 0]
+    order = np.argsort(labels[labels >= 0], kind="stable")
+    ends = np.flatnonzero(np.diff(labels[labels >= 0][order])) + 1
+    return _connected(list(table.image_paths), [rows.tolist() for rows in np.split(images[order], ends) if len(rows)])
+
+
+def pooled(tables: Sequence[AnnotationTable]) -> AnnotationTable:
+    """Return the images of several sets as one table; an image in several sets is taken from the first of them.
+
+    Args:
+        tables: At least one table, as for `concatenate`. A single table is returned unchanged.
+    """
+    paths: set[str] = set()
+    new_images = []
+    for table in tables:
+        rows = np.array([i for i, path in enumerate(table.image_paths) if path not in paths], dtype=np.int64)
+        new_images.append(table if len(rows) == table.num_images else table.select(rows))
+        paths.update(table.image_paths)
+    return concatenate(new_images)
 
 
 def check_groups(paths: Mapping[str, Iterable[str]], pattern: str, *, root: Path | str) -> None:
@@ -308,74 +314,3 @@ def _connected(names: Sequence[str], copies: Iterable[Sequence[int]]) -> list[st
         root, *merged = sorted({find_root(names[image]) for image in images})
         parents |= dict.fromkeys(merged, root)
     return list(map(find_root, names))
-
-
-def _units(groups: Iterable[str], *, seed: int) -> tuple[list[str], IndexArray]:
-    """Return the distinct groups in the order of assignment, and the position of each image's group among them."""
-    group_of_image = list(groups)
-    sizes = Counter(group_of_image)
-    salt = hashlib.blake2b(f"{seed}".encode(), digest_size=16).digest()
-
-    def key(name: str) -> tuple[int, bytes, str]:
-        # Groups of equal size are shuffled by a hash of their name, so the table's order has no influence.
-        shuffled = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8, salt=salt).digest()
-        return -sizes[name], shuffled, name
-
-    names = sorted(sizes, key=key)
-    positions = {name: position for position, name in enumerate(names)}
-    return names, np.array(list(map(positions.__getitem__, group_of_image)), dtype=np.int64)
-
-
-def _assign_units(
-    table: AnnotationTable, unit_of_image: IndexArray, num_units: int, shares: Sequence[float]
-) -> IndexArray:
-    """Return the part of each unit, that is, of each group."""
-    units, labels, counts, num_labels = _images_by_unit_and_label(table, unit_of_image)
-    cell_starts = np.searchsorted(units, np.arange(num_units + 1))
-    sizes = np.bincount(unit_of_image, minlength=num_units)
-    num_unassigned = np.bincount(labels, minlength=num_labels)  # units of each label without a part
-    num_assigned = np.zeros((len(shares), num_labels), dtype=np.int64)  # units of each label in each part
-    # Images that each part still needs, of each label and in all; both may become negative.
-    lacking = np.outer(shares, np.bincount(labels, weights=counts, minlength=num_labels))
-    capacity = np.asarray(shares) * len(unit_of_image)
-    part_of_unit = np.full(num_units, -1, dtype=np.int64)
-    while num_unassigned.any():
-        # The rarest label first: later, common labels can still even out the parts, but rare ones cannot.
-        label = int(np.where(num_unassigned > 0, num_unassigned, np.iinfo(np.int64).max).argmin())
-        for unit in units[labels == label]:
-            if part_of_unit[unit] >= 0:
-                continue
-            empty_parts = np.flatnonzero(num_assigned[:, label] == 0)
-            # With as few units left as parts without the label, each of these parts must get one.
-            must_fill = 0 < num_unassigned[label] <= len(empty_parts)
-            choices = empty_parts if must_fill else np.arange(len(shares))
-            part = _part_to_fill(choices, lacking[:, label], capacity)
-            part_of_unit[unit] = part
-            cells = slice(cell_starts[unit], cell_starts[unit + 1])
-            num_unassigned[labels[cells]] -= 1
-            num_assigned[part, labels[cells]] += 1
-            lacking[part, labels[cells]] -= counts[cells]
-            capacity[part] -= sizes[unit]
-    return part_of_unit
-
-
-def _part_to_fill(choices: IndexArray, lacking: npt.NDArray[np.float64], capacity: npt.NDArray[np.float64]) -> int:
-    """Return the part that lacks most of a label; ties go to the part that lacks most images, then to the first."""
-    # Rounding keeps float errors from deciding ties.
-    return min(map(int, choices), key=lambda part: (-lacking[part].round(6), -capacity[part].round(6), part))
-
-
-def _images_by_unit_and_label(
-    table: AnnotationTable, unit_of_image: IndexArray
-) -> tuple[IndexArray, IndexArray, IndexArray, int]:
-    """Return sorted cells (unit, label, number of images), and the number of labels; the last one is "no object".
-
-    The cells are sparse, because a dense table of a million images and a thousand classes would not fit into memory.
-    """
-    num_labels = table.num_classes + 1
-    empty_images = np.flatnonzero(np.diff(table.offsets) == 0)
-    object_cells = table.image_of_object() * num_labels + table.labels
-    image_cells = np.unique(np.concatenate([object_cells, empty_images * num_labels + table.num_classes]))
-    units = unit_of_image[image_cells // num_labels]
-    cells, counts = np.unique(units * num_labels + image_cells % num_labels, return_counts=True)
-    return cells // num_labels, cells % num_labels, counts, num_labels

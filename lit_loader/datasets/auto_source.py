@@ -34,6 +34,7 @@ class AutoSource(FormatSource):
         test_fraction: The same for testing, if the data set has neither a test nor a validation split; a data set
             without a test split is tested on its validation split.
         train, val, test: File, folder or split of a stage, or None for the one that was found.
+        folds, fold, split_file: As of `FormatSource`; no images are then held out by fractions.
         predict, stage_options, group_pattern, seed, class_names, cache_dir, num_workers, progress: As of
             `FormatSource`.
 
@@ -83,8 +84,11 @@ class AutoSource(FormatSource):
             stage: {**found_options.get(stage, {}), **self.stage_options.get(stage, {})}
             for stage in dict.fromkeys((*found_options, *self.stage_options))
         }
+        has_folds = self.folds is not None or self.split_file is not None
         fractions: dict[str, Any] = {
-            f"{stage}_fraction": 0.0 if names[stage] or not names["train"] else getattr(self, f"{stage}_fraction")
+            f"{stage}_fraction": 0.0
+            if names[stage] or not names["train"] or has_folds
+            else getattr(self, f"{stage}_fraction")
             for stage in ("val", "test")
         }
         settings = {setting.name: getattr(self, setting.name) for setting in fields(FormatSource)}

@@ -13,6 +13,7 @@ from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names
+from lit_loader.datasets.folds import check_folds, split_by_file, split_by_fold
 from lit_loader.datasets.held_out import check_fractions, held_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, StageTables, listed
@@ -40,11 +41,17 @@ class FormatSource(FileSource):
         stage_options: Options of single stages, by the stage's name; they override ``options``.
         val_fraction: Fraction of the images of ``train`` to use for validation instead.
         test_fraction: Fraction of the images of ``train`` to use for testing instead.
+        folds: Number of folds for a cross-validation: the images of ``train`` and ``val`` are split by class and group
+            into folds; ``val`` becomes fold ``fold``, and ``train`` the others. Without a test set of its own, the run
+            tests on the validation fold.
+        fold: Number of the fold for validation, from 0, of ``folds`` or of a split file.
+        split_file: File of ``lit-loader split`` that names the fold or the split of each image. The sets with images in
+            the file are split again; the file must name all of their images and no others.
         group_pattern: Regular expression whose first group, searched in an image path, names a unit that must not be
             divided between splits, such as a person: ``'([A-Za-z_]+)_\d+'``. A group in two of training, validation and
             test is then an error, whether files or fractions define the splits.
-        seed: Seed of the splits by fractions; see `stratified_split`. Byte-identical copies of an image stay in one
-            split, which is logged.
+        seed: Seed of the splits by fractions and folds; see `stratified_split`. Byte-identical copies of an image stay
+            in one split, which is logged.
         class_names: Names in the order of their ids, or None for the names in all stages, in the format's order if it
             defines one, otherwise sorted.
         policy: How to handle invalid annotations, as keywords of the format's policy.
@@ -54,8 +61,8 @@ class FormatSource(FileSource):
 
     Raises:
         ValueError: The settings contradict each other, or the format or an option is unknown.
-        AnnotationError: An annotation cannot be used, two splits share a group, or a fraction leaves a stage without
-            images.
+        AnnotationError: An annotation cannot be used, two splits share a group, a fraction or fold leaves a stage
+            without images, or the split file does not fit.
     """
 
     format: str = field(kw_only=False)
@@ -68,6 +75,9 @@ class FormatSource(FileSource):
     stage_options: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
     val_fraction: float = 0.0
     test_fraction: float = 0.0
+    folds: int | None = None
+    fold: int | None = None
+    split_file: str | None = None
     group_pattern: str | None = None
     seed: int = 0
     class_names: Sequence[str] | None = None
@@ -85,6 +95,7 @@ class FormatSource(FileSource):
         unknown_stages = sorted(set(self.stage_options) - set(stages))
         if unknown_stages:
             raise ValueError(f"stage_options names {unknown_stages}; the stages are {', '.join(stages)}")
+        check_folds(self.split_file, self.folds, self.fold, self._fractions(), self.train)
         check_fractions(self._fractions(), {stage: getattr(self, stage) for stage in stages})
         # Without paths, this only checks that the pattern compiles and has a group.
         if self.group_pattern is not None:
@@ -117,24 +128,31 @@ class FormatSource(FileSource):
         table_by_key = dict(zip(table_by_key, merged_tables, strict=True))
         tables = {stage: [table_by_key[key] for key in keys] for stage, keys in stage_keys.items()}
         # After the merge, so that the new tables have the same class ids as all others.
+        settings: dict[str, Any] = {"group_pattern": self.group_pattern, "seed": self.seed, "cache_dir": self.cache_dir}
         if any(self._fractions().values()):
-            tables |= held_out(
-                tables["train"][0],
-                self._fractions(),
-                origin=self.root,
-                group_pattern=self.group_pattern,
-                seed=self.seed,
-                cache_dir=self.cache_dir,
-            )
+            tables |= held_out(tables["train"][0], self._fractions(), origin=self.root, **settings)
+        elif self.folds is not None and self.fold is not None:
+            tables |= split_by_fold(tables, folds=self.folds, fold=self.fold, origin=self.root, **settings)
+        elif self.split_file is not None:
+            split_key, new_tables = split_by_file(tables, self.split_file, self.fold, origin=self.root)
+            # The file may change between two reads.
+            cache_keys.append(split_key)
+            tables |= new_tables
         if self.group_pattern is not None:
-            paths: dict[str, list[str]] = {}
-            for split in _SPLITS:
-                paths[split] = [path for table in tables[split] for path in table.image_paths]
-            check_groups(paths, self.group_pattern, root=self.root)
+            self._check_groups(tables, self.group_pattern)
         # After the split, because test images may be held out from training.
         if self.predict is None:
             tables["predict"] = tables["test"]
         return cache_keys, tables
+
+    def _check_groups(self, tables: StageTables, pattern: str) -> None:
+        paths: dict[str, list[str]] = {}
+        for split in _SPLITS:
+            # A run without a test set tests on the validation set, which is no leak.
+            if split == "test" and list(map(id, tables["test"])) == list(map(id, tables["val"])):
+                continue
+            paths[split] = [path for table in tables[split] for path in table.image_paths]
+        check_groups(paths, pattern, root=self.root)
 
     def _read_list(self, folder: Folder, name: str, options: Mapping[str, Any]) -> AnnotationTable:
         settings = ("class_names", "policy", "cache_dir", "num_workers", "progress")

@@ -9,7 +9,7 @@ from typing import Any, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.problems import shorten
-from lit_loader.annotations.splitting import Traits, hold_out
+from lit_loader.annotations.splitting import Traits, group_names, hold_out
 from lit_loader.datasets.sources import Stage, StageTables
 from lit_loader.errors import AnnotationError
 
@@ -59,7 +59,7 @@ def held_out(
         table: The training table.
         fractions: As for `check_fractions`, at least one above 0.
         origin: Folder or name of the data set, for messages.
-        group_pattern: As for `hold_out`.
+        group_pattern: As for `group_names`, or None for no groups.
         seed: As for `hold_out`.
         cache_dir: As for `hold_out`.
         traits: As for `hold_out`.
@@ -70,8 +70,9 @@ def held_out(
     fractions = {stage: fraction for stage, fraction in fractions.items() if fraction}
     # The remaining share is training's, so that all shares add up to 1.
     shares = {"train": 1 - sum(fractions.values())} | {str(stage): share for stage, share in fractions.items()}
+    groups = None if group_pattern is None else group_names(table.image_paths, group_pattern)
     rows_by_stage, copies, is_new = hold_out(
-        table, shares, group_pattern=group_pattern, seed=seed, cache_dir=cache_dir, traits=traits
+        table, shares, groups=groups, seed=seed, cache_dir=cache_dir, traits=traits
     )
     if copies:
         # Warn only when the split is made, not on every rank and in every run.

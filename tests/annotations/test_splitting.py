@@ -2,13 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.splitting import check_groups, group_names, shared_names, stratified_split
+from lit_loader.annotations import AnnotationTable, Attribute
+from lit_loader.annotations.splitting import (
+    attribute_groups,
+    check_groups,
+    frame_groups,
+    group_names,
+    pooled,
+    shared_names,
+)
+from lit_loader.annotations.stratification import stratified_split
 from lit_loader.errors import AnnotationError
 
 
@@ -114,6 +124,76 @@ def test_groups_keep_the_shares_when_they_are_small():
     table = table_of([[i % 2] for i in range(400)])
     parts = stratified_split(table, SHARES, groups=groups)
     assert [len(rows) for rows in parts.values()] == [320, 40, 40]
+
+
+def clips():
+    """A table of 150 clips of a street with 5 to 40 frames and five classes, each clip with its own mix of them."""
+    rng = np.random.default_rng(0)
+    mix = np.array([0.55, 0.25, 0.12, 0.06, 0.02])
+    labels_per_image = []
+    paths = []
+    for clip in range(150):
+        shares = rng.dirichlet(8 * mix)
+        for frame in range(rng.integers(5, 41)):
+            labels_per_image.append(rng.choice(5, size=rng.integers(0, 8), p=shares).tolist())
+            paths.append(f"clip_{clip:03}_{frame:04}.jpg")
+    return table_of(labels_per_image, paths=paths, num_classes=5)
+
+
+@pytest.mark.parametrize("shares", [SHARES, {str(fold): 0.2 for fold in range(5)}], ids=["splits", "folds"])
+def test_class_shares_of_groups_deviate_by_less_than_two_points(shares):
+    table = clips()
+    groups = frame_groups(table.image_paths)
+    assert len(set(groups)) == 150
+    expected = 100 * table.class_counts() / table.num_objects
+    for seed in range(3):
+        parts = stratified_split(table, shares, groups=groups, seed=seed)
+        assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(table.num_images))
+        assert not list(shared_names({name: [groups[row] for row in rows] for name, rows in parts.items()}))
+        for name, rows in parts.items():
+            counts = table.select(rows).class_counts()
+            assert np.abs(100 * counts / counts.sum() - expected).max() < 2
+            assert abs(len(rows) / table.num_images - shares[name]) < 0.01
+
+
+def test_split_of_groups_does_not_depend_on_the_order():
+    table = clips()
+    mixed = table.select(np.random.default_rng(1).permutation(table.num_images))
+    parts, mixed_parts = (stratified_split(t, SHARES, groups=frame_groups(t.image_paths)) for t in (table, mixed))
+    for name, rows in parts.items():
+        assert {table.image_paths[row] for row in rows} == {mixed.image_paths[row] for row in mixed_parts[name]}
+
+
+def test_frames_of_a_clip_are_a_group():
+    paths = ["a/clip_0001.jpg", "a/clip_0002.jpg", "b/clip_1.jpg", "c/7.png", "c/8.png", "x.png", "Ann-Lee 12", "y/"]
+    assert frame_groups(paths) == ["a/clip", "a/clip", "b/clip", "c/", "c/", "x.png", "Ann-Lee", "y/"]
+
+
+def test_images_with_a_common_attribute_value_are_a_group():
+    table = table_of([[0], [0, 0], [0], [0], []])
+    table = replace(table, attributes={"name": Attribute(ids=np.array([0, 0, 1, 1, -1]), names=("ann", "bo"))})
+    groups = attribute_groups(table, "name")
+    assert groups[0] == groups[1] == groups[2]
+    assert len({*groups[2:]}) == 3
+    with pytest.raises(ValueError, match="expected an attribute"):
+        attribute_groups(table, "age")
+
+
+def test_image_in_two_sets_is_pooled_once():
+    a = table_of([[0], [1]])
+    b = table_of([[1], [0], [1]], paths=["1.jpg", "2.jpg", "3.jpg"])
+    table = pooled([a, b])
+    assert list(table.image_paths) == ["0.jpg", "1.jpg", "2.jpg", "3.jpg"]
+    assert table.labels.tolist() == [0, 1, 0, 1]
+    assert pooled([a]) is a
+
+
+def test_labels_of_an_attribute_are_split_by_shares():
+    labels = np.array([0, 1, -1, 0] * 50)
+    table = replace(table_of([[0]] * 200), attributes={"pose": Attribute(ids=labels, names=("left", "right"))})
+    parts = stratified_split(table, {"train": 0.5, "val": 0.5}, label_attribute="pose")
+    for rows in parts.values():
+        assert np.bincount(labels[rows] + 1).tolist() == [25, 50, 25]
 
 
 def test_image_listed_twice_stays_in_one_part():

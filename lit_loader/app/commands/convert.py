@@ -16,7 +16,7 @@ from lit_loader.annotations.figures import figures_of
 from lit_loader.annotations.formats import find_reader, find_writer, write_annotations
 from lit_loader.annotations.formats.keypoints_txt import column_names
 from lit_loader.annotations.formats.registry import format_options, make_format, takes_option
-from lit_loader.annotations.splitting import check_groups, hold_out
+from lit_loader.annotations.splitting import check_groups, group_names, hold_out
 from lit_loader.app.commands.index import print_figures, print_reports
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
 from lit_loader.app.commands.output_folder import check_rows_agree, image_places, new_folder, place_images, write_record
@@ -134,9 +134,8 @@ def _hold_out(
     with usage_errors():
         if shares:
             train = source_tables["train"]
-            parts, text, _ = hold_out(
-                train, shares, group_pattern=pattern, seed=arguments.seed, cache_dir=arguments.cache_dir
-            )
+            groups = None if pattern is None else group_names(train.image_paths, pattern)
+            parts, text, _ = hold_out(train, shares, groups=groups, seed=arguments.seed, cache_dir=arguments.cache_dir)
             # This replaces `train` by the images that are not held out.
             tables |= {split: train.select(rows) for split, rows in parts.items()}
         # Splits that were read from separate lists may also share a group.

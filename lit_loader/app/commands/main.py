@@ -205,6 +205,30 @@ def _show(arguments: argparse.Namespace) -> None:
     show(arguments)
 
 
+def _split(arguments: argparse.Namespace) -> None:
+    """Divide sets into splits or folds by class and group.
+
+    Examples:
+      lit-loader split voc faces-xml train --share train=0.8 --share val=0.1 --share test=0.1 --out faces.split.json
+      lit-loader split faces-xml --folds 5 --keep test --group-pattern '([A-Za-z_]+)_[0-9]+' --out faces.folds.json
+      lit-loader split voc faces-xml train --share train=0.9 --share val=0.1 --lists 'new_{}'
+      lit-loader train dataset=auto dataset.root=faces-xml dataset.split_file=faces.folds.json dataset.fold=0
+
+    All named sets become one set, without those of --keep. Each class gets its share in each part, as far as groups
+    allow; groups and byte-identical copies are never divided. The result depends on the names, the annotations
+    and the seed, not on the order of the images. Annotations and images stay unchanged. A split file serves every
+    format; --lists writes lists of VOC (in ImageSets/Main) or YOLO, or COCO files, which other programs read as well.
+    Without --out and --lists nothing is written.
+
+    KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
+    option of only one set.
+    exit codes: 0 done, 1 the data is wrong, 2 the command is wrong.
+    """
+    from lit_loader.app.commands.split import split
+
+    split(arguments)
+
+
 def _tune(arguments: argparse.Namespace) -> None:
     """Measure which worker settings are fastest for a config, and why.
 
@@ -330,6 +354,9 @@ def _parser() -> argparse.ArgumentParser:
     stats = command(_stats)
     _add_reading(stats, may_search=True)
     _add_statistics(stats)
+    split = command(_split)
+    _add_reading(split, may_search=True)
+    _add_splitting(split)
 
     # main() runs these commands before it parses arguments, since Hydra parses theirs. Here they are only listed.
     for name, (_, text) in _APP.items():
@@ -462,6 +489,30 @@ def _add_statistics(command: argparse.ArgumentParser) -> None:
     add("--size-divisor", **batch | {"type": int}, help="divisor of a batch's height and width (default: 32)")
     add("--out", metavar="FILE", help="picture of the plots to write: .png, .svg or .pdf")
     add("--page", metavar="FILE.html", help="page with tables and plots to write")
+    add("--json", action="store_true", help="print JSON")
+
+
+def _add_splitting(command: argparse.ArgumentParser) -> None:
+    """Add the arguments of ``split`` on the parts and the files to write."""
+    add = command.add_argument
+    share = {"metavar": "NAME=SHARE", "help": "a split and its share of the images; all shares add up to 1"}
+    add("--share", **_REPEATED | share)
+    add("--folds", type=int, metavar="N", help="number of folds of equal size, instead of --share")
+    text = "set that is not split, such as test; may be repeated"
+    add("--keep", metavar="SPLIT", action="append", default=[], help=text)
+    add("--by", metavar="ATTRIBUTE", help="attribute whose values get their shares, instead of the classes")
+    groups = command.add_mutually_exclusive_group()
+    text = "images with the same text in the pattern's group stay together, e.g. a person's"
+    groups.add_argument("--group-pattern", metavar="REGEX", help=text)
+    text = "images with the same value of this attribute stay together"
+    groups.add_argument("--group-attribute", metavar="NAME", help=text)
+    text = "images whose names differ only in a trailing number stay together, such as frames of a video"
+    groups.add_argument("--group-frames", action="store_true", help=text)
+    add("--seed", type=int, default=0, help="seed of the split (default: 0)")
+    add("--out", metavar="FILE", help="split file to write, JSON, for dataset.split_file")
+    text = "write lists of the format, for each part or fold; NAME with {} for the part (default: by the format)"
+    add("--lists", metavar="NAME", nargs="?", const="", help=text)
+    add("--overwrite", action="store_true", help="replace an existing split file and existing lists")
     add("--json", action="store_true", help="print JSON")
 
 

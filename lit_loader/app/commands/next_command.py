@@ -70,7 +70,7 @@ def training_command(
         shared: Other keys of the dataset's config, such as ``class_names``; None and empty values are left out.
     """
     splits = splits_by_stage(names)
-    settings = {"root": root, **{key: value for key, value in shared.items() if value}}
+    settings = {"root": root, **{key: value for key, value in shared.items() if value or value == 0}}
     settings |= {stage: None if split is None else names[split] for stage, split in splits.items()}
     by_stage = {stage: options.get(split, {}) for stage, split in splits.items() if split is not None}
     # Options that all stages share are written once, the others for each stage.

@@ -19,6 +19,7 @@ __all__ = [
     "check_split",
     "parse_actions",
     "parse_options",
+    "parse_parts",
     "parse_pixels",
     "parse_shares",
     "parse_splits",
@@ -36,6 +37,7 @@ _CHECK_FLAGS: Final = {
     "min_images": "--min-images",
     "min_side": "--min-side",
 }
+_MAX_FOLDS: Final = 1000
 _USUAL_SPLITS: Final = ("train", "val", "test", "trainval")
 
 
@@ -182,6 +184,37 @@ def parse_shares(words: Sequence[str], splits: Mapping[str, str]) -> dict[str, f
     if not all(share > 0 for share in (train_share, *shares.values())):
         raise UsageError(f"--hold-out {shares}: each share must be above 0, and their sum below 1")
     return {"train": train_share, **shares} if shares else {}
+
+
+def parse_parts(words: Sequence[str], folds: int | None) -> dict[str, float]:
+    """Return the share of the images of each part: of splits such as ``train=0.8``, or of folds from ``"0"``.
+
+    Args:
+        words: Splits with their shares, ``NAME=SHARE``.
+        folds: Number of folds, or None.
+
+    Raises:
+        UsageError: If there are neither splits nor folds, or both; or the shares are not positive with sum 1.
+    """
+    if (folds is None) == (not words):
+        raise UsageError("give either --folds 5, or shares with sum 1: --share train=0.8 --share val=0.2")
+    if folds is not None:
+        if not 2 <= folds <= _MAX_FOLDS:
+            raise UsageError(f"--folds {folds} must be 2 to {_MAX_FOLDS}")
+        return {str(number): 1 / folds for number in range(folds)}
+    shares: dict[str, float] = {}
+    for word in words:
+        name, value = _pair(word)
+        if check_split(name) in shares:
+            raise UsageError(f"--share {word}: {name!r} has a share already")
+        try:
+            shares[name] = float(value)
+        except ValueError:
+            raise UsageError(f"--share {word}: {value!r} is not a number; give e.g. {name}=0.1") from None
+    total = sum(shares.values())
+    if not all(share > 0 for share in shares.values()) or not abs(total - 1) < 1e-6:
+        raise UsageError(f"--share {shares}: each share must be above 0, and their sum 1 instead of {total:g}")
+    return shares
 
 
 def parse_value(text: str) -> Any:
