@@ -176,9 +176,8 @@ class Worker:
             else:
                 kind = Kind.ERROR
                 answer = WorkerError.of(error, link.where)
-        with SENDING:
-            # The time of sending counts with the next answer.
-            link.send(kind, message, answer, self._clock.take())
+        # The time of sending counts with the next answer.
+        link.send(kind, message, answer, self._clock.take())
 
     def _iterate(self, epoch: int) -> None:
         """Call ``iter(dataset)`` now and not at the epoch's first task."""
@@ -215,7 +214,7 @@ def unpack_times(buffer: Buffer) -> WorkTimes | None:
     if memoryview(buffer).nbytes == _MESSAGE.size:
         return None
     values = _TIMES.unpack_from(buffer, _MESSAGE.size)
-    return WorkTimes(*values[:_NUM_FIELDS], values[_NUM_FIELDS:])
+    return WorkTimes._make((*values[:_NUM_FIELDS], values[_NUM_FIELDS:]))
 
 
 def pack_task(task: Task) -> list[Buffer]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Stage: TypeAlias = Literal["read", "decode", "transform", "sample", "collate", "send"]
@@ -20,6 +20,10 @@ is all of it for a dataset of your own. ``collate``: the collate function. ``sen
 
 _IDLE: Final = len(STAGES)
 _SAMPLE: Final = STAGES.index("sample")
+_COLLATE: Final = STAGES.index("collate")
+_SEND: Final = STAGES.index("send")
+# CPU time costs a system call, so a worker with tiny batches does not read it for each.
+_CPU_INTERVAL_S: Final = 0.001
 
 
 class WorkTimes(NamedTuple):
@@ -29,7 +33,7 @@ class WorkTimes(NamedTuple):
         number: Number of the batch in its epoch on this rank.
         num_samples: Number of samples that were collated.
         end_s: Time at which the batch was ready to be sent, by ``time.perf_counter()``.
-        cpu_s: CPU seconds of the thread.
+        cpu_s: CPU seconds of the thread; 0 for a batch of less than a millisecond, whose time is part of a later one.
         read_bytes: Bytes of files.
         sent_bytes: Bytes that are handed over.
         idle_s: Seconds for which the thread waited for a task.
@@ -69,13 +73,16 @@ class StageClock:
         self._outer_stages: list[int] = []
         self._outer_clocks: list[StageClock | None] = []
         self._last_s = 0.0
-        self._last_cpu_s = 0.0
+        # CPU time of the thread, and when it was read.
+        self._cpu_s = 0.0
+        self._cpu_read_s = 0.0
 
     def __enter__(self) -> StageClock:
         self._outer_clocks.append(_current.clock)
         _current.clock = self
-        self._last_cpu_s = time.thread_time()
+        self._cpu_s = time.thread_time()
         self._last_s = time.perf_counter()
+        self._cpu_read_s = self._last_s
         return self
 
     def __exit__(self, *exc_info: object) -> None:
@@ -83,13 +90,21 @@ class StageClock:
 
     def start_task(self) -> None:
         """Begin a task: until a stage is entered, time counts as ``sample``."""
+        # An error may have left stages open.
         self._outer_stages.clear()
         self.switch(_SAMPLE)
 
     def rest(self) -> None:
         """End a task: time counts as idle."""
-        self._outer_stages.clear()
         self.switch(_IDLE)
+
+    def collate(self, collate_fn: Callable[[Any], Any], samples: Any, num_samples: int) -> Any:
+        """Return the batch of ``collate_fn``, in the stage ``collate``; `start_task` follows an error."""
+        self.num_samples += num_samples
+        self.switch(_COLLATE)
+        batch = collate_fn(samples)
+        self.switch(_SAMPLE)
+        return batch
 
     def switch(self, stage: int) -> None:
         """Add the time since the last switch to the present stage, and begin another one."""
@@ -109,21 +124,18 @@ class StageClock:
             self.switch(self._outer_stages.pop())
 
     def take(self) -> WorkTimes:
-        """Return the times since the last call, and begin at zero again."""
-        self.switch(self._stage)
-        cpu_s = time.thread_time()
-        seconds = self._seconds
+        """Return the times since the last call, and begin at zero again: with the stage ``send``."""
+        self.switch(_SEND)
+        now = self._last_s
+        cpu_s = 0.0
+        if now - self._cpu_read_s > _CPU_INTERVAL_S:
+            self._cpu_read_s = now
+            before_s, self._cpu_s = self._cpu_s, time.thread_time()
+            cpu_s = self._cpu_s - before_s
+        *stage_s, idle_s = self._seconds
         times = WorkTimes(
-            self.number,
-            self.num_samples,
-            self._last_s,
-            cpu_s - self._last_cpu_s,
-            self.read_bytes,
-            self.sent_bytes,
-            seconds[_IDLE],
-            tuple(seconds[:_IDLE]),
+            self.number, self.num_samples, now, cpu_s, self.read_bytes, self.sent_bytes, idle_s, tuple(stage_s)
         )
-        self._last_cpu_s = cpu_s
         self._seconds = [0.0] * (_IDLE + 1)
         self.num_samples = 0
         self.read_bytes = 0
@@ -145,11 +157,14 @@ def note_batch(number: int) -> None:
         clock.number = number
 
 
-def note_samples(samples: Any, *, batched: bool) -> None:
-    """Count the samples that are collated: the length of a list of them, or one without batching."""
+def collated(collate_fn: Callable[[Any], Any], samples: Any, *, batched: bool) -> Any:
+    """Return the batch of ``collate_fn``, and count its time and its samples."""
     clock = _current.clock
-    if clock is not None:
-        clock.num_samples += len(samples) if batched and isinstance(samples, Sized) else 1
+    if clock is None:
+        return collate_fn(samples)
+    # ``__getitems__`` may return anything.
+    num_samples = len(samples) if batched and (type(samples) is list or isinstance(samples, Sized)) else 1
+    return clock.collate(collate_fn, samples, num_samples)
 
 
 def note_read(num_bytes: int) -> None:
@@ -186,5 +201,4 @@ class _StageContext:
 READING: Final = _StageContext("read")
 DECODING: Final = _StageContext("decode")
 TRANSFORMING: Final = _StageContext("transform")
-COLLATING: Final = _StageContext("collate")
 SENDING: Final = _StageContext("send")
