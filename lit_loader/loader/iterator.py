@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
@@ -13,7 +14,7 @@ from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
+from lit_loader.engine import Batches, BatchTimeoutError, Counters, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
 from lit_loader.foundation.interrupts import interrupt_again
 from lit_loader.loader.resume import Progress
 
@@ -27,43 +28,124 @@ class IterationHooks:
     """State that a loader shares with its iterators.
 
     Attributes:
-        wait_s: Sum of the seconds that they have waited for batches.
+        counters: The loader's counters.
         check_batch: Called with each batch before it is page-locked or moved, or None.
+        num_to_hold: Number of batches that the next call of the engine collects; 0 after it has begun.
     """
 
-    wait_s: float = 0.0
-    check_batch: Callable[[Any], None] | None = None
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.check_batch: Callable[[Any], None] | None = None
+        self.num_to_hold = 0
 
 
 class TimedBatches(WrappedBatches):
-    """Adds the time that the engine takes to return each batch to a sum, and has each batch checked.
+    """Adds the time that the engine takes to return each batch to ``wait_s``, and has each batch checked.
 
-    The transfer to a device does not count.
+    NOTE [Held batches]
+        After `DataLoader.hold_batches`, one call takes several batches from the engine, and then waits until the
+        workers have finished all their tasks. The batches are delivered without asking the engine, so no task is sent
+        meanwhile and the workers stay idle. To the rest of the loader they are batches on their way, like those that a
+        transfer has taken ahead: they count as received when they are returned.
 
     Args:
         batches: The engine's batches.
         hooks: The state that the loader shares with its iterators.
+
+    Attributes:
+        elapsed_s: Seconds in `next_batch`, with the check.
     """
 
     def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
         super().__init__(batches)
         self._hooks = hooks
+        self.elapsed_s = 0.0
+        # Batches that were collected, and the error that ended the collection; see NOTE [Held batches].
+        self._held: deque[tuple[Any, Exception | None]] = deque()
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
-        return _next_timed(self._batches, self._hooks)
+        hooks = self._hooks
+        if hooks.num_to_hold:
+            self._collect()
+        if self._held:
+            batch, error = self._held.popleft()
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    # Its traceback holds this frame, a reference cycle.
+                    del error
+        else:
+            start = time.perf_counter()
+            try:
+                batch = self._batches.next_batch()
+            finally:
+                wait_s = time.perf_counter() - start
+                hooks.counters.wait_s += wait_s
+                self.elapsed_s += wait_s
+        if hooks.check_batch is not None:
+            start = time.perf_counter()
+            hooks.check_batch(batch)
+            self.elapsed_s += time.perf_counter() - start
+        return batch
+
+    def poll(self) -> bool:
+        """Return True if `next_batch` would return or raise at once, or if it is to collect batches."""
+        return bool(self._held) or self._hooks.num_to_hold > 0 or self._batches.poll()
+
+    def close(self) -> None:
+        """Drop the epoch, and batches that were not delivered."""
+        self._held = deque()
+        self._batches.close()
+
+    def _collect(self) -> None:
+        """Take batches from the engine and wait until the workers are idle: see NOTE [Held batches]."""
+        hooks = self._hooks
+        counters = hooks.counters
+        num_batches, hooks.num_to_hold = hooks.num_to_hold, 0
+        start = time.perf_counter()
+        counters.is_holding = True
+        try:
+            # Batches of an earlier call that were not delivered yet come first.
+            while len(self._held) < num_batches:
+                self._held.append((self._batches.next_batch(), None))
+            self._batches.wait_until_idle()
+        except Exception as error:
+            # Raised in its turn; also the end of the epoch.
+            self._held.append((None, error))
+        finally:
+            counters.is_holding = False
+            hold_s = time.perf_counter() - start
+            counters.hold_s += hold_s
+            self.elapsed_s += hold_s
 
 
-def _next_timed(batches: Batches, hooks: IterationHooks) -> Any:
-    """Return the engine's next batch, checked; the time that it takes is added to ``hooks.wait_s``."""
-    start = time.perf_counter()
-    try:
-        batch = batches.next_batch()
-    finally:
-        hooks.wait_s += time.perf_counter() - start
-    if hooks.check_batch is not None:
-        hooks.check_batch(batch)
-    return batch
+class TimedTransfer(WrappedBatches):
+    """Adds the time of a transfer to ``transfer_s``, without the engine and without earlier work of the device.
+
+    Args:
+        transferred: Batches page-locked, or on a device.
+        engine: The batches that the transfer takes.
+        counters: The loader's counters.
+    """
+
+    def __init__(self, transferred: WrappedBatches, engine: TimedBatches, counters: Counters) -> None:
+        super().__init__(transferred)
+        self._transferred = transferred
+        self._engine = engine
+        self._counters = counters
+
+    def next_batch(self) -> Any:
+        """Return the next batch; errors are those of the transfer."""
+        other_s = self._engine.elapsed_s + self._transferred.device_wait_s
+        start = time.perf_counter()
+        try:
+            return self._transferred.next_batch()
+        finally:
+            elapsed_s = time.perf_counter() - start
+            other_s -= self._engine.elapsed_s + self._transferred.device_wait_s
+            self._counters.transfer_s += elapsed_s + other_s
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -136,7 +218,10 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         if progress.start == 0:
             # It refers to the loader, which may refer to this iterator: a reference cycle.
             self._start = None
-        self._batches = batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
+        timed_batches = TimedBatches(batches, self._hooks)
+        self._batches = timed_batches
+        if self._transfer is not None:
+            self._batches = TimedTransfer(self._transfer(timed_batches), timed_batches, self._hooks.counters)
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         # At exit the backend ends its workers.
         self._closer.atexit = False
@@ -208,8 +293,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         progress = self._progress
         assert progress is not None
         try:
-            # Under a transfer, which runs ahead, the engine is timed by `TimedBatches`.
-            batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
+            batch = batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
             # A state saved at the end of an epoch without a length: only now is it known that no batch is left.
@@ -230,6 +314,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             progress.num_failed += 1
             raise
         progress.received()
+        self._hooks.counters.num_batches += 1
         # Once more for each further sample, as in torch.
         if self._reported_length is not None and progress.num_returned > self._reported_length:
             self._warn_of_length(progress.num_returned)
