@@ -22,6 +22,7 @@ from lit_loader.datasets.targets import (
     unlabelled_labels,
 )
 from lit_loader.errors import ImageError, SettingError
+from lit_loader.foundation.stage_times import TRANSFORMING
 from lit_loader.images import DecodedImage, LazyImage
 from lit_loader.images.decoded_cache import CachedReader, CacheSettings, shrink_target
 from lit_loader.images.lazy_image import ExactImage
@@ -206,7 +207,8 @@ class DetectionDataset(Dataset[DetectionSample]):
         if not isinstance(transforms, DecodeAwareCompose):
             return MixSample(image, target, fields=fields)
         try:
-            image, target = transforms.read_first(image, target)
+            with TRANSFORMING:
+                image, target = transforms.read_first(image, target)
             return MixSample(_mix_image(image), target, fields=fields)
         except Exception as error:
             self._add_note(error, position)
@@ -285,10 +287,11 @@ class DetectionDataset(Dataset[DetectionSample]):
             return image.image(), target
         # An error in a transform is hard to reproduce without the sample that caused it.
         try:
-            if not isinstance(transforms, DecodeAwareCompose):
-                sample: DetectionSample = transforms(image.image(), target)
-            else:
-                sample = transforms.read_rest(image, target) if after_mixing else transforms.read(image, target)
+            with TRANSFORMING:
+                if not isinstance(transforms, DecodeAwareCompose):
+                    sample: DetectionSample = transforms(image.image(), target)
+                else:
+                    sample = transforms.read_rest(image, target) if after_mixing else transforms.read(image, target)
             # A transform that filters only the boxes would pair them with the wrong labels from here on.
             if not self._image_only:
                 check_rows(sample, fields=(*self.extra_fields, *self.attributes))

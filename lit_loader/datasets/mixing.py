@@ -13,6 +13,7 @@ from lit_loader.collate import BatchMixing
 from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.errors import SettingError
+from lit_loader.foundation.stage_times import TRANSFORMING
 from lit_loader.mixing import Mix, MixSample, PartnerDataset, PartnerPool, mix_parts
 from lit_loader.seeding import sample_rng
 from lit_loader.transforms.image_mix import ImageMix, as_mix_sample, as_pair, fields_of
@@ -154,7 +155,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
 
     def mixed_sample(self, index: int, part: Any, partners: Sequence[tuple[int, Any]]) -> Any:
         """Return the sample ``index``, mixed with its partners and transformed."""
-        mixed = self._mixed(part, partners) if partners else part
+        with TRANSFORMING:
+            mixed = self._mixed(part, partners) if partners else part
         if isinstance(part, MixSample) and not isinstance(mixed, MixSample):
             kinds = ", ".join(type(mix).__name__ for mix in self.mixing)
             raise TypeError(f"expected a MixSample from `apply` of {kinds}, got {type(mixed).__name__}")
@@ -163,7 +165,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
             return dataset.finish_sample(position, mixed.image, mixed.target)
         if self.transforms is None:
             return mixed
-        return self.transforms(*mixed) if isinstance(mixed, tuple) else self.transforms(mixed)
+        with TRANSFORMING:
+            return self.transforms(*mixed) if isinstance(mixed, tuple) else self.transforms(mixed)
 
     def _mixed(self, part: Any, partners: Sequence[tuple[int, Any]]) -> Any:
         """Return the part, mixed with its partners, as a sample of the same kind."""

@@ -31,6 +31,7 @@ from lit_loader.engine.spec import (
     WorkerSpec,
     WrappedBatches,
 )
+from lit_loader.engine.stats import BatchRecord, Counters, LoaderStats
 from lit_loader.engine.threads import ThreadBackend
 
 __all__ = [
@@ -38,14 +39,17 @@ __all__ = [
     "BadSample",
     "BadSampleLog",
     "BatchKey",
+    "BatchRecord",
     "BatchSlicing",
     "BatchTimeoutError",
     "Batches",
+    "Counters",
     "EndOfEpoch",
     "FetchSpec",
     "InlineBatches",
     "KeyedSpec",
     "LoaderSpec",
+    "LoaderStats",
     "OnBadSample",
     "PartnerDraws",
     "ProcessBackend",

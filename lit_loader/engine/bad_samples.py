@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from lit_loader.engine.spec import Batches, EndOfEpoch, Seen, WrappedBatches
+from lit_loader.engine.stats import Counters
 from lit_loader.errors import BadBatchError, BadSamplesWarning, TooManyBadSamplesError
 
 NUM_SPARES: Final = 3
@@ -209,15 +210,25 @@ class BadSampleLog(WrappedBatches):
         num_batches: Number of batches of the epoch, or None if unknown. A consumer that knows it may stop after the
             last batch, which therefore triggers the report.
         seen: The indices of each batch, which are corrected to the delivered ones, or None if they have no reader.
+        counters: The loader's counters, or None for new ones.
 
     Attributes:
         records: The bad samples of the batches delivered so far, in order.
     """
 
     def __init__(
-        self, batches: Batches, *, epoch: int, rank: int, max_bad_samples: int, num_batches: int | None, seen: Seen
+        self,
+        batches: Batches,
+        *,
+        epoch: int,
+        rank: int,
+        max_bad_samples: int,
+        num_batches: int | None,
+        seen: Seen,
+        counters: Counters | None = None,
     ) -> None:
         super().__init__(batches)
+        self._counters = counters or Counters()
         self.epoch = epoch
         self.rank = rank
         self.max_bad_samples = max_bad_samples
@@ -262,6 +273,7 @@ class BadSampleLog(WrappedBatches):
         """
         bad = [replace(record, epoch=self.epoch, rank=self.rank) for record in partial.bad_samples]
         self.records += bad
+        self._counters.num_bad_samples += len(bad)
         if len(self.records) > self.max_bad_samples:
             raise TooManyBadSamplesError(
                 f"{len(self.records)} bad samples in epoch {self.epoch} on rank {self.rank} exceed max_bad_samples="

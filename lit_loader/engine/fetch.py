@@ -42,6 +42,7 @@ from lit_loader.engine.parts import Attempts, PartChoice, PartReader, SeedFn, ta
 from lit_loader.engine.repeatability import MAX_SAMPLE_S, NUM_CHECKED, describe_difference, find_difference
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
+from lit_loader.foundation.stage_times import COLLATING, note_batch, note_samples
 from lit_loader.memory import batch_memory
 from lit_loader.mixing import PartnerDataset
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
@@ -98,6 +99,7 @@ class MapFetcher:
             task: The task.
             move: Moves each new sample to other memory, or None to move none.
         """
+        note_batch(task.number)
         # A batch that failed before it was collated may have left its samples here.
         self._unchecked = None
         if task.key is None:
@@ -158,13 +160,18 @@ class MapFetcher:
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
         if key is None:
-            return self._collate_fn(samples)
+            return self._collate(samples)
         unchecked, self._unchecked = self._unchecked, None
         self._seed(self._keys(key), RngPurpose.BATCH, key.batch)
-        batch = _call_keyed("collate_fn", self._collate_fn, samples)
+        batch = _call_keyed("collate_fn", self._collate, samples)
         if unchecked is not None:
             self._check_repeatability(*unchecked)
         return batch
+
+    def _collate(self, samples: Any) -> Any:
+        with COLLATING:
+            note_samples(samples, batched=self._batched)
+            return self._collate_fn(samples)
 
     def _make(self, task: Task, move: Move | None) -> Any:
         if self._reader is not None:
@@ -292,6 +299,7 @@ class SkippingFetcher(MapFetcher):
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         start = time.perf_counter()
+        note_batch(task.number)
         if task.key is not None:
             context.batch = task.number
         samples: list[Any] = []
@@ -413,6 +421,7 @@ class IterableFetcher:
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
+        note_batch(task.number)
         if task.key is not None:
             # The batches of a stream have no number that all ranks share. A sample of a map dataset, which has one, may
             # iterate this stream.
@@ -440,10 +449,15 @@ class IterableFetcher:
     def collate(self, samples: Any, key: BatchKey | None) -> StreamBatch:
         """Return the batch of these samples, and the worker's position after it."""
         if self._keys is None:
-            return self._with_place(self._collate_fn(samples))
+            return self._with_place(self._collate(samples))
         self._seed(self._keys, RngPurpose.STREAM_BATCH, self._stream, self._num_batches)
         self._num_batches += 1
-        return self._with_place(_call_keyed("collate_fn", self._collate_fn, samples))
+        return self._with_place(_call_keyed("collate_fn", self._collate, samples))
+
+    def _collate(self, samples: Any) -> Any:
+        with COLLATING:
+            note_samples(samples, batched=self._batched)
+            return self._collate_fn(samples)
 
     def end(self) -> StreamBatch:
         """Return the worker's position at the end of its stream."""

@@ -7,6 +7,8 @@ from typing import Any
 
 from lit_loader.engine.fetch import IterableFetcher, make_fetcher
 from lit_loader.engine.spec import EndOfEpoch, FetchSpec, Task
+from lit_loader.engine.stats import Counters
+from lit_loader.foundation.stage_times import StageClock
 from lit_loader.seeding import preserved_generators
 
 
@@ -17,12 +19,15 @@ class InlineBatches:
         tasks: The epoch's tasks in order. After an error of the sampler, iteration continues with the next task, as
             in torch.
         spec: How batches are made.
+        counters: The loader's counters.
         iterate: If True, call ``iter(dataset)`` at once.
     """
 
-    def __init__(self, tasks: Iterator[Task], spec: FetchSpec, *, iterate: bool) -> None:
+    def __init__(self, tasks: Iterator[Task], spec: FetchSpec, counters: Counters, *, iterate: bool) -> None:
         self._tasks = tasks
         self._fetcher = make_fetcher(spec)
+        self._counters = counters
+        self._clock = StageClock()
         if iterate and isinstance(self._fetcher, IterableFetcher):
             self._fetcher.start(None)
 
@@ -37,16 +42,27 @@ class InlineBatches:
         task = next(self._tasks, None)
         if task is None:
             raise EndOfEpoch
-        fetcher = self._fetcher
+        clock = self._clock
+        is_batch = False
         try:
-            if task.key is None:
-                return fetcher.collate(fetcher.samples(task), None)
-            with preserved_generators():
-                return fetcher.collate(fetcher.samples(task), task.key)
+            with clock:
+                clock.start_task()
+                batch = self._make(task)
+            is_batch = True
+            return batch
         except StopIteration:
-            if isinstance(fetcher, IterableFetcher):
+            if isinstance(self._fetcher, IterableFetcher):
                 raise EndOfEpoch from None
             raise
+        finally:
+            self._counters.add(0, clock.take(), is_batch=is_batch)
+
+    def _make(self, task: Task) -> Any:
+        fetcher = self._fetcher
+        if task.key is None:
+            return fetcher.collate(fetcher.samples(task), None)
+        with preserved_generators():
+            return fetcher.collate(fetcher.samples(task), task.key)
 
     def stream_ends(self) -> list[Any]:
         """Return the position at the end of an iterable dataset, or an empty list for a map dataset."""

@@ -17,7 +17,8 @@ from lit_loader.engine.fetch import warn_of_dataset
 from lit_loader.engine.recovery import HangWatch, HeartbeatTable, Recovery, TaskId
 from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
-from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message
+from lit_loader.engine.stats import Counters
+from lit_loader.engine.worker import WorkerEnds, pack_message, pack_task, unpack_message, unpack_times
 from lit_loader.engine.worker_errors import WorkerError, not_rebuilt
 from lit_loader.engine.worker_process import (
     WorkerProcess,
@@ -60,6 +61,7 @@ class ProcessBackend(Backend):
         max_restarts: Maximum number of workers that are replaced in an epoch. Above 0, tasks must have keys.
         hang_timeout_s: How long a worker may take for one sample, or for one batch without a seed, before it is killed
             as hung, or None for no limit.
+        counters: The loader's counters, or None for new ones.
 
     Raises:
         NotImplementedError: If the platform has no pipes that can be polled.
@@ -80,8 +82,10 @@ class ProcessBackend(Backend):
         page_lock: PageLock | None = None,
         max_restarts: int = 0,
         hang_timeout_s: float | None = None,
+        counters: Counters | None = None,
     ) -> None:
         super().__init__(spec)
+        self._counters = counters or Counters()
         self._workers: list[WorkerProcess] = []
         # Only the message of the error, which would keep its frames alive.
         self._death: str | None = None
@@ -307,7 +311,7 @@ class ProcessBackend(Backend):
         """Read the results that a worker has sent; return False if its pipe is closed."""
         try:
             while (frame := self._workers[number].results.receive()) is not None:
-                self._take(number, unpack_message(frame[0]), frame[1:])
+                self._take(number, unpack_message(frame[0]), frame)
         except EOFError:
             return False
         return True
@@ -317,7 +321,7 @@ class ProcessBackend(Backend):
         task_id = (message.epoch, message.number)
         if kind is Kind.NOTICE:
             if self._notice is None:
-                self._notice = bytes(frame[0]).decode()
+                self._notice = bytes(frame[1]).decode()
             return
         if kind is Kind.REPORTED:
             if self._recovery is not None:
@@ -332,8 +336,8 @@ class ProcessBackend(Backend):
         results = self._results.get(message.epoch)
         if results is not None and kind is not Kind.SKIPPED:
             # The ticket keeps the slot that holds the batch's large tensors.
-            payload = (frame, ticket if kind is Kind.RESULT else None)
-            results.append(Result(kind, message.number, worker, payload))
+            payload = (frame[1:], ticket if kind is Kind.RESULT else None)
+            results.append(Result(kind, message.number, worker, payload, unpack_times(frame[0])))
 
     def open(self, result: Result) -> Any:
         """Return the batch in a result, or raise the worker's error.
@@ -385,6 +389,7 @@ class ProcessBackend(Backend):
         with shortages_explained(self.num_workers), defer_interrupts():
             self._workers[number] = self._start(number)
         recovery.note_restart(number, pid, ending)
+        self._counters.num_restarts += 1
         survivors = [survivor for survivor in range(self.num_workers) if survivor != number]
         this_round = recovery.begin_round(suspects, survivors=survivors)
         for survivor in survivors:

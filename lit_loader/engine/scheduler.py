@@ -12,6 +12,12 @@ NOTE [Tasks in flight]
     At most ``ahead`` batches are in flight: tasks given to workers, and results not delivered yet. Each delivered batch
     sends one more task. When the epoch has no more tasks, a second scheduler sends the next epoch's until an
     iterator claims it. Both schedulers together hold no more than ``ahead``.
+
+NOTE [Ready batches]
+    How many batches are ready when the consumer asks for one cannot be seen at that time: results may wait in the
+    pipes, and reading them early would cost a system call per batch. But each result has the time at which its batch
+    was ready. So when a batch is delivered, the number of requests between these two times is added: it was ready at
+    each of them. The sum over batches is the sum over requests.
 """
 
 from __future__ import annotations
@@ -21,11 +27,13 @@ import os
 import threading
 import time
 import weakref
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Literal, NoReturn, TypeAlias
 
 from lit_loader.engine.spec import BatchTimeoutError, EndOfEpoch, Kind, Result, Task, WorkerSpec
+from lit_loader.engine.stats import Counters
 
 Dealing: TypeAlias = Literal["any", "turns", "least_busy"]
 
@@ -152,6 +160,7 @@ class Scheduler:
         owns_backend: True if the backend serves this epoch alone.
         turn: The worker that takes the first task, in turns.
         iterate: If True, iterate an iterable dataset at once.
+        counters: The loader's counters, or None for new ones.
 
     Runs in: the consumer's thread; several threads may share it, one at a time.
     """
@@ -168,8 +177,12 @@ class Scheduler:
         owns_backend: bool,
         turn: int = 0,
         iterate: bool = False,
+        counters: Counters | None = None,
     ) -> None:
         self._tasks = tasks
+        self._counters = counters or Counters()
+        # Times at which the consumer asked for the last batches.
+        self._asked_s: deque[float] = deque(maxlen=ahead)
         self._backend = backend
         self._ahead = ahead
         self._dealing = dealing
@@ -238,6 +251,9 @@ class Scheduler:
         # Before the lock: in a fork, a thread that exists only in the parent may hold it, and would never release it.
         self._backend.check_usable(own_process=True)
         with self._lock:
+            if not self._counters.is_holding:
+                self._asked_s.append(time.perf_counter())
+                self._counters.capacity += len(self._in_flight) + len(self._results)
             number, result = self._wait()
             try:
                 self._send()
@@ -251,6 +267,9 @@ class Scheduler:
             finally:
                 # The error's traceback holds this frame, a reference cycle.
                 del result
+        if result.times is not None:
+            # See NOTE [Ready batches].
+            self._counters.ready_batches += len(self._asked_s) - bisect_left(self._asked_s, result.times.end_s)
         return self._backend.open(result)
 
     def _wait(self) -> tuple[int, Result | Exception]:
@@ -333,6 +352,8 @@ class Scheduler:
             # In this order, so that Ctrl-C in between does not lose the result.
             self._results[number] = result
             del in_flight[number]
+            if result.times is not None:
+                self._counters.add(result.worker, result.times, is_batch=result.kind is Kind.RESULT)
             return
         self._stream_ends[result.worker] = result
         unanswered = [task for task, worker in in_flight.items() if worker == result.worker]

@@ -10,6 +10,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import torch
 from torch.utils.data import IterableDataset
 
+from lit_loader.foundation.stage_times import WorkTimes
 from lit_loader.memory import PageLock
 from lit_loader.mixing import Partner
 from lit_loader.samplers import OrderSampler, num_batches
@@ -305,12 +306,14 @@ class Result(NamedTuple):
         number: Number of the task in its epoch.
         worker: Number of the worker.
         payload: The batch or the error, in the backend's own form.
+        times: Times of the worker, or None if it sent none.
     """
 
     kind: Kind
     number: int
     worker: int
     payload: Any
+    times: WorkTimes | None = None
 
 
 class Batches(Protocol):
@@ -340,7 +343,13 @@ class Batches(Protocol):
 
 
 class WrappedBatches:
-    """Base of wrappers around other `Batches`: a subclass defines ``next_batch``."""
+    """Base of wrappers around other `Batches`: a subclass defines ``next_batch``.
+
+    Attributes:
+        device_wait_s: Seconds for which ``next_batch`` has waited for the device to finish earlier work.
+    """
+
+    device_wait_s: float = 0.0
 
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
@@ -359,7 +368,7 @@ class WrappedBatches:
         self._batches.close()
 
 
-TransferFn: TypeAlias = Callable[[Batches], Batches]
+TransferFn: TypeAlias = Callable[[Batches], WrappedBatches]
 """Returns the batches page-locked, or on a device."""
 
 

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import time
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final
 
-Stage: TypeAlias = Literal["read", "decode", "transform", "sample", "collate", "send"]
-STAGES: Final[tuple[Stage, ...]] = ("read", "decode", "transform", "sample", "collate", "send")
-"""Stages of making a batch. ``read``: bytes of files. ``decode``: pixels from bytes, or from the cache of decoded
-images. ``transform``: transforms without the decoding that they cause. ``sample``: all other time in the dataset, which
-is all of it for a dataset of your own. ``collate``: the collate function. ``send``: handing the batch over."""
+from lit_loader.foundation.stage_times import STAGES, Stage, WorkTimes
+
+__all__ = ["BatchRecord", "Counters", "LoaderStats", "STAGES", "Stage"]
+
+_MAX_RECORDS: Final = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -20,11 +22,14 @@ class LoaderStats:
     Attributes:
         time_s: Time of the snapshot by ``time.perf_counter()``; of a difference, its duration.
         wait_s: Seconds for which the consumer waited for the engine, or made batches itself without workers.
-        transfer_s: Seconds for which it waited for page-locking and copies to a device, without `wait_s`.
+        transfer_s: Seconds for which it waited for page-locking and for copies to a device to be started, without
+            `wait_s`, and without waiting for the device to finish earlier work.
+        hold_s: Seconds in which batches were collected after ``hold_batches``; not part of `wait_s`.
         num_batches: Number of delivered batches.
         num_samples: Number of samples in the batches that workers finished.
-        ready_batches: Sum over delivered batches of the batches that were ready when the consumer asked.
-        capacity: Sum over delivered batches of the largest number of batches that can be ready; 0 without workers.
+        ready_batches: Sum, over the times at which the engine was asked for a batch, of the batches that workers had
+            ready. A batch that is not delivered yet is still missing in it.
+        capacity: Sum over the same times of the largest number of batches that could be ready; 0 without workers.
         received_bytes: Bytes that worker processes handed over; 0 for threads and without workers.
         read_bytes: Bytes of files that datasets of lit_loader read.
         num_restarts: Number of worker processes that ended and were replaced.
@@ -38,6 +43,7 @@ class LoaderStats:
     time_s: float = 0.0
     wait_s: float = 0.0
     transfer_s: float = 0.0
+    hold_s: float = 0.0
     num_batches: int = 0
     num_samples: int = 0
     ready_batches: int = 0
@@ -80,3 +86,89 @@ class BatchRecord:
     start_s: float
     end_s: float
     stage_s: Mapping[Stage, float]
+
+
+class Counters:
+    """Sums of a loader over all its iterators, which its consumers and its engine add to.
+
+    Runs in: the consumer's threads. Consumers in several threads may add at the same time: each statement adds one
+    number, and the interpreter lock keeps it whole.
+
+    Attributes:
+        wait_s: See `LoaderStats`, as for the following.
+        transfer_s: Seconds of the transfer.
+        hold_s: Seconds in which batches were collected.
+        num_batches: Number of delivered batches.
+        ready_batches: Sum of ready batches.
+        capacity: Sum of capacities.
+        num_restarts: Number of replaced workers.
+        num_bad_samples: Number of bad samples.
+        is_holding: True while batches are collected, which are not asked for at the consumer's pace.
+    """
+
+    def __init__(self) -> None:
+        self.wait_s = 0.0
+        self.transfer_s = 0.0
+        self.hold_s = 0.0
+        self.num_batches = 0
+        self.ready_batches = 0
+        self.capacity = 0
+        self.num_restarts = 0
+        self.num_bad_samples = 0
+        self.is_holding = False
+        self._num_samples = 0
+        self._read_bytes = 0
+        self._received_bytes = 0
+        self._cpu_s = 0.0
+        self._idle_s = 0.0
+        self._stage_s = [0.0] * len(STAGES)
+        self._recent: deque[tuple[int, WorkTimes]] = deque(maxlen=_MAX_RECORDS)
+
+    def add(self, worker: int, times: WorkTimes, *, is_batch: bool) -> None:
+        """Add the times of a worker's answer; only those of a batch become a `BatchRecord`."""
+        self._read_bytes += times.read_bytes
+        self._received_bytes += times.sent_bytes
+        self._cpu_s += times.cpu_s
+        self._idle_s += times.idle_s
+        stage_s = self._stage_s
+        for stage, seconds in enumerate(times.stage_s):
+            stage_s[stage] += seconds
+        if is_batch:
+            self._num_samples += times.num_samples
+            self._recent.append((worker, times))
+
+    def stats(self, num_workers: int) -> LoaderStats:
+        """Return the present totals of a loader with this number of workers."""
+        return LoaderStats(
+            time_s=time.perf_counter(),
+            wait_s=self.wait_s,
+            transfer_s=self.transfer_s,
+            hold_s=self.hold_s,
+            num_batches=self.num_batches,
+            num_samples=self._num_samples,
+            ready_batches=self.ready_batches,
+            capacity=self.capacity,
+            received_bytes=self._received_bytes,
+            read_bytes=self._read_bytes,
+            num_restarts=self.num_restarts,
+            num_bad_samples=self.num_bad_samples,
+            num_workers=num_workers,
+            stage_s=dict(zip(STAGES, self._stage_s, strict=True)),
+            cpu_s=self._cpu_s,
+            idle_s=self._idle_s,
+        )
+
+    def batch_records(self) -> list[BatchRecord]:
+        """Return the records of the recent batches, in the order in which they arrived."""
+        return [
+            BatchRecord(
+                worker=worker,
+                number=times.number,
+                num_samples=times.num_samples,
+                start_s=times.end_s - sum(times.stage_s),
+                end_s=times.end_s,
+                stage_s=dict(zip(STAGES, times.stage_s, strict=True)),
+            )
+            # A copy, because another thread may add one meanwhile.
+            for worker, times in list(self._recent)
+        ]

@@ -29,6 +29,7 @@ from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
+from lit_loader.foundation.stage_times import WorkTimes
 from lit_loader.memory import batch_memory
 from lit_loader.seeding import SharedDrawCheck, ThreadScope, set_worker_info
 
@@ -194,12 +195,12 @@ class ThreadLink:
         if self._state.warned.acquire(blocking=False):
             warn_of_dataset(text)
 
-    def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
+    def send(self, kind: Kind, message: Message, contents: Any = None, times: WorkTimes | None = None) -> None:
         """Pass a result to the consumer."""
         self._state.num_answered += 1
         results = self._state.results.get(message.epoch)
         if results is not None and kind is not Kind.SKIPPED:
-            results.put(Result(kind, message.number, self._id, contents))
+            results.put(Result(kind, message.number, self._id, contents, times))
 
 
 def _work(state: ThreadPoolState, spec: WorkerSpec, worker_id: int) -> None:

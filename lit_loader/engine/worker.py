@@ -37,11 +37,15 @@ from lit_loader.engine.parts import SeedFn
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
 from lit_loader.engine.worker_errors import WorkerError, not_sent
+from lit_loader.foundation.stage_times import SENDING, STAGES, StageClock, WorkTimes, note_sent
 from lit_loader.memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, batch_memory, decode, encode
 from lit_loader.mixing import Partner
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 
 _MESSAGE = struct.Struct("<BQQiI")
+_NUM_FIELDS = len(WorkTimes._fields) - 1
+# Counts, then seconds; the stages are last.
+_TIMES = struct.Struct(f"<QQddQQd{len(STAGES)}d")
 NO_THREADS_EXIT_CODE = 111  # of a worker process that cannot start its threads
 _ORPHAN_EXIT_CODE = 1
 _ORPHAN_POLL_MS = 500  # interval at which a worker looks for its main process on a kernel without pidfds
@@ -85,8 +89,8 @@ class WorkerLink(Protocol):
     def make(self, fetcher: Fetcher, message: Message, contents: Any) -> Any:
         """Return the batch of a task, in a form for `send`."""
 
-    def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
-        """Answer a message."""
+    def send(self, kind: Kind, message: Message, contents: Any = None, times: WorkTimes | None = None) -> None:
+        """Answer a message; an answer to a task that was done has the times of the worker."""
 
     def warn(self, text: str) -> None:
         """Warn of a dataset that draws from a generator of its own."""
@@ -112,6 +116,7 @@ class Worker:
         # Epochs of an iterable dataset: a fetcher, or the error of ``iter(dataset)``, or None after the stream's end.
         self._streams: dict[int, Any] = defaultdict(new_fetcher)
         self._init_error: WorkerError | None = None
+        self._clock = StageClock()
 
     def run(self) -> None:
         """Handle messages until the worker must stop."""
@@ -124,7 +129,14 @@ class Worker:
             except link.caught as error:
                 self._init_error = WorkerError.of(error, link.where)
         link.ready()
+        with self._clock:
+            self._serve()
+
+    def _serve(self) -> None:
+        link = self._link
+        clock = self._clock
         while (received := link.receive()) is not None:
+            clock.start_task()
             message, contents = received
             if message.kind is Kind.TASK:
                 self._do_task(message, contents)
@@ -137,6 +149,7 @@ class Worker:
                 link.send(Kind.REPORTED, message)
             # Do not keep them alive while this waits for the next message.
             del received, contents
+            clock.rest()
 
     def _do_task(self, message: Message, contents: Any) -> None:
         link = self._link
@@ -163,7 +176,9 @@ class Worker:
             else:
                 kind = Kind.ERROR
                 answer = WorkerError.of(error, link.where)
-        link.send(kind, message, answer)
+        with SENDING:
+            # The time of sending counts with the next answer.
+            link.send(kind, message, answer, self._clock.take())
 
     def _iterate(self, epoch: int) -> None:
         """Call ``iter(dataset)`` now and not at the epoch's first task."""
@@ -186,8 +201,21 @@ def pack_message(message: Message) -> bytes:
 
 def unpack_message(buffer: Buffer) -> Message:
     """Return the message in a buffer of `pack_message`."""
-    kind, *fields = _MESSAGE.unpack(buffer)
+    kind, *fields = _MESSAGE.unpack_from(buffer)
     return Message(Kind(kind), *fields)
+
+
+def pack_times(times: WorkTimes) -> bytes:
+    """Return times as bytes, which follow the message in the first buffer of an answer."""
+    return _TIMES.pack(*times[:-1], *times.stage_s)
+
+
+def unpack_times(buffer: Buffer) -> WorkTimes | None:
+    """Return the times in the first buffer of an answer, or None if it has none."""
+    if memoryview(buffer).nbytes == _MESSAGE.size:
+        return None
+    values = _TIMES.unpack_from(buffer, _MESSAGE.size)
+    return WorkTimes(*values[:_NUM_FIELDS], values[_NUM_FIELDS:])
 
 
 def pack_task(task: Task) -> list[Buffer]:
@@ -433,13 +461,16 @@ class ProcessLink:
         batch = fetcher.collate(samples, task.key)
         del samples
         try:
-            return encode(batch, None if slots is None else slots.name)
+            with SENDING:
+                buffers = encode(batch, None if slots is None else slots.name)
+                note_sent(sum(map(len, buffers)) + (0 if slots is None else slots.num_bytes))
+                return buffers
         except MemoryError:
             raise
         except Exception as error:
             raise not_sent(batch, number, error) from error
 
-    def send(self, kind: Kind, message: Message, contents: Any = None) -> None:
+    def send(self, kind: Kind, message: Message, contents: Any = None, times: WorkTimes | None = None) -> None:
         """Answer a message; the sender thread writes the bytes that the pipe does not accept at once."""
         if contents is not None and kind is not Kind.RESULT:
             contents = encode(contents)
@@ -447,9 +478,12 @@ class ProcessLink:
             # Slot -1 in the answer tells the main process to retire it.
             self._slot_is_lost = False
             message = message._replace(slot=-1)
+        header = pack_message(message._replace(kind=kind))
+        if times is not None:
+            header += pack_times(times)
         # If the main process has ended, the control thread ends this process.
         with contextlib.suppress(BrokenPipeError):
-            self._results.send([pack_message(message._replace(kind=kind)), *(contents or ())])
+            self._results.send([header, *(contents or ())])
         if self._results.waiting:
             self._unsent.release()
         self.ready()

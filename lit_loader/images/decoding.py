@@ -23,6 +23,7 @@ from lit_loader.annotations.formats.folder import IMAGE_FORMATS
 from lit_loader.annotations.formats.image_sizes import MAX_HEADER_BYTES, MAX_HEADER_READS
 from lit_loader.annotations.formats.labelme_file import LABELME_ENDING, embedded_image
 from lit_loader.errors import AnnotationError, ImageError
+from lit_loader.foundation.stage_times import DECODING, READING, note_read
 from lit_loader.images.jpeg import BYTES_A_PIXEL, SPARE_BYTES, check_jpeg_cost, jpeg_frame
 
 MAX_PIXELS: Final = 89_478_485
@@ -64,30 +65,41 @@ def read_image_file(path: Path | str, *, max_pixels: int) -> bytes:
     max_bytes = max_file_bytes(max_pixels)
     if str(path).endswith(LABELME_ENDING):
         try:
-            return embedded_image(path)
+            with READING:
+                data = embedded_image(path)
+                note_read(len(data))
+                return data
         except AnnotationError as error:
             raise ImageError(f"{error}.") from None
     try:
-        # os.open takes a third of the time of Path.open.
-        descriptor = os.open(path, _OPEN_FLAGS)
-        try:
-            status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError("it is not a regular file")
-            size = status.st_size
-            data = chunk = os.read(descriptor, size) if size <= max_bytes else b""
-            # One read may be short: Linux returns at most 2 GiB, and network file systems less than was asked for.
-            while chunk and len(data) < size:
-                chunk = os.read(descriptor, size - len(data))
-                data += chunk
-        finally:
-            os.close(descriptor)
+        with READING:
+            size, data = _read_regular(path, max_bytes)
+            note_read(len(data))
     except OSError as error:
         raise ImageError(f"{path}: cannot be read: {error.strerror or error}.") from error
     if size > max_bytes or not data:
         # A file may have become empty since `fstat`.
         check_num_bytes(size if size > max_bytes else 0, path, max_pixels=max_pixels)
     return data
+
+
+def _read_regular(path: Path | str, max_bytes: int) -> tuple[int, bytes]:
+    """Return the size of a regular file and its bytes, or no bytes if it is larger than ``max_bytes``."""
+    # os.open takes a third of the time of Path.open.
+    descriptor = os.open(path, _OPEN_FLAGS)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is not a regular file")
+        size = status.st_size
+        data = chunk = os.read(descriptor, size) if size <= max_bytes else b""
+        # One read may be short: Linux returns at most 2 GiB, and network file systems less than was asked for.
+        while chunk and len(data) < size:
+            chunk = os.read(descriptor, size - len(data))
+            data += chunk
+        return size, data
+    finally:
+        os.close(descriptor)
 
 
 def max_file_bytes(max_pixels: int) -> int:
@@ -171,13 +183,15 @@ def _decoded(decode: Callable[[], Tensor], path: Path | str, *, source: str) -> 
     """
     try:
         try:
-            return decode()
+            with DECODING:
+                return decode()
         except Warning:
             # Pillow warns about broken EXIF in images that decode well, and the user may have turned warnings into
             # errors. The warning filters are process-wide, so they are changed only when this happens.
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
-                return decode()
+                with DECODING:
+                    return decode()
     except ImageError as error:
         raise _image_error(f"{path}: {error}", path) from error.__cause__
     # Not a defect of the file, so the text below would be wrong.

@@ -13,6 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from lit_loader.errors import ImageError
+from lit_loader.foundation.stage_times import DECODING
 from lit_loader.images.decoding import (
     MAX_PIXELS,
     SIDEWAYS,
@@ -212,8 +213,9 @@ class EncodedImage(LazyImage):
             ImageError: The file is damaged; the message names it.
         """
         height, width = self._stored_size
-        pixels = self._decode_stored((0, 0, width, height), shrink=1)
-        return self._decode_by_pillow() if pixels is None else interleaved(upright(pixels, self._orientation))
+        with DECODING:
+            pixels = self._decode_stored((0, 0, width, height), shrink=1)
+            return self._decode_by_pillow() if pixels is None else interleaved(upright(pixels, self._orientation))
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         """Decode a region, shrunk as far as ``zoom`` allows; see `LazyImage.read_region`.
@@ -222,9 +224,10 @@ class EncodedImage(LazyImage):
             ImageError: The file is damaged; the message names it.
         """
         shrink = next((factor for factor in _SHRINK_FACTORS if zoom * factor <= 1 and self._can_shrink(factor)), 1)
-        pixels = self._decode_stored(stored_region(region, self._orientation, self.size), shrink=shrink)
-        if pixels is None:
-            return ImageRegion(self._decode_by_pillow(), 0, 0, 1.0)
+        with DECODING:
+            pixels = self._decode_stored(stored_region(region, self._orientation, self.size), shrink=shrink)
+            if pixels is None:
+                return ImageRegion(self._decode_by_pillow(), 0, 0, 1.0)
         left, top = (side // shrink * shrink for side in region[:2])
         return ImageRegion(upright(pixels, self._orientation), left, top, 1 / shrink)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
+from lit_loader.foundation.stage_times import DECODING
 from lit_loader.images.decoding import interleaved
 from lit_loader.images.resampling import Allocate, resample
 from lit_loader.images.views import View
@@ -156,7 +157,11 @@ class DecodedImage(LazyImage):
 
     def read(self) -> Tensor:
         """Return the pixels, or a copy in the same memory format if they are shared."""
-        return self._pixels.clone() if self._is_shared else self._pixels
+        if not self._is_shared:
+            return self._pixels
+        # A cache is mapped, so this reads its pages.
+        with DECODING:
+            return self._pixels.clone()
 
     def read_region(self, region: Part, *, zoom: float) -> ImageRegion:
         """Return all pixels, without a copy."""

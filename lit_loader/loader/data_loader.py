@@ -27,10 +27,12 @@ from lit_loader.engine import (
     BadSample,
     BadSampleLog,
     Batches,
+    BatchRecord,
     BatchSlicing,
     FetchSpec,
     KeyedSpec,
     LoaderSpec,
+    LoaderStats,
     OnBadSample,
     Resume,
     WorkerMethod,
@@ -387,7 +389,9 @@ class DataLoader(TorchDataLoader[T_co]):
         epochs = self._epochs
         progress, point = epochs.claim(spec)
         try:
-            batches = self._worker_manager.start(spec, progress, point, epochs, restarted=restarted)
+            batches = self._worker_manager.start(
+                spec, progress, point, epochs, self._hooks.counters, restarted=restarted
+            )
         except BaseException:
             # After Ctrl-C, too: the next iterator must not begin an epoch later than this one.
             epochs.unclaim(progress, point)
@@ -401,6 +405,7 @@ class DataLoader(TorchDataLoader[T_co]):
                 max_bad_samples=MAX_BAD_SAMPLES if self.max_bad_samples is None else self.max_bad_samples,
                 num_batches=progress.num_batches,
                 seen=seen_indices(spec.batch_sampler),
+                counters=self._hooks.counters,
             )
         return batches, progress
 
@@ -467,7 +472,19 @@ class DataLoader(TorchDataLoader[T_co]):
 
         Page-locking and copies to a device do not count, nor does waiting for the device.
         """
-        return self._hooks.wait_s
+        return self._hooks.counters.wait_s
+
+    def stats(self) -> LoaderStats:
+        """Return the times, counts and faults of this loader so far; the difference of two results is a period.
+
+        Batches count when they arrive from their worker, those of an epoch that was dropped do not. Without workers
+        all stages run in the consumer's thread. A pickled copy of the loader begins at zero.
+        """
+        return self._hooks.counters.stats(self.num_workers)
+
+    def batch_records(self) -> list[BatchRecord]:
+        """Return when and how the recent batches were made, at most 512, in the order in which they arrived."""
+        return self._hooks.counters.batch_records()
 
     @property
     def check_batch(self) -> Callable[[Any], None] | None:

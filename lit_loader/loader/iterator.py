@@ -13,7 +13,7 @@ from torch._C._autograd import _profiler_enabled as profiler_enabled
 from torch.autograd import profiler
 from torch.utils.data.dataloader import _BaseDataLoaderIter
 
-from lit_loader.engine import Batches, BatchTimeoutError, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
+from lit_loader.engine import Batches, BatchTimeoutError, Counters, EndOfEpoch, LoaderSpec, TransferFn, WrappedBatches
 from lit_loader.foundation.interrupts import interrupt_again
 from lit_loader.loader.resume import Progress
 
@@ -27,43 +27,73 @@ class IterationHooks:
     """State that a loader shares with its iterators.
 
     Attributes:
-        wait_s: Sum of the seconds that they have waited for batches.
+        counters: The loader's counters.
         check_batch: Called with each batch before it is page-locked or moved, or None.
     """
 
-    wait_s: float = 0.0
-    check_batch: Callable[[Any], None] | None = None
+    def __init__(self) -> None:
+        self.counters = Counters()
+        self.check_batch: Callable[[Any], None] | None = None
 
 
 class TimedBatches(WrappedBatches):
-    """Adds the time that the engine takes to return each batch to a sum, and has each batch checked.
-
-    The transfer to a device does not count.
+    """Adds the time that the engine takes to return each batch to ``wait_s``, and has each batch checked.
 
     Args:
         batches: The engine's batches.
         hooks: The state that the loader shares with its iterators.
+
+    Attributes:
+        elapsed_s: Seconds in `next_batch`, with the check.
     """
 
     def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
         super().__init__(batches)
         self._hooks = hooks
+        self.elapsed_s = 0.0
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
-        return _next_timed(self._batches, self._hooks)
+        hooks = self._hooks
+        start = time.perf_counter()
+        try:
+            batch = self._batches.next_batch()
+        finally:
+            wait_s = time.perf_counter() - start
+            hooks.counters.wait_s += wait_s
+            self.elapsed_s += wait_s
+        if hooks.check_batch is not None:
+            start = time.perf_counter()
+            hooks.check_batch(batch)
+            self.elapsed_s += time.perf_counter() - start
+        return batch
 
 
-def _next_timed(batches: Batches, hooks: IterationHooks) -> Any:
-    """Return the engine's next batch, checked; the time that it takes is added to ``hooks.wait_s``."""
-    start = time.perf_counter()
-    try:
-        batch = batches.next_batch()
-    finally:
-        hooks.wait_s += time.perf_counter() - start
-    if hooks.check_batch is not None:
-        hooks.check_batch(batch)
-    return batch
+class TimedTransfer(WrappedBatches):
+    """Adds the time of a transfer to ``transfer_s``, without the engine and without earlier work of the device.
+
+    Args:
+        transferred: Batches page-locked, or on a device.
+        engine: The batches that the transfer takes.
+        counters: The loader's counters.
+    """
+
+    def __init__(self, transferred: WrappedBatches, engine: TimedBatches, counters: Counters) -> None:
+        super().__init__(transferred)
+        self._transferred = transferred
+        self._engine = engine
+        self._counters = counters
+
+    def next_batch(self) -> Any:
+        """Return the next batch; errors are those of the transfer."""
+        other_s = self._engine.elapsed_s + self._transferred.device_wait_s
+        start = time.perf_counter()
+        try:
+            return self._transferred.next_batch()
+        finally:
+            elapsed_s = time.perf_counter() - start
+            other_s -= self._engine.elapsed_s + self._transferred.device_wait_s
+            self._counters.transfer_s += elapsed_s + other_s
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -136,7 +166,10 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         if progress.start == 0:
             # It refers to the loader, which may refer to this iterator: a reference cycle.
             self._start = None
-        self._batches = batches if self._transfer is None else self._transfer(TimedBatches(batches, self._hooks))
+        timed_batches: WrappedBatches = TimedBatches(batches, self._hooks)
+        if self._transfer is not None:
+            timed_batches = TimedTransfer(self._transfer(timed_batches), timed_batches, self._hooks.counters)
+        self._batches = timed_batches
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         # At exit the backend ends its workers.
         self._closer.atexit = False
@@ -208,8 +241,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         progress = self._progress
         assert progress is not None
         try:
-            # Under a transfer, which runs ahead, the engine is timed by `TimedBatches`.
-            batch = _next_timed(batches, self._hooks) if self._transfer is None else batches.next_batch()
+            batch = batches.next_batch()
         except EndOfEpoch:
             progress.ended = True
             # A state saved at the end of an epoch without a length: only now is it known that no batch is left.
@@ -230,6 +262,7 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
             progress.num_failed += 1
             raise
         progress.received()
+        self._hooks.counters.num_batches += 1
         # Once more for each further sample, as in torch.
         if self._reported_length is not None and progress.num_returned > self._reported_length:
             self._warn_of_length(progress.num_returned)

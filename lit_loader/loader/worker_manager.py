@@ -20,6 +20,7 @@ import torch.multiprocessing
 from lit_loader.engine import (
     Backend,
     Batches,
+    Counters,
     InlineBatches,
     LoaderSpec,
     ProcessBackend,
@@ -79,6 +80,7 @@ class WorkerManager:
         progress: Progress,
         point: ResumePoint | None,
         epochs: EpochState[Any],
+        counters: Counters,
         *,
         restarted: bool,
     ) -> Batches:
@@ -89,6 +91,7 @@ class WorkerManager:
             progress: Counts the batches that the consumer receives.
             point: Where the epoch is resumed, or None at its beginning.
             epochs: The loader's epochs; the next one may be begun ahead.
+            counters: The loader's counters.
             restarted: True if an iterator over persistent workers begins another epoch, as in torch.
         """
         epoch = progress.epoch
@@ -97,7 +100,7 @@ class WorkerManager:
         if settings is not None:
             # The scheduler calls it when it has sent this epoch's last task. It holds a weak reference, because workers
             # must not keep the loader alive; not a WeakMethod, whose callback would lose a Ctrl-C.
-            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, epochs)
+            begin_next = partial(_begin_next, weakref.ref(self), spec, epoch + 1, epochs, counters)
         # Taken first, so that an error below does not leave it for a later epoch.
         prepared, self.next_epoch = self.next_epoch, None
         if prepared is not None:
@@ -111,15 +114,15 @@ class WorkerManager:
         num_workers = spec.num_workers
         batches: Scheduler | InlineBatches
         if num_workers == 0:
-            batches = InlineBatches(plan.tasks, plan.fetch, iterate=plan.iterate)
+            batches = InlineBatches(plan.tasks, plan.fetch, counters, iterate=plan.iterate)
         else:
             if backend is None:
-                backend = self._new_backend(spec, plan, epochs)
+                backend = self._new_backend(spec, plan, epochs, counters)
             if plan.on_workers_started is not None:
                 plan.on_workers_started()
             # The number of kept workers may differ from the loader's setting, as in torch.
             num_workers = backend.num_workers
-            batches = self._schedule(spec, plan, backend)
+            batches = self._schedule(spec, plan, backend, counters)
             try:
                 batches.claim(begin_next)
             except BaseException:
@@ -131,21 +134,21 @@ class WorkerManager:
         # Only the worker knows the position in its stream, and sends it with every batch.
         return StreamBatches(batches, progress, plan.position or StreamPosition.start(num_workers))
 
-    def begin_next(self, spec: LoaderSpec, epoch: int, epochs: EpochState[Any]) -> Scheduler | None:
+    def begin_next(self, spec: LoaderSpec, epoch: int, epochs: EpochState[Any], counters: Counters) -> Scheduler | None:
         """Begin an epoch before an iterator claims it: see NOTE [The next epoch]."""
         backend = self._usable(spec, epochs)
         if backend is None or self.next_epoch is not None or epochs.next != epoch:
             return None
         try:
             plan = epochs.plan(spec, Progress(epoch, None), None, new_iterator=False)
-            scheduler = self._schedule(spec, plan, backend)
+            scheduler = self._schedule(spec, plan, backend, counters)
             self.next_epoch = (epoch, epochs.epoch_settings(spec), scheduler)
         except Exception:
             # Raised again when that epoch is claimed; a batch of this epoch must not raise it.
             return None
         return scheduler
 
-    def _schedule(self, spec: LoaderSpec, plan: EpochPlan, backend: Backend) -> Scheduler:
+    def _schedule(self, spec: LoaderSpec, plan: EpochPlan, backend: Backend, counters: Counters) -> Scheduler:
         assert spec.prefetch_factor is not None
         num_ahead = spec.prefetch_factor * backend.num_workers
         by_any_worker = plan.keyed and not spec.is_iterable
@@ -162,6 +165,7 @@ class WorkerManager:
             owns_backend=backend is not self.backend,
             turn=0 if plan.position is None else plan.position.turn,
             iterate=plan.iterate,
+            counters=counters,
         )
 
     # -- workers --------------------------------------------------------------------------------------------
@@ -173,7 +177,7 @@ class WorkerManager:
             return None
         return backend if self._settings == epochs.worker_settings(spec) else None
 
-    def _new_backend(self, spec: LoaderSpec, plan: EpochPlan, epochs: EpochState[Any]) -> Backend:
+    def _new_backend(self, spec: LoaderSpec, plan: EpochPlan, epochs: EpochState[Any], counters: Counters) -> Backend:
         workers = WorkerSpec(
             fetch=plan.fetch,
             num_workers=spec.num_workers,
@@ -201,6 +205,7 @@ class WorkerManager:
                 page_lock=spec.page_lock,
                 max_restarts=max_restarts,
                 hang_timeout_s=spec.hang_timeout_s,
+                counters=counters,
             )
         with self._lock:
             alive = [reference for reference in self._backends if reference() is not None]
@@ -212,7 +217,11 @@ class WorkerManager:
 
 
 def _begin_next(
-    manager_reference: weakref.ref[WorkerManager], spec: LoaderSpec, epoch: int, epochs: EpochState[Any]
+    manager_reference: weakref.ref[WorkerManager],
+    spec: LoaderSpec,
+    epoch: int,
+    epochs: EpochState[Any],
+    counters: Counters,
 ) -> Scheduler | None:
     manager = manager_reference()
-    return None if manager is None else manager.begin_next(spec, epoch, epochs)
+    return None if manager is None else manager.begin_next(spec, epoch, epochs, counters)

@@ -63,6 +63,11 @@ class SlotWriter:
         self._last_bytes = 0  # size of the last allocation
         self._named: list[tuple[int, int]] = []  # start and end of the ranges that `name` returned, sorted
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the slot that the encoded batch uses, until `close`; 0 without a slot."""
+        return 0 if self._lease is None else sum(end - start for start, end in self._named)
+
     def empty(self, shape: Sequence[int], dtype: torch.dtype) -> Tensor | None:
         """Return memory for a tensor, or None if the tensor is small or the slot is full."""
         num_bytes = math.prod(shape) * dtype.itemsize

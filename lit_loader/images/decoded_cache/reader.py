@@ -26,6 +26,7 @@ from lit_loader.annotations.cache import cache_key, image_stamp
 from lit_loader.annotations.tiling import file_sizes
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.foundation.host import count_cores
+from lit_loader.foundation.stage_times import DECODING
 from lit_loader.images.decoded_cache.pixel_file import FORMAT, INDEX, Index, head, open_or_build, pixels_start
 from lit_loader.images.decoded_cache.settings import CacheSettings, byte_count, byte_words
 from lit_loader.images.lazy_image import DecodedImage, LazyImage
@@ -114,7 +115,8 @@ class CachedReader:
         Raises:
             ImageError: The image cannot be decoded.
         """
-        cached_image = self._file.image(position if self._slots is None else int(self._slots[position]))
+        with DECODING:
+            cached_image = self._file.image(position if self._slots is None else int(self._slots[position]))
         if cached_image is None:
             decoded = self._reader.read(self._table.image_path(position))
             cached_image = _shrunk(decoded, self._longest_side), (decoded.shape[2], decoded.shape[1])

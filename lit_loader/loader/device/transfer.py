@@ -32,6 +32,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import os
+import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import AbstractContextManager
@@ -64,7 +65,7 @@ def make_transfer(
     *,
     from_slots: bool = False,
     ahead: bool = False,
-) -> Callable[[Batches], Batches] | None:
+) -> Callable[[Batches], WrappedBatches] | None:
     """Return a function that wraps the engine's batches to page-lock or move them, or None if neither is asked for.
 
     Args:
@@ -182,7 +183,9 @@ class DevicePrefetcher(WrappedBatches):
                 # Raised again by the call that would have returned its batch.
                 self._ahead.append(error)
         while len(self._delivered) >= MAX_QUEUED:
+            start = time.perf_counter()
             self._delivered.popleft().synchronize()
+            self.device_wait_s += time.perf_counter() - start
         self._delivered.append(self._streams.record_event())
         # Not before, so that Ctrl-C while looking ahead or waiting loses no batch.
         self._ahead.popleft()

@@ -1,0 +1,190 @@
+"""Times of the stages in which samples and batches are made, per thread.
+
+A thread that makes batches has a `StageClock`, which is in one stage at a time, so that times never overlap: reading
+inside of decoding counts as reading alone. Code that belongs to a stage runs in ``with READING:`` and the like, which
+does nothing in a thread without a clock.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Sized
+from typing import Any, Final, Literal, NamedTuple, TypeAlias
+
+Stage: TypeAlias = Literal["read", "decode", "transform", "sample", "collate", "send"]
+STAGES: Final[tuple[Stage, ...]] = ("read", "decode", "transform", "sample", "collate", "send")
+"""Stages of making a batch. ``read``: bytes of files. ``decode``: pixels from bytes, or from the cache of decoded
+images. ``transform``: transforms without the decoding that they cause. ``sample``: all other time in the dataset, which
+is all of it for a dataset of your own. ``collate``: the collate function. ``send``: handing the batch over."""
+
+_IDLE: Final = len(STAGES)
+_SAMPLE: Final = STAGES.index("sample")
+
+
+class WorkTimes(NamedTuple):
+    """Times since the answer before, up to the answer to a task.
+
+    Attributes:
+        number: Number of the batch in its epoch on this rank.
+        num_samples: Number of samples that were collated.
+        end_s: Time at which the batch was ready to be sent, by ``time.perf_counter()``.
+        cpu_s: CPU seconds of the thread.
+        read_bytes: Bytes of files.
+        sent_bytes: Bytes that are handed over.
+        idle_s: Seconds for which the thread waited for a task.
+        stage_s: Seconds in each of `STAGES`, in that order.
+    """
+
+    number: int
+    num_samples: int
+    end_s: float
+    cpu_s: float
+    read_bytes: int
+    sent_bytes: int
+    idle_s: float
+    stage_s: tuple[float, ...]
+
+
+class StageClock:
+    """Measure the stages of one thread while it is entered as a context.
+
+    The clocks of nested loaders are independent: to the outer one, the batch of an inner loader is time in its dataset.
+
+    Attributes:
+        number: Number of the batch that is being made.
+        num_samples: Number of samples that were collated since the last `take`.
+        read_bytes: Bytes of files since then.
+        sent_bytes: Bytes to be handed over since then.
+    """
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.num_samples = 0
+        self.read_bytes = 0
+        self.sent_bytes = 0
+        self._seconds = [0.0] * (_IDLE + 1)
+        self._stage = _IDLE
+        # The stages around the present one.
+        self._outer_stages: list[int] = []
+        self._outer_clocks: list[StageClock | None] = []
+        self._last_s = 0.0
+        self._last_cpu_s = 0.0
+
+    def __enter__(self) -> StageClock:
+        self._outer_clocks.append(_current.clock)
+        _current.clock = self
+        self._last_cpu_s = time.thread_time()
+        self._last_s = time.perf_counter()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        _current.clock = self._outer_clocks.pop()
+
+    def start_task(self) -> None:
+        """Begin a task: until a stage is entered, time counts as ``sample``."""
+        self._outer_stages.clear()
+        self.switch(_SAMPLE)
+
+    def rest(self) -> None:
+        """End a task: time counts as idle."""
+        self._outer_stages.clear()
+        self.switch(_IDLE)
+
+    def switch(self, stage: int) -> None:
+        """Add the time since the last switch to the present stage, and begin another one."""
+        now = time.perf_counter()
+        self._seconds[self._stage] += now - self._last_s
+        self._last_s = now
+        self._stage = stage
+
+    def enter_stage(self, stage: int) -> None:
+        """Begin a stage inside of the present one."""
+        self._outer_stages.append(self._stage)
+        self.switch(stage)
+
+    def leave_stage(self) -> None:
+        """Return to the stage around the present one."""
+        if self._outer_stages:
+            self.switch(self._outer_stages.pop())
+
+    def take(self) -> WorkTimes:
+        """Return the times since the last call, and begin at zero again."""
+        self.switch(self._stage)
+        cpu_s = time.thread_time()
+        seconds = self._seconds
+        times = WorkTimes(
+            self.number,
+            self.num_samples,
+            self._last_s,
+            cpu_s - self._last_cpu_s,
+            self.read_bytes,
+            self.sent_bytes,
+            seconds[_IDLE],
+            tuple(seconds[:_IDLE]),
+        )
+        self._last_cpu_s = cpu_s
+        self._seconds = [0.0] * (_IDLE + 1)
+        self.num_samples = 0
+        self.read_bytes = 0
+        self.sent_bytes = 0
+        return times
+
+
+class _Current(threading.local):
+    clock: StageClock | None = None
+
+
+_current = _Current()
+
+
+def note_batch(number: int) -> None:
+    """Note the number of the batch that this thread begins."""
+    clock = _current.clock
+    if clock is not None:
+        clock.number = number
+
+
+def note_samples(samples: Any, *, batched: bool) -> None:
+    """Count the samples that are collated: the length of a list of them, or one without batching."""
+    clock = _current.clock
+    if clock is not None:
+        clock.num_samples += len(samples) if batched and isinstance(samples, Sized) else 1
+
+
+def note_read(num_bytes: int) -> None:
+    """Count bytes of files."""
+    clock = _current.clock
+    if clock is not None:
+        clock.read_bytes += num_bytes
+
+
+def note_sent(num_bytes: int) -> None:
+    """Count bytes that are handed over."""
+    clock = _current.clock
+    if clock is not None:
+        clock.sent_bytes += num_bytes
+
+
+class _StageContext:
+    """Context of a stage; one object serves all threads."""
+
+    def __init__(self, stage: Stage) -> None:
+        self._number = STAGES.index(stage)
+
+    def __enter__(self) -> None:
+        clock = _current.clock
+        if clock is not None:
+            clock.enter_stage(self._number)
+
+    def __exit__(self, *exc_info: object) -> None:
+        clock = _current.clock
+        if clock is not None:
+            clock.leave_stage()
+
+
+READING: Final = _StageContext("read")
+DECODING: Final = _StageContext("decode")
+TRANSFORMING: Final = _StageContext("transform")
+COLLATING: Final = _StageContext("collate")
+SENDING: Final = _StageContext("send")
