@@ -122,12 +122,9 @@ class DataMonitor(Callback):
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Start waiting for the first batch."""
-        self.loop.pause()
         # Lightning may have made new loaders.
-        self.loop.loaders = train_loaders(trainer)
+        self._epoch_start = self.loop.start_epoch(train_loaders(trainer))
         self.loop.settings = _settings(trainer, self.loop)
-        self.loop.start_epoch()
-        self._epoch_start = self.loop.totals()
 
     # A fit that resumes within an epoch does not call `on_train_epoch_start`.
     on_train_start = on_train_epoch_start

@@ -194,18 +194,29 @@ class LoopMonitor:
 
     # -- intervals ------------------------------------------------------------------------------------------
 
-    def start_epoch(self) -> None:
-        """Start to wait for the first batch of an epoch."""
-        self.pause()
-        self._totals = replace(self._totals, num_epochs=self._totals.num_epochs + 1)
+    def start_epoch(self, loaders: Sequence[DataLoader[Any]] | None = None) -> LoopTotals:
+        """Start to wait for the first batch of an epoch, and return the sums so far.
+
+        Args:
+            loaders: The loaders from this epoch on; None for the same as before.
+        """
+        if self._epoch_wait_s is None:
+            self.pause()
+            self._totals = replace(self._totals, num_epochs=self._totals.num_epochs + 1)
+        # Otherwise the last epoch had no step yet, and begins again.
+        self._snapshot = None
+        if loaders is not None:
+            self.loaders = list(loaders)
         self.resume()
         self._epoch_wait_s = self._wait_s
+        return self._totals
 
     def resume(self) -> None:
         """Start or continue to count time; without effect while it is counted."""
         if self._snapshot is None:
             self._snapshot = self._take_snapshot()
             self._mark_s = self._snapshot.time_s
+            self._gap_wait_s = self._wait_s
 
     def pause(self) -> None:
         """Stop to count time, for a validation or between epochs; without effect while it is not counted."""
@@ -245,14 +256,18 @@ class LoopMonitor:
             self.pause()
 
     def start_step(self, num_images: int = 0) -> None:
-        """Start a step, after its batch arrived."""
+        """Start a step, after its batch arrived; without `start_epoch` before it, the time so far does not count.
+
+        Args:
+            num_images: Number of images in the batch, for the report.
+        """
         if self._burst is not None:
             if self._burst.add_batch():
                 self._end_burst()
             return
-        now = time.perf_counter()
         if self._snapshot is None:
             self.start_epoch()
+        now = time.perf_counter()
         if self._epoch_wait_s is not None:
             first_wait_s = self._totals.first_wait_s + self._wait_s - self._epoch_wait_s
             self._totals = replace(self._totals, first_wait_s=first_wait_s)
