@@ -72,6 +72,9 @@ class InlineBatches:
         """Return False: no batch exists before `next_batch`."""
         return False
 
+    def wait_until_idle(self) -> None:
+        """Return at once: there are no workers."""
+
     @property
     def workers(self) -> list[Any]:
         """An empty list."""

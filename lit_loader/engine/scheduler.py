@@ -316,6 +316,26 @@ class Scheduler:
             # `next_batch` raises the same error.
             return True
 
+    def wait_until_idle(self) -> None:
+        """Wait until every task in flight has a result, those of the next epoch too if that is begun ahead.
+
+        With ``timeout_s`` it returns if no result arrives in that time, and `next_batch` waits once more.
+        """
+        longest_s = self._timeout_s or None
+        try:
+            while self._in_flight and not self._closed:
+                self._backend.check_usable()
+                with self._lock:
+                    received_any = self._receive_all(self._backend.poll(self._epoch, longest_s))
+                if not received_any and longest_s is not None:
+                    return
+        except RuntimeError:
+            # `next_batch` raises the same error.
+            return
+        following = self._next_epoch
+        if following is not None and not following._claimed:
+            following.wait_until_idle()
+
     def _deliverable(self) -> int | None:
         """Return the number of the batch that can be delivered now, or None if there is none yet."""
         if not self._in_order:

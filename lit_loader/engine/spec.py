@@ -334,6 +334,9 @@ class Batches(Protocol):
     def poll(self) -> bool:
         """Return whether `next_batch` would return or raise at once."""
 
+    def wait_until_idle(self) -> None:
+        """Wait until the workers have finished every task that was sent; errors are left to `next_batch`."""
+
     @property
     def workers(self) -> list[Any]:
         """The worker processes or threads."""
@@ -343,7 +346,7 @@ class Batches(Protocol):
 
 
 class WrappedBatches:
-    """Base of wrappers around other `Batches`: a subclass defines ``next_batch``.
+    """Base of wrappers around other `Batches`: a subclass changes ``next_batch``.
 
     Attributes:
         device_wait_s: Seconds for which ``next_batch`` has waited for the device to finish earlier work.
@@ -354,9 +357,17 @@ class WrappedBatches:
     def __init__(self, batches: Batches) -> None:
         self._batches = batches
 
+    def next_batch(self) -> Any:
+        """Return the next batch, or raise an error or EndOfEpoch."""
+        return self._batches.next_batch()
+
     def poll(self) -> bool:
         """Return whether ``next_batch`` would return or raise at once."""
         return self._batches.poll()
+
+    def wait_until_idle(self) -> None:
+        """Wait until the workers have finished every task that was sent."""
+        self._batches.wait_until_idle()
 
     @property
     def workers(self) -> list[Any]:

@@ -486,6 +486,28 @@ class DataLoader(TorchDataLoader[T_co]):
         """Return when and how the recent batches were made, at most 512, in the order in which they arrived."""
         return self._hooks.counters.batch_records()
 
+    def hold_batches(self, num_batches: int) -> None:
+        """Let the consumer run its next steps without waiting and while the workers are idle, to measure them alone.
+
+        The next ``next()`` that needs a batch first collects this many, or those that the epoch has left, and waits
+        until the workers have finished all their tasks. The collected batches are then returned without a new task.
+        Batches, their order and states are the same as without this call; the batches are only made earlier, and are
+        in memory at the same time. The time of collecting is ``hold_s`` in `stats`, and not part of ``wait_s``.
+        With ``device`` or ``pin_memory``, workers may begin again during the last of these steps.
+
+        Args:
+            num_batches: Number of batches, at least 1.
+
+        Raises:
+            ValueError: If ``num_batches`` is below 1, or the loader has no seed: its draws, which training may share,
+                would come in another order.
+        """
+        if type(num_batches) is not int or num_batches < 1:
+            raise ValueError(f"num_batches={num_batches!r} is not an int of at least 1")
+        if self.seed is None:
+            raise ValueError("hold_batches needs a loader with a seed, whose batches may be made earlier; pass seed=0")
+        self._hooks.num_to_hold = num_batches
+
     @property
     def check_batch(self) -> Callable[[Any], None] | None:
         """Called with each batch before it is page-locked or moved to a device, or None.

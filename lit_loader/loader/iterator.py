@@ -6,6 +6,7 @@ import threading
 import time
 import warnings
 import weakref
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import Any, Generic, TypeAlias, TypeVar, cast
 
@@ -29,15 +30,23 @@ class IterationHooks:
     Attributes:
         counters: The loader's counters.
         check_batch: Called with each batch before it is page-locked or moved, or None.
+        num_to_hold: Number of batches that the next call of the engine collects; 0 after it has begun.
     """
 
     def __init__(self) -> None:
         self.counters = Counters()
         self.check_batch: Callable[[Any], None] | None = None
+        self.num_to_hold = 0
 
 
 class TimedBatches(WrappedBatches):
     """Adds the time that the engine takes to return each batch to ``wait_s``, and has each batch checked.
+
+    NOTE [Held batches]
+        After `DataLoader.hold_batches`, one call takes several batches from the engine, and then waits until the
+        workers have finished all their tasks. The batches are delivered without asking the engine, so no task is sent
+        meanwhile and the workers stay idle. To the rest of the loader they are batches on their way, like those that a
+        transfer has taken ahead: they count as received when they are returned.
 
     Args:
         batches: The engine's batches.
@@ -51,22 +60,65 @@ class TimedBatches(WrappedBatches):
         super().__init__(batches)
         self._hooks = hooks
         self.elapsed_s = 0.0
+        # Batches that were collected, and the error that ended the collection; see NOTE [Held batches].
+        self._held: deque[tuple[Any, Exception | None]] = deque()
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
         hooks = self._hooks
-        start = time.perf_counter()
-        try:
-            batch = self._batches.next_batch()
-        finally:
-            wait_s = time.perf_counter() - start
-            hooks.counters.wait_s += wait_s
-            self.elapsed_s += wait_s
+        if hooks.num_to_hold:
+            self._collect()
+        if self._held:
+            batch, error = self._held.popleft()
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    # Its traceback holds this frame, a reference cycle.
+                    del error
+        else:
+            start = time.perf_counter()
+            try:
+                batch = self._batches.next_batch()
+            finally:
+                wait_s = time.perf_counter() - start
+                hooks.counters.wait_s += wait_s
+                self.elapsed_s += wait_s
         if hooks.check_batch is not None:
             start = time.perf_counter()
             hooks.check_batch(batch)
             self.elapsed_s += time.perf_counter() - start
         return batch
+
+    def poll(self) -> bool:
+        """Return True if `next_batch` would return or raise at once, or if it is to collect batches."""
+        return bool(self._held) or self._hooks.num_to_hold > 0 or self._batches.poll()
+
+    def close(self) -> None:
+        """Drop the epoch, and batches that were not delivered."""
+        self._held = deque()
+        self._batches.close()
+
+    def _collect(self) -> None:
+        """Take batches from the engine and wait until the workers are idle: see NOTE [Held batches]."""
+        hooks = self._hooks
+        counters = hooks.counters
+        num_batches, hooks.num_to_hold = hooks.num_to_hold, 0
+        start = time.perf_counter()
+        counters.is_holding = True
+        try:
+            # Batches of an earlier call that were not delivered yet come first.
+            while len(self._held) < num_batches:
+                self._held.append((self._batches.next_batch(), None))
+            self._batches.wait_until_idle()
+        except Exception as error:
+            # Raised in its turn; also the end of the epoch.
+            self._held.append((None, error))
+        finally:
+            counters.is_holding = False
+            hold_s = time.perf_counter() - start
+            counters.hold_s += hold_s
+            self.elapsed_s += hold_s
 
 
 class TimedTransfer(WrappedBatches):
@@ -166,10 +218,10 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
         if progress.start == 0:
             # It refers to the loader, which may refer to this iterator: a reference cycle.
             self._start = None
-        timed_batches: WrappedBatches = TimedBatches(batches, self._hooks)
-        if self._transfer is not None:
-            timed_batches = TimedTransfer(self._transfer(timed_batches), timed_batches, self._hooks.counters)
+        timed_batches = TimedBatches(batches, self._hooks)
         self._batches = timed_batches
+        if self._transfer is not None:
+            self._batches = TimedTransfer(self._transfer(timed_batches), timed_batches, self._hooks.counters)
         self._closer = weakref.finalize(self, _close_when_collected, self._batches)
         # At exit the backend ends its workers.
         self._closer.atexit = False

@@ -31,7 +31,7 @@ def run(tmp_path, script, *, timeout=120):
     guarded = textwrap.indent(textwrap.dedent(script), "    ")  # Python 3.14's fork server imports the script
     path.write_text(f'{textwrap.dedent(PRELUDE)}\nif __name__ == "__main__":\n{guarded}')
     (tmp_path / "users_module.py").write_text("import sys; LOADED = True\n")
-    root = str(Path(__file__).parents[3])
+    root = str(Path(__file__).parents[2])
     result = subprocess.run(
         [sys.executable, str(path)],
         env={**os.environ, "PYTHONPATH": os.pathsep.join([root, str(tmp_path)])},
