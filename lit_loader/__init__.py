@@ -34,7 +34,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "lit_loader.callbacks": (
         "BadSampleReport",
         "ClassMixMonitor",
-        "DataWaitMonitor",
+        "DataMonitor",
         "ResumeLoaders",
         "ReweightClasses",
         "recall_weights",
@@ -98,6 +98,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
     "lit_loader.loader": ("DataLoader",),
     "lit_loader.loader.forkserver": ("start_forkserver",),
     "lit_loader.mixing": ("Mix", "MixSample"),
+    "lit_loader.monitoring": ("LoopMonitor",),
     "lit_loader.samplers": (
         "ClassAwareSampler",
         "ClassBalancedSampler",

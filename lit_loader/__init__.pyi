@@ -19,7 +19,7 @@ from lit_loader.annotations.formats import write_annotations as write_annotation
 from lit_loader.annotations.formats import writers as writers
 from lit_loader.callbacks import BadSampleReport as BadSampleReport
 from lit_loader.callbacks import ClassMixMonitor as ClassMixMonitor
-from lit_loader.callbacks import DataWaitMonitor as DataWaitMonitor
+from lit_loader.callbacks import DataMonitor as DataMonitor
 from lit_loader.callbacks import ResumeLoaders as ResumeLoaders
 from lit_loader.callbacks import ReweightClasses as ReweightClasses
 from lit_loader.callbacks import recall_weights as recall_weights
@@ -83,6 +83,7 @@ from lit_loader.loader import DataLoader as DataLoader
 from lit_loader.loader.forkserver import start_forkserver as start_forkserver
 from lit_loader.mixing import Mix as Mix
 from lit_loader.mixing import MixSample as MixSample
+from lit_loader.monitoring import LoopMonitor as LoopMonitor
 from lit_loader.samplers import ClassAwareSampler as ClassAwareSampler
 from lit_loader.samplers import ClassBalancedSampler as ClassBalancedSampler
 from lit_loader.samplers import GroupedSampler as GroupedSampler

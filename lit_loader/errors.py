@@ -13,6 +13,7 @@ __all__ = [
     "BadSamplesWarning",
     "CacheError",
     "DataChangedError",
+    "DataWaitWarning",
     "ImageError",
     "LitLoaderError",
     "NotResumableWarning",
@@ -191,6 +192,10 @@ class BadSamplesWarning(UserWarning):
 
 class TooManyBadSamplesError(LitLoaderError, RuntimeError):
     """An epoch had more bad samples than ``max_bad_samples`` allows."""
+
+
+class DataWaitWarning(UserWarning):
+    """Training waits for data; the message names the stage at fault and the setting to change."""
 
 
 class NotResumableWarning(UserWarning):

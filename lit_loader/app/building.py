@@ -31,7 +31,7 @@ from lit_loader.datamodules import DetectionDataModule, TableDataModule
 from lit_loader.foundation.escaping import escape_interpolations
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
-__all__ = ["Run", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]
+__all__ = ["Run", "build_model", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]
 
 # Formats whose files have a class per image and never a box: the box of every object is the whole image.
 _FORMATS_WITHOUT_BOXES = frozenset({"class_list", "image_folder"})
@@ -206,6 +206,17 @@ def _hyperparameters(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(arguments, Mapping):
         return {}
     return {str(name): value for name, value in arguments.items() if name not in _NEVER_FROM_CHECKPOINT}
+
+
+def build_model(cfg: DictConfig, datamodule: LightningDataModule) -> LightningModule:
+    """Build the model of a config with the names of the data, and without the weights that a training starts from.
+
+    Args:
+        cfg: The config.
+        datamodule: The data module, with its data prepared.
+    """
+    names = model_kwargs_from_datamodule(datamodule) if isinstance(datamodule, TableDataModule) else {}
+    return _build_model(cfg, {**names, "weights": None})
 
 
 def _build_model(cfg: DictConfig, names: Mapping[str, Any]) -> LightningModule:

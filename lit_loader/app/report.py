@@ -8,7 +8,7 @@ from lightning.pytorch import LightningModule, Trainer
 from rich.console import Console
 from rich.table import Table
 
-from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
+from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataMonitor
 from lit_loader.foundation.escaping import printable
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
@@ -36,9 +36,10 @@ def print_report(
         if isinstance(callback, ClassMixMonitor):
             for mix in callback.mixes.values():
                 _print_mix(mix, out)
-        elif isinstance(callback, DataWaitMonitor) and callback.num_batches:
-            share = f"{callback.wait_fraction:.1%} of the training loop"
-            out.print(f"waited {callback.wait_s:.1f} s for data in {callback.num_batches} batches ({share})")
+        elif isinstance(callback, DataMonitor) and callback.num_batches:
+            # The overrides in a diagnosis are to be copied, so their lines stay whole.
+            for line in callback.lines():
+                out.print(line, soft_wrap=True, highlight=False)
 
 
 def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Console) -> None:

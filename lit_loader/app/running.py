@@ -11,6 +11,7 @@ import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import Any, get_args
@@ -21,16 +22,16 @@ from hydra.errors import HydraException
 from hydra.types import RunMode
 from omegaconf import DictConfig, OmegaConf, read_write
 
-from lit_loader.app.composition import ConfigError, run_with_hints
+from lit_loader.app.composition import ConfigError, run_with_hints, worker_override
 from lit_loader.app.composition.checks import accepted
 from lit_loader.app.composition.hints import explain
 from lit_loader.app.composition.stored_overrides import checkpoint_of, override_value, replay_overrides
 from lit_loader.app.log import logged_run
-from lit_loader.errors import LitLoaderError, as_argument, message_of
+from lit_loader.errors import LitLoaderError, SettingText, as_argument, message_of
 from lit_loader.foundation.escaping import has_hydra_keys, hydra_value, quote_for_hydra
 from lit_loader.foundation.signatures import signature_of
 
-__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "show"]
+__all__ = ["FULL_DISK", "NOT_WRITABLE", "config_errors", "in_place", "one_job", "run", "setting_override", "show"]
 
 FULL_DISK = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_WRITABLE = {errno.EACCES, errno.EEXIST, errno.ENOTDIR, errno.EPERM, errno.EROFS}
@@ -208,6 +209,21 @@ def config_errors(cfg: DictConfig, *, data_only: bool = False, node: str | None 
         if data_only:
             raise
         raise ConfigError(message_of(error, write).removeprefix("+")) from error
+
+
+def setting_override(cfg: DictConfig) -> SettingText:
+    """Return a function that writes settings of the data module, of its workers and its reading as overrides."""
+    # This imports torch, which --help and --cfg should not wait for.
+    from lit_loader.datamodules import WorkerSettings
+
+    worker_settings = {field.name for field in fields(WorkerSettings)}
+
+    def write(name: str, value: Any) -> str:
+        if name in worker_settings:
+            return worker_override(cfg, name, value)
+        return _as_override(name, value, cfg=cfg, first_node="datamodule")
+
+    return write
 
 
 def _as_override(name: str, value: Any, *, cfg: DictConfig, first_node: str | None = None) -> str:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from lit_loader.callbacks.bad_samples import BadSampleReport
-from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor, DataWaitMonitor
+from lit_loader.callbacks.data_monitor import DataMonitor
+from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
 from lit_loader.callbacks.pictures import PictureLogger, class_reports
 from lit_loader.callbacks.prediction_writer import PredictionWriter
 from lit_loader.callbacks.progress import EpochLines, TrainingProgressBar
@@ -16,7 +17,7 @@ __all__ = [
     "BadSampleReport",
     "ClassMix",
     "ClassMixMonitor",
-    "DataWaitMonitor",
+    "DataMonitor",
     "EpochLines",
     "MergedBoxes",
     "PictureLogger",

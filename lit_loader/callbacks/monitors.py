@@ -1,8 +1,7 @@
-"""Callbacks that measure training: the classes in its batches, and the time it waits for data."""
+"""A callback that counts the classes in training batches."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -15,13 +14,11 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from torch import Tensor
 
 from lit_loader.callbacks.attached import table_datamodule
-from lit_loader.collate import ClassificationBatch
 from lit_loader.collate.batches import counted_labels
 from lit_loader.datamodules import TableDataModule, expected_class_mix
-from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["ClassMix", "ClassMixMonitor", "DataWaitMonitor"]
+__all__ = ["ClassMix", "ClassMixMonitor"]
 
 Shares = npt.NDArray[np.float64]
 
@@ -262,92 +259,3 @@ def _expected_train_mix(datamodule: TableDataModule, label: str, epoch: int) -> 
 def _shares(counts: npt.NDArray[np.int64]) -> Shares:
     shares: Shares = counts / max(1, int(counts.sum()))
     return shares
-
-
-class DataWaitMonitor(Callback):
-    """Measures how long training waits for its loaders' workers, or for batches made without workers.
-
-    Copies to the device, other callbacks and waiting for the device count as training. Validation and the time between
-    epochs do not count. If no training loader is lit_loader's, all time between training steps counts as waiting.
-
-    Logs two values per epoch: ``data/wait_fraction``, the fraction of loop time spent waiting, averaged over ranks; and
-    ``data/images_per_s``, images per second of loop time, summed over ranks.
-
-    Attributes:
-        wait_s: Seconds this rank has waited so far.
-        step_s: Other seconds of this rank's training loop so far.
-        num_batches: Number of this rank's training batches so far.
-        num_images: Number of images or crops in them; 0 for batches of other kinds than lit_loader's.
-    """
-
-    def __init__(self) -> None:
-        self.wait_s = 0.0
-        self.step_s = 0.0
-        self.num_batches = 0
-        self.num_images = 0
-        self._mark_s = 0.0  # time at which the current interval started
-        self._loaders_wait_s = 0.0
-        self._epoch_start = (0.0, 0.0, 0)  # wait_s, step_s and num_images at the start of the epoch
-
-    @property
-    def wait_fraction(self) -> float:
-        """Fraction of the loop time of the whole fit that was spent waiting."""
-        return self.wait_s / max(self.wait_s + self.step_s, 1e-9)
-
-    def epoch_rates(self) -> dict[str, float]:
-        """Return this rank's ``wait_fraction`` and ``images_per_s`` in the current epoch; unknown ones are left out."""
-        start_wait_s, start_step_s, start_num_images = self._epoch_start
-        wait_s = self.wait_s - start_wait_s
-        loop_s = wait_s + self.step_s - start_step_s
-        num_images = self.num_images - start_num_images
-        if loop_s <= 0:
-            return {}
-        images = {"images_per_s": num_images / loop_s} if num_images else {}
-        return images | {"wait_fraction": wait_s / loop_s}
-
-    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Start waiting for the first batch."""
-        self._epoch_start = (self.wait_s, self.step_s, self.num_images)
-        self._set_mark(trainer)
-
-    # A fit that resumes within an epoch does not call `on_train_epoch_start`.
-    on_train_start = on_train_epoch_start
-
-    def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, *_: Any) -> None:
-        """Stop waiting for the batch."""
-        self._add_time(trainer, is_between_steps=True)
-        # `LandmarkBatch`, `MultiTaskBatch` and pairs of detection are tuples with the images first.
-        if isinstance(batch, tuple | ClassificationBatch):
-            self.num_images += len(batch[0] if isinstance(batch, tuple) else batch.images)
-
-    def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
-        """End the step, and start waiting for the next batch."""
-        self._add_time(trainer, is_between_steps=False)
-        self.num_batches += 1
-
-    def on_validation_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Exclude a validation within the epoch."""
-        self._set_mark(trainer)
-
-    def _set_mark(self, trainer: Trainer) -> None:
-        self._mark_s = time.perf_counter()
-        self._loaders_wait_s = sum(loader.wait_s for loader in train_loaders(trainer))
-
-    def _add_time(self, trainer: Trainer, *, is_between_steps: bool) -> None:
-        """Add the time since the last mark."""
-        last_mark_s = self._mark_s
-        last_wait_s = self._loaders_wait_s
-        self._set_mark(trainer)
-        elapsed_s = self._mark_s - last_mark_s
-        # lit_loader's loaders measure how long `next` waits, also within a step, where Lightning fetches a batch ahead
-        # from loaders without a length. Other loaders cannot.
-        waited_s = elapsed_s if is_between_steps else 0.0
-        if train_loaders(trainer):
-            waited_s = self._loaders_wait_s - last_wait_s
-        self.wait_s += waited_s
-        self.step_s += elapsed_s - waited_s
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Log the values of the epoch."""
-        for name, value in self.epoch_rates().items():
-            pl_module.log(f"data/{name}", value, sync_dist=True, reduce_fx="sum" if name == "images_per_s" else "mean")

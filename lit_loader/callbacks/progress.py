@@ -16,7 +16,7 @@ from rich.file_proxy import FileProxy
 from rich.progress import BarColumn
 
 from lit_loader.callbacks.attached import find_callback
-from lit_loader.callbacks.monitors import DataWaitMonitor
+from lit_loader.callbacks.data_monitor import DataMonitor
 
 __all__ = ["EpochLines", "TrainingProgressBar"]
 
@@ -30,7 +30,7 @@ def _rates(trainer: Trainer) -> dict[str, str]:
         group["lr"] for optimizer in trainer.optimizers for group in optimizer.param_groups if "lr" in group
     ]
     texts = {"lr": f"{float(learning_rates[0]):.3g}"} if learning_rates else {}
-    monitor = find_callback(trainer, DataWaitMonitor)
+    monitor = find_callback(trainer, DataMonitor)
     rates = {} if monitor is None else monitor.epoch_rates()
     if "images_per_s" in rates:
         texts["images/s"] = f"{rates['images_per_s']:.0f}"
@@ -49,7 +49,7 @@ def _loss(outputs: Any, trainer: Trainer) -> torch.Tensor | None:
 class TrainingProgressBar(RichProgressBar):
     """Lightning's progress bar with loss, learning rate, images per second and the share of waiting for data.
 
-    A `DataWaitMonitor` among the callbacks measures the rates of the current epoch. No bar is drawn if
+    A `DataMonitor` among the callbacks measures the rates of the current epoch. No bar is drawn if
     standard output is not a terminal; `EpochLines` prints a line per epoch in both cases.
 
     Args:

@@ -22,9 +22,11 @@ __all__ = [
     "PROCESS_BYTES",
     "Resources",
     "THREAD_BYTES",
+    "TICKS_A_SECOND",
     "count_cores",
     "count_ranks",
     "decide_num_workers",
+    "read_busy_s",
     "read_cgroup_limits",
     "read_counters",
     "read_resources",
@@ -39,6 +41,9 @@ PROCESS_BYTES: Final = 512 << 20
 
 THREAD_BYTES: Final = 128 << 20
 """Estimated memory of a worker thread, which shares everything except its batches."""
+
+TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+"""Unit of CPU times in ``/proc``."""
 
 MAX_WORKERS: Final = 16
 """Upper limit of ``"auto"`` per rank: more workers seldom help, and each costs memory and time to start."""
@@ -190,6 +195,16 @@ def read_throttled_s(root: Path = Path("/")) -> float | None:
     units = {"throttled_usec": 1e6, "throttled_time": 1e9}
     stats = [read_counters(folder / "cpu.stat") for folder in _group_folders(root, "cpu")]
     return max((stat[name] / unit for stat in stats for name, unit in units.items() if name in stat), default=None)
+
+
+def read_busy_s(root: Path = Path("/")) -> float | None:
+    """Return the busy seconds of all cores of this host together, or None if the kernel does not report them."""
+    # The first line is "cpu" and the ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal. The
+    # ticks of guests follow, and user and nice include them.
+    words = read_text(root / "proc/stat").partition("\n")[0].split()
+    ticks = [int(word) for word in words[1:9]]
+    idle = sum(ticks[3:5])
+    return (sum(ticks) - idle) / TICKS_A_SECOND if ticks else None
 
 
 def _cores_per_rank(resources: Resources) -> tuple[float, str]:

@@ -2,4 +2,22 @@
 
 from __future__ import annotations
 
-__all__: list[str] = []
+from lit_loader.monitoring.diagnosis import Cause, Verdict, diagnose
+from lit_loader.monitoring.loop import LoopMonitor, LoopTotals, StepRecord
+from lit_loader.monitoring.ranks import gather_reports
+from lit_loader.monitoring.report import DataReport, Headroom, LoaderSettings
+from lit_loader.monitoring.timeline import save_timeline
+
+__all__ = [
+    "Cause",
+    "DataReport",
+    "Headroom",
+    "LoaderSettings",
+    "LoopMonitor",
+    "LoopTotals",
+    "StepRecord",
+    "Verdict",
+    "diagnose",
+    "gather_reports",
+    "save_timeline",
+]

@@ -1,8 +1,6 @@
-"""Monitors: the time that training waits for data, and the classes of its batches."""
+"""The monitor of the classes of training batches."""
 
 from __future__ import annotations
-
-import time
 
 import pytest
 import torch
@@ -11,12 +9,11 @@ from torch.utils.data import Dataset
 from torchvision import tv_tensors
 
 from lit_loader import DataLoader
-from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataWaitMonitor
+from lit_loader.callbacks import ClassMix, ClassMixMonitor
 from lit_loader.collate import ClassificationCollate, DetectionCollate, LandmarkCollate, MultiTaskCollate
 from lit_loader.loader.device import moved
 from tests.support.lightning_ranks import QUIET
 from tests.support.no_sync import META, NoSync
-from tests.support.simulated_device import Prompt, present
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not have many workers"),
@@ -25,14 +22,10 @@ pytestmark = [
 
 
 class Labelled(Dataset):
-    def __init__(self, seconds):
-        self.seconds = seconds
-
     def __len__(self):
         return 8
 
     def __getitem__(self, index):
-        time.sleep(self.seconds)
         return torch.zeros(3, 4, 4), {"labels": torch.tensor([1] * 3 + [2])}
 
 
@@ -41,95 +34,22 @@ def collate(samples):
     return list(images), list(targets)
 
 
-class Sleeping(LightningModule):
-    def __init__(self, seconds):
+class OneWeight(LightningModule):
+    def __init__(self):
         super().__init__()
-        self.seconds = seconds
         self.weight = torch.nn.Parameter(torch.zeros(1))
 
     def training_step(self, batch, batch_idx):
-        time.sleep(self.seconds)
         return self.weight.sum()
-
-    def validation_step(self, batch, batch_idx):
-        time.sleep(0.2)
 
     def configure_optimizers(self):
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
 
-def fit(*callbacks, sample_s=0.0, step_s=0.0, device=None, **arguments):
+def fit(*callbacks, **arguments):
     settings = {"max_epochs": 2, "num_sanity_val_steps": 0, "log_every_n_steps": 1, "callbacks": list(callbacks)}
-    trainer = Trainer(**QUIET | settings | arguments)
-    loader = DataLoader(Labelled(sample_s), batch_size=2, seed=0, collate_fn=collate, device=device)
-    trainer.fit(Sleeping(step_s), loader, loader if "val_check_interval" in arguments else None)
-    return trainer
-
-
-def test_waiting_for_data_is_separated_from_training():
-    slow_data = DataWaitMonitor()
-    slow_step = DataWaitMonitor()
-    trainer = fit(slow_data, sample_s=0.02)
-    fit(slow_step, step_s=0.04)
-    assert slow_data.num_batches == slow_step.num_batches == 8
-    assert slow_data.wait_s >= 16 * 0.02
-    assert slow_data.wait_fraction > 0.6
-    assert slow_step.step_s >= 8 * 0.04
-    assert slow_step.wait_fraction < 0.4
-    assert 0.5 < float(trainer.callback_metrics["data/wait_fraction"]) <= 1
-    assert slow_data.num_images == 16
-    assert 0 < float(trainer.callback_metrics["data/images_per_s"]) < 1 / 0.02
-
-
-class Busy(Prompt):
-    """A device for which the host waits before each batch."""
-
-    def wait_event(self, event):
-        super().wait_event(event)
-        time.sleep(0.02)
-
-
-class Slow(Callback):
-    """A callback that takes time before each step."""
-
-    def on_train_batch_start(self, *_):
-        time.sleep(0.02)
-
-
-@pytest.mark.parametrize("callbacks", [[], [Slow()]], ids=["device", "device and callback"])
-def test_waiting_for_the_device_or_a_callback_counts_as_training(monkeypatch, callbacks):
-    present(monkeypatch, Busy)
-    monitor = DataWaitMonitor()
-    fit(*callbacks, monitor, device="cuda")
-    assert monitor.num_batches == 8
-    assert monitor.step_s >= 8 * 0.02 * (1 + len(callbacks))
-    assert 0 < monitor.wait_fraction < 0.3
-
-
-def test_time_between_steps_counts_as_waiting_for_other_loaders():
-    monitor = DataWaitMonitor()
-    monitor.on_train_epoch_start(None, None)
-    time.sleep(0.02)
-    monitor.on_train_batch_start(None, None, None)
-    monitor.on_train_batch_end(None, None)
-    assert monitor.wait_s >= 0.02 > monitor.step_s
-
-
-def test_validation_does_not_count_as_waiting():
-    monitor = DataWaitMonitor()
-    fit(monitor, val_check_interval=2, max_epochs=1)
-    assert monitor.wait_s < 0.4  # two validations of four batches sleep 1.6 s
-
-
-def test_wait_fraction_is_zero_before_the_first_batch():
-    assert DataWaitMonitor().wait_fraction == 0
-
-
-def test_fit_resumed_within_an_epoch_waits_from_its_own_start():
-    monitor = DataWaitMonitor()
-    monitor.on_train_start(None, None)
-    monitor.on_train_batch_start(None, None, None)  # Lightning does not start the epoch again
-    assert monitor.wait_s < 60
+    loader = DataLoader(Labelled(), batch_size=2, seed=0, collate_fn=collate)
+    Trainer(**QUIET | settings | arguments).fit(OneWeight(), loader)
 
 
 def test_classes_of_training_batches_are_counted():
@@ -239,17 +159,13 @@ def test_targets_in_columns_are_refused():
         ClassMixMonitor(list("abc")).on_train_batch_start(None, None, ([], {"labels": torch.ones(2, 3)}), 0)
 
 
-def test_two_ranks_log_the_mean_wait_the_summed_speed_and_the_classes_of_both(tmp_path):
-    class Recording(DataWaitMonitor):
+def test_classes_of_two_ranks_are_added_up(tmp_path):
+    class Recording(Callback):
         def on_train_end(self, trainer, pl_module):
-            logged = [float(trainer.callback_metrics[f"data/{name}"]) for name in ("wait_fraction", "images_per_s")]
-            speed = self.num_images / (self.wait_s + self.step_s)
-            values = [*logged, self.wait_fraction, speed, *mix.mixes["class"].counts.tolist()]
-            (tmp_path / f"{trainer.global_rank}.txt").write_text(" ".join(map(str, values)))
+            counts = mix.mixes["class"].counts.tolist()
+            (tmp_path / f"{trainer.global_rank}.txt").write_text(" ".join(map(str, counts)))
 
     mix = ClassMixMonitor(list("ab"))
-    fit(Recording(), mix, sample_s=0.01, max_epochs=1, devices=2, strategy="ddp_fork")
-    ranks = [[float(part) for part in (tmp_path / f"{r}.txt").read_text().split()] for r in range(2)]
-    assert ranks[0][0] == ranks[1][0] == pytest.approx((ranks[0][2] + ranks[1][2]) / 2, abs=1e-6)
-    assert ranks[0][1] == ranks[1][1] == pytest.approx(ranks[0][3] + ranks[1][3], rel=1e-3)
-    assert ranks[0][4:] == ranks[1][4:] == [24, 8]  # of 8 images, half of them a rank's
+    fit(mix, Recording(), max_epochs=1, devices=2, strategy="ddp_fork")
+    # Of 8 images, half of them a rank's.
+    assert [(tmp_path / f"{rank}.txt").read_text() for rank in range(2)] == ["24 8", "24 8"]

@@ -12,17 +12,17 @@ import torch
 from rich.console import Console
 from rich.file_proxy import FileProxy
 
-from lit_loader.callbacks import DataWaitMonitor, EpochLines, TrainingProgressBar
+from lit_loader.callbacks import DataMonitor, EpochLines, TrainingProgressBar
 
 
 @pytest.fixture
 def trainer():
-    """A trainer within an epoch, in which two batches of four images were trained on, a quarter of the time waiting."""
-    monitor = DataWaitMonitor()
+    """A trainer within an epoch, with a monitor that reports rates."""
+    monitor = DataMonitor()
+    monitor.epoch_rates = lambda: {"wait_fraction": 0.25, "images_per_s": 4.0}
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.02)
     return SimpleNamespace(
         callbacks=[monitor, EpochLines()],
-        monitor=monitor,
         optimizers=[optimizer],
         accumulate_grad_batches=2,
         current_epoch=1,
@@ -31,21 +31,12 @@ def trainer():
         is_global_zero=True,
         training=True,
         progress_bar_metrics={"val/map": 0.25},
-        fit_loop=SimpleNamespace(_combined_loader=None),  # no loaders that measure how long they wait
     )
 
 
 def train_batches(callback, trainer):
-    monitor = trainer.monitor
-    monitor.wait_s = 100.0  # of earlier epochs
-    monitor.step_s = 50.0
-    monitor.num_images = 1000
-    for started in (monitor, callback):
-        started.on_train_epoch_start(trainer, None)
+    callback.on_train_epoch_start(trainer, None)
     for loss in (1.0, 3.0):
-        monitor.wait_s += 0.25
-        monitor.step_s += 0.75
-        monitor.num_images += 4
         callback.on_train_batch_end(trainer, None, {"loss": torch.tensor(loss) / 2}, None, 0)
 
 

@@ -15,6 +15,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from lit_loader.app.composition.checks import ConfigError, validate
 from lit_loader.app.composition.hints import SHIPPED, explain, normalize_words
+from lit_loader.foundation.escaping import hydra_value
 
 __all__ = ["build_datamodule", "compose_config", "worker_override"]
 
@@ -62,7 +63,7 @@ def build_datamodule(cfg: DictConfig) -> Any:
 
 def worker_override(cfg: DictConfig, name: str, value: object) -> str:
     """Return the override for a worker setting of a config's data module, under the key where that config keeps it."""
-    text = "null" if value is None else str(value)
+    text = hydra_value(value)
     if name in cfg.datamodule:  # num_workers next to workers, which it overrides
         return f"datamodule.{name}={text}"
     has_settings = "workers" in cfg.datamodule

@@ -18,11 +18,9 @@ import torch
 
 from lit_loader.app.tuning.search import Candidate, Measurement
 from lit_loader.datamodules import LoaderDataModule
-from lit_loader.foundation.host import read_counters, read_text, read_throttled_s
+from lit_loader.foundation.host import TICKS_A_SECOND, read_busy_s, read_counters, read_text, read_throttled_s
 
-__all__ = ["LoaderMeter", "busy_cores_s", "descendants", "memory_bytes", "used_by"]
-
-_TICKS_A_SECOND: Final = os.sysconf("SC_CLK_TCK") if hasattr(os, "sysconf") else 100
+__all__ = ["LoaderMeter", "descendants", "memory_bytes", "used_by"]
 
 # Longest pause in which workers fill their queues before memory is read.
 _SETTLE_S: Final = 0.25
@@ -109,7 +107,7 @@ class LoaderMeter:
             memory_bytes=self._memory[candidate],
             read_bytes_per_sample=read_bytes / samples,
             throttled_s=throttled_s,
-            other_cores=None if busy_cores_s() is None else max(0.0, (busy_s - main_s - worker_s) / wall_s),
+            other_cores=None if read_busy_s() is None else max(0.0, (busy_s - main_s - worker_s) / wall_s),
         )
 
     def _take(self, batch_sizes: Iterator[int], count: int) -> int:
@@ -138,7 +136,7 @@ def _snapshot(main: int, workers: Iterable[int]) -> tuple[float, int, float, flo
     worker_cpu_s, worker_read_bytes = used_by(workers)
     _, main_read_bytes = used_by([main])
     read_bytes = worker_read_bytes + main_read_bytes
-    return worker_cpu_s, read_bytes, read_throttled_s() or 0.0, busy_cores_s() or 0.0
+    return worker_cpu_s, read_bytes, read_throttled_s() or 0.0, read_busy_s() or 0.0
 
 
 def _compute(seconds: float) -> None:
@@ -159,7 +157,7 @@ def used_by(pids: Iterable[int], *, proc: Path = Path("/proc")) -> tuple[float, 
     read_bytes = 0
     for folder in (proc / str(pid) for pid in pids):
         if words := _stat(folder):
-            cpu_s += (int(words[11]) + int(words[12])) / _TICKS_A_SECOND
+            cpu_s += (int(words[11]) + int(words[12])) / TICKS_A_SECOND
             read_bytes += read_counters(folder / "io").get("read_bytes:", 0)
     return cpu_s, read_bytes
 
@@ -184,16 +182,6 @@ def descendants(pid: int, *, proc: Path = Path("/proc")) -> set[int]:
         generation = {child for child, parent in parents.items() if parent in generation} - processes
         processes |= generation
     return processes
-
-
-def busy_cores_s(*, proc: Path = Path("/proc")) -> float | None:
-    """Return the busy seconds of all cores of this host together, or None if the kernel does not report them."""
-    # The first line is "cpu" and the ticks of all cores: user, nice, system, idle, iowait, irq, softirq, steal. The
-    # ticks of guests follow, and user and nice include them.
-    words = read_text(proc / "stat").partition("\n")[0].split()
-    ticks = [int(word) for word in words[1:9]]
-    idle = sum(ticks[3:5])
-    return (sum(ticks) - idle) / _TICKS_A_SECOND if ticks else None
 
 
 def _stat(folder: Path) -> list[str]:

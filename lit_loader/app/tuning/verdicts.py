@@ -20,19 +20,14 @@ from lit_loader.app.tuning.search import (
     median,
 )
 from lit_loader.foundation.host import Resources
+from lit_loader.monitoring.diagnosis import NEARLY_ALL, NOTICEABLE, busy_host_problem, is_starved
 
 __all__ = ["diagnose", "explain_choice"]
 
 _Measured = Sequence[Measurement]
 
-# Share of the cores, or of one core, above which they count as busy.
-_NEARLY_ALL: Final = 0.85
-
 # Share below which a worker, or inline's one core, counts as waiting.
 _IDLE: Final = 0.7
-
-# Cores of other processes, or growth of CPU time per sample, that count as a symptom.
-_NOTICEABLE: Final = 0.25
 
 # Ratio of rates below which more workers count as no gain.
 _SAME_RATE: Final = 1.1
@@ -73,17 +68,14 @@ def explain_choice(result: TuningResult) -> str | None:
 def _busy_host(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     reported = [figures.other_cores for figures in measured if figures.other_cores is not None]
     other_cores = sum(reported) / len(reported) if reported else 0.0
-    if other_cores < _NOTICEABLE:
+    if other_cores < NOTICEABLE:
         return None
-    return (
-        f"busy host: other processes kept {other_cores:.1f} cores busy during the measurement; on an idle host the "
-        "figures, and the best choice, may differ."
-    )
+    return f"busy host: {busy_host_problem(other_cores)}; on an idle host the figures, and the best choice, may differ."
 
 
 def _cpu_bound(measured: _Measured, best: Measurement, host: Resources) -> str | None:
     # Only the chosen settings count: others may waste CPU.
-    if best.cores_used < _NEARLY_ALL * host.cores:
+    if best.cores_used < NEARLY_ALL * host.cores:
         return None
     return (
         f"CPU bound: {_ms(best)} of CPU per sample x {best.samples_per_s:.0f} samples/s keep {best.cores_used:.1f} of "
@@ -120,7 +112,7 @@ def _memory_bandwidth(measured: _Measured, best: Measurement, host: Resources) -
     # Threads may wait for the interpreter lock instead, so only processes count here.
     for few, many in _without_gain(measured, host, threads=False):
         cpu_ratio = many.cpu_s_per_sample / few.cpu_s_per_sample
-        if cpu_ratio >= 1 + _NOTICEABLE:
+        if cpu_ratio >= 1 + NOTICEABLE:
             return (
                 f"memory bound: {many.candidate.num_workers} workers instead of {few.candidate.num_workers} need "
                 f"{cpu_ratio:.1f} times the CPU per sample and are not faster: they share memory bandwidth, "
@@ -133,7 +125,7 @@ def _interpreter_lock(measured: _Measured, best: Measurement, host: Resources) -
     for few, many in _without_gain(measured, host, threads=True):
         # Few threads must leave cores idle, or the CPU is the limit. Many threads must keep one core busy, or they wait
         # for something other than the lock.
-        if few.cores_used <= _NEARLY_ALL * host.cores and many.cores_used >= _NEARLY_ALL:
+        if few.cores_used <= NEARLY_ALL * host.cores and many.cores_used >= NEARLY_ALL:
             return (
                 f"interpreter lock: {many.candidate.num_workers} threads load {many.samples_per_s:.0f} samples/s and "
                 f"{few.candidate.num_workers} load {few.samples_per_s:.0f}. Too much of a sample's work is Python "
@@ -166,7 +158,7 @@ def _transport(measured: _Measured, best: Measurement, host: Resources) -> str |
         # Threads run in the main process, and more processes than cores leave it too few turns.
         if candidate.is_threaded or not 0 < candidate.num_workers <= host.cores:
             continue
-        if figures.main_cores_used >= _NEARLY_ALL and figures.cores_per_worker < _IDLE:
+        if figures.main_cores_used >= NEARLY_ALL and figures.cores_per_worker < _IDLE:
             return (
                 f"bound by the consumer: with {candidate!s} the main process is busy receiving batches "
                 f"({figures.main_cpu_s_per_sample * 1e3:.2f} ms per sample) while each worker is busy for "
@@ -232,8 +224,7 @@ def _inline(measured: Iterable[Measurement]) -> Measurement | None:
 
 def _is_starved(measurement: Measurement, host: Resources) -> bool:
     """Return True if other processes left no core for the measured work."""
-    other_cores = measurement.other_cores or 0.0
-    return other_cores >= _NOTICEABLE and measurement.cores_used + other_cores > _NEARLY_ALL * host.cores
+    return is_starved(measurement.cores_used, measurement.other_cores, host.cores)
 
 
 def _ms(measurement: Measurement) -> str:

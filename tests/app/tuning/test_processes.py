@@ -9,7 +9,8 @@ import time
 
 import pytest
 
-from lit_loader.app.tuning.meter import busy_cores_s, descendants, memory_bytes, used_by
+from lit_loader.app.tuning.meter import descendants, memory_bytes, used_by
+from lit_loader.foundation.host import read_busy_s
 
 TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -46,9 +47,10 @@ def test_memory_is_the_proportional_set_size(tmp_path):
 
 
 def test_busy_time_excludes_idle_and_iowait(tmp_path):
-    (tmp_path / "stat").write_text(f"cpu  {3 * TICKS} 0 {TICKS} 500 70 0 0 {TICKS} 900 0\ncpu0 1 1 1 1\n")
-    assert busy_cores_s(proc=tmp_path) == pytest.approx(5.0)
-    assert busy_cores_s(proc=tmp_path / "none") is None
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/stat").write_text(f"cpu  {3 * TICKS} 0 {TICKS} 500 70 0 0 {TICKS} 900 0\ncpu0 1 1 1 1\n")
+    assert read_busy_s(tmp_path) == pytest.approx(5.0)
+    assert read_busy_s(tmp_path / "none") is None
 
 
 def test_busy_child_process_is_measured():
@@ -65,4 +67,4 @@ def test_busy_child_process_is_measured():
         child.stdin.close()
         child.wait()
     assert child.pid not in descendants(os.getpid())
-    assert busy_cores_s() > 0
+    assert read_busy_s() > 0

@@ -1,0 +1,123 @@
+"""The monitor of a loop: it divides its time, and finds the place at which a loop is slowed on purpose."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+import torch
+from torch.utils.data import DataLoader as TorchDataLoader
+from torch.utils.data import TensorDataset
+
+from lit_loader import DataLoader, LoopMonitor
+from lit_loader.monitoring import gather_reports
+from tests.support.lightning_ranks import on_ranks
+from tests.support.slow_loops import SlowSet, found_cause, run_loop
+
+CAUSES = ["read", "decode", "sample", "transform", "collate", "transfer", "consumer", "slow rank"]
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_place_of_a_slowed_loop_is_named(cause, monkeypatch):
+    assert found_cause(cause, monkeypatch=monkeypatch) == cause
+
+
+@pytest.mark.parametrize("cause", ["read", "collate"])
+def test_slow_stage_in_worker_threads_is_named(cause):
+    settings = {"num_workers": 2, "worker_method": "thread", "prefetch_factor": 1}
+    assert found_cause(cause, **settings) == cause
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"}])
+@pytest.mark.parametrize("cause", CAUSES)
+def test_place_of_a_slowed_loop_is_named_each_of_twenty_times(cause, workers, monkeypatch):
+    settings = {"num_batches": 40, "seconds": 0.03}
+    found = [found_cause(cause, monkeypatch=monkeypatch, **settings, **workers) for _ in range(20)]
+    assert found == [cause] * 20
+
+
+def test_time_between_epochs_and_in_a_validation_is_left_out():
+    loader = DataLoader(SlowSet("read", 0.01, 3), batch_size=1, seed=0)
+    monitor = LoopMonitor(loader)
+    begin = time.perf_counter()
+    for _ in range(2):
+        for _ in monitor.batches():
+            with monitor.excluded():
+                time.sleep(0.05)
+        time.sleep(0.05)
+    elapsed_s = time.perf_counter() - begin
+    report = monitor.report()
+    assert (report.num_steps, report.num_epochs) == (6, 2)
+    assert 0.06 <= report.stats.wait_s <= report.total_s <= elapsed_s - 0.4
+    assert report.first_wait_s >= 0.02
+    parts_s = report.stats.wait_s + report.stats.transfer_s + report.between_s + report.step_s
+    assert parts_s == pytest.approx(report.total_s, abs=1e-3)
+
+
+def test_hooks_of_a_loop_count_steps_images_and_time_between():
+    loader = DataLoader(SlowSet("none", 0.0, 4), batch_size=2, seed=0)
+    monitor = LoopMonitor(loader, num_records=8)
+    monitor.start_epoch()
+    for batch in loader:
+        time.sleep(0.02)  # a transfer that the loader does not make
+        monitor.start_step(len(batch))
+        monitor.end_step()
+    report = monitor.report()
+    assert (report.num_steps, report.num_images) == (2, 4)
+    assert report.between_s >= 0.02
+    assert [step.end_s >= step.step_start_s >= step.start_s for step in monitor.records] == [True, True]
+
+
+def test_period_leaves_out_what_was_before():
+    loader = DataLoader(SlowSet("read", 0.01, 4), batch_size=1, seed=0)
+    monitor = LoopMonitor(loader)
+    for number, _ in enumerate(monitor.batches()):
+        if number == 2:
+            earlier = monitor.totals()
+    period = monitor.report(since=earlier)
+    assert period.num_steps == 2
+    assert 0.01 <= period.stats.wait_s < monitor.report().stats.wait_s
+    assert period.stats.num_batches == 1
+
+
+def test_loop_that_is_broken_off_is_measured_to_its_end():
+    monitor = LoopMonitor(DataLoader(SlowSet("none", 0.0, 4), batch_size=1, seed=0))
+    for _ in monitor.batches():
+        break
+    total_s = monitor.report().total_s
+    time.sleep(0.01)
+    assert monitor.report().total_s == total_s
+
+
+class Wrapper:
+    """As Fabric's: the loader behind another object, which moves its batches."""
+
+    def __init__(self, loader):
+        self._dataloader = loader
+
+    def __iter__(self):
+        return iter(self._dataloader)
+
+
+def test_loader_inside_the_wrapper_of_fabric_is_measured():
+    monitor = LoopMonitor(Wrapper(DataLoader(SlowSet("read", 0.01, 2), batch_size=1, seed=0)))
+    assert len(list(monitor.batches())) == 2
+    assert monitor.report().stats.wait_s >= 0.02
+
+
+def test_other_loader_is_refused():
+    with pytest.raises(TypeError, match=r"expected a lit_loader\.DataLoader.*got a DataLoader"):
+        LoopMonitor(TorchDataLoader(TensorDataset(torch.zeros(1))))
+
+
+def report_of_rank(folder):
+    reports = gather_reports(run_loop("consumer", num_batches=1, rank=torch.distributed.get_rank()))
+    (folder / str(torch.distributed.get_rank())).write_text(" ".join(str(report.rank) for report in reports))
+
+
+def test_reports_of_all_ranks_are_gathered_in_their_order(tmp_path):
+    on_ranks(2, tmp_path, report_of_rank, tmp_path)
+    assert [(tmp_path / rank).read_text() for rank in "01"] == ["0 1", "0 1"]
+    alone = run_loop("consumer", num_batches=1)
+    assert gather_reports(alone) == [alone]
