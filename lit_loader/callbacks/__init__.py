@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from lit_loader.callbacks.bad_samples import BadSampleReport
+from lit_loader.callbacks.evaluation_curves import EvaluationCurves
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor, DataWaitMonitor
 from lit_loader.callbacks.pictures import PictureLogger, class_reports
 from lit_loader.callbacks.prediction_writer import PredictionWriter
@@ -18,6 +19,7 @@ __all__ = [
     "ClassMixMonitor",
     "DataWaitMonitor",
     "EpochLines",
+    "EvaluationCurves",
     "MergedBoxes",
     "PictureLogger",
     "PredictionWriter",

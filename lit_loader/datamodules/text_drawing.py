@@ -10,7 +10,9 @@ import torch
 from PIL import Image, ImageDraw, ImageFont
 from torch import Tensor
 
-__all__ = ["Rectangle", "draw_texts", "free_place", "overlap", "short_text", "text_colour"]
+from lit_loader.foundation.escaping import printable
+
+__all__ = ["Rectangle", "draw_texts", "figure_text", "free_place", "overlap", "short_text", "text_colour"]
 
 Rectangle: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, inclusive."""
@@ -107,3 +109,8 @@ def text_colour(background: str) -> str:
 def short_text(text: str, length: int = 28) -> str:
     """Return a text, cut to at most ``length`` characters with an ellipsis."""
     return text if len(text) <= length else text[: length - 1] + "\u2026"
+
+
+def figure_text(text: str, length: int = 28) -> str:
+    """Return a short text that matplotlib draws as it is: in one line, and not as a formula between dollar signs."""
+    return short_text(printable(text).replace("\n", " "), length).replace("$", r"\$")
