@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lit_loader.callbacks.bad_samples import BadSampleReport
 from lit_loader.callbacks.data_monitor import DataMonitor
+from lit_loader.callbacks.evaluation_curves import EvaluationCurves
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
 from lit_loader.callbacks.pictures import PictureLogger, class_reports
 from lit_loader.callbacks.prediction_writer import PredictionWriter
@@ -19,6 +20,7 @@ __all__ = [
     "ClassMixMonitor",
     "DataMonitor",
     "EpochLines",
+    "EvaluationCurves",
     "MergedBoxes",
     "PictureLogger",
     "PredictionWriter",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,7 @@ from lit_loader.foundation.files import new_file
 if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.figure import Figure
 
-__all__ = ["PictureLogger", "class_reports"]
+__all__ = ["PictureLogger", "class_reports", "publish_picture"]
 
 
 class PictureLogger(Callback):
@@ -137,20 +138,34 @@ class PictureLogger(Callback):
             self._publish(trainer, "class_report", draw_class_report(reports, title=f"classes, {stage}"))
 
     def _publish(self, trainer: Trainer, name: str, figure: Figure) -> None:
-        """Write a picture to the folder, and pass it to the loggers."""
         folder = Path(trainer.default_root_dir, "pictures") if self.folder is None else self.folder
-        # Encoded once, for the file and for loggers that take images.
-        buffer = io.BytesIO()
+        publish_picture(trainer, folder, name, figure)
+
+
+def publish_picture(trainer: Trainer, folder: Path, name: str, figure: Figure) -> None:
+    """Write a picture as a PNG file to a folder, and pass it to every logger that accepts pictures, with the step.
+
+    Args:
+        trainer: The trainer with the loggers.
+        folder: Folder of the file.
+        name: Name of the picture, and of its file without the ending.
+        figure: The picture.
+    """
+    # Encoded once, for the file and for loggers that take images.
+    buffer = io.BytesIO()
+    with warnings.catch_warnings():
+        # A class may have a name that matplotlib's font cannot show; boxes then stand for its characters.
+        warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure.savefig(buffer, format="png", dpi=120)
-        with new_file(folder / f"{name}.png", mode=0o666) as file:
-            file.write(buffer.getvalue())
-        for logger in trainer.loggers:
-            if isinstance(logger, TensorBoardLogger):
-                # Not closed, because the next logger may need the figure; without pyplot nothing else refers to it.
-                logger.experiment.add_figure(name, figure, global_step=trainer.global_step, close=False)
-            elif hasattr(logger, "log_image"):
-                with Image.open(buffer) as image:
-                    logger.log_image(name, [image], step=trainer.global_step)
+    with new_file(folder / f"{name}.png", mode=0o666) as file:
+        file.write(buffer.getvalue())
+    for logger in trainer.loggers:
+        if isinstance(logger, TensorBoardLogger):
+            # Not closed, because the next logger may need the figure; without pyplot nothing else refers to it.
+            logger.experiment.add_figure(name, figure, global_step=trainer.global_step, close=False)
+        elif hasattr(logger, "log_image"):
+            with Image.open(buffer) as image:
+                logger.log_image(name, [image], step=trainer.global_step)
 
 
 def class_reports(

@@ -15,7 +15,7 @@ from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
-from lit_loader.datamodules.text_drawing import draw_texts, short_text
+from lit_loader.datamodules.text_drawing import draw_texts, figure_text
 from lit_loader.foundation.extras import require
 from lit_loader.types import FIRST_LABEL
 
@@ -82,6 +82,7 @@ def draw_boxes(
     first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
     truths: Sequence[Mapping[str, Any]] | None = None,
+    captions: Sequence[str] = (),
     min_score: float = 0.0,
     max_images: int = 16,
     title: str = "",
@@ -98,6 +99,7 @@ def draw_boxes(
         attributes: For each attribute to write next to the class the names of its values; the targets have the
             attribute's ids (N,) under its name, -1 for none.
         truths: The true targets if ``targets`` are detections; they are drawn on a copy of the image to the left.
+        captions: A line to write above each image, or empty.
         min_score: Detections with a lower score are left out.
         max_images: Maximum number of images.
         title: Title of the figure.
@@ -116,7 +118,7 @@ def draw_boxes(
             canvas = torch.cat([draw(image, truths[row]), gap, canvas], dim=2)
         canvases.append(canvas)
     halves = ("ground truth", "predictions") if truths else ()
-    return _figure(canvases, title, halves=halves)
+    return _figure(canvases, title, halves=halves, captions=captions)
 
 
 def draw_objects(
@@ -215,6 +217,7 @@ def draw_points(
     predicted: Sequence[Tensor] | Tensor | None = None,
     texts: Sequence[str] = (),
     truths: Sequence[str | None] | None = None,
+    captions: Sequence[str] = (),
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
@@ -230,6 +233,7 @@ def draw_points(
         predicted: Predicted points, ``(K, 2)`` each, or None.
         texts: A text to write above each image, or empty.
         truths: True texts, as in `draw_labels`.
+        captions: A line to write above each image, or empty.
         max_images: Maximum number of images.
         title: Title of the figure.
 
@@ -249,7 +253,8 @@ def draw_points(
             canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=is_present)
             canvas = draw_keypoints(canvas, predicted_points[None], colors="red")
         canvases.append(_with_points(canvas, points[None], states[None]))
-    return _figure(canvases, title, texts, truths, legend=_POINT_LEGEND if predicted is not None else {})
+    legend = _POINT_LEGEND if predicted is not None else {}
+    return _figure(canvases, title, texts, truths, captions=captions, legend=legend)
 
 
 def draw_labels(
@@ -257,6 +262,7 @@ def draw_labels(
     texts: Sequence[str],
     *,
     truths: Sequence[str | None] | None = None,
+    captions: Sequence[str] = (),
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
@@ -267,6 +273,7 @@ def draw_labels(
         texts: The label of each image, true or predicted.
         truths: True labels if ``texts`` are predicted, None where a label is unknown. If prediction and truth differ,
             both are written in red.
+        captions: A line to write above each image, or empty.
         max_images: Maximum number of images.
         title: Title of the figure.
 
@@ -274,7 +281,7 @@ def draw_labels(
         ImportError: If matplotlib is not installed.
     """
     canvases = [fit_canvas(image, LONGER_SIDE)[0] for image in list(images)[:max_images]]
-    return _figure(canvases, title, texts, truths)
+    return _figure(canvases, title, texts, truths, captions=captions)
 
 
 def draw_class_report(reports: Sequence[ClassReport], *, max_classes: int = 100, title: str = "classes") -> Figure:
@@ -313,7 +320,7 @@ def draw_class_report(reports: Sequence[ClassReport], *, max_classes: int = 100,
             _draw_bars(axis, known_bars, form)
         left_out = len(report.class_names) - len(order)
         note = f"\n{left_out} of {len(report.class_names)}, of medium frequency, are left out" if left_out else ""
-        row[0].set_yticks(range(len(order)), [short_text(name) for name in names], fontsize=8)
+        row[0].set_yticks(range(len(order)), [figure_text(name) for name in names], fontsize=8)
         # The most frequent at the top.
         row[0].set_ylim(len(order) - 0.4, -0.6)
         row[0].set_ylabel(report.label + note, fontsize=9)
@@ -449,6 +456,7 @@ def _figure(
     truths: Sequence[str | None] | None = None,
     *,
     halves: Sequence[str] = (),
+    captions: Sequence[str] = (),
     legend: Mapping[str, str] | None = None,
 ) -> Figure:
     """Return a figure of canvases in rows, each shown pixel by pixel.
@@ -459,13 +467,15 @@ def _figure(
         texts: A text to write above each canvas, or empty.
         truths: True texts, as in `draw_labels`.
         halves: Captions of the left and the right half of each canvas, or empty.
+        captions: A line above the text of each canvas, or empty.
         legend: Colours of the points by meaning.
     """
     cell_height, cell_width = (max((canvas.shape[side] for canvas in canvases), default=LONGER_SIDE) for side in (1, 2))
     # As many columns as make the figure about square.
     columns = max(1, round(math.sqrt(len(canvases) * cell_height / cell_width)))
     rows = max(1, math.ceil(len(canvases) / columns))
-    text_height = 24 if texts or halves else 0
+    caption_height = 18 if captions else 0
+    text_height = caption_height + (24 if texts or halves else 0)
     # Pixels above the canvases for the title and the legend.
     head = 40 * (bool(title) + bool(legend))
     width = columns * (cell_width + _MARGIN) + _MARGIN
@@ -486,7 +496,10 @@ def _figure(
             truth = None if truths is None else truths[i]
             wrong = truth not in (None, texts[i])
             text = f"{texts[i]} (true: {truth})" if wrong else texts[i]
-            axis.set_title(short_text(text, cell_width // 8), fontsize=9, color=_COLOURS[0] if wrong else "black")
+            axis.set_title(figure_text(text, cell_width // 8), fontsize=9, color=_COLOURS[0] if wrong else "black")
+        if captions:
+            caption = figure_text(captions[i], cell_width // 7)
+            axis.text(0, -5 - (text_height - caption_height), caption, fontsize=8, color="#555555")
         for number, half in enumerate(halves):
             axis.text(number * (canvas.shape[2] + _PAIR_GAP) / 2, -5, half, fontsize=8)
     if title:

@@ -22,6 +22,7 @@ def draw_found(
     batch: Any,
     predictions: Any,
     *,
+    captions: Sequence[str] = (),
     min_score: float = 0.5,
     max_images: int = 16,
     title: str = "predictions",
@@ -36,6 +37,7 @@ def draw_found(
         datamodule: The data module that made the batch.
         batch: A batch as the model gets it.
         predictions: The result of ``predict_step`` of a task of `lit_loader.recipes` for the batch.
+        captions: A line to write above each image, such as its path, or empty.
         min_score: Detections with a lower score are left out.
         max_images: Maximum number of images.
         title: Title of the figure.
@@ -43,7 +45,7 @@ def draw_found(
     Raises:
         ImportError: If matplotlib is not installed.
     """
-    drawing: dict[str, Any] = {"max_images": max_images, "title": title}
+    drawing: dict[str, Any] = {"captions": captions, "max_images": max_images, "title": title}
     names = datamodule.class_names
     if isinstance(batch, LandmarkBatch):
         if "class_logits" in predictions:

@@ -13,7 +13,17 @@ from torch import Tensor
 
 from lit_loader.foundation.escaping import printable
 
-__all__ = ["Font", "Rectangle", "draw_texts", "free_place", "overlap", "short_text", "text_colour", "wrapped_text"]
+__all__ = [
+    "Font",
+    "Rectangle",
+    "draw_texts",
+    "figure_text",
+    "free_place",
+    "overlap",
+    "short_text",
+    "text_colour",
+    "wrapped_text",
+]
 
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 """A font of Pillow."""
@@ -128,3 +138,8 @@ def wrapped_text(text: str, font: Font, width: int, *, max_lines: int) -> list[s
     # Wide letters need fewer columns; the margin is for lines with more of them than the text has on average.
     num_columns = int(0.95 * width * len(line) / max(1.0, font.getlength(line)))
     return textwrap.wrap(line, max(8, num_columns), max_lines=max_lines, placeholder="\u2026", break_on_hyphens=False)
+
+
+def figure_text(text: str, length: int = 28) -> str:
+    """Return a short text that matplotlib draws as it is: in one line, and not as a formula between dollar signs."""
+    return short_text(printable(text).replace("\n", " "), length).replace("$", r"\$")

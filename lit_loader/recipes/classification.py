@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Callable, Sequence
 from typing import Any, Final, cast
 
@@ -121,13 +122,21 @@ class ClassificationTask(Task):
         self.log("train/loss", loss.detach(), batch_size=len(batch.images))
         return loss
 
-    def collect(self, batch: ClassificationBatch, metric: Metric) -> None:
-        """Update a metric with the predictions and losses of a batch."""
+    def collect(self, batch: ClassificationBatch, metric: Metric) -> Tensor:
+        """Update a metric with the predictions and losses of a batch; return the losses, float32 ``(B,)``."""
         logits = self.forward(batch.images)
         labels = self._labels(batch)
         # A logit above 0 is a probability above one half.
         predicted = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
-        metric.update(predicted, labels.long(), self._losses(logits, labels), is_duplicate=batch.is_duplicate)
+        losses = self._losses(logits, labels)
+        metric.update(predicted, labels.long(), losses, logits, is_duplicate=batch.is_duplicate)
+        return losses
+
+    def sample_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[float, str]]:
+        """Return the loss of each image."""
+        is_labelled = (batch.labels >= 0).reshape(len(batch.labels), -1).any(dim=1)
+        losses = predictions.masked_fill(~is_labelled, math.nan)
+        return [(loss, f"loss {loss:.3f}") for loss in losses.tolist()]
 
     def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Return the probabilities of a batch, float32 ``(B, num_classes)``."""

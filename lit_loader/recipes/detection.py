@@ -19,6 +19,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.errors import SettingError
+from lit_loader.recipes.matching import detection_error
 from lit_loader.recipes.metrics import AveragePrecision
 from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
@@ -154,9 +155,22 @@ class DetectionTask(Task):
         losses = training_losses(self.model, images, targets, class_names=self.class_names, compiled=compiled)
         return self.log_sum(losses, batch_size=len(targets))
 
-    def collect(self, batch: Batch, metric: Metric) -> None:
-        """Update a metric with the detections in a batch."""
-        self._update(metric, self._detect(batch), self.read_targets(batch), batch_duplicates(batch))
+    def collect(self, batch: Batch, metric: Metric) -> list[dict[str, Tensor]]:
+        """Update a metric with the detections in a batch, and return these."""
+        detections = self._detect(batch)
+        self._update(metric, detections, self.read_targets(batch), batch_duplicates(batch))
+        return detections
+
+    def sample_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[float, str]]:
+        """Return the number of missed objects and the scores of false detections of each image, added up.
+
+        Pairs of an object and a detection have an IoU of at least 0.5, see `detection_error`.
+        """
+        pairs = zip(*_without_unlabelled(predictions, self.read_targets(batch)), strict=True)
+        return [detection_error(detections, target, min_score=min_score, min_iou=0.5) for detections, target in pairs]
+
+    def _start_curves(self, **limits: Any) -> None:
+        self.test_metric.metric.record_curves(**limits)
 
     def on_fit_start(self) -> None:
         """Warn if the data module changes the size of images over the run, and the model resizes them to one size."""
@@ -181,12 +195,12 @@ class DetectionTask(Task):
         """Look up whether the samples are tiles."""
         self._tiled_sets = tiled_sets(self._trainer, "test")
 
-    def _evaluate(self, stage: Literal["val", "test"], batch: Batch, number: int) -> None:
+    def _evaluate(self, stage: Literal["val", "test"], batch: Batch, number: int) -> Any:
         """Update the metrics of a stage; detections in tiles are collected until the end of the epoch."""
-        if self._tiled_sets:
-            self._tiled_sets[number].collect(self._detect(batch), batch)
-        else:
-            super()._evaluate(stage, batch, number)
+        if not self._tiled_sets:
+            return super()._evaluate(stage, batch, number)
+        # None, since an error in a tile is not one in the merged image.
+        return self._tiled_sets[number].collect(self._detect(batch), batch)
 
     def _score(self, stage: Literal["val", "test"], *metrics: Any) -> tuple[Any, dict[str, Any]]:
         """Return the scores of a stage after logging them; tiles are scored as whole images."""
@@ -207,10 +221,7 @@ class DetectionTask(Task):
         targets: Sequence[dict[str, Tensor]],
         is_duplicate: Tensor | Sequence[bool],
     ) -> None:
-        unlabelled = [target.pop("unlabelled", None) for target in targets]
-        # Neither side has the class, so it counts neither for nor against.
-        detections = list(map(drop_unlabelled, detections, unlabelled))
-        targets = list(map(drop_unlabelled, targets, unlabelled))
+        detections, targets = _without_unlabelled(detections, targets)
         metric.update(detections, targets, is_duplicate=is_duplicate)
 
     def _score_tiles(self, stage: Literal["val", "test"]) -> None:
@@ -258,6 +269,15 @@ def plain_targets(targets: Sequence[Mapping[str, Any]], *, masks: bool = False) 
         raise ValueError("masks=True, and the targets have no masks; give the data module masks=True as well")
     fields = ("boxes", "labels", "iscrowd", "unlabelled", *(["masks"] if masks else []))
     return [{key: plain(target[key]) for key in fields if key in target} for target in targets]
+
+
+def _without_unlabelled(
+    detections: Sequence[Mapping[str, Tensor]], targets: Sequence[dict[str, Tensor]]
+) -> tuple[list[dict[str, Tensor]], list[dict[str, Tensor]]]:
+    """Return detections and targets without classes that their image does not label; remove the targets' field."""
+    unlabelled = [target.pop("unlabelled", None) for target in targets]
+    # Neither side has the class, so it counts neither for nor against.
+    return list(map(drop_unlabelled, detections, unlabelled)), list(map(drop_unlabelled, targets, unlabelled))
 
 
 def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, Tensor]]:

@@ -10,6 +10,7 @@ from typing import Any, Final, cast
 from torch import Tensor
 
 from lit_loader.collate.landmarks import LandmarkBatch
+from lit_loader.inspection.curves import EvaluationCurves
 from lit_loader.recipes.heatmap_model import heatmap_model, heatmaps_small
 from lit_loader.recipes.losses import LandmarkLoss
 from lit_loader.recipes.metrics import ClassMetric, JointMetric, LandmarkScores, NormalizeBy, landmark_metric
@@ -44,18 +45,28 @@ class LandmarkMetric(JointMetric):
         self.classes = None if settings["class_names"] is None else ClassMetric(settings["class_names"])
 
     def update(
-        self, points: Tensor, target: Tensor, mask: Tensor, boxes: Tensor, ids: Tensor | None, labels: Tensor
+        self, points: Tensor, target: Tensor, mask: Tensor, boxes: Tensor, logits: Tensor | None, labels: Tensor
     ) -> None:
-        """Collect crops: points as `NormalizedMeanError` takes them, predicted and true ids of classes."""
+        """Collect crops: points as `NormalizedMeanError` takes them, logits and true ids of classes."""
         self.points.update(points, target, mask, boxes)
-        # A model without a class head predicts no ids, and the labels may be unknown.
-        if self.classes is not None and ids is not None:
-            self.classes.update(ids, labels)
+        # A model without a class head predicts no class, and the labels may be unknown.
+        if self.classes is not None and logits is not None:
+            self.classes.update(logits.argmax(dim=1), labels, logits=logits)
 
     def compute_scores(self) -> LandmarkScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
         classes = None if self.classes is None else self.classes.compute_scores()
         return replace(self.points.compute_scores(), classes=classes)
+
+    def record_curves(self, point_names: Sequence[str]) -> None:
+        """Record the curves of both metrics."""
+        self.points.record_curves(point_names)
+        if self.classes is not None:
+            self.classes.record_curves()
+
+    def compute_curves(self) -> list[EvaluationCurves]:
+        """Return the curves of points and of classes, over all ranks."""
+        return self.points.compute_curves() + ([] if self.classes is None else self.classes.compute_curves())
 
 
 class LandmarkTask(Task):
@@ -178,13 +189,21 @@ class LandmarkTask(Task):
             losses["classes"] = self.loss.classes(outputs["class_logits"], batch.labels)
         return self.log_sum(losses, batch_size=len(batch.images))
 
-    def collect(self, batch: LandmarkBatch, metric: Metric) -> None:
-        """Update a metric with the points and classes of a batch."""
+    def collect(self, batch: LandmarkBatch, metric: Metric) -> dict[str, Tensor]:
+        """Update a metric with the points and classes of a batch; return the predictions, see `forward`."""
         batch = self._checked(batch)
         predictions = self.forward(batch.images)
-        ids = predictions["class_logits"].argmax(dim=1) if "class_logits" in predictions else None
         points = (predictions["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
-        metric.update(*points, ids, batch.labels, is_duplicate=batch.is_duplicate)
+        metric.update(*points, predictions.get("class_logits"), batch.labels, is_duplicate=batch.is_duplicate)
+        return predictions
+
+    def sample_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[float, str]]:
+        """Return the normalised error of each crop, NaN of one that cannot be measured."""
+        points = (predictions["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
+        return [(error, f"error {error:.3f}") for error in self.test_metric.metric.points.errors(*points).tolist()]
+
+    def _start_curves(self, **limits: Any) -> None:
+        self.test_metric.metric.record_curves(self.keypoint_names)
 
     def predict_step(self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return the points of a batch, see `forward`, and its ``image_ids``."""

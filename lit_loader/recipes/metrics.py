@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
+import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
@@ -15,6 +16,18 @@ from torchmetrics.functional.classification import multiclass_stat_scores, multi
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lit_loader.foundation.extras import require
+from lit_loader.inspection.curves import ConfusionMatrix, EvaluationCurves, best_threshold
+from lit_loader.recipes.curves import (
+    MAX_CONFUSION_CLASSES,
+    NUM_ERROR_BINS,
+    NUM_SCORE_BINS,
+    coco_curves,
+    error_curve,
+    error_histogram,
+    score_curve,
+    score_histogram,
+)
+from lit_loader.recipes.matching import add_confusions
 from lit_loader.types import FIRST_LABEL
 
 __all__ = [
@@ -128,6 +141,19 @@ class AveragePrecision(MeanAveragePrecision):
         self.warn_on_many_detections = False  # a detector may return more detections than COCO counts
         self.class_names = tuple(class_names)
         self.masks = masks
+        self.min_score: float | None = None
+        self.min_iou = 0.5
+
+    def record_curves(self, *, min_score: float | None = None, min_iou: float = 0.5) -> None:
+        """Set the limits of `compute_curves`; the collected data is the same.
+
+        Args:
+            min_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
+                highest mean F1 over classes.
+            min_iou: Smallest IoU of an object and its detection in the confusion matrix.
+        """
+        self.min_score = min_score
+        self.min_iou = min_iou
 
     def update(self, preds: list[dict[str, Tensor]], target: list[dict[str, Tensor]]) -> None:
         """Collect the detections and the targets of images."""
@@ -146,6 +172,69 @@ class AveragePrecision(MeanAveragePrecision):
             return self._scores(result["precision"], result["recall"], classes)
         masks = self._scores(result["segm_precision"], result["segm_recall"], classes)
         return replace(self._scores(result["bbox_precision"], result["bbox_recall"], classes), masks=masks)
+
+    def compute_curves(self) -> list[EvaluationCurves]:
+        """Return the curves of boxes, and of masks, of everything collected since the last reset, over all ranks.
+
+        Precision and recall are those of `compute_scores`. The confusion matrix is of boxes, see `add_confusions`.
+        """
+        self._fill_up()
+        # torchmetrics keeps the result of `compute_scores` until the next update.
+        result: dict[str, Any] = self.compute()
+        labels = [label - FIRST_LABEL for label in result["classes"].reshape(-1).tolist()]
+        kinds = {"boxes": "bbox_", "masks": "segm_"} if self.masks else {"boxes": ""}
+        curves_by_kind = {
+            kind: coco_curves(
+                result[f"{prefix}precision"][:, :, :, 0, -1],
+                result[f"{prefix}scores"][:, :, :, 0, -1],
+                labels,
+                len(self.class_names),
+            )
+            for kind, prefix in kinds.items()
+        }
+        min_score = self.min_score
+        if min_score is None:
+            min_score = best_threshold(curves_by_kind["boxes"][0])
+        confusion, support = self._confusion(min_score)
+        return [
+            EvaluationCurves(
+                label=kind,
+                class_names=self.class_names,
+                support=support,
+                precision_recall=curves,
+                confusion=confusion if kind == "boxes" else None,
+            )
+            for kind, curves in curves_by_kind.items()
+        ]
+
+    def _confusion(self, min_score: float) -> tuple[ConfusionMatrix | None, np.ndarray[Any, np.dtype[np.int64]]]:
+        """Return the confusion matrix of the images of all ranks, and the number of objects of each class."""
+        num_classes = len(self.class_names)
+        has_matrix = num_classes <= MAX_CONFUSION_CLASSES
+        # Of this rank's images: each rank matches its own.
+        support = torch.zeros(num_classes, dtype=torch.int64)
+        side = num_classes + 1 if has_matrix else 0
+        counts = torch.zeros(side, side, dtype=torch.int64)
+        for image in range(len(self.detection_labels)):
+            target = {
+                "boxes": _xyxy(self.groundtruth_box[image]),
+                "labels": self.groundtruth_labels[image],
+                "iscrowd": self.groundtruth_crowds[image],
+            }
+            detections = {
+                "boxes": _xyxy(self.detection_box[image]),
+                "labels": self.detection_labels[image],
+                "scores": self.detection_scores[image],
+            }
+            labels = target["labels"][target["iscrowd"] == 0].cpu() - FIRST_LABEL
+            support += torch.bincount(labels, minlength=num_classes)
+            if has_matrix:
+                add_confusions(counts, detections, target, min_score=min_score, min_iou=self.min_iou)
+        support, counts = (_sum_over_ranks(values.to(self.device)).cpu() for values in (support, counts))
+        names = (*self.class_names, "background")
+        note = f"scores from {min_score:.3f}, IoU from {self.min_iou:g}"
+        matrix = ConfusionMatrix(row_names=names, column_names=names, counts=counts.numpy(), note=note)
+        return matrix if has_matrix else None, support.numpy()
 
     def _fill_up(self) -> None:
         """Add images without objects, which no score counts, until all ranks have equally many, and at least one."""
@@ -189,6 +278,18 @@ class AveragePrecision(MeanAveragePrecision):
             },
             recall_by_size={size: _mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas},
         )
+
+
+def _xyxy(boxes: Tensor) -> Tensor:
+    """Return boxes ``(N, 4)`` from those that torchmetrics collects: x, y, width and height."""
+    boxes = boxes.reshape(-1, 4)
+    return torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
+
+
+def _sum_over_ranks(values: Tensor) -> Tensor:
+    if dist.is_available() and dist.is_initialized():
+        dist.all_reduce(values)
+    return values
 
 
 def _mean_of_defined(values: Tensor, *, default: float) -> float:
@@ -244,6 +345,8 @@ class ClassMetric(Metric):
     full_state_update = False
     counts: Tensor
     losses: Tensor
+    confusion: Tensor
+    histograms: Tensor
 
     def __init__(self, class_names: Sequence[str], *, multi_label: bool = False) -> None:
         super().__init__()
@@ -252,8 +355,26 @@ class ClassMetric(Metric):
         # By class: true positives, false positives, true negatives, false negatives, support.
         self.add_state("counts", torch.zeros(len(class_names), 5, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # sum and number
+        self._records_curves = False
 
-    def update(self, predicted: Tensor, target: Tensor, losses: Tensor | None = None) -> None:
+    def record_curves(self) -> None:
+        """Also collect a confusion matrix and histograms of scores, from now on.
+
+        Class names of one label per image have a matrix up to `MAX_CONFUSION_CLASSES` of them.
+        """
+        if self._records_curves:
+            return
+        self._records_curves = True
+        num_classes = len(self.class_names)
+        side = 0 if self.multi_label or num_classes > MAX_CONFUSION_CLASSES else num_classes
+        integers: dict[str, Any] = {"dtype": torch.int64, "device": self.device}
+        histograms = torch.zeros(num_classes, NUM_SCORE_BINS, 2, **integers)
+        self.add_state("confusion", torch.zeros(side, side, **integers), dist_reduce_fx="sum")
+        self.add_state("histograms", histograms, dist_reduce_fx="sum")
+
+    def update(
+        self, predicted: Tensor, target: Tensor, losses: Tensor | None = None, logits: Tensor | None = None
+    ) -> None:
         """Collect predictions.
 
         Args:
@@ -261,6 +382,8 @@ class ClassMetric(Metric):
             target: True classes in the same shape; where it is -1, the prediction is not counted. N may be 0.
             losses: float ``(N,)``, or None if losses are not scored. The loss of an image without a labelled class
                 does not count.
+            logits: float ``(N, num_classes)`` of the scores for curves, or None. Without them, the curves are the
+                confusion matrix alone.
         """
         # torchmetrics cannot reshape an empty batch, such as one without matched objects. Its `validate_args` reads all
         # labels, which waits for the device; tasks have checked them, see `Task.check_batch`.
@@ -269,14 +392,58 @@ class ClassMetric(Metric):
             settings: dict[str, Any] = {"average": None, "ignore_index": -1, "validate_args": False}
             counts = stat_scores(predicted, target, len(self.class_names), **settings)
             self.counts += counts.reshape(-1, 5)  # for a single class torchmetrics returns a row, not a table
+        if self._records_curves and len(target):
+            self._update_curves(predicted, target, logits)
         if losses is not None:
             is_labelled = (target >= 0).any(dim=1) if self.multi_label else target >= 0
             labelled_losses = torch.where(is_labelled, losses.detach(), 0.0)
             self.losses += torch.stack([labelled_losses.sum(), is_labelled.sum().to(losses.dtype)])
 
+    def _update_curves(self, predicted: Tensor, target: Tensor, logits: Tensor | None) -> None:
+        if len(self.confusion):
+            is_known = target >= 0
+            cells = target[is_known] * len(self.class_names) + predicted[is_known]
+            self.confusion += torch.bincount(cells, minlength=self.confusion.numel()).reshape_as(self.confusion)
+        if logits is not None:
+            self.histograms += score_histogram(logits, target, multi_label=self.multi_label)
+
     def compute(self) -> dict[str, Tensor]:
-        """Return the counts by class, the mean loss and the number of losses."""
-        return {"counts": self.counts, "loss": self.losses[0] / self.losses[1], "num_losses": self.losses[1]}
+        """Return the counts by class, the mean loss and the number of losses, and what curves need if recorded."""
+        recorded = {"confusion": self.confusion, "histograms": self.histograms} if self._records_curves else {}
+        scores = {"counts": self.counts, "loss": self.losses[0] / self.losses[1], "num_losses": self.losses[1]}
+        return {**scores, **recorded}
+
+    def compute_curves(self, label: str = "class") -> list[EvaluationCurves]:
+        """Return the curves of everything collected since the last reset, over all ranks.
+
+        Args:
+            label: Name of what is classified.
+
+        Raises:
+            RuntimeError: If `record_curves` was not called before the collection.
+        """
+        result = self.compute()
+        if "histograms" not in result:
+            raise RuntimeError("curves were not recorded; call record_curves() before the first update")
+        counts = result["counts"].cpu()
+        confusion = None
+        if self.multi_label:
+            # Each class of an image is a question with two answers, so classes are not confused with each other.
+            columns = ("true positive", "false positive", "true negative", "false negative")
+            table = counts[:, :4].numpy()
+            confusion = ConfusionMatrix(row_names=self.class_names, column_names=columns, counts=table)
+        elif len(result["confusion"]):
+            table = result["confusion"].cpu().numpy()
+            confusion = ConfusionMatrix(row_names=self.class_names, column_names=self.class_names, counts=table)
+        has_scores = bool(result["histograms"].any())
+        curves = EvaluationCurves(
+            label=label,
+            class_names=self.class_names,
+            support=counts[:, 4].numpy(),
+            precision_recall=[score_curve(result["histograms"])] if has_scores else [],
+            confusion=confusion,
+        )
+        return [curves]
 
     def compute_scores(self) -> ClassificationScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
@@ -387,6 +554,8 @@ class NormalizedMeanError(Metric):
 
     full_state_update = False
     sums: Tensor
+    error_counts: Tensor
+    point_sums: Tensor
 
     def __init__(
         self,
@@ -415,6 +584,20 @@ class NormalizedMeanError(Metric):
         # One vector, so that ranks exchange one tensor instead of five:
         # sum of errors, number of failures, of measured faces, of excluded faces, sum of areas.
         self.add_state("sums", torch.zeros(5), dist_reduce_fx="sum")
+        self._point_names: tuple[str, ...] | None = None
+
+    def record_curves(self, point_names: Sequence[str]) -> None:
+        """Also collect the distribution of errors and the errors of each point, from now on.
+
+        Args:
+            point_names: Names of the K points.
+        """
+        if self._point_names is None:
+            counts = torch.zeros(NUM_ERROR_BINS, dtype=torch.int64, device=self.device)
+            point_sums = torch.zeros(len(point_names), 2, device=self.device)
+            self.add_state("error_counts", counts, dist_reduce_fx="sum")
+            self.add_state("point_sums", point_sums, dist_reduce_fx="sum")
+        self._point_names = tuple(point_names)
 
     def update(self, predicted: Tensor, target: Tensor, mask: Tensor, boxes: Tensor) -> None:
         """Collect faces.
@@ -433,6 +616,23 @@ class NormalizedMeanError(Metric):
             shapes = [tuple(values.shape) for values in (predicted, target, mask, boxes)]
             raise ValueError(f"expected points (N, K, 2) twice, a mask (N, K) and boxes (N, 4), got {shapes}")
         mask = mask.bool()
+        distances, errors, is_measured = self._measure(predicted, target, mask, boxes)
+        if self._point_names is not None:
+            self._update_curves(distances, errors, mask & is_measured[:, None])
+        errors = errors[is_measured]
+        failed = ~(errors <= self.failure_threshold)  # NaN fails
+        areas = (1 - errors / self.failure_threshold).masked_fill(failed, 0.0)
+        num_measured = is_measured.sum()
+        num_excluded = (~is_measured).sum()
+        self.sums += torch.stack([errors.sum(), failed.sum(), num_measured, num_excluded, areas.sum()])
+
+    def errors(self, predicted: Tensor, target: Tensor, mask: Tensor, boxes: Tensor) -> Tensor:
+        """Return the error of each face, float32 ``(N,)``, NaN if it cannot be measured; see `update`."""
+        _, errors, is_measured = self._measure(predicted, target, mask.bool(), boxes)
+        return errors.masked_fill(~is_measured, float("nan"))
+
+    def _measure(self, predicted: Tensor, target: Tensor, mask: Tensor, boxes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return normalised distances of points ``(N, K)``, errors ``(N,)``, and a mask of measured faces ``(N,)``."""
         if self.normalization_pair is not None:
             first, second = self.normalization_pair
             scale = (target[:, first].float() - target[:, second].float()).norm(dim=-1)
@@ -444,27 +644,52 @@ class NormalizedMeanError(Metric):
         # Masked and excluded faces may hold NaN or infinity: they are removed before sums, never multiplied by 0.
         is_measured = is_measured & scale.isfinite() & (scale > 0)
         distances = (predicted.float() - target.float()).norm(dim=-1).masked_fill(~mask, 0.0)
-        errors = (distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale)[is_measured]
-        failed = ~(errors <= self.failure_threshold)  # NaN fails
-        areas = (1 - errors / self.failure_threshold).masked_fill(failed, 0.0)
-        num_measured = is_measured.sum()
-        num_excluded = (~is_measured).sum()
-        self.sums += torch.stack([errors.sum(), failed.sum(), num_measured, num_excluded, areas.sum()])
+        errors = distances.sum(dim=1) / mask.sum(dim=1).clamp(min=1) / scale
+        return distances / scale[:, None], errors, is_measured
+
+    def _update_curves(self, distances: Tensor, errors: Tensor, mask: Tensor) -> None:
+        """Collect errors of faces ``(N,)``, and of those of their points ``(N, K)`` that are measured."""
+        self.error_counts += error_histogram(errors[mask.any(dim=1)], self.failure_threshold)
+        sums = torch.where(mask, distances, 0.0).sum(dim=0)
+        self.point_sums += torch.stack([sums, mask.sum(dim=0).to(sums.dtype)], dim=1)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the numbers of `LandmarkScores` for everything collected since the last reset, over all ranks."""
         error_sum, num_failures, num_faces, num_excluded, areas = self.sums.unbind()
         shares = {"nme": error_sum / num_faces, "failure_rate": num_failures / num_faces, "auc": areas / num_faces}
-        return {**shares, "num_faces": num_faces.long(), "num_excluded": num_excluded.long()}
+        values = {**shares, "num_faces": num_faces.long(), "num_excluded": num_excluded.long()}
+        if self._point_names is not None:
+            values |= {"error_counts": self.error_counts, "point_sums": self.point_sums}
+        return values
 
     def compute_scores(self) -> LandmarkScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
-        values = {name: value.item() for name, value in self.compute().items()}
+        values = {name: value.item() for name, value in self.compute().items() if value.ndim == 0}
         return LandmarkScores(
             **values,  # type: ignore[arg-type] # two are ints
             failure_threshold=self.failure_threshold,
             normalize_by=self.normalize_by,
         )
+
+    def compute_curves(self) -> list[EvaluationCurves]:
+        """Return the distribution of errors since the last reset, over all ranks.
+
+        Raises:
+            RuntimeError: If `record_curves` was not called before the collection.
+        """
+        if self._point_names is None:
+            raise RuntimeError("curves were not recorded; call record_curves(point_names) before the first update")
+        result = self.compute()
+        errors = error_curve(
+            result["error_counts"],
+            result["point_sums"],
+            limit=self.failure_threshold,
+            area=float(result["auc"]),
+            mean=float(result["nme"]),
+            normalizer=_NORMALIZERS[self.normalize_by],
+            point_names=self._point_names,
+        )
+        return [EvaluationCurves(label="points", class_names=(), support=np.zeros(0, dtype=np.int64), errors=errors)]
 
 
 def landmark_metric(settings: Mapping[str, Any]) -> NormalizedMeanError:

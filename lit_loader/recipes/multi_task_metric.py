@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
-import torch
 from torch import Tensor, nn
 from torchmetrics import SumMetric
-from torchvision.ops import box_iou
 
+from lit_loader.inspection.curves import EvaluationCurves
 from lit_loader.recipes.detection import plain_targets
+from lit_loader.recipes.matching import match_detections
 from lit_loader.recipes.metrics import (
     AveragePrecision,
     ClassificationScores,
@@ -24,7 +24,7 @@ from lit_loader.recipes.metrics import (
     Report,
 )
 
-__all__ = ["MultiTaskMetric", "MultiTaskScores", "match_detections"]
+__all__ = ["MultiTaskMetric", "MultiTaskScores"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,7 +120,11 @@ class MultiTaskMetric(JointMetric):
                 points = [objects[name][columns] for name in ("keypoints", "keypoint_mask", "boxes")]
                 self.points.update(detection["keypoints"][rows], *points)
             for name, metric in self._metric_by_attribute().items():
-                metric.update(detection[name][rows], objects[name][columns])
+                # Merged detections of tiles have no probabilities.
+                probabilities = detection.get(f"{name}_probabilities")
+                # Logarithms of probabilities are logits with the same softmax.
+                logits = None if probabilities is None else probabilities[rows].log()
+                metric.update(detection[name][rows], objects[name][columns], logits=logits)
 
     def compute_scores(self) -> MultiTaskScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
@@ -132,37 +136,22 @@ class MultiTaskMetric(JointMetric):
             num_missed=int(self.missed.compute()),
         )
 
+    def record_curves(self, *, point_names: Sequence[str], **limits: Any) -> None:
+        """Record the curves of all metrics, see `AveragePrecision.record_curves` for the limits of detections."""
+        self.precision.record_curves(**limits)
+        if self.points is not None:
+            self.points.record_curves(point_names)
+        for metric in self._metric_by_attribute().values():
+            metric.record_curves()
+
+    def compute_curves(self) -> list[EvaluationCurves]:
+        """Return the curves of boxes, points and attributes, over all ranks."""
+        curves = self.precision.compute_curves()
+        if self.points is not None:
+            curves += self.points.compute_curves()
+        for name, metric in self._metric_by_attribute().items():
+            curves += metric.compute_curves(name)
+        return curves
+
     def _metric_by_attribute(self) -> dict[str, ClassMetric]:
         return dict(zip(self.attribute_names, cast(list[ClassMetric], list(self.values)), strict=True))
-
-
-def match_detections(boxes: Tensor, scores: Tensor, objects: Tensor, *, min_iou: float = 0.5) -> tuple[Tensor, Tensor]:
-    """Match detections with annotated objects.
-
-    In the order of their scores, each detection takes the unmatched object that it overlaps most, if their IoU is at
-    least ``min_iou``.
-
-    Args:
-        boxes: float ``(N, 4)``, detected, xyxy.
-        scores: float ``(N,)``.
-        objects: float ``(M, 4)``, annotated, xyxy.
-        min_iou: Smallest IoU of a pair.
-
-    Returns:
-        Positions of detections and of objects, int64 ``(P,)`` each; each position is in at most one pair.
-
-    Source:
-        The matching of PASCAL VOC and COCO, without classes: Lin et al. 2014, "Microsoft COCO".
-    """
-    pairs: list[tuple[int, int]] = []
-    if len(boxes) and len(objects):
-        # Greedy, as in COCO: a detection with a high score keeps its object, whatever those after it overlap.
-        # Copied once; the loop would otherwise wait for the device at every step.
-        overlaps = box_iou(boxes, objects).cpu()
-        for row in scores.argsort(descending=True, stable=True).tolist():
-            best = int(overlaps[row].argmax())
-            if overlaps[row, best] >= min_iou:
-                pairs.append((row, best))
-                overlaps[:, best] = -1.0  # no other detection may take this object
-    rows = torch.tensor(pairs, dtype=torch.int64, device=boxes.device).reshape(-1, 2)
-    return rows[:, 0], rows[:, 1]

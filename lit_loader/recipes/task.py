@@ -20,6 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from lit_loader.collate import batch_images
 from lit_loader.datamodules.resuming import held_loaders
+from lit_loader.inspection.curves import EvaluationCurves
 from lit_loader.recipes.metrics import Report
 from lit_loader.recipes.network import check_unit_range
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
@@ -117,6 +118,7 @@ class Task(LightningModule):
         val_scores: The scores of the last validation, or None before one.
         test_set_scores: The scores of each set of the last test by name, empty for a single set.
         val_set_scores: The scores of each set of the last validation by name, empty for a single set.
+        test_curves: The curves of the last test, over all of its sets; empty unless `record_curves` was called.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -148,6 +150,8 @@ class Task(LightningModule):
         self.test_scores: Any = None
         self.val_set_scores: dict[str, Any] = {}
         self.test_set_scores: dict[str, Any] = {}
+        self.test_curves: list[EvaluationCurves] = []
+        self._records_curves = False
 
     def keep_arguments(self) -> None:
         """Save the arguments of the calling constructor as hyperparameters, in plain values.
@@ -190,6 +194,37 @@ class Task(LightningModule):
         self.test_metric = WithoutDuplicates(make())
         self.val_set_metrics = SetMetrics()
         self.test_set_metrics = SetMetrics()
+
+    def record_curves(self, *, min_score: float | None = None, min_iou: float = 0.5) -> None:
+        """Compute `test_curves` in the following tests, if the metric of the task has curves.
+
+        Args:
+            min_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
+                highest mean F1 over classes.
+            min_iou: Smallest IoU of an object and its detection in the confusion matrix.
+        """
+        # A subclass may have a metric of its own.
+        self._records_curves = hasattr(self.test_metric.metric, "compute_curves")
+        if self._records_curves:
+            self._start_curves(min_score=min_score, min_iou=min_iou)
+
+    def _start_curves(self, **limits: Any) -> None:
+        """Let the metric of tests record curves, with limits for detections."""
+        self.test_metric.metric.record_curves()
+
+    def sample_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[float, str]]:
+        """Return how wrong the predictions of each sample of a batch are, and a text that says it.
+
+        Args:
+            batch: A batch with annotations.
+            predictions: Result of `collect` for the batch.
+            min_score: Detections with lower scores do not count.
+
+        Returns:
+            One pair a sample, or an empty list of a task that does not tell. A larger error is worse; NaN stands for a
+            sample that cannot be measured.
+        """
+        return []
 
     def setup(self, stage: str) -> None:
         """Compile the model if ``compile`` is set; state dicts keep their names."""
@@ -253,21 +288,25 @@ class Task(LightningModule):
     on_test_batch_start = on_train_batch_start
     on_predict_batch_start = on_train_batch_start
 
-    def collect(self, batch: Any, metric: Metric) -> None:
-        """Predict on a batch of validation or test and update its metric."""
+    def collect(self, batch: Any, metric: Metric) -> Any:
+        """Predict on a batch of validation or test, and update its metric.
+
+        Returns:
+            Predictions for `sample_errors`, or None.
+        """
         raise NotImplementedError(f"{type(self).__name__} needs a method collect(self, batch, metric)")
 
     def validation_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
         """Update the metric of validation and, if there are several sets, of the batch's set."""
         self._evaluate("val", batch, dataloader_idx)
 
-    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
-        """Update the metric of tests and, if there are several sets, of the batch's set."""
-        self._evaluate("test", batch, dataloader_idx)
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
+        """Update the metric of tests and, if there are several sets, of the batch's set; return the predictions."""
+        return self._evaluate("test", batch, dataloader_idx)
 
-    def _evaluate(self, stage: Literal["val", "test"], batch: Any, number: int) -> None:
-        """Update the metrics of a stage with a batch of one of its sets."""
-        self.collect(batch, self.metric_of_set(stage, number))
+    def _evaluate(self, stage: Literal["val", "test"], batch: Any, number: int) -> Any:
+        """Update the metrics of a stage with a batch of one of its sets; return the result of `collect`."""
+        return self.collect(batch, self.metric_of_set(stage, number))
 
     def metric_of_set(self, stage: Literal["val", "test"], number: int) -> Metric:
         """Return a metric whose update reaches the metric of a stage and, if there are several sets, of one of them.
@@ -300,6 +339,8 @@ class Task(LightningModule):
     ) -> tuple[Any, dict[str, Any]]:
         """Return the scores of all sets together, and of each by its name, after logging them."""
         scores = metric.metric.compute_scores()
+        if stage == "test":
+            self.test_curves = metric.metric.compute_curves() if self._records_curves else []
         metric.reset()
         scores_by_set: dict[str, Any] = {}
         num_batches = self._num_batches(stage)

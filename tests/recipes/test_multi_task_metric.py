@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from lit_loader.recipes import AveragePrecision, NormalizedMeanError
-from lit_loader.recipes.multi_task_metric import MultiTaskMetric, match_detections
+from lit_loader.recipes.matching import match_detections
+from lit_loader.recipes.multi_task_metric import MultiTaskMetric
 
 A = [0.0, 0, 10, 10]
 B = [20.0, 0, 30, 10]

@@ -1,0 +1,145 @@
+"""Matches of detections with annotated objects, and the confusions and errors that follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+from torchvision.ops import box_area, box_iou
+
+from lit_loader.types import FIRST_LABEL
+
+__all__ = ["add_confusions", "detection_error", "match_detections"]
+
+
+def match_detections(
+    boxes: Tensor,
+    scores: Tensor,
+    objects: Tensor,
+    *,
+    min_iou: float = 0.5,
+    classes: tuple[Tensor, Tensor] | None = None,
+) -> tuple[Tensor, Tensor]:
+    """Match detections with annotated objects.
+
+    In the order of their scores, each detection takes the unmatched object that it overlaps most, if their IoU is at
+    least ``min_iou``.
+
+    Args:
+        boxes: float ``(N, 4)``, detected, xyxy.
+        scores: float ``(N,)``.
+        objects: float ``(M, 4)``, annotated, xyxy.
+        min_iou: Smallest IoU of a pair.
+        classes: Labels of detections ``(N,)`` and of objects ``(M,)``, which are equal in a pair; None for pairs of any
+            classes.
+
+    Returns:
+        Positions of detections and of objects, int64 ``(P,)`` each; each position is in at most one pair.
+
+    Source:
+        The matching of PASCAL VOC and COCO: Lin et al. 2014, "Microsoft COCO".
+    """
+    pairs: list[tuple[int, int]] = []
+    if len(boxes) and len(objects):
+        # Greedy, as in COCO: a detection with a high score keeps its object, whatever those after it overlap.
+        # Copied once; the loop would otherwise wait for the device at every step.
+        overlaps = box_iou(boxes, objects)
+        if classes is not None:
+            overlaps = overlaps.masked_fill(classes[0][:, None] != classes[1], -1.0)
+        overlaps = overlaps.cpu()
+        for row in scores.argsort(descending=True, stable=True).tolist():
+            best = int(overlaps[row].argmax())
+            if overlaps[row, best] >= min_iou:
+                pairs.append((row, best))
+                overlaps[:, best] = -1.0  # no other detection may take this object
+    rows = torch.tensor(pairs, dtype=torch.int64, device=boxes.device).reshape(-1, 2)
+    return rows[:, 0], rows[:, 1]
+
+
+def add_confusions(
+    counts: Tensor, detections: Mapping[str, Tensor], target: Mapping[str, Tensor], *, min_score: float, min_iou: float
+) -> None:
+    """Add the objects and the detections of an image to a confusion matrix, in place.
+
+    Objects are matched with detections of any class, so that an object of one class that is detected as another counts
+    as their confusion. An object without a match counts as answered by the background, a detection without one as an
+    answer for the background; one on a crowd region of its class does not count.
+
+    Args:
+        counts: int64 ``(C + 1, C + 1)`` on the CPU: true classes in rows, predicted ones in columns, background last.
+        detections: ``boxes``, ``labels`` from 1, and ``scores``.
+        target: ``boxes``, ``labels`` and ``iscrowd``.
+        min_score: Detections with lower scores do not count.
+        min_iou: Smallest IoU of a pair.
+
+    Source:
+        The background row and column are those of ultralytics' `ConfusionMatrix`, which pairs by the largest IoU;
+        the order of matching is COCO's.
+    """
+    background = len(counts) - 1
+    found, objects, crowds = _counted(detections, target, min_score)
+    rows, columns = match_detections(found["boxes"], found["scores"], objects["boxes"], min_iou=min_iou)
+    true_labels = objects["labels"] - FIRST_LABEL
+    answers = torch.full_like(true_labels, background)
+    answers[columns] = found["labels"][rows] - FIRST_LABEL
+    is_false = _is_false(found, rows, crowds, min_iou)
+    false_labels = found["labels"][is_false] - FIRST_LABEL
+    row_ids = torch.cat([true_labels, torch.full_like(false_labels, background)])
+    column_ids = torch.cat([answers, false_labels])
+    counts.index_put_((row_ids, column_ids), torch.ones_like(row_ids), accumulate=True)
+
+
+def detection_error(
+    detections: Mapping[str, Tensor], target: Mapping[str, Tensor], *, min_score: float, min_iou: float
+) -> tuple[float, str]:
+    """Return the error of the detections in an image, and its description.
+
+    The error is the number of missed objects plus the sum of the scores of false detections: objects without a
+    detection of their class, and detections without an object of theirs. Crowd regions are never missed.
+
+    Args:
+        detections: ``boxes``, ``labels`` and ``scores``.
+        target: ``boxes``, ``labels`` and ``iscrowd``.
+        min_score: Detections with lower scores do not count.
+        min_iou: Smallest IoU of a pair.
+    """
+    found, objects, crowds = _counted(detections, target, min_score)
+    classes = (found["labels"], objects["labels"])
+    rows, _ = match_detections(found["boxes"], found["scores"], objects["boxes"], min_iou=min_iou, classes=classes)
+    is_false = _is_false(found, rows, crowds, min_iou)
+    num_missed = len(objects["labels"]) - len(rows)
+    error = num_missed + float(found["scores"][is_false].double().sum())
+    return error, f"{num_missed} missed, {int(is_false.sum())} false"
+
+
+def _counted(
+    detections: Mapping[str, Tensor], target: Mapping[str, Tensor], min_score: float
+) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return the detections that count, the objects and the crowd regions of an image, on the CPU."""
+    # One image at a time: the loop over its detections would wait for a device at every step.
+    found = {name: detections[name].detach().cpu() for name in ("boxes", "labels", "scores")}
+    annotated = {name: target[name].detach().cpu() for name in ("boxes", "labels")}
+    is_counted = found["scores"] >= min_score
+    found = {name: values[is_counted] for name, values in found.items()}
+    is_crowd = torch.zeros(len(annotated["labels"]), dtype=torch.bool)
+    if "iscrowd" in target:
+        is_crowd = target["iscrowd"].cpu() != 0
+    objects = {name: values[~is_crowd] for name, values in annotated.items()}
+    crowds = {name: values[is_crowd] for name, values in annotated.items()}
+    return found, objects, crowds
+
+
+def _is_false(found: Mapping[str, Tensor], matched: Tensor, crowds: Mapping[str, Tensor], min_iou: float) -> Tensor:
+    """Return a mask of detections that are neither matched nor on a crowd region of their class, bool ``(N,)``."""
+    is_false = torch.ones(len(found["labels"]), dtype=torch.bool)
+    is_false[matched] = False
+    if len(crowds["labels"]) and len(is_false):
+        boxes = found["boxes"]
+        low = torch.maximum(boxes[:, None, :2], crowds["boxes"][:, :2])
+        high = torch.minimum(boxes[:, None, 2:], crowds["boxes"][:, 2:])
+        # COCO divides by the area of the detection alone, since a crowd region is larger than any of its objects.
+        overlaps = (high - low).clamp(min=0).prod(dim=-1) / box_area(boxes)[:, None].clamp(min=1e-9)
+        is_same_class = found["labels"][:, None] == crowds["labels"]
+        is_false &= ~((overlaps >= min_iou) & is_same_class).any(dim=1)
+    return is_false
