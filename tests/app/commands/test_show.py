@@ -1,0 +1,124 @@
+"""``lit-loader show``: the files that it writes, the images that it chooses, and the options that it refuses."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from PIL import Image
+
+from lit_loader.inspection import Finding, Findings
+
+OPTIONS = ("--option", "columns=path points class", "--option", "schema=face_5", "--no-progress")
+
+
+@pytest.fixture
+def show(command, faces):
+    def run(*words, code=0):
+        return command("show", "keypoints_txt", faces, "train=train.txt", "val=val.txt", *OPTIONS, *words, code=code)
+
+    return run
+
+
+def captions(path):
+    return re.findall(r"<figcaption[^>]*>([^<]*)</figcaption>", path.read_text())
+
+
+def test_each_set_is_shown_in_one_page(show, tmp_path):
+    assert show() == "22 pictures in show.html\n"
+    text = (tmp_path / "show.html").read_text()
+    assert text.count("<img ") == 16 + 6
+    assert re.findall("<h2>(.*?)</h2>", text) == ["train", "val"]
+
+
+def test_the_same_seed_shows_the_same_images(show, tmp_path):
+    shown = []
+    for seed in (0, 0, 5):
+        show("--seed", seed, "--num", 4, "--out", "a.html")
+        shown.append(captions(tmp_path / "a.html"))
+    assert shown[0] == shown[1] != shown[2]
+
+
+def test_a_split_is_shown_alone_as_a_picture(show, tmp_path):
+    assert show("--split", "val", "--out", "val.png") == "6 pictures in val.png\n"
+    with Image.open(tmp_path / "val.png") as image:
+        assert image.format == "PNG"
+
+
+def test_images_of_a_class_are_shown(show, tmp_path, faces):
+    words = {line.split()[-1] for line in (faces / "train.txt").read_text().splitlines()}
+    name = sorted(words)[0]
+    show("--class", name, "--split", "train", "--out", "a.html")
+    lines = (faces / "train.txt").read_text().splitlines()
+    paths = [line.split()[0] for line in lines if line.split()[-1] == name]
+    assert {caption.partition(" ")[0] for caption in captions(tmp_path / "a.html")} <= set(paths)
+
+
+def test_a_folder_alone_is_searched(command, tmp_path, faces):
+    for name in ("cat", "dog"):
+        (tmp_path / "animals" / name).mkdir(parents=True)
+        Image.new("RGB", (8, 6)).save(tmp_path / "animals" / name / "a.png")
+    out = command("show", "animals", "--no-progress")
+    assert out.splitlines()[-1] == "2 pictures in show.html"
+    assert "lit-loader show image_folder animals" in out
+
+
+def test_one_image_is_shown_large_with_a_table_of_its_objects(show, tmp_path, faces):
+    path = (faces / "val.txt").read_text().split()[0]
+    for name in (path, str(faces / path), path.rpartition("/")[2]):
+        assert show("--image", name, "--out", "one.html") == "1 picture in one.html\n"
+        text = (tmp_path / "one.html").read_text()
+        assert f"<h1>{path}</h1>" in text
+        assert ">number</th>" in text
+        assert "val.txt:1</td>" in text
+
+
+def test_findings_are_shown(show, tmp_path, faces):
+    findings = Findings()
+    path = (faces / "train.txt").read_text().split()[0]
+    text = {"kind": "odd_box", "severity": "warning", "message": "box <b> of 1 px", "remedy": "draw it again"}
+    findings.add(Finding(**text, split="train", image=path))
+    (tmp_path / "findings.json").write_text(json.dumps(findings.to_dict()))
+    assert show("--worst", "findings.json") == "1 picture in show.html\n"
+    assert captions(tmp_path / "show.html") == [f"train: {path}: box &lt;b&gt; of 1 px"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--out", "a.pdf"], "must end in .html or .png"),
+        (["--num", "0"], "--num 0 must be at least 1"),
+        (["--split", "test"], "--split 'test' is not one of the sets train, val"),
+        (["--image", "no.jpg"], "--image 'no.jpg' is in none of the sets train, val"),
+        (["--class", "zebra"], "is unknown; the data has"),
+        (["--attribute", "pose"], "--attribute 'pose' must be NAME=VALUE"),
+        (["--epoch", "3"], "--epoch needs --batches"),
+        (["--stage", "val"], "--stage needs --batches"),
+        (["--image", "a.jpg", "--class", "x"], "--class has no effect on --image"),
+        (["--batches", "a=1", "--seed", "3"], "--seed has no effect on --batches"),
+    ],
+)
+def test_wrong_options_are_refused_and_nothing_is_written(show, command, tmp_path, words, message):
+    show(*words, code=2)
+    assert message in command.err
+    assert not list(tmp_path.glob("*.html"))
+
+
+def test_without_data_the_choices_are_named(command):
+    command("show", code=2)
+    assert "give DATA: a folder, or FORMAT, ROOT and NAME; or --batches" in command.err
+
+
+def test_a_file_of_findings_that_is_none_is_wrong_data(show, command, tmp_path):
+    (tmp_path / "findings.json").write_text("{}")
+    show("--worst", "findings.json", code=1)
+    assert "expected an object with a list 'findings'" in command.err
+
+
+def test_an_ambiguous_image_is_refused_with_the_choices(command, faces, tmp_path):
+    for folder in ("a", "b"):
+        (tmp_path / "set" / folder).mkdir(parents=True)
+        Image.new("RGB", (8, 6)).save(tmp_path / "set" / folder / "x.png")
+    command("show", "image_folder", "set", ".", "--image", "x.png", code=2)
+    assert "fits 2 images: a/x.png, b/x.png; give the path" in command.err
