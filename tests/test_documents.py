@@ -12,8 +12,10 @@ import yaml
 from hydra.utils import instantiate
 
 from lit_loader.annotations.formats import read_annotations, readers
+from lit_loader.app.commands import main
 from lit_loader.app.composition import compose_config, validate
 from lit_loader.datasets import FormatSource, ShapesSource, VocSource, draw_shapes
+from lit_loader.inspection.kinds import KINDS, READER_KINDS
 from tests.support.documents import ALL, PAGES, README, ROOT, blocks, commands
 from tests.support.forked_scripts import ForkedScripts
 from tests.support.made_sets import MAKERS, split_in_two
@@ -47,6 +49,7 @@ def scripts():
         "own format",
         "folds",
         "rows",
+        "check",
         "mixed",
         "balance by epoch",
         "uint8",
@@ -112,6 +115,20 @@ def test_table_of_formats_is_complete():
     named = {name for row in rows for name in re.findall(r"\w+", row)}
     assert set(readers()) <= named
     assert f"{len(readers())} formats" in README
+
+
+def test_documented_checks_run(tmp_path, monkeypatch, capsys):
+    MAKERS["voc"](tmp_path / "faces-xml", split_in_two(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    checks = commands(ALL, "lit-loader check")
+    assert checks
+    for words in checks:
+        assert main(["check", *words, "--cache-dir", str(tmp_path)]) in (0, 1), capsys.readouterr().err
+
+
+def test_every_rule_of_a_check_is_documented():
+    documented = re.findall(r"`(\w+)`", "".join(re.findall(r"^\| (`.*?) \|", PAGES["annotations"], re.MULTILINE)))
+    assert KINDS.keys() - READER_KINDS.keys() <= set(documented)
 
 
 def test_makefile_has_the_documented_targets():
