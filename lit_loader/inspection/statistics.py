@@ -23,6 +23,7 @@ __all__ = [
     "Measure",
     "QUANTILES",
     "SetStatistics",
+    "has_log_bins",
     "statistics_of",
 ]
 
@@ -39,6 +40,7 @@ QUANTILES: Final = (0.0, 0.05, 0.25, 0.5, 0.75, 0.95, 1.0)
 """Quantiles of a `Distribution`."""
 
 _MAX_BINS: Final = 40
+_MIN_LOG_RATIO: Final = 8
 _NUM_CELLS: Final = 32  # of the grid of box centres, along each side
 _NUM_SIZES: Final = 10
 _MAX_CLASSES: Final = 20  # of the matrix of co-occurrence
@@ -82,7 +84,7 @@ class Measure:
         title: Name for people.
         rows: The rows of the table that it is a number of.
         unit: Unit, or an empty text.
-        log_scale: True if its histogram has bins of equal ratio, and only positive values count.
+        log_scale: True if only positive values count, and wide histograms have bins of equal ratio.
         values: Function of a table that returns the values, without unknown ones.
     """
 
@@ -126,8 +128,7 @@ def _has_box(table: AnnotationTable) -> npt.NDArray[np.bool_]:
     differences = np.abs(table.boxes - np.concatenate([np.zeros_like(image_sides), image_sides], axis=1))
     if (differences < 0.5).all():
         return np.zeros(table.num_objects, dtype=np.bool_)
-    has_area: npt.NDArray[np.bool_] = (sides > 0).all(axis=1)
-    return has_area
+    return np.logical_and(sides[:, 0] > 0, sides[:, 1] > 0)
 
 
 def _image_sides(table: AnnotationTable) -> _Floats:
@@ -352,17 +353,27 @@ def _edges(measure: Measure, values: Mapping[str, _Floats]) -> _Floats:
     high = max(all_limits)
     # Rice's rule (Terrell and Scott 1985): few values in many bins would be a row of spikes.
     num_bins = min(_MAX_BINS, math.ceil(2 * max(map(len, values.values())) ** (1 / 3)))
-    if not measure.log_scale:
-        # Counts: each bin contains equally many integers.
-        step = -(-(int(high) + 1) // num_bins)
-        return np.arange(0, int(high) + step + 1, step) - 0.5
-    if low == high:
+    is_whole = high < 2**31 and all((part == np.rint(part)).all() for part in values.values())
+    if not is_whole and low == high:
         return np.array([low / 1.1, high * 1.1])
-    edges = np.geomspace(low, high, num_bins + 1)
+    if has_log_bins(measure, low, high):
+        edges = np.geomspace(low, high, num_bins + 1)
+        # Bins narrower than 1 would contain a whole number or none in turns.
+        edges = np.unique(np.rint(edges)) - 0.5 if is_whole else edges
+    elif is_whole:
+        step = -(-(int(high - low) + 1) // num_bins)
+        edges = np.arange(low, high + 1 + step, step) - 0.5
+    else:
+        edges = np.linspace(low, high, num_bins + 1)
     # Rounding must not exclude the smallest and the largest value.
-    edges[0] = low
-    edges[-1] = high
+    edges[0] = min(low, edges[0])
+    edges[-1] = max(high + 0.5 * is_whole, edges[-1])
     return edges
+
+
+def has_log_bins(measure: Measure, low: float, high: float) -> bool:
+    """Return True if the bins between two limits have equal ratios, not equal widths."""
+    return measure.log_scale and high / low >= _MIN_LOG_RATIO
 
 
 def _distribution(values: _Floats, edges: _Floats) -> Distribution:

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
-from lit_loader.inspection.statistics import AREA_LIMITS, MEASURES, DatasetStatistics
+from lit_loader.inspection.statistics import AREA_LIMITS, MEASURES, DatasetStatistics, has_log_bins
 from lit_loader.types import IndexArray
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["ShownClasses", "draw_sampling", "draw_statistics", "figure_bytes"]
 
-_NUM_COLUMNS: Final = 3
+_MAX_COLUMNS: Final = 3
 _PANEL_SIZE: Final = (4.8, 3.9)  # inches
 _MAX_ROWS: Final = 24  # of bars in a panel, so that their names can be read
 _MAX_ATTRIBUTES: Final = 6
@@ -66,10 +66,11 @@ def draw_sampling(sampling: SamplingStatistics) -> Figure:
 
 
 def _figure(panels: Sequence[_Panel]) -> Figure:
-    num_rows = max(1, math.ceil(len(panels) / _NUM_COLUMNS))
-    size = (_NUM_COLUMNS * _PANEL_SIZE[0], num_rows * _PANEL_SIZE[1])
+    num_columns = max(1, min(_MAX_COLUMNS, len(panels)))
+    num_rows = max(1, math.ceil(len(panels) / num_columns))
+    size = (num_columns * _PANEL_SIZE[0], num_rows * _PANEL_SIZE[1])
     figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=size, layout="constrained")
-    all_axes = figure.subplots(num_rows, _NUM_COLUMNS, squeeze=False).ravel()
+    all_axes = figure.subplots(num_rows, num_columns, squeeze=False).ravel()
     for axes, panel in zip(all_axes, panels, strict=False):
         axes.tick_params(labelsize=8)
         axes.spines[["top", "right"]].set_visible(False)
@@ -200,19 +201,23 @@ def _draw_bars(axes: Any, names: Sequence[str], counts: dict[str, IndexArray]) -
 
 def _draw_measure(axes: Any, *, statistics: DatasetStatistics, name: str) -> None:
     measure = MEASURES[name]
+    sets = [part for part in statistics.sets.values() if name in part.distributions]
     for set_name, part in statistics.sets.items():
         if name in part.distributions:
             distribution = part.distributions[name]
             # Shares, because a validation set is much smaller than a training set.
             shares = distribution.counts / distribution.num_values
             axes.stairs(shares, distribution.edges, label=_label(set_name), fill=len(statistics.sets) == 1)
-    if measure.log_scale:
+    low = min(part.distributions[name].quantiles[0] for part in sets)
+    high = max(part.distributions[name].quantiles[-1] for part in sets)
+    if has_log_bins(measure, low, high):
         _use_log_scale(axes)
-    if name == "box_side":
-        # The limits of small, medium and large objects in COCO's evaluation.
-        for limit, _ in [*AREA_LIMITS.values()][1:]:
-            axes.axvline(math.sqrt(limit), color="0.4", linewidth=0.8, linestyle="dashed")
-        axes.set_xlabel("dashed: COCO's limits of small and large objects", fontsize=8)
+    # The limits of small, medium and large objects in COCO's evaluation.
+    limits = [math.sqrt(limit) for limit, _ in AREA_LIMITS.values() if low < math.sqrt(limit) < high]
+    if name == "box_side" and limits:
+        for limit in limits:
+            axes.axvline(limit, color="0.4", linewidth=0.8, linestyle="dashed")
+        axes.set_xlabel("dashed: limits of small, medium and large in COCO", fontsize=8)
     axes.set_title(measure.label, fontsize=10)
     axes.set_ylabel(f"share of {measure.rows}", fontsize=8)
     _in_percent(axes.yaxis)
