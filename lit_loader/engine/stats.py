@@ -37,7 +37,7 @@ class LoaderStats:
         num_bad_samples: Number of samples that were skipped or replaced.
         num_workers: Number of workers; of a difference, of the later snapshot.
         stage_s: Seconds in each of `STAGES`, summed over workers, or of the consumer without workers.
-        cpu_s: CPU seconds of the threads that made the batches.
+        cpu_s: CPU seconds of the threads that made the batches; without workers, of those that take 0.1 ms and more.
         idle_s: Seconds for which workers waited for a task, summed over workers.
     """
 

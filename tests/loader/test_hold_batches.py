@@ -36,7 +36,7 @@ class Noise(Dataset):
 
 class Stream(IterableDataset):
     def __iter__(self):
-        for _ in range(12):
+        for _ in range(20):
             yield torch.rand(2)
 
 
