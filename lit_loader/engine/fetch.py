@@ -42,7 +42,7 @@ from lit_loader.engine.parts import Attempts, PartChoice, PartReader, SeedFn, ta
 from lit_loader.engine.repeatability import MAX_SAMPLE_S, NUM_CHECKED, describe_difference, find_difference
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
-from lit_loader.foundation.stage_times import COLLATING, note_batch, note_samples
+from lit_loader.foundation.stage_times import SAMPLING, collated, note_batch
 from lit_loader.memory import batch_memory
 from lit_loader.mixing import PartnerDataset
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
@@ -165,13 +165,12 @@ class MapFetcher:
         self._seed(self._keys(key), RngPurpose.BATCH, key.batch)
         batch = _call_keyed("collate_fn", self._collate, samples)
         if unchecked is not None:
-            self._check_repeatability(*unchecked)
+            with SAMPLING:
+                self._check_repeatability(*unchecked)
         return batch
 
     def _collate(self, samples: Any) -> Any:
-        with COLLATING:
-            note_samples(samples, batched=self._batched)
-            return self._collate_fn(samples)
+        return collated(self._collate_fn, samples, batched=self._batched)
 
     def _make(self, task: Task, move: Move | None) -> Any:
         if self._reader is not None:
@@ -455,9 +454,7 @@ class IterableFetcher:
         return self._with_place(_call_keyed("collate_fn", self._collate, samples))
 
     def _collate(self, samples: Any) -> Any:
-        with COLLATING:
-            note_samples(samples, batched=self._batched)
-            return self._collate_fn(samples)
+        return collated(self._collate_fn, samples, batched=self._batched)
 
     def end(self) -> StreamBatch:
         """Return the worker's position at the end of its stream."""

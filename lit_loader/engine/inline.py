@@ -55,7 +55,7 @@ class InlineBatches:
                 raise EndOfEpoch from None
             raise
         finally:
-            self._counters.add(0, clock.take(), is_batch=is_batch)
+            self._counters.add(0, clock.take(), is_batch)
 
     def _make(self, task: Task) -> Any:
         fetcher = self._fetcher

@@ -373,7 +373,7 @@ class Scheduler:
             self._results[number] = result
             del in_flight[number]
             if result.times is not None:
-                self._counters.add(result.worker, result.times, is_batch=result.kind is Kind.RESULT)
+                self._counters.add(result.worker, result.times, result.kind is Kind.RESULT)
             return
         self._stream_ends[result.worker] = result
         unanswered = [task for task, worker in in_flight.items() if worker == result.worker]

@@ -12,7 +12,8 @@ from lit_loader.foundation.stage_times import STAGES, Stage, WorkTimes
 
 __all__ = ["BatchRecord", "Counters", "LoaderStats", "STAGES", "Stage"]
 
-_MAX_RECORDS: Final = 512
+_MAX_RECORDS: Final = 256
+_MAX_NEW: Final = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,8 +92,8 @@ class BatchRecord:
 class Counters:
     """Sums of a loader over all its iterators, which its consumers and its engine add to.
 
-    Runs in: the consumer's threads. Consumers in several threads may add at the same time: each statement adds one
-    number, and the interpreter lock keeps it whole.
+    Runs in: the consumer's threads. If several of them use one loader at the same time, some of its batches may be
+    missing in the sums.
 
     Attributes:
         wait_s: See `LoaderStats`, as for the following.
@@ -116,46 +117,46 @@ class Counters:
         self.num_restarts = 0
         self.num_bad_samples = 0
         self.is_holding = False
-        self._num_samples = 0
-        self._read_bytes = 0
-        self._received_bytes = 0
-        self._cpu_s = 0.0
-        self._idle_s = 0.0
-        self._stage_s = [0.0] * len(STAGES)
+        # Sums of the fields of `WorkTimes`; those of numbers and times mean nothing.
+        self._sums = WorkTimes(*[0] * len(WorkTimes._fields))
+        # Not part of the sums yet: adding up many at a time costs less than adding one by one.
+        self._new: deque[WorkTimes] = deque()
         self._recent: deque[tuple[int, WorkTimes]] = deque(maxlen=_MAX_RECORDS)
 
-    def add(self, worker: int, times: WorkTimes, *, is_batch: bool) -> None:
+    def add(self, worker: int, times: WorkTimes, is_batch: bool) -> None:
         """Add the times of a worker's answer; only those of a batch become a `BatchRecord`."""
-        self._read_bytes += times.read_bytes
-        self._received_bytes += times.sent_bytes
-        self._cpu_s += times.cpu_s
-        self._idle_s += times.idle_s
-        stage_s = self._stage_s
-        for stage, seconds in enumerate(times.stage_s):
-            stage_s[stage] += seconds
+        self._new.append(times)
         if is_batch:
-            self._num_samples += times.num_samples
             self._recent.append((worker, times))
+        if len(self._new) >= _MAX_NEW:
+            self._add_up()
+
+    def _add_up(self) -> None:
+        new = self._new
+        rows = [new.popleft() for _ in range(len(new))]
+        self._sums = WorkTimes._make(map(sum, zip(self._sums, *rows, strict=True)))
 
     def stats(self, num_workers: int) -> LoaderStats:
         """Return the present totals of a loader with this number of workers."""
+        self._add_up()
+        sums = self._sums
         return LoaderStats(
             time_s=time.perf_counter(),
             wait_s=self.wait_s,
             transfer_s=self.transfer_s,
             hold_s=self.hold_s,
             num_batches=self.num_batches,
-            num_samples=self._num_samples,
+            num_samples=sums.num_samples,
             ready_batches=self.ready_batches,
             capacity=self.capacity,
-            received_bytes=self._received_bytes,
-            read_bytes=self._read_bytes,
+            received_bytes=sums.sent_bytes,
+            read_bytes=sums.read_bytes,
             num_restarts=self.num_restarts,
             num_bad_samples=self.num_bad_samples,
             num_workers=num_workers,
-            stage_s=dict(zip(STAGES, self._stage_s, strict=True)),
-            cpu_s=self._cpu_s,
-            idle_s=self._idle_s,
+            stage_s=dict(zip(STAGES, sums.stage_s, strict=True)),
+            cpu_s=sums.cpu_s,
+            idle_s=sums.idle_s,
         )
 
     def batch_records(self) -> list[BatchRecord]:

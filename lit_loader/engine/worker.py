@@ -37,15 +37,13 @@ from lit_loader.engine.parts import SeedFn
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
 from lit_loader.engine.worker_errors import WorkerError, not_sent
-from lit_loader.foundation.stage_times import SENDING, STAGES, StageClock, WorkTimes, note_sent
+from lit_loader.foundation.stage_times import STAGES, StageClock, WorkTimes, note_sent
 from lit_loader.memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, batch_memory, decode, encode
 from lit_loader.mixing import Partner
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
 
 _MESSAGE = struct.Struct("<BQQiI")
-_NUM_FIELDS = len(WorkTimes._fields) - 1
-# Counts, then seconds; the stages are last.
-_TIMES = struct.Struct(f"<QQddQQd{len(STAGES)}d")
+_TIMES = struct.Struct(f"<QQddQQ{len(STAGES) + 1}d")
 NO_THREADS_EXIT_CODE = 111  # of a worker process that cannot start its threads
 _ORPHAN_EXIT_CODE = 1
 _ORPHAN_POLL_MS = 500  # interval at which a worker looks for its main process on a kernel without pidfds
@@ -176,9 +174,8 @@ class Worker:
             else:
                 kind = Kind.ERROR
                 answer = WorkerError.of(error, link.where)
-        with SENDING:
-            # The time of sending counts with the next answer.
-            link.send(kind, message, answer, self._clock.take())
+        # The time of sending counts with the next answer.
+        link.send(kind, message, answer, self._clock.take())
 
     def _iterate(self, epoch: int) -> None:
         """Call ``iter(dataset)`` now and not at the epoch's first task."""
@@ -207,15 +204,14 @@ def unpack_message(buffer: Buffer) -> Message:
 
 def pack_times(times: WorkTimes) -> bytes:
     """Return times as bytes, which follow the message in the first buffer of an answer."""
-    return _TIMES.pack(*times[:-1], *times.stage_s)
+    return _TIMES.pack(*times)
 
 
 def unpack_times(buffer: Buffer) -> WorkTimes | None:
     """Return the times in the first buffer of an answer, or None if it has none."""
-    if memoryview(buffer).nbytes == _MESSAGE.size:
+    if len(buffer) == _MESSAGE.size:
         return None
-    values = _TIMES.unpack_from(buffer, _MESSAGE.size)
-    return WorkTimes(*values[:_NUM_FIELDS], values[_NUM_FIELDS:])
+    return WorkTimes._make(_TIMES.unpack_from(buffer, _MESSAGE.size))
 
 
 def pack_task(task: Task) -> list[Buffer]:
@@ -461,10 +457,9 @@ class ProcessLink:
         batch = fetcher.collate(samples, task.key)
         del samples
         try:
-            with SENDING:
-                buffers = encode(batch, None if slots is None else slots.name)
-                note_sent(sum(map(len, buffers)) + (0 if slots is None else slots.num_bytes))
-                return buffers
+            buffers = encode(batch, None if slots is None else slots.name)
+            note_sent(sum(map(len, buffers)) + (0 if slots is None else slots.num_bytes))
+            return buffers
         except MemoryError:
             raise
         except Exception as error:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 Stage: TypeAlias = Literal["read", "decode", "transform", "sample", "collate", "send"]
@@ -20,6 +20,10 @@ is all of it for a dataset of your own. ``collate``: the collate function. ``sen
 
 _IDLE: Final = len(STAGES)
 _SAMPLE: Final = STAGES.index("sample")
+_COLLATE: Final = STAGES.index("collate")
+_SEND: Final = STAGES.index("send")
+# CPU time costs a system call, so a worker with tiny batches does not read it for each.
+_CPU_INTERVAL_S: Final = 0.001
 
 
 class WorkTimes(NamedTuple):
@@ -29,11 +33,16 @@ class WorkTimes(NamedTuple):
         number: Number of the batch in its epoch on this rank.
         num_samples: Number of samples that were collated.
         end_s: Time at which the batch was ready to be sent, by ``time.perf_counter()``.
-        cpu_s: CPU seconds of the thread.
+        cpu_s: CPU seconds of the thread; those of a worker's batch of less than a millisecond are part of a later one.
         read_bytes: Bytes of files.
         sent_bytes: Bytes that are handed over.
+        read_s: Seconds in the first of `STAGES`.
+        decode_s: Seconds in the next one, and so on.
+        transform_s: Seconds.
+        sample_s: Seconds.
+        collate_s: Seconds.
+        send_s: Seconds.
         idle_s: Seconds for which the thread waited for a task.
-        stage_s: Seconds in each of `STAGES`, in that order.
     """
 
     number: int
@@ -42,8 +51,18 @@ class WorkTimes(NamedTuple):
     cpu_s: float
     read_bytes: int
     sent_bytes: int
+    read_s: float
+    decode_s: float
+    transform_s: float
+    sample_s: float
+    collate_s: float
+    send_s: float
     idle_s: float
-    stage_s: tuple[float, ...]
+
+    @property
+    def stage_s(self) -> tuple[float, ...]:
+        """Seconds in each of `STAGES`, in that order."""
+        return self[-1 - len(STAGES) : -1]
 
 
 class StageClock:
@@ -69,27 +88,42 @@ class StageClock:
         self._outer_stages: list[int] = []
         self._outer_clocks: list[StageClock | None] = []
         self._last_s = 0.0
-        self._last_cpu_s = 0.0
+        # CPU time of the thread, when it was read, and the part that `take` has not returned.
+        self._cpu_s = 0.0
+        self._cpu_read_s = 0.0
+        self._new_cpu_s = 0.0
 
     def __enter__(self) -> StageClock:
         self._outer_clocks.append(_current.clock)
         _current.clock = self
-        self._last_cpu_s = time.thread_time()
+        self._cpu_s = time.thread_time()
         self._last_s = time.perf_counter()
+        self._cpu_read_s = self._last_s
         return self
 
     def __exit__(self, *exc_info: object) -> None:
+        self._read_cpu()
         _current.clock = self._outer_clocks.pop()
 
     def start_task(self) -> None:
         """Begin a task: until a stage is entered, time counts as ``sample``."""
-        self._outer_stages.clear()
+        # An error may have left stages open.
+        if self._outer_stages:
+            self._outer_stages.clear()
         self.switch(_SAMPLE)
 
     def rest(self) -> None:
         """End a task: time counts as idle."""
-        self._outer_stages.clear()
         self.switch(_IDLE)
+
+    def collate(self, collate_fn: Callable[[Any], Any], samples: Any, num_samples: int) -> Any:
+        """Return the batch of ``collate_fn``, in the stage ``collate``; the stage ``send`` follows."""
+        self.num_samples += num_samples
+        self.switch(_COLLATE)
+        try:
+            return collate_fn(samples)
+        finally:
+            self.switch(_SEND)
 
     def switch(self, stage: int) -> None:
         """Add the time since the last switch to the present stage, and begin another one."""
@@ -109,26 +143,24 @@ class StageClock:
             self.switch(self._outer_stages.pop())
 
     def take(self) -> WorkTimes:
-        """Return the times since the last call, and begin at zero again."""
-        self.switch(self._stage)
-        cpu_s = time.thread_time()
-        seconds = self._seconds
-        times = WorkTimes(
-            self.number,
-            self.num_samples,
-            self._last_s,
-            cpu_s - self._last_cpu_s,
-            self.read_bytes,
-            self.sent_bytes,
-            seconds[_IDLE],
-            tuple(seconds[:_IDLE]),
-        )
-        self._last_cpu_s = cpu_s
+        """Return the times since the last call, and begin at zero again: with the stage ``send``."""
+        self.switch(_SEND)
+        now = self._last_s
+        if self._outer_clocks and now - self._cpu_read_s > _CPU_INTERVAL_S:
+            self._cpu_read_s = now
+            self._read_cpu()
+        cpu_s, self._new_cpu_s = self._new_cpu_s, 0.0
+        times = WorkTimes(self.number, self.num_samples, now, cpu_s, self.read_bytes, self.sent_bytes, *self._seconds)
         self._seconds = [0.0] * (_IDLE + 1)
         self.num_samples = 0
         self.read_bytes = 0
         self.sent_bytes = 0
         return times
+
+    def _read_cpu(self) -> None:
+        cpu_s = time.thread_time()
+        self._new_cpu_s += cpu_s - self._cpu_s
+        self._cpu_s = cpu_s
 
 
 class _Current(threading.local):
@@ -145,11 +177,14 @@ def note_batch(number: int) -> None:
         clock.number = number
 
 
-def note_samples(samples: Any, *, batched: bool) -> None:
-    """Count the samples that are collated: the length of a list of them, or one without batching."""
+def collated(collate_fn: Callable[[Any], Any], samples: Any, *, batched: bool) -> Any:
+    """Return the batch of ``collate_fn``, and count its time and its samples."""
     clock = _current.clock
-    if clock is not None:
-        clock.num_samples += len(samples) if batched and isinstance(samples, Sized) else 1
+    if clock is None:
+        return collate_fn(samples)
+    # ``__getitems__`` may return anything.
+    is_sized = type(samples) is list or isinstance(samples, Sized)
+    return clock.collate(collate_fn, samples, len(samples) if batched and is_sized else 1)
 
 
 def note_read(num_bytes: int) -> None:
@@ -186,5 +221,4 @@ class _StageContext:
 READING: Final = _StageContext("read")
 DECODING: Final = _StageContext("decode")
 TRANSFORMING: Final = _StageContext("transform")
-COLLATING: Final = _StageContext("collate")
-SENDING: Final = _StageContext("send")
+SAMPLING: Final = _StageContext("sample")

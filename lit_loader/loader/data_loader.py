@@ -483,7 +483,7 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._hooks.counters.stats(self.num_workers)
 
     def batch_records(self) -> list[BatchRecord]:
-        """Return when and how the recent batches were made, at most 512, in the order in which they arrived."""
+        """Return when and how the recent batches were made, at most 256, in the order in which they arrived."""
         return self._hooks.counters.batch_records()
 
     def hold_batches(self, num_batches: int) -> None:
