@@ -32,7 +32,7 @@ _FIRST_BURST = 30
 _BURST_DISTANCE = 100
 
 # Smallest and largest number of batches in a burst; a single step says little.
-_BURST_SIZE = (3, 16)
+_BURST_SIZE = (6, 16)
 
 # Share of a burst that may be waiting; a longer wait shows that the batches were not ready.
 _MAX_BURST_WAIT = 0.02
@@ -98,35 +98,47 @@ class _Burst:
     """Steps for which all batches are ready: see NOTE [Bursts].
 
     Args:
-        loader: The loader, which holds batches back from now on.
-        size: Number of batches.
+        loader: The loader, which collects batches from now on.
+        size: Number of batches that it collects.
         synchronize: Waits for the device.
     """
 
     def __init__(self, loader: DataLoader[Any], size: int, synchronize: Callable[[], None]) -> None:
         self._loader = loader
-        self._size = size
+        # With a transfer ahead, workers begin again during the last step.
+        self._num_steps = size - 2
         self._synchronize = synchronize
         self._num_batches = 0
-        self._start_s = 0.0
-        self._start_wait_s = 0.0
+        self._start: LoaderStats | None = None
+        self._before = loader.stats()
+        self._end: LoaderStats | None = None
         loader.hold_batches(size)
 
     def add_batch(self) -> bool:
-        """Count a batch that arrived, before its step; return True if it is the last one."""
-        if self._num_batches in (0, self._size - 1):
-            self._synchronize()
-        if self._num_batches == 0:
-            self._start_s = time.perf_counter()
-            self._start_wait_s = self._loader.wait_s
+        """Count a batch that arrived, before its step; return True if it ends the burst."""
+        if self._start is None:
+            # A batch that was already taken for its transfer arrives before the others are collected.
+            if self._loader.stats().hold_s > self._before.hold_s:
+                self._synchronize()
+                self._start = self._loader.stats()
+                self._num_batches = 0
+                return False
+            self._num_batches += 1
+            return self._num_batches > self._num_steps
         self._num_batches += 1
-        return self._num_batches == self._size
+        if self._num_batches < self._num_steps:
+            return False
+        self._synchronize()
+        self._end = self._loader.stats()
+        return True
 
     def step_s(self) -> float | None:
         """Return the seconds per step after the last batch, or None if a batch was not ready."""
-        elapsed_s = time.perf_counter() - self._start_s
-        waited_s = self._loader.wait_s - self._start_wait_s
-        return elapsed_s / (self._size - 1) if waited_s <= _MAX_BURST_WAIT * elapsed_s else None
+        if self._start is None or self._end is None:
+            return None
+        burst = self._end - self._start
+        was_ready = burst.wait_s <= _MAX_BURST_WAIT * burst.time_s and burst.hold_s == 0
+        return burst.time_s / self._num_steps if was_ready else None
 
 
 class LoopMonitor:
@@ -146,7 +158,8 @@ class LoopMonitor:
     Args:
         loader: A `lit_loader.DataLoader`, the loader that Fabric makes of one, or None to set ``loaders`` later.
         device: Device of the model, which bursts wait for; None for the loader's device.
-        num_bursts: Number of bursts; 0 for none, and the headroom is then an upper bound.
+        num_bursts: Number of bursts, with one loader that has a seed; 0 for none, and the headroom is then an upper
+            bound.
         num_records: Number of the last steps whose times are stored in ``records``, for a timeline.
         rank: Rank of this process, for the report.
 
@@ -297,13 +310,15 @@ class LoopMonitor:
     def _begin_burst(self) -> None:
         self.pause()
         self._next_burst = self._totals.num_steps + _BURST_DISTANCE
-        # With several loaders a step takes a batch of each, and their bursts would end at different times.
-        if len(self.loaders) == 1:
+        # With several loaders a step takes a batch of each, and their bursts would end at different times. Without a
+        # seed, batches that are made earlier could share draws with the training.
+        if len(self.loaders) == 1 and self.loaders[0].seed is not None:
             loader = self.loaders[0]
             smallest, largest = _BURST_SIZE
-            size = min(largest, max(smallest, loader.num_workers * (loader.prefetch_factor or 1)))
+            size = min(largest, max(smallest, loader.num_workers * (loader.prefetch_factor or 0)))
             self._burst = _Burst(loader, size, self._synchronize)
         else:
+            self._next_burst = None
             self.resume()
 
     def _end_burst(self) -> None:

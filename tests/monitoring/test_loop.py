@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader as TorchDataLoader
 from torch.utils.data import TensorDataset
 
 from lit_loader import DataLoader, LoopMonitor
-from lit_loader.monitoring import gather_reports
+from lit_loader.monitoring import gather_reports, loop
 from tests.support.lightning_ranks import on_ranks
 from tests.support.slow_loops import SlowSet, found_cause, run_loop
 
@@ -79,6 +79,31 @@ def test_period_leaves_out_what_was_before():
     assert period.num_steps == 2
     assert 0.01 <= period.stats.wait_s < monitor.report().stats.wait_s
     assert period.stats.num_batches == 1
+
+
+@pytest.mark.parametrize("workers", [{}, {"num_workers": 2, "worker_method": "thread"}], ids=["inline", "threads"])
+def test_burst_shows_the_step_without_waiting(workers, monkeypatch):
+    monkeypatch.setattr(loop, "_FIRST_BURST", 2)
+    loader = DataLoader(SlowSet("read", 0.1, 11), batch_size=1, seed=0, **workers)
+    monitor = LoopMonitor(loader, num_bursts=1)
+    with loader:
+        numbers = [time.sleep(0.01) for _ in monitor.batches()]
+    report = monitor.report()
+    assert len(numbers) == 11
+    assert report.num_steps == 7  # the four steps of the burst are left out
+    assert 0.01 <= report.free_step_s < 0.04
+    assert report.num_epochs == 1
+    assert report.headroom.is_measured
+    # Waiting takes 50 ms or more of each step.
+    assert report.headroom.gain > 0.5
+
+
+def test_loader_without_a_seed_has_a_bound(monkeypatch):
+    monkeypatch.setattr(loop, "_FIRST_BURST", 2)
+    monitor = LoopMonitor(DataLoader(SlowSet("read", 0.001, 6), batch_size=1))
+    assert len(list(monitor.batches())) == 6
+    assert monitor.report().num_steps == 6
+    assert not monitor.report().headroom.is_measured
 
 
 def test_loop_that_is_broken_off_is_measured_to_its_end():
