@@ -45,6 +45,7 @@ def scripts():
         "one import",
         "detector",
         "own format",
+        "show a table",
         "rows",
         "mixed",
         "balance by epoch",
