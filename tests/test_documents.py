@@ -48,6 +48,7 @@ def scripts():
         "detector",
         "own format",
         "folds",
+        "show a table",
         "rows",
         "check",
         "mixed",

@@ -144,7 +144,7 @@ def show_batches(
     max_images: int = 16,
     title: str = "",
 ) -> Gallery:
-    """Return a picture of each of some consecutive batches, as training sees them.
+    """Return a picture of each of some consecutive batches, as training sees them; none beyond the epoch's end.
 
     They have passed the sampler, mixes, transforms, the collate function and, with its draws on a CPU, the batch
     transform. They are the batches of a run with the same seed on one rank.
@@ -159,14 +159,11 @@ def show_batches(
         title: Title of the gallery; ``""`` for the stage and the epoch.
 
     Raises:
-        SettingError: If the epoch has no such batch.
         ValueError: If a number is out of range.
         NotImplementedError: If a data module of your own does not define ``draw_batch``.
         ImportError: If matplotlib is not installed.
     """
     batches = datamodule.batches(stage, epoch=epoch, start=start, num_batches=num_batches)
-    if not batches:
-        raise SettingError("start", start, f"is beyond the last batch of stage {stage} in epoch {epoch}", "lower it")
     tables = datamodule.tables(stage)
     gallery = Gallery(title or f"{stage} batches of epoch {epoch}")
     for number, batch in enumerate(batches, start=start):

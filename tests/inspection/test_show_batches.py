@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 
+import numpy as np
 import pytest
 import torch
 from torchvision.transforms import v2
@@ -15,7 +17,6 @@ from lit_loader.datamodules import (
     LandmarkDataModule,
     MultiTaskDataModule,
 )
-from lit_loader.errors import SettingError
 from lit_loader.inspection import show_batches
 from lit_loader.transforms import Mosaic
 from tests.support.drawn_set import drawn_source
@@ -80,8 +81,7 @@ def test_batches_beyond_the_end_are_left_out(source):
     datamodule = make(source)
     num_batches = len(datamodule.train_dataloader())
     assert len(datamodule.batches("train", start=num_batches - 1, num_batches=3)) == 1
-    with pytest.raises(SettingError, match=rf"start={num_batches} is beyond the last batch of stage train in epoch 0"):
-        show_batches(datamodule, start=num_batches)
+    assert len(show_batches(datamodule, start=num_batches)) == 0
 
 
 @pytest.mark.parametrize("settings", [{"start": -1}, {"num_batches": 0}, {"epoch": -1}])
@@ -96,11 +96,22 @@ def test_each_batch_of_every_task_is_a_picture_with_its_paths(source, task):
     gallery = show_batches(datamodule, epoch=1, start=1, num_batches=2, max_images=3)
     assert len(gallery) == 2
     assert len({data for data, _ in gallery.pictures}) == 2
-    loader = datamodule.train_dataloader()
-    loader.sampler.set_epoch(1)
-    paths = ", ".join(loader.dataset.sample_path(index).name for index in list(loader.sampler)[4:7])
+    batch = datamodule.batches("train", epoch=1, start=1)[0]
+    ids = batch.image_ids.tolist() if task != "detection" else [target["image_id"] for target in batch[1]]
+    # Without numbers in the annotations, ids are rows of the samples, which may be objects.
+    (samples,) = datamodule.tables("train")
+    paths = ", ".join(samples.image_paths[row] for row in ids[:3])
     assert gallery.pictures[0][1] == f"train batch 1 of epoch 1: {paths}"
     assert gallery.title == "train batches of epoch 1"
+
+
+def test_paths_are_looked_up_by_the_numbers_of_the_annotations(source):
+    table = source.tables("train")[0]
+    numbered = type(source)(train=replace(table, source_ids=np.arange(table.num_images)[::-1] + 100))
+    datamodule = make(numbered, "multi-task")
+    ids = datamodule.first_batch("train").image_ids.tolist()
+    (picture,) = show_batches(datamodule, num_batches=1).pictures
+    assert picture[1].partition(": ")[2] == ", ".join(f"{123 - number}.png" for number in ids)
 
 
 def test_batches_of_joined_sets_have_no_paths(source):

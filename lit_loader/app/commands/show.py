@@ -153,6 +153,11 @@ def _batches(arguments: argparse.Namespace) -> Gallery:
     from lit_loader.inspection import show_batches
 
     _refuse(arguments, _DATA_OPTIONS, "has no effect on --batches; give overrides of the config")
+    for name in ("epoch", "batch"):
+        if (getattr(arguments, name) or 0) < 0:
+            raise UsageError(f"--{name} {getattr(arguments, name)} must be at least 0")
+    stage = arguments.stage or "train"
+    epoch = arguments.epoch or 0
     words = [arguments.format, arguments.root, *arguments.names]
     overrides = [*arguments.batches, *(word for word in words if word is not None)]
     original_path = list(sys.path)
@@ -172,12 +177,15 @@ def _batches(arguments: argparse.Namespace) -> Gallery:
         with redirect_stdout(sys.stderr), config_errors(cfg):
             datamodule.prepare_data()
             with status_spinner("Making batches", progress=arguments.progress):
-                return show_batches(
+                gallery = show_batches(
                     datamodule,
-                    arguments.stage or "train",
-                    epoch=arguments.epoch or 0,
+                    stage,
+                    epoch=epoch,
                     start=arguments.batch or 0,
                     num_batches=arguments.num or (_NUM_BATCHES if arguments.batch is None else 1),
                 )
     finally:
         sys.path[:] = original_path
+    if not len(gallery):
+        raise UsageError(f"--batch {arguments.batch or 0} is beyond the last batch of stage {stage} in epoch {epoch}")
+    return gallery
