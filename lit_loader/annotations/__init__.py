@@ -5,6 +5,7 @@ from __future__ import annotations
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
 from lit_loader.annotations.masks import Masks, RunLengths
 from lit_loader.annotations.merge import concatenate, with_same_names
+from lit_loader.annotations.places import Place
 from lit_loader.annotations.problems import Problem, ReadReport
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.annotations.tiling import Tiling, tile_images, tile_table
@@ -17,6 +18,7 @@ __all__ = [
     "KeypointSchema",
     "LabelSets",
     "Masks",
+    "Place",
     "Problem",
     "ReadReport",
     "RunLengths",

@@ -14,7 +14,7 @@ from lit_loader.types import IndexArray
 
 __all__ = ["DEFAULT_LISTS", "Place", "Places"]
 
-DEFAULT_LISTS: Final = ("images", "objects")
+DEFAULT_LISTS: Final[tuple[str, str]] = ("images", "objects")
 """Names of the lists of images and of objects in files whose reader gives no other names."""
 
 _SEPARATOR: Final = "\0"  # no file name contains a NUL
@@ -50,6 +50,9 @@ class Places(RaggedColumn):
             an object.
         positions: int32 ``(N,)``, line from 1, or ``-1 - i`` for entry i of a list, or 0 for the whole file.
 
+    Attributes:
+        source_texts: The sources as a text column.
+
     Raises:
         ValueError: If the arrays are inconsistent.
     """
@@ -66,12 +69,12 @@ class Places(RaggedColumn):
     positions: npt.NDArray[np.int32]
 
     def _check(self) -> None:
-        self._texts = TextColumn(self.source_offsets, self.sources)
+        self.source_texts = TextColumn(self.source_offsets, self.sources)
         if len(self.numbers) != len(self.positions):
             raise ValueError(f"places have {len(self.numbers)} numbers and {len(self.positions)} positions")
-        if len(self.numbers) and not -1 <= self.numbers.min() <= self.numbers.max() < len(self._texts):
+        if len(self.numbers) and not -1 <= self.numbers.min() <= self.numbers.max() < len(self.source_texts):
             span = f"{self.numbers.min()}..{self.numbers.max()}"
-            raise ValueError(f"numbers {span} of places are outside the {len(self._texts)} sources")
+            raise ValueError(f"numbers {span} of places are outside the {len(self.source_texts)} sources")
 
     @classmethod
     def from_files(
@@ -91,7 +94,9 @@ class Places(RaggedColumn):
             lists: Names of the lists of images and of objects in each file.
         """
         ending = "" if lists == DEFAULT_LISTS else _SEPARATOR.join(["", *lists])
-        return cls._of_used(TextColumn.from_rows(f"{file}{ending}" for file in files), numbers, positions)
+        used, numbers = _used_sources(len(files), numbers)
+        texts = TextColumn.from_rows(files[number] + ending for number in used.tolist())
+        return cls(texts.offsets, texts.data, numbers, positions)
 
     @classmethod
     def from_rows(cls, rows: Iterable[Place | None]) -> Self:
@@ -110,34 +115,25 @@ class Places(RaggedColumn):
         texts = TextColumn.from_rows(number_by_source)
         return cls(texts.offsets, texts.data, np.array(numbers, np.int32), np.array(positions, np.int32))
 
-    @classmethod
-    def _of_used(cls, texts: TextColumn, numbers: npt.NDArray[np.int32], positions: npt.NDArray[np.int32]) -> Self:
-        """Return a column with only the sources that a row has, so that a few rows do not carry all file names."""
-        # The entry behind the sources is for -1.
-        is_used = np.zeros(len(texts) + 1, np.bool_)
-        is_used[numbers] = True
-        if not is_used[:-1].all():
-            texts = texts.take(np.flatnonzero(is_used[:-1]))
-            new_numbers = np.append(np.cumsum(is_used[:-1], dtype=np.int32) - np.int32(1), np.int32(-1))
-            numbers = new_numbers[numbers]
-        return cls(texts.offsets, texts.data, numbers, positions)
-
     def __len__(self) -> int:
         return len(self.numbers)
 
     def take(self, rows: IndexArray) -> Self:
         """Return a column of some rows, in the order of ``rows``."""
-        return self._of_used(self._texts, self.numbers[rows], self.positions[rows])
+        used, numbers = _used_sources(len(self.source_texts), self.numbers[rows])
+        # A few rows do not carry the names of all files.
+        texts = self.source_texts if len(used) == len(self.source_texts) else self.source_texts.take(used)
+        return type(self)(texts.offsets, texts.data, numbers, self.positions[rows])
 
     @classmethod
     def joined(cls, columns: Sequence[Self]) -> Self:
         """Concatenate columns; a file that several of them name occurs several times."""
-        texts = TextColumn.joined([column._texts for column in columns])
+        texts = TextColumn.joined([column.source_texts for column in columns])
         numbers = []
         num_sources = 0
         for column in columns:
             numbers.append(np.where(column.numbers < 0, column.numbers, column.numbers + np.int32(num_sources)))
-            num_sources += len(column._texts)
+            num_sources += len(column.source_texts)
         positions = [column.positions for column in columns]
         empty = np.zeros(0, np.int32)
         return cls(texts.offsets, texts.data, np.concatenate([empty, *numbers]), np.concatenate([empty, *positions]))
@@ -145,7 +141,7 @@ class Places(RaggedColumn):
     def source(self, row: int) -> str | None:
         """Return the source of a row, or None without one."""
         number = int(self.numbers[row])
-        return None if number < 0 else self._texts[number]
+        return None if number < 0 else self.source_texts[number]
 
     def place(self, row: int, kind: Literal["image", "object"], *, default_source: str | None = None) -> Place | None:
         """Return the place of a row, or None if it is unknown.
@@ -164,6 +160,17 @@ class Places(RaggedColumn):
             return Place(file=file, line=position or None)
         list_name = (lists or DEFAULT_LISTS)[0 if kind == "image" else -1]
         return Place(file=file, entry=f"{list_name}[{-1 - position}]")
+
+
+def _used_sources(num_sources: int, numbers: npt.NDArray[np.int32]) -> tuple[IndexArray, npt.NDArray[np.int32]]:
+    """Return the sources that occur, and the numbers that the rows have among them."""
+    is_used = np.zeros(num_sources + 1, np.bool_)
+    is_used[numbers] = True
+    # Number -1 selects the last entry, which belongs to no source.
+    used = np.flatnonzero(is_used[:-1])
+    new_numbers = np.full(num_sources + 1, -1, np.int32)
+    new_numbers[used] = np.arange(len(used))
+    return used, new_numbers[numbers]
 
 
 def _encoded(place: Place) -> tuple[str, int]:

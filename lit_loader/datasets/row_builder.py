@@ -91,6 +91,7 @@ class RowBuilder(Rows):
     ) -> None:
         super().__init__(Path(), policy, class_names)
         self.file = name
+        self.entry_lists = ("rows", "rows")
         self._columns = columns
         self._label_names = tuple(label_names or class_names or ())
         self._schema = schema

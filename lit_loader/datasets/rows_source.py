@@ -299,7 +299,6 @@ class _RowTable:
             keypoints=self._schema,
             progress=source.progress,
             are_files=False,
-            entry_lists=("rows", "rows"),
         )
         return keep(table, folder=folder, key=key, request=request)
 

@@ -42,6 +42,13 @@ def test_every_row_is_an_image_with_its_objects():
     assert (set(table.widths), set(table.heights)) == ({SIZE[0]}, {SIZE[1]})
 
 
+def test_places_are_numbers_of_rows():
+    table = table_of(detection_rows())
+    assert [str(table.place_of_image(row)) for row in range(3)] == ["train rows[0]", "train rows[1]", "train rows[2]"]
+    rows = [place.entry for place in map(table.place_of_object, range(table.num_objects))]
+    assert rows == ["rows[1]", "rows[2]", "rows[2]", "rows[4]", "rows[5]", "rows[5]"]
+
+
 def test_mappings_of_lists_and_lists_of_mappings_give_the_same_table():
     rows = detection_rows()
     columns = copy.deepcopy(rows)

@@ -313,7 +313,6 @@ class Reader(ABC):
                 split=inputs.split if options.split is None else options.split,
                 num_workers=options.num_workers,
                 progress=progress,
-                entry_lists=self.entry_lists,
             )
         return table, rows
 
@@ -326,6 +325,7 @@ def _stamps(folder: Folder, files: Sequence[str]) -> list[int]:
 def _read_chunk(units: Sequence[Any], *, reader: Reader, root: Path, options: ReadOptions, is_single: bool) -> Rows:
     # Each chunk has its own `Rows`; the main process joins them in order, so numbers do not depend on workers.
     rows = Rows(root, options.policy, options.class_names)
+    rows.entry_lists = reader.entry_lists
     for unit in units:
         rows.file = unit if isinstance(unit, str) else ""
         if rows.file:

@@ -28,6 +28,7 @@ from lit_loader.annotations.formats.policy import ReadPolicy
 from lit_loader.annotations.formats.text_file import read_with_state
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import RunLengths
+from lit_loader.annotations.places import DEFAULT_LISTS
 from lit_loader.annotations.problems import Problem, ReadReport, shorten
 from lit_loader.errors import AnnotationError, UnsafePathError
 
@@ -196,6 +197,7 @@ class Rows:
         y_up: True if y counts upwards from the lower edge of the image.
         stamps: Size and time (ns) of each file, concatenated in the order of ``files``; -1 and 0 without a stamp.
         raised: Error raised because the policy says ``"raise"``, or None.
+        entry_lists: Names of the lists of images and of objects in a file, for places of entries.
         find_line: Function of an annotation file and an object's position in it that returns the object's line.
             It is called for reported objects only.
     """
@@ -218,6 +220,7 @@ class Rows:
         self.layouts: dict[tuple[str, ...], int] = {}
         self.attribute_values: dict[tuple[str, str], int] = {}
         self.raised: AnnotationError | None = None
+        self.entry_lists = DEFAULT_LISTS
         self.find_line: Callable[[str, int], int | None] = _unknown_line
         self._image_numbers: dict[str, int] = {}
         self._point_names: tuple[str, ...] = ()  # from the latest `declare`
@@ -424,7 +427,9 @@ class Rows:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
         if label < 0:
             label = self.class_names.setdefault(class_name, len(self.class_names))
-        flags = difficult | truncated << 1 | occluded << 2 | crowd << 3
+        # Most objects have no flag, and testing for one takes half the time of the sum.
+        has_flag = difficult or truncated or occluded or crowd
+        flags = difficult | truncated << 1 | occluded << 2 | crowd << 3 if has_flag else 0
         if polygons:
             self._add_polygons(len(self.objects), polygons)
         if attributes:

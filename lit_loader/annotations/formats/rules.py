@@ -21,7 +21,7 @@ from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_sh
 from lit_loader.annotations.formats.rows import FLAG_BITS, BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
-from lit_loader.annotations.places import DEFAULT_LISTS, Places
+from lit_loader.annotations.places import Places
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import AnnotationError
@@ -50,7 +50,6 @@ def build_table(
     num_workers: int | None = None,
     progress: bool = True,
     are_files: bool = True,
-    entry_lists: tuple[str, str] = DEFAULT_LISTS,
 ) -> AnnotationTable:
     """Return the table of all rows that readers added.
 
@@ -63,7 +62,6 @@ def build_table(
         num_workers: Processes that read image headers, or None to decide by their number.
         progress: Whether to draw a progress bar on a terminal.
         are_files: False if image paths are only names; ``rows`` then has the size of every readable image.
-        entry_lists: Names of the lists of images and of objects in files whose entries are counted, for places.
 
     Raises:
         AnnotationError: For the first problem whose action is ``"raise"``; names file and line.
@@ -80,15 +78,11 @@ def build_table(
     # Images without objects count 0 and stay in the table.
     object_counts = np.bincount(objects.images[object_rows], minlength=len(images.keep))[image_rows]
     paths, ids = ([texts[row] for row in image_rows.tolist()] for texts in (images.paths, rows.images.ids))
-    source_ids = as_array(rows.images.source_ids, np.int64)
-    image_places, object_places = _places(rows, image_rows, object_rows, objects.images[object_rows], entry_lists)
     return AnnotationTable(
         root=folder.root,
         image_paths=paths,
         image_ids=None if ids == paths else ids,
         image_stamps=images.stamps[image_rows] if images.stamps[image_rows].any() else None,
-        image_places=image_places,
-        source_ids=source_ids[image_rows] if (source_ids >= 0).any() else None,
         widths=images.sizes[image_rows, 0],
         heights=images.sizes[image_rows, 1],
         class_names=declared.class_names,
@@ -96,15 +90,14 @@ def build_table(
         offsets=offsets_of(object_counts),
         boxes=boxes[object_rows],
         labels=objects.labels[object_rows],
-        object_ids=_padded(rows.objects.object_ids, -1, len(rows.objects), object_rows),
         areas=_padded(rows.objects.areas, np.nan, len(rows.objects), object_rows),
-        object_places=object_places,
         masks=None if objects.masks is None else objects.masks.take(object_rows),
         attributes=_attributes(rows, declared.attributes, object_rows),
         split=rows.split if split is None else split,
         report=rows.report,
         **{name: (flags & bit) > 0 for name, bit in FLAG_BITS.items()},
         **objects.keypoint_columns(object_rows),
+        **_file_columns(rows, image_rows, object_rows, objects.images[object_rows]),
     )
 
 
@@ -602,23 +595,23 @@ class _Objects:
             rows.problem(kind, action, text, line=int(record["line"]) or None, index=index)
 
 
-def _places(
+def _file_columns(
     rows: Rows,
     image_rows: npt.NDArray[np.intp],
     object_rows: npt.NDArray[np.intp],
     image_of_object: npt.NDArray[np.int32],
-    lists: tuple[str, str],
-) -> tuple[Places, Places]:
-    """Return the places of some images and objects.
+) -> dict[str, Any]:
+    """Return the columns of numbers and places that some images and objects have in the annotation files.
 
     Args:
         rows: Rows of all files.
         image_rows: Rows of the images.
         object_rows: Rows of the objects.
         image_of_object: Row of the image of each of these objects.
-        lists: Names of the lists of images and of objects in the files.
     """
+    source_ids = as_array(rows.images.source_ids, np.int64)
     files = list(rows.files)
+    lists = rows.entry_lists
     # Number 0 is "", no file.
     image_files = as_array(rows.images.files)
     image_numbers = np.where(image_files > 0, image_files, -1).astype(np.int32)
@@ -629,10 +622,12 @@ def _places(
     object_numbers = np.where(has_own_file, object_files, np.int32(-1))
     # Index -1, none, becomes position 0, the whole file.
     object_positions = np.where(lines == 0, -1 - indices, lines)
-    return (
-        Places.from_files(files, image_numbers[image_rows], image_positions[image_rows], lists=lists),
-        Places.from_files(files, object_numbers, object_positions, lists=lists),
-    )
+    return {
+        "source_ids": source_ids[image_rows] if (source_ids >= 0).any() else None,
+        "object_ids": _padded(rows.objects.object_ids, -1, len(rows.objects), object_rows),
+        "image_places": Places.from_files(files, image_numbers[image_rows], image_positions[image_rows], lists=lists),
+        "object_places": Places.from_files(files, object_numbers, object_positions, lists=lists),
+    }
 
 
 def _padded(column: array[Any], missing: float, count: int, selected: npt.NDArray[np.intp]) -> npt.NDArray[Any] | None:

@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, repeat
 from typing import Any, ClassVar, Final, TypeAlias
 from xml.etree.ElementTree import Element
 
@@ -61,7 +61,6 @@ _SPACE: Final = r"[ \t\r\n]*"  # XML's white space; \s would also match a form f
 # The pattern also matches texts such as "1e"; float() refuses them, and the file is then parsed as a whole.
 _NUMBERS: Final = "".join(rf"{_SPACE}<{tag}>{_SPACE}([-+.\deE]+){_SPACE}</{tag}>" for tag in CORNERS)
 _BOX: Final = re.compile(rf"<bndbox>{_NUMBERS}{_SPACE}</bndbox>".encode())
-_OBJECT: Final = re.compile(rb"<object[\s/>]")
 _PLAIN: Final = r"[ -%'-;=?-~]*"  # ASCII without the markup characters & < >
 _FILENAME: Final = re.compile(f"<filename>({_PLAIN})</filename>".encode())
 _MAX_TEXT_BYTES: Final = 2_048  # bounds the caches: at most 2 * 4,096 texts of this size
@@ -197,6 +196,9 @@ class VocReader(Reader):
         # The last piece also has the end of the file, which belongs to the head.
         pieces[-1], end_tag, tail = pieces[-1].rpartition(b"</object>")
         pieces[-1] += end_tag
+        # Locals, because each look-up of an attribute would be made for every object.
+        keypoints = self.keypoints
+        attributes = self.attributes
         shift = float(self.one_based)
         line = start.count(b"\n") + 1
         objects: list[_PlacedObject] = []
@@ -208,8 +210,11 @@ class VocReader(Reader):
                 prefix, xmin, ymin, xmax, ymax, suffix = _BOX.split(piece, 1)
                 # The numbers differ from object to object, so the cached text has none.
                 text = b"<object>%b<bndbox/>%b" % (prefix, suffix)
-                element = _parse_object(text, self.keypoints, self.attributes, shift)
-                box = float(xmin) - shift, float(ymin) - shift, float(xmax) - shift, float(ymax) - shift
+                element = _parse_object(text, keypoints, attributes, shift)
+                box = float(xmin), float(ymin), float(xmax), float(ymax)
+                # Rarely set, and subtracting 0 takes half as long as counting the lines.
+                if shift:
+                    box = box[0] - shift, box[1] - shift, box[2] - shift, box[3] - shift
                 objects.append((index, line, element, box))
                 line += piece.count(b"\n")
         except ValueError:  # includes AnnotationError
@@ -274,14 +279,15 @@ _PlacedObject: TypeAlias = tuple[int, int, _Object, _Box]
 """Position of an object in its file, its line, its content, and the corners of its box or None."""
 
 
-def _object_lines(data: bytes, count: int) -> list[int]:
-    """Return the line of each of the ``count`` objects under the root."""
-    starts = [match.start() for match in _OBJECT.finditer(data)]
-    # More starts than objects: some are nested or in comments. Fewer: the text is not in an 8-bit encoding.
-    if len(starts) != count:
+def _object_lines(data: bytes, num_objects: int) -> Iterable[int]:
+    """Return the line of each of the ``num_objects`` objects under the root of a file."""
+    start, *pieces = data.split(b"<object")
+    # More pieces: some objects are nested or in comments. Fewer: the text is not in an 8-bit encoding.
+    if len(pieces) != num_objects:
         return child_lines(data, "object")
-    newlines = (data.count(b"\n", start, end) for start, end in pairwise([0, *starts]))
-    return [1 + number for number in accumulate(newlines)]
+    # The newlines of a piece follow the start of its object.
+    num_newlines = map(bytes.count, pieces, repeat(b"\n"))
+    return islice(accumulate(num_newlines, initial=start.count(b"\n") + 1), num_objects)
 
 
 @lru_cache(maxsize=4_096)
@@ -378,7 +384,8 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
         # VOC writes "Unspecified" for most objects. An attribute of the same name has priority over the pose.
         if pose.lower() not in ("", "unspecified") and values.setdefault("pose", pose) != pose:
             not_read.append("<pose> of an <object>")
-        fields["attributes"] = values
+        if values:
+            fields["attributes"] = values
     has_box = "bndbox" in texts
     # Points that are not read still give the tight box of an object without a box.
     points = {} if has_box and not keypoints else _read_points(element)
