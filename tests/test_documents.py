@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import re
 from dataclasses import replace
+from itertools import takewhile
 
 import numpy as np
 import pytest
@@ -24,6 +25,8 @@ from tests.support.text_sets import write_image
 # Modules of a user begin with a comment that names them, and are no scripts.
 PYTHON = [code for code in blocks(ALL, "python") if not code.startswith("# my_")]
 TRAIN = [[word for word in words if word not in ("--help", "-m")] for words in commands(ALL, "lit-loader train")]
+# The overrides end at the first option.
+TRAIN += [list(takewhile(lambda word: "--" not in word, words)) for words in commands(ALL, "lit-loader show --batches")]
 SMALLER = {
     "draw_shapes()": "draw_shapes(num_images={'train': 8, 'val': 4, 'test': 4}, class_shares=(0.6, 0.3, 0.1))",
     "ShapesSource()": "ShapesSource(num_images={'train': 8}, class_shares=(0.6, 0.3, 0.1))",

@@ -303,7 +303,7 @@ def read_findings(path: Path) -> list[Finding]:
 def _finding(path: Path, number: int, entry: Any) -> Finding:
     """Return a finding from an untrusted entry of a JSON file."""
     fields = entry if isinstance(entry, dict) else {}
-    texts = {name: fields.get(name) for name in ("kind", "severity", "message", "remedy", "split")}
+    texts: dict[str, Any] = {name: fields.get(name) for name in ("kind", "severity", "message", "remedy", "split")}
     image = fields.get("image")
     object_row = fields.get("object_row")
     is_valid = (

@@ -6,13 +6,14 @@ import argparse
 import sys
 from contextlib import redirect_stdout
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.parallel import status_spinner
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import named_splits, read_sets
 from lit_loader.app.commands.settings import UsageError, usage_errors
+from lit_loader.datasets import Stage
 from lit_loader.inspection import Gallery, show_findings, show_table
 from lit_loader.inspection.gallery import check_ending
 from lit_loader.inspection.show import object_cells, read_findings
@@ -25,7 +26,7 @@ _NUM_BATCHES: Final = 4
 # Options by the mode that uses them, as attributes of the arguments, with the values that mean that they are absent.
 _DATA_OPTIONS: Final = ("seed", "classes", "attributes", "image", "split", "worst")
 _BATCH_OPTIONS: Final = ("config_dir", "config_name", "epoch", "batch", "stage")
-_ABSENT: Final = (None, [])
+_ABSENT: Final[tuple[Any, ...]] = (None, [])
 
 
 def show(arguments: argparse.Namespace) -> None:
@@ -156,7 +157,7 @@ def _batches(arguments: argparse.Namespace) -> Gallery:
     for name in ("epoch", "batch"):
         if (getattr(arguments, name) or 0) < 0:
             raise UsageError(f"--{name} {getattr(arguments, name)} must be at least 0")
-    stage = arguments.stage or "train"
+    stage: Stage = arguments.stage or "train"
     epoch = arguments.epoch or 0
     words = [arguments.format, arguments.root, *arguments.names]
     overrides = [*arguments.batches, *(word for word in words if word is not None)]
