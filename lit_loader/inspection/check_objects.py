@@ -36,7 +36,7 @@ _Mask = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, kw_only=True)
 class _Boxes:
-    """Boxes of a set, and what the rules share about them.
+    """Boxes of a set with the properties that several rules need.
 
     Attributes:
         source: The set.
@@ -187,15 +187,15 @@ def _overlapping_pairs(boxes: _Boxes, *, min_iou: float) -> _Pairs:
     shift = 1
     while len(active) and num_comparisons < _MAX_COMPARISONS:
         active = active[active + shift < len(order)]
-        others = active + shift
-        is_near = (images[active] == images[others]) & (corners[others, 0] <= reach[active])
+        partners = active + shift
+        is_near = (images[active] == images[partners]) & (corners[partners, 0] <= reach[active])
         active = active[is_near]
-        others = others[is_near]
+        partners = partners[is_near]
         num_comparisons += len(is_near)
-        iou = _iou(corners[active], corners[others])
+        iou = _iou(corners[active], corners[partners])
         is_pair = iou > min_iou
-        found = np.sort(np.stack([order[active[is_pair]], order[others[is_pair]]], axis=1), axis=1)
-        pairs.append((found[:, 0], found[:, 1], iou[is_pair]))
+        pair_rows = np.sort(np.stack([order[active[is_pair]], order[partners[is_pair]]], axis=1), axis=1)
+        pairs.append((pair_rows[:, 0], pair_rows[:, 1], iou[is_pair]))
         shift += 1
     if not pairs:
         return _Pairs(first=order[:0], second=order[:0], iou=np.zeros(0))
@@ -213,11 +213,11 @@ def _iou(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[
 
 
 def _check_duplicates(recorder: Recorder, boxes: _Boxes, pairs: _Pairs, *, duplicate_iou: float) -> None:
-    """Add each object whose box is almost that of an earlier object of its class and image."""
+    """Add each object whose box almost equals the box of an earlier object of its class and image."""
     labels = boxes.source.table.labels
     is_same = (labels[pairs.first] == labels[pairs.second]) & (pairs.iou > duplicate_iou)
     numbers = np.flatnonzero(is_same)
-    # An object that doubles several others is one finding, for the pair that overlaps most.
+    # An object that doubles several partners is one finding, for the pair that overlaps most.
     numbers = numbers[np.lexsort([-pairs.iou[numbers], pairs.second[numbers]])]
     rows, positions = np.unique(pairs.second[numbers], return_index=True)
     number_by_row = dict(zip(rows.tolist(), numbers[positions].tolist(), strict=True))
