@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -245,7 +245,7 @@ def _copy_message(source: TableSet, originals: Mapping[int, tuple[TableSet, int]
 def _annotation(table: AnnotationTable, row: int) -> list[tuple[object, ...]]:
     """Return the classes, boxes and points of an image, equal for equal annotations in any order."""
     objects = table.objects(row)
-    columns = [table.labels[objects, None], table.boxes[objects]]
+    columns: list[npt.NDArray[Any]] = [table.labels[objects, None], table.boxes[objects]]
     if table.keypoints is not None and table.visibility is not None:
         columns += [table.keypoints[objects, :, 0], table.keypoints[objects, :, 1], table.visibility[objects]]
     return sorted(map(tuple, np.hstack(columns).tolist()))

@@ -32,6 +32,7 @@ _ROUNDING_PIXELS: Final = 0.01
 _MAX_COMPARISONS: Final = 200_000_000
 
 _Mask = npt.NDArray[np.bool_]
+_all = partial(np.logical_and.reduce, axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -96,23 +97,23 @@ def _boxes_of(source: TableSet) -> _Boxes:
     image_of_object = table.image_of_object()
     sizes = source.sizes[image_of_object]
     boxes = table.boxes.astype(np.float64)
-    has_size = (sizes > 0).all(axis=1)
+    has_size: _Mask = _all(sizes > 0)
     upper = np.where(has_size[:, None], sizes, np.inf)
-    covers_left = (boxes[:, :2] <= _EDGE_PIXELS).all(axis=1)
+    covers_left: _Mask = _all(boxes[:, :2] <= _EDGE_PIXELS)
     is_drawn = np.ones(len(boxes), dtype=np.bool_)
     if table.keypoints is not None and table.visibility is not None:
         around_points = point_boxes(table.keypoints, table.visibility, sizes.astype(np.int32))[0]
         # Readers clip such boxes under some policies.
         around_points = np.clip(around_points, 0, np.tile(upper, 2))
         clipped = np.clip(boxes, 0, np.tile(upper, 2))
-        is_drawn = ~(np.abs(around_points - clipped) < _ROUNDING_PIXELS).all(axis=1)
+        is_drawn = ~_all(np.abs(around_points - clipped) < _ROUNDING_PIXELS)
     return _Boxes(
         source=source,
         image_of_object=image_of_object,
         sizes=sizes,
         boxes=boxes,
-        has_area=(boxes[:, 2:] > boxes[:, :2]).all(axis=1),
-        is_whole=covers_left & (boxes[:, 2:] >= upper - _EDGE_PIXELS).all(axis=1),
+        has_area=_all(boxes[:, 2:] > boxes[:, :2]),
+        is_whole=covers_left & _all(boxes[:, 2:] >= upper - _EDGE_PIXELS),
         is_drawn=is_drawn,
     )
 
@@ -234,7 +235,7 @@ def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes], pairs_of_sets: 
 
     In data with several labels per box, such as `person` and `woman`, pairs of classes share many boxes by design.
     """
-    class_counts = sum(boxes.source.table.class_counts() for boxes in sets)
+    class_counts = np.sum([boxes.source.table.class_counts() for boxes in sets], axis=0)
     conflicts = []
     counts: Counter[tuple[int, int]] = Counter()
     for boxes, pairs in zip(sets, pairs_of_sets, strict=True):
@@ -249,7 +250,7 @@ def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes], pairs_of_sets: 
         counts.update(class_pairs)
         conflicts.append((numbers, class_pairs))
     for boxes, pairs, (numbers, class_pairs) in zip(sets, pairs_of_sets, conflicts, strict=True):
-        first_by_row = {}
+        first_by_row: dict[int, int] = {}
         for number, class_pair in zip(numbers.tolist(), class_pairs, strict=True):
             limit = max(2, _RARE_SHARE * min(class_counts[list(class_pair)]))
             if counts[class_pair] <= limit:

@@ -174,11 +174,12 @@ def _sides_message(schema: KeypointSchema, row: int) -> str:
 
 def _shapes(points: npt.NDArray[np.float32], present: _Mask) -> _Shapes:
     """Return points ``(n, K, 2)`` as shapes; an object without two different points is 0."""
-    z = points[..., 0] + 1j * points[..., 1].astype(np.float64)
+    z: _Shapes = points[..., 0] + 1j * points[..., 1].astype(np.float64)
     counts = np.maximum(present.sum(axis=1, keepdims=True), 1)
-    z = np.where(present, z - np.where(present, z, 0).sum(axis=1, keepdims=True) / counts, 0)
-    norms = np.linalg.norm(z, axis=1, keepdims=True)
-    shapes: _Shapes = z / np.where(norms > 0, norms, 1)
+    centres = (z * present).sum(axis=1, keepdims=True) / counts
+    z = (z - centres) * present
+    norms = np.sqrt((np.abs(z) ** 2).sum(axis=1, keepdims=True))
+    shapes: _Shapes = z / np.maximum(norms, np.finfo(np.float64).tiny)
     return shapes
 
 
@@ -225,4 +226,5 @@ def _match(shapes: _Shapes, present: _Mask, mean: _Shapes) -> npt.NDArray[np.flo
     counts = np.maximum(present.sum(axis=1), 1)
     sums = present @ mean
     norms = np.sqrt(np.maximum(present @ np.abs(mean) ** 2 - np.abs(sums) ** 2 / counts, 1e-12))
-    return np.minimum(np.abs(shapes @ mean.conj()) / norms, 1.0)
+    match: npt.NDArray[np.float64] = np.minimum(np.abs(shapes @ mean.conj()) / norms, 1.0)
+    return match
