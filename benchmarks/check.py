@@ -102,12 +102,12 @@ def check_once(root: str, num_images: str, decode: str) -> dict[str, float]:
     """Check small images; return the seconds, and the memory peaks before and after in bytes."""
     paths = [f"{number // 1000:04d}/{number % 1000:03d}.jpg" for number in range(int(num_images))]
     table = table_of(Path(root), paths, _SMALL_SIZE)
-    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    start_peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     start = time.perf_counter()
     findings = check_tables({"train": table}, settings=CheckSettings(decode=decode == "pixels"), progress=False)
     seconds = time.perf_counter() - start
     assert not findings.count("error")
-    return {"seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "before": before}
+    return {"seconds": seconds, "peak": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, "before": start_peak}
 
 
 def memory(num_images: int, rounds: int) -> None:

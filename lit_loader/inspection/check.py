@@ -1,4 +1,4 @@
-"""Check of a data set before training: what is wrong with its images, objects, points and sets."""
+"""Check of a data set before training: defects of its images, objects, points and sets."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def check_tables(
 
     Raises:
         SettingError: An ignored kind does not exist.
-        ValueError: There is no table, or their keypoint schemas differ.
+        ValueError: ``tables`` is empty, or the keypoint schemas differ.
     """
     if not tables:
         raise ValueError("tables is empty; pass at least one")

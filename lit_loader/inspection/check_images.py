@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import combinations, islice
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -121,7 +121,7 @@ def check_images(recorder: Recorder, source: TableSet, files: ImageFiles) -> Non
     )
 
     def missing(row: int) -> str:
-        return f"there is no image {shorten(table.image_paths[row])!r}"
+        return f"{shorten(table.image_paths[row])!r} does not exist"
 
     def unreadable(row: int) -> str:
         reason = files.reasons.get(int(numbers[row]), "it cannot be decoded")
@@ -138,7 +138,7 @@ def _check_sizes(recorder: Recorder, source: TableSet, measured: npt.NDArray[np.
     annotated = np.stack([table.widths, table.heights], axis=1).astype(np.int64)
     is_known = (annotated > 0).all(axis=1) & (measured > 0).all(axis=1)
     if table.regions is not None:
-        # The sizes of a row are those of the part that it describes.
+        # Such a row has the size of its part of the file.
         is_known &= ~table.regions.any(axis=1)
     wrong_rows = np.flatnonzero(is_known & (annotated != measured).any(axis=1))
     exchanged = (annotated[wrong_rows] == measured[wrong_rows, ::-1]).all(axis=1)
@@ -184,7 +184,7 @@ def check_copies(
 
 
 def _check_shared(recorder: Recorder, first: TableSet, second: TableSet, files: ImageFiles) -> None:
-    """Add the images of the second set whose file is in the first set, too."""
+    """Add the images of the second set that the first set also contains."""
     rows = np.flatnonzero(np.isin(files.rows[second.name], files.rows[first.name]))
 
     def message(row: int) -> str:
@@ -207,7 +207,7 @@ def _check_copies_of_set(
         source: The set.
         files: The scanned files.
         group_of_file: Number of the group of equal files, -1 for files without a copy, ``(num_files,)``.
-        first_rows: Set and row of the first image of each group, extended by those of this set.
+        first_rows: Set and row of the first image of each group; the function adds the groups that are new.
     """
     rows_by_kind: dict[str, dict[int, tuple[TableSet, int]]] = {
         "duplicate_across_splits": {},
@@ -245,7 +245,7 @@ def _copy_message(source: TableSet, originals: Mapping[int, tuple[TableSet, int]
 def _annotation(table: AnnotationTable, row: int) -> list[tuple[object, ...]]:
     """Return the classes, boxes and points of an image, equal for equal annotations in any order."""
     objects = table.objects(row)
-    columns = [table.labels[objects, None], table.boxes[objects]]
+    columns: list[npt.NDArray[Any]] = [table.labels[objects, None], table.boxes[objects]]
     if table.keypoints is not None and table.visibility is not None:
         columns += [table.keypoints[objects, :, 0], table.keypoints[objects, :, 1], table.visibility[objects]]
     return sorted(map(tuple, np.hstack(columns).tolist()))

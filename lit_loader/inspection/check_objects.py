@@ -32,11 +32,12 @@ _ROUNDING_PIXELS: Final = 0.01
 _MAX_COMPARISONS: Final = 200_000_000
 
 _Mask = npt.NDArray[np.bool_]
+_all = partial(np.logical_and.reduce, axis=-1)
 
 
 @dataclass(frozen=True, kw_only=True)
 class _Boxes:
-    """Boxes of a set, and what the rules share about them.
+    """Boxes of a set with the properties that several rules need.
 
     Attributes:
         source: The set.
@@ -96,23 +97,23 @@ def _boxes_of(source: TableSet) -> _Boxes:
     image_of_object = table.image_of_object()
     sizes = source.sizes[image_of_object]
     boxes = table.boxes.astype(np.float64)
-    has_size = (sizes > 0).all(axis=1)
+    has_size: _Mask = _all(sizes > 0)
     upper = np.where(has_size[:, None], sizes, np.inf)
-    covers_left = (boxes[:, :2] <= _EDGE_PIXELS).all(axis=1)
+    covers_left: _Mask = _all(boxes[:, :2] <= _EDGE_PIXELS)
     is_drawn = np.ones(len(boxes), dtype=np.bool_)
     if table.keypoints is not None and table.visibility is not None:
         around_points = point_boxes(table.keypoints, table.visibility, sizes.astype(np.int32))[0]
         # Readers clip such boxes under some policies.
         around_points = np.clip(around_points, 0, np.tile(upper, 2))
         clipped = np.clip(boxes, 0, np.tile(upper, 2))
-        is_drawn = ~(np.abs(around_points - clipped) < _ROUNDING_PIXELS).all(axis=1)
+        is_drawn = ~_all(np.abs(around_points - clipped) < _ROUNDING_PIXELS)
     return _Boxes(
         source=source,
         image_of_object=image_of_object,
         sizes=sizes,
         boxes=boxes,
-        has_area=(boxes[:, 2:] > boxes[:, :2]).all(axis=1),
-        is_whole=covers_left & (boxes[:, 2:] >= upper - _EDGE_PIXELS).all(axis=1),
+        has_area=_all(boxes[:, 2:] > boxes[:, :2]),
+        is_whole=covers_left & _all(boxes[:, 2:] >= upper - _EDGE_PIXELS),
         is_drawn=is_drawn,
     )
 
@@ -187,15 +188,15 @@ def _overlapping_pairs(boxes: _Boxes, *, min_iou: float) -> _Pairs:
     shift = 1
     while len(active) and num_comparisons < _MAX_COMPARISONS:
         active = active[active + shift < len(order)]
-        others = active + shift
-        is_near = (images[active] == images[others]) & (corners[others, 0] <= reach[active])
+        partners = active + shift
+        is_near = (images[active] == images[partners]) & (corners[partners, 0] <= reach[active])
         active = active[is_near]
-        others = others[is_near]
+        partners = partners[is_near]
         num_comparisons += len(is_near)
-        iou = _iou(corners[active], corners[others])
+        iou = _iou(corners[active], corners[partners])
         is_pair = iou > min_iou
-        found = np.sort(np.stack([order[active[is_pair]], order[others[is_pair]]], axis=1), axis=1)
-        pairs.append((found[:, 0], found[:, 1], iou[is_pair]))
+        pair_rows = np.sort(np.stack([order[active[is_pair]], order[partners[is_pair]]], axis=1), axis=1)
+        pairs.append((pair_rows[:, 0], pair_rows[:, 1], iou[is_pair]))
         shift += 1
     if not pairs:
         return _Pairs(first=order[:0], second=order[:0], iou=np.zeros(0))
@@ -213,11 +214,11 @@ def _iou(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[
 
 
 def _check_duplicates(recorder: Recorder, boxes: _Boxes, pairs: _Pairs, *, duplicate_iou: float) -> None:
-    """Add each object whose box is almost that of an earlier object of its class and image."""
+    """Add each object whose box almost equals the box of an earlier object of its class and image."""
     labels = boxes.source.table.labels
     is_same = (labels[pairs.first] == labels[pairs.second]) & (pairs.iou > duplicate_iou)
     numbers = np.flatnonzero(is_same)
-    # An object that doubles several others is one finding, for the pair that overlaps most.
+    # An object that doubles several partners is one finding, for the pair that overlaps most.
     numbers = numbers[np.lexsort([-pairs.iou[numbers], pairs.second[numbers]])]
     rows, positions = np.unique(pairs.second[numbers], return_index=True)
     number_by_row = dict(zip(rows.tolist(), numbers[positions].tolist(), strict=True))
@@ -234,7 +235,7 @@ def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes], pairs_of_sets: 
 
     In data with several labels per box, such as `person` and `woman`, pairs of classes share many boxes by design.
     """
-    class_counts = sum(boxes.source.table.class_counts() for boxes in sets)
+    class_counts = np.sum([boxes.source.table.class_counts() for boxes in sets], axis=0)
     conflicts = []
     counts: Counter[tuple[int, int]] = Counter()
     for boxes, pairs in zip(sets, pairs_of_sets, strict=True):
@@ -249,7 +250,7 @@ def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes], pairs_of_sets: 
         counts.update(class_pairs)
         conflicts.append((numbers, class_pairs))
     for boxes, pairs, (numbers, class_pairs) in zip(sets, pairs_of_sets, conflicts, strict=True):
-        first_by_row = {}
+        first_by_row: dict[int, int] = {}
         for number, class_pair in zip(numbers.tolist(), class_pairs, strict=True):
             limit = max(2, _RARE_SHARE * min(class_counts[list(class_pair)]))
             if counts[class_pair] <= limit:

@@ -3,11 +3,12 @@
 NOTE [Exchanged sides]
     If an annotator confuses left and right, the points of an object are the mirror image of the shape that the other
     objects have. A turned head or a rotated image changes a shape, but does not mirror it. So an object is compared
-    with the mean shape of all objects by the best rotation, scale and shift, as it is and with the points of each pair
-    exchanged. It is reported only if both hold: with exchanged points it matches the mean shape well (correlation of at
-    least `_MIN_MATCH`), and the part of the shape that does not match shrinks to `_MAX_RESIDUAL_RATIO` or less. A
-    profile face matches a frontal mean shape badly either way, and a face on its head needs a rotation only, so
-    neither is reported. Two points match each other however they are exchanged, so objects need three.
+    with the mean shape of all objects after the best rotation, scale and shift, once unchanged and once with the points
+    of each pair exchanged. It is reported only if both hold: with exchanged points it matches the mean shape well
+    (correlation of at least `_MIN_MATCH`), and the part of the shape that does not match shrinks to
+    `_MAX_RESIDUAL_RATIO` or less. A profile face matches a frontal mean shape badly either way, and a face on its head
+    needs a rotation only, so neither is reported. Two points match each other however they are exchanged, so objects
+    need three.
 
     People seen from behind are mirrored, too, and rightly so. The set decides: objects that bend or are seen from all
     sides have no common shape, so nothing is reported unless the median correlation is at least `_MIN_MEDIAN_MATCH`
@@ -135,8 +136,8 @@ def _names(schema: KeypointSchema, points: npt.NDArray[np.float32], selected: _M
 def _check_sides(recorder: Recorder, sources: Sequence[TableSet], schema: KeypointSchema) -> None:
     """Add objects whose left and right points are exchanged; see NOTE [Exchanged sides]."""
     mirror = np.arange(len(schema.names))
-    for left, right in schema.flip_pairs:
-        mirror[[left, right]] = right, left
+    pairs = np.array(schema.flip_pairs)
+    mirror[pairs] = pairs[:, ::-1]
     mean = _mean_shape(sources, len(mirror))
     gains_of_sets = [_gains_of(source, mean, mirror) for source in sources]
     matches = np.concatenate([best_matches for _, best_matches in gains_of_sets])
@@ -167,18 +168,18 @@ def _gains_of(
 
 
 def _sides_message(schema: KeypointSchema, row: int) -> str:
-    left, right = schema.flip_pairs[0]
-    names = f"{shorten(schema.names[left])!r} and {shorten(schema.names[right])!r}"
+    names = " and ".join(repr(shorten(schema.names[position])) for position in schema.flip_pairs[0])
     return f"the points mirror the shape of the other objects; {names} and all other pairs seem to be exchanged"
 
 
 def _shapes(points: npt.NDArray[np.float32], present: _Mask) -> _Shapes:
     """Return points ``(n, K, 2)`` as shapes; an object without two different points is 0."""
-    z = points[..., 0] + 1j * points[..., 1].astype(np.float64)
+    z: _Shapes = points[..., 0] + 1j * points[..., 1].astype(np.float64)
     counts = np.maximum(present.sum(axis=1, keepdims=True), 1)
-    z = np.where(present, z - np.where(present, z, 0).sum(axis=1, keepdims=True) / counts, 0)
-    norms = np.linalg.norm(z, axis=1, keepdims=True)
-    shapes: _Shapes = z / np.where(norms > 0, norms, 1)
+    centres = (z * present).sum(axis=1, keepdims=True) / counts
+    z = (z - centres) * present
+    norms = np.sqrt((np.abs(z) ** 2).sum(axis=1, keepdims=True))
+    shapes: _Shapes = z / np.maximum(norms, np.finfo(np.float64).tiny)
     return shapes
 
 
@@ -197,7 +198,7 @@ def _mean_shape(sources: Sequence[TableSet], num_points: int) -> _Shapes:
 def _mirror_gains(
     points: npt.NDArray[np.float32], present: _Mask, mean: _Shapes, mirror: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Compare objects with the mean shape, as they are and with each pair exchanged.
+    """Compare objects with the mean shape, once unchanged and once with each pair exchanged.
 
     Args:
         points: Shape ``(n, K, 2)``.
@@ -225,4 +226,5 @@ def _match(shapes: _Shapes, present: _Mask, mean: _Shapes) -> npt.NDArray[np.flo
     counts = np.maximum(present.sum(axis=1), 1)
     sums = present @ mean
     norms = np.sqrt(np.maximum(present @ np.abs(mean) ** 2 - np.abs(sums) ** 2 / counts, 1e-12))
-    return np.minimum(np.abs(shapes @ mean.conj()) / norms, 1.0)
+    match: npt.NDArray[np.float64] = np.minimum(np.abs(shapes @ mean.conj()) / norms, 1.0)
+    return match

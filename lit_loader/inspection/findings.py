@@ -72,7 +72,7 @@ class Findings:
         del worst[self.max_details :]
 
     def add_count(self, kind: str, severity: Severity, split: str, count: int) -> None:
-        """Count findings without details, which are no worse than the stored ones."""
+        """Count findings without storing details; the stored ones must be at least as bad."""
         if count:
             self.counts[kind, severity, split] += count
 

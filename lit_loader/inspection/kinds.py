@@ -39,7 +39,7 @@ def _note(rule: str, remedy: str) -> FindingKind:
     return FindingKind(severity="note", rule=rule, remedy=remedy)
 
 
-# By default training stops at problems that are errors here, and goes on after the others.
+# Errors are the problems at which training stops by default.
 READER_KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
     {
         "bad_size": _warning("an annotated image size is not two whole numbers from 1", "correct the size"),
@@ -81,7 +81,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         ),
         "unreadable_image": _error("the image cannot be decoded", "replace the file, or remove its annotation"),
         "turned_image": _error(
-            "EXIF turns the image onto its side, and its annotated size is that of the stored pixels",
+            "EXIF turns the image onto its side, but the annotations have the size of the stored pixels",
             "remove the orientation from the EXIF data, or correct the size if the boxes fit the upright image",
         ),
         "size_mismatch": _error(

@@ -63,7 +63,7 @@ class Recorder:
             message: The value and the rule.
             severity: Severity, or None for the kind's.
             place: Place in the annotation file, or None.
-            count: Number of findings that the message stands for.
+            count: Number of findings that the message summarizes.
         """
         if kind in self._ignored_kinds or not count:
             return
@@ -106,7 +106,7 @@ class Recorder:
             return
         severity = severity or kind_of(kind).severity
         values = np.zeros(len(rows)) if scores is None else np.asarray(scores, dtype=np.float64)
-        # Stable, so that of equally bad rows the first ones of the table are shown.
+        # Stable: the first of equally bad rows get the details.
         worst = np.argsort(-values, kind="stable")[: self.findings.max_details]
         table = source.table
         for row, score in zip(rows[worst].tolist(), values[worst].tolist(), strict=True):

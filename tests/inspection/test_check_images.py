@@ -96,7 +96,7 @@ def test_size_of_the_upright_image_counts(table, decode):
 @pytest.mark.parametrize("decode", [True, False])
 def test_annotated_size_of_the_stored_pixels_is_a_turned_image(table, decode):
     table = replace(turned_table(table, 6), widths=[100, 80, 100, 100], heights=[80, 100, 80, 80])
-    # The reader has reported it, too.
+    # The reader has also reported it.
     report = ReadReport()
     report.add(Problem(kind="turned_image", action="keep", file="a.json", message="EXIF turns 1.jpg"))
     assert counts_of(check(replace(table, report=report), decode=decode)) == {"turned_image": 1}

@@ -10,6 +10,7 @@ import pytest
 from tests.support.checking import SIZE, assert_known_kinds, box_table, check_annotations, counts_of
 
 GOOD = [10, 10, 40, 50]
+WHOLE = [0, 0, *SIZE]
 
 
 @pytest.mark.parametrize(
@@ -26,7 +27,7 @@ GOOD = [10, 10, 40, 50]
         ([60, 10, 100, 80], None),
         ([60, 10, 62, 50], None),
         ([15, 10, 45, 50], None),
-        ([0, 0, 100, 80], None),  # one box around the whole image says nothing in a small set
+        ([0, 0, 100, 80], None),  # in a small set, one box around the whole image is normal
     ],
 )
 def test_defect_of_a_box_is_found_once(tmp_path, box, kind):
@@ -85,15 +86,13 @@ def test_classes_that_often_share_boxes_do_so_by_design(tmp_path):
 
 
 def test_image_with_several_labels_has_no_conflict(tmp_path):
-    whole = [0, 0, *SIZE]
-    assert counts_of(check_annotations(box_table(tmp_path, [whole, whole], labels=[0, 1]))) == {}
+    assert counts_of(check_annotations(box_table(tmp_path, [WHOLE, WHOLE], labels=[0, 1]))) == {}
 
 
 def test_whole_image_box_is_noted_only_where_it_is_rare(tmp_path):
-    whole = [0, 0, *SIZE]
     boxes = [[[i, 0, i + 20, 30], [i, 40, i + 20, 70]] for i in range(15)]
-    assert counts_of(check_annotations(box_table(tmp_path, [*boxes, [whole]]))) == {"whole_image_box": 1}
-    assert counts_of(check_annotations(box_table(tmp_path, [[whole]] * 30))) == {}
+    assert counts_of(check_annotations(box_table(tmp_path, [*boxes, [WHOLE]]))) == {"whole_image_box": 1}
+    assert counts_of(check_annotations(box_table(tmp_path, [[WHOLE]] * 30))) == {}
 
 
 def test_doubled_objects_are_those_of_a_comparison_of_all_pairs(tmp_path):

@@ -84,8 +84,8 @@ def test_real_faces_with_exchanged_points_are_found(shared_data):
     tables = read(shared_data, "udacity_faces")
     name, table = next(iter(tables.items()))
     mirror = np.arange(68)
-    for left, right in table.flip_pairs:
-        mirror[[left, right]] = right, left
+    pairs = np.array(table.flip_pairs)
+    mirror[pairs] = pairs[:, ::-1]
     rows = [5, 40]
     points = table.keypoints.copy()
     points[rows] = points[rows][:, mirror]

@@ -1,4 +1,4 @@
-"""``lit-loader check``: report what is wrong with a data set, on the terminal, as JSON and as an HTML page."""
+"""``lit-loader check``: report the defects of a data set on the terminal, as JSON and as an HTML page."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _read(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
-    """Read the sets under a policy that goes on after problems, as far as the user's policy does not forbid it."""
+    """Read the sets under a policy that continues after problems; the user's policy has priority."""
     user_policy = arguments.policy
     try:
         arguments.policy = [*_words(_READ_ON | _KEEP_IMAGES), *user_policy]
