@@ -47,6 +47,7 @@ def scripts():
         "own format",
         "rows",
         "mixed",
+        "statistics",
         "balance by epoch",
         "uint8",
         "extra transforms",
