@@ -55,6 +55,7 @@ def scripts():
         "rows",
         "check",
         "mixed",
+        "statistics",
         "balance by epoch",
         "uint8",
         "extra transforms",

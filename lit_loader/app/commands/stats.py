@@ -59,12 +59,14 @@ def stats(arguments: argparse.Namespace) -> None:
         AnnotationError: If the annotations cannot be used.
         ValueError: If the training set lacks the attribute to balance, or the samples.
     """
+    # Wrong arguments are reported before the annotations are read, which may take minutes.
     picture_format = _picture_format(arguments.out)
     batch = _batch_shape(arguments)
     samplers = _configs(arguments.sampler, "sampler", SAMPLERS, shared=_balance_by(arguments))
     batchings = {} if arguments.samples == "object" else _configs(arguments.batching, "batching", BATCHINGS)
     splits = named_splits(arguments)
     tables = read_sets(arguments, splits)
+    # A set read from train.txt is the training set of a run.
     stems = unique_stems(splits)
     train = stems[str(splits_by_stage(stems)["train"])]
     with status_spinner("Computing statistics", progress=arguments.progress):
@@ -102,11 +104,10 @@ def _picture_format(path: str | None) -> str | None:
 
 def _batch_shape(arguments: argparse.Namespace) -> BatchShape:
     settings = {name: getattr(arguments, name) for name in BatchShape.__dataclass_fields__ if name in arguments}
-    if arguments.samples == "object" and (settings or arguments.batching):
-        names = ", ".join(
-            f"--{name.replace('_', '-')}" for name in [*settings, *["batching"][: len(arguments.batching)]]
-        )
-        raise UsageError(f"{names}: objects that are cut out get one size, without padding; leave it out")
+    names = [*settings, *(["batching"] if arguments.batching else [])]
+    if arguments.samples == "object" and names:
+        options = ", ".join(f"--{name.replace('_', '-')}" for name in names)
+        raise UsageError(f"{options}: objects that are cut out get one size, without padding; leave it out")
     # The preset, too, takes either alone, and then the other is null.
     if len(settings.keys() & {"size", "max_size"}) == 1:
         settings = {"size": None, "max_size": None, **settings}
@@ -216,7 +217,7 @@ def _set_tables(statistics: DatasetStatistics) -> Iterator[_Table]:
 
 
 def _sampling_tables(sampling: SamplingStatistics, train: str, arguments: argparse.Namespace) -> Iterator[_Table]:
-    units = "images" if arguments.samples == "image" else "objects"
+    units = _units(arguments)
     columns = ("override", "samples an epoch", "most repeats", "unseen", "share empty")
     rows = [
         (
@@ -270,18 +271,24 @@ def _has_padding(sampling: SamplingStatistics) -> Iterator[bool]:
 
 
 def _notes(sampling: SamplingStatistics, arguments: argparse.Namespace) -> Iterator[str]:
-    yield f"unseen: images that an epoch does not contain, mean of {sampling.num_epochs} epochs with seed 0"
+    units = _units(arguments)
+    yield f"unseen: {units} that an epoch does not contain, mean of {sampling.num_epochs} epochs with seed 0"
+    shares = "the shares of " + ("the classes" if arguments.balance_by is None else arguments.balance_by)
     unchanged = [name for name, part in sampling.samplers.items() if part.class_mix is not None]
     unchanged = [name for name in unchanged if name not in sampling.changed_mixes]
     if unchanged:
-        yield f"the mix of classes stays as annotated with {', '.join(unchanged)}"
+        yield f"{shares} stay as annotated with {', '.join(unchanged)}"
     unknown = [name for name, part in sampling.samplers.items() if part.class_mix is None]
     if unknown:
-        yield f"the mix of classes has no closed form with {', '.join(unknown)}"
+        yield f"{shares} have no closed form with {', '.join(unknown)}"
     for override, problem in sampling.problems.items():
         yield f"{override} does not fit: {problem}"
     if sampling.num_unknown_sizes and arguments.samples == "image":
         yield f"no padding: the sizes of {sampling.num_unknown_sizes} images are unknown"
+
+
+def _units(arguments: argparse.Namespace) -> str:
+    return "images" if arguments.samples == "image" else "objects"
 
 
 def _batch_text(batch: BatchShape) -> str:

@@ -71,6 +71,7 @@ def test_objects_as_samples_are_counted_without_padding(command, faces):
     out = command("stats", *SETS, "--samples", "object")
     assert "samplers of train.txt: 20 objects, 0.0% empty" in out
     assert "padded" not in out
+    assert "unseen: objects that an epoch does not contain" in out
     command("stats", *SETS, "--samples", "object", "--batching", "plain", "--size", 64, code=2)
     assert "--size, --batching: objects that are cut out get one size" in command.err
 
@@ -84,6 +85,7 @@ def test_attribute_is_balanced_and_counted(command, voc, tmp_path):
     lines = lines_of(command(*words, "--balance-by", "pose"))
     assert "pose annotated weighted class_balanced class_aware effective_number" in lines
     assert any(line.startswith("sampler=class_aware sampler.balance_by=pose ") for line in lines)
+    assert any("the shares of pose stay as annotated with sampler=random" in line for line in lines)
     assert any(line.startswith("down 10.0% 50.0% 50.0% 50.0% ") for line in lines)
     command(*words, "--balance-by", "colour", code=1)
     assert "by='colour'" in command.err
@@ -103,7 +105,7 @@ def test_picture_and_page_are_written(command, faces):
     with Image.open(folder / "figures" / "plots.PNG") as image:
         assert image.format == "PNG"
     page = (folder / "page.html").read_text()
-    assert page.count('<img src="data:image/png;base64,') == 2
+    assert page.count('src="data:image/png;base64,') == 2
     assert "sampler=class_balanced" in page
     assert "<script" not in page
 
