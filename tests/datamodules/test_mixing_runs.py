@@ -91,6 +91,11 @@ def plain(source):
     return run(source, None)
 
 
+@pytest.fixture(scope="module")
+def mixed(source):
+    return run(source, mixes())
+
+
 def check_end(seen, plain):
     """Check that all batches of the first epochs are mixed, and that later ones have the bits of a run without."""
     assert len(seen) == len(plain) == NUM_BATCHES * MAX_EPOCHS
@@ -100,13 +105,21 @@ def check_end(seen, plain):
     assert not mixed_samples & {sample for batch in plain[:end] for sample in batch}
 
 
-@pytest.mark.parametrize("workers", [{}, {"worker_method": "thread"}, {"multiprocessing_context": "forkserver"}])
-def test_mixing_ends_with_persistent_workers_and_prepared_epochs(source, plain, workers):
+# tests/loader/test_scheduled_transforms.py has a schedule that ends in processes of a fork server.
+WORKERS = [
+    {},
+    {"worker_method": "thread"},
+    pytest.param({"multiprocessing_context": "forkserver"}, marks=pytest.mark.soak),
+]
+
+
+@pytest.mark.parametrize("workers", WORKERS)
+def test_mixing_ends_with_persistent_workers_and_prepared_epochs(source, plain, mixed, workers):
     """ultralytics#25762: workers that persist, and that work on the next epoch before this one ends."""
     settings = WorkerSettings(num_workers=2, persistent_workers=True, prefetch_factor=4, **workers)
     seen = run(source, mixes(), workers=settings)
     check_end(seen, plain)
-    assert seen == run(source, mixes())
+    assert seen == mixed
 
 
 def test_mixing_ends_after_a_resume(source, plain, tmp_path):
@@ -121,12 +134,12 @@ def test_mixing_ends_after_a_resume(source, plain, tmp_path):
         assert run(source, mixes(), ckpt_path=checkpoints[num_seen], workers=workers) == unbroken[num_seen:]
 
 
-def test_mixing_ends_on_every_rank(source, plain, tmp_path):
+def test_mixing_ends_on_every_rank(source, plain, mixed, tmp_path):
     on_ranks(2, tmp_path, _record, source, tmp_path)
     ranks = [json.loads((tmp_path / f"{rank}.json").read_text()) for rank in range(2)]
     seen = [[*first, *second] for first, second in zip(*ranks, strict=True)]
     check_end(seen, plain)
-    assert seen == run(source, mixes())
+    assert seen == mixed
 
 
 def _record(source, folder):

@@ -37,7 +37,7 @@ KEYPOINTS = {**DETECTION, "box_format": "xyxy", "keypoints": "objects.points", "
 BACKENDS = [
     WorkerSettings(num_workers=0),
     WorkerSettings(num_workers=2),
-    WorkerSettings(num_workers=2, multiprocessing_context="spawn"),
+    WorkerSettings(num_workers=1, multiprocessing_context="spawn"),  # takes seconds to start
     WorkerSettings(num_workers=2, worker_method="thread"),
 ]
 

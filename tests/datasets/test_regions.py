@@ -345,8 +345,9 @@ def test_classification_cuts_objects_out_of_tiles(photos):
     [
         {"num_workers": 1},
         {"num_workers": 2},
-        {"num_workers": 2, "multiprocessing_context": "spawn"},
-        {"num_workers": 2, "multiprocessing_context": "forkserver"},
+        {"num_workers": 1, "multiprocessing_context": "spawn"},
+        # A server of forks unpickles the same data set as spawn, and takes as long to start.
+        pytest.param({"num_workers": 2, "multiprocessing_context": "forkserver"}, marks=pytest.mark.soak),
         {"num_workers": 2, "worker_method": "thread"},
     ],
     ids=str,

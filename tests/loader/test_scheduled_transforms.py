@@ -73,7 +73,11 @@ def by_hand(table):
     return [epoch_by_hand(table, epoch) for epoch in range(NUM_EPOCHS)]
 
 
-@pytest.mark.parametrize("workers", WORKERS)
+# The fork server pickles the data set as spawn does; its processes start sooner.
+EVERY_METHOD = [pytest.param(name, marks=pytest.mark.soak if name == "spawn" else ()) for name in WORKERS]
+
+
+@pytest.mark.parametrize("workers", EVERY_METHOD)
 def test_schedule_ends_at_its_epoch_in_every_worker(table, by_hand, workers):
     """ultralytics#25762: also in workers that persist, and that prepare the next epoch ahead."""
     with make_loader(table, scheduled_transforms(), **WORKERS[workers]) as loader:

@@ -201,6 +201,23 @@ def state_after(make, epoch, batches):
         return stopped(loader, epoch, batches)
 
 
+def unbroken_with_states(make, count):
+    """Return the batches of the first epochs of a new loader, and its state after each batch and before each epoch.
+
+    The state is what a run saves at that batch, and the loader goes on as if nobody had asked.
+    """
+    batches = []
+    states = {}
+    with make() as loader:
+        for epoch in range(count):
+            states[epoch, 0] = loader.state_dict()
+            batches.append([])
+            for batch in loader:
+                batches[-1].append(batch.clone())
+                states[epoch, len(batches[-1])] = loader.state_dict()
+    return batches, states
+
+
 # Every other one in the soak: each backend, and each seed, is there either way.
 MATRIX = [
     ("inline", None),
@@ -222,9 +239,11 @@ def test_stateful_stream_resumes_in_the_middle_at_the_beginning_and_between_epoc
     def loader():
         return loader_of(dataset, seed, **BACKENDS[backend])
 
-    full = unbroken(loader, 3)
+    full, states = unbroken_with_states(loader, 3)
+    # A loader that was broken off has the same state.
+    states[0, 3] = state_after(loader, 0, 3)
     for epoch, batches in ((0, 3), (1, 0), (1, len(full[1])), (2, 2)):
-        state = json.loads(json.dumps(state_after(loader, epoch, batches)))
+        state = json.loads(json.dumps(states[epoch, batches]))
         remaining = full[epoch][batches:]
         with loader() as going_on:
             expected = (([remaining] if remaining else []) + full[epoch + 1 :])[:2]
