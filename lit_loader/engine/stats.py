@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping
@@ -132,8 +133,11 @@ class Counters:
             self._add_up()
 
     def _add_up(self) -> None:
-        new = self._new
-        rows = [new.popleft() for _ in range(len(new))]
+        rows: list[WorkTimes] = []
+        # Another thread may empty it at the same time.
+        with contextlib.suppress(IndexError):
+            while True:
+                rows.append(self._new.popleft())
         self._sums = WorkTimes(*map(sum, zip(self._sums, *rows, strict=True)))
 
     def stats(self, num_workers: int) -> LoaderStats:
