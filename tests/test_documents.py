@@ -61,6 +61,7 @@ def scripts():
         "extra transforms",
         "merged tiles",
         "bad samples",
+        "where the time goes",
         "resuming",
         "schedules",
         "own mix",

@@ -35,8 +35,8 @@ class WorkTimes(NamedTuple):
         number: Number of the batch in its epoch on this rank.
         num_samples: Number of samples that were collated.
         end_s: Time at which the batch was ready to be sent, by ``time.perf_counter()``.
-        cpu_s: CPU seconds of the thread. Those of a worker's batch of less than a millisecond are part of a later one;
-            without workers, those of a batch after one of less than 0.1 ms are missing.
+        cpu_s: CPU seconds of the thread. A worker counts a batch of less than a millisecond with a later one. Without
+            workers, the batch after one of less than 0.1 ms is not counted.
         read_bytes: Bytes of files.
         sent_bytes: Bytes that are handed over.
         read_s: Seconds in the first of `STAGES`.
@@ -66,6 +66,10 @@ class WorkTimes(NamedTuple):
     def stage_s(self) -> tuple[float, ...]:
         """Seconds in each of `STAGES`, in that order."""
         return self[-1 - len(STAGES) : -1]
+
+
+NO_TIMES: Final = WorkTimes(*[0] * len(WorkTimes._fields))
+"""Times of no work."""
 
 
 class StageClock:
