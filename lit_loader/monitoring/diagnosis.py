@@ -171,7 +171,9 @@ def _transfer_between_steps(report: DataReport) -> Verdict:
 def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
     """Yield the causes of waiting: what hides the stages, the slowest stage, and too few workers for it."""
     stats = report.stats
-    if report.host.ranks_on_host == 1 and is_starved(report.cores_used, report.other_cores, report.host.cores):
+    # A process that wants a core gets a share of it even on a busy host; one that uses none waits for something else.
+    wants_cores = report.cores_used >= NOTICEABLE and report.host.ranks_on_host == 1
+    if wants_cores and is_starved(report.cores_used, report.other_cores, report.host.cores):
         yield Verdict(
             cause="busy host",
             problem=f"{_waited(report)}, and {busy_host_problem(report.other_cores or 0.0)}",
