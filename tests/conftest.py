@@ -27,6 +27,7 @@ SHARED_DATA = Path(__file__).parents[2] / "shared" / "data"
 NEEDED = {  # files and folders in which every test needs the extra
     "hydra": [
         "app/commands/test_next_command.py",
+        "app/commands/test_profile.py",
         "app/commands/test_tune.py",
         "app/composition/",
         "app/test_",
@@ -37,7 +38,12 @@ NEEDED = {  # files and folders in which every test needs the extra
         "recipes/test_detector_configs.py",
         "test_documents.py",
     ],
-    "plot": ["callbacks/test_picture_logger.py", "datamodules/test_pictures.py", "recipes/test_pictures.py"],
+    "plot": [
+        "monitoring/test_timeline.py",
+        "callbacks/test_picture_logger.py",
+        "datamodules/test_pictures.py",
+        "recipes/test_pictures.py",
+    ],
     "recipes": ["annotations/formats/test_coco_results.py"],
     "timm": ["recipes/test_classifiers.py", "recipes/test_heatmap_model.py"],
 }

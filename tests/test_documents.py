@@ -67,6 +67,7 @@ def scripts():
         "own mix",
         "mixed batches",
         "mixed batches of a data set",
+        "why training waits",
     ],
 )
 def test_python_examples_run(code, scripts, tmp_path):

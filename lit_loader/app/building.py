@@ -26,7 +26,8 @@ from rich.syntax import Syntax
 from lit_loader.app.composition import ConfigError, validate
 from lit_loader.app.composition.hints import shipped_targets
 from lit_loader.app.composition.stored_overrides import check_checkpoint
-from lit_loader.app.running import config_errors
+from lit_loader.app.running import config_errors, setting_override
+from lit_loader.callbacks import DataMonitor
 from lit_loader.datamodules import DetectionDataModule, TableDataModule
 from lit_loader.foundation.escaping import escape_interpolations
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
@@ -298,6 +299,9 @@ def _build_trainer(cfg: DictConfig, model: LightningModule, extra_callbacks: tup
     callbacks = [callback for callback in callbacks if not isinstance(callback, tuple(unusable))]
     listed_callbacks = instantiate(settings.callbacks, _convert_="all") if settings.get("callbacks") else []
     arguments["callbacks"] = [*listed_callbacks, *callbacks, *extra_callbacks]
+    for callback in arguments["callbacks"]:
+        if isinstance(callback, DataMonitor):
+            callback.setting_text = setting_override(cfg)
     trainer: Trainer = instantiate(settings, **arguments, _convert_="all", _recursive_=False)
     return trainer
 

@@ -92,7 +92,7 @@ class DataMonitor(Callback):
         return [*self.report().lines(), *verdicts]
 
     def epoch_rates(self) -> dict[str, float]:
-        """Return this rank's figures of the current epoch as they are logged; unknown ones are left out."""
+        """Return the logged figures of this rank in the current epoch, without unknown ones."""
         report = self.loop.report(since=self._epoch_start)
         if report.total_s <= 0 or not report.num_steps:
             return {}

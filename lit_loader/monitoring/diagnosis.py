@@ -89,7 +89,7 @@ def diagnose(report: DataReport, *, ranks: Sequence[DataReport] = (), above: flo
 
     Args:
         report: The report of this rank.
-        ranks: The reports of all ranks, or none. The causes are those of the rank that waits most.
+        ranks: The reports of all ranks, or none. With them, the causes of the slowest rank are returned.
         above: Fraction of the loop above which waiting or transfer counts.
 
     Returns:
@@ -171,7 +171,9 @@ def _transfer_between_steps(report: DataReport) -> Verdict:
 def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
     """Yield the causes of waiting: what hides the stages, the slowest stage, and too few workers for it."""
     stats = report.stats
-    if report.host.ranks_on_host == 1 and is_starved(report.cores_used, report.other_cores, report.host.cores):
+    # A process that wants a core gets a share of it even on a busy host; one that uses none waits for something else.
+    wants_cores = report.cores_used >= NOTICEABLE and report.host.ranks_on_host == 1
+    if wants_cores and is_starved(report.cores_used, report.other_cores, report.host.cores):
         yield Verdict(
             cause="busy host",
             problem=f"{_waited(report)}, and {busy_host_problem(report.other_cores or 0.0)}",
@@ -249,7 +251,7 @@ def _interpreter_lock(report: DataReport) -> Verdict:
     )
 
 
-# What the stage does, and the remedy without a setting.
+# Description of each stage, and its remedy without a setting.
 _STAGE_VERDICTS: Final[Mapping[Stage, tuple[str, str]]] = {
     "read": ("reading files from a disk or a network", "keep the files on a faster or local disk"),
     "decode": ("decoding images", "store smaller images"),
@@ -299,10 +301,10 @@ def _few_workers(report: DataReport) -> Iterator[Verdict]:
     busy_cores = f"{report.cores_used:.1f} of {host.cores:g} cores are busy"
     if advised > settings.num_workers:
         present = f"{settings.num_workers} workers make" if settings.num_workers else "this process makes"
-        each = report.busy_s / num_batches
+        batch_s = report.busy_s / num_batches
         yield Verdict(
             cause="few workers",
-            problem=f"{present} batches that take {each * 1e3:.0f} ms each, and a step takes {step_s * 1e3:.0f} ms; "
+            problem=f"{present} batches that take {batch_s * 1e3:.0f} ms each, and a step takes {step_s * 1e3:.0f} ms; "
             f"{busy_cores}",
             settings={"num_workers": advised},
         )
@@ -322,8 +324,9 @@ def is_starved(cores_used: float, other_cores: float | None, cores: float) -> bo
         other_cores: The same of all other processes, or None if unknown.
         cores: Number of cores of the host.
     """
-    others = other_cores or 0.0
-    return others >= NOTICEABLE and cores_used + others > NEARLY_ALL * cores
+    if other_cores is None or other_cores < NOTICEABLE:
+        return False
+    return cores_used + other_cores > NEARLY_ALL * cores
 
 
 def busy_host_problem(other_cores: float) -> str:

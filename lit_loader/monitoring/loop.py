@@ -358,15 +358,15 @@ class LoopMonitor:
         stats = self._totals.stats
         for loader_end, loader_start in zip(end.stats, start.stats, strict=True):
             stats = add_stats(stats, loader_end - loader_start)
-        before = self._totals
+        totals = self._totals
         return replace(
-            before,
-            total_s=before.total_s + end.time_s - start.time_s,
-            gap_s=before.gap_s + self._gap_s,
-            num_steps=before.num_steps + self._num_steps,
-            num_images=before.num_images + self._num_images,
-            main_cpu_s=before.main_cpu_s + end.main_cpu_s - start.main_cpu_s,
-            host_cpu_s=before.host_cpu_s + end.host_cpu_s - start.host_cpu_s,
+            totals,
+            total_s=totals.total_s + end.time_s - start.time_s,
+            gap_s=totals.gap_s + self._gap_s,
+            num_steps=totals.num_steps + self._num_steps,
+            num_images=totals.num_images + self._num_images,
+            main_cpu_s=totals.main_cpu_s + end.main_cpu_s - start.main_cpu_s,
+            host_cpu_s=totals.host_cpu_s + end.host_cpu_s - start.host_cpu_s,
             stats=stats,
         )
 

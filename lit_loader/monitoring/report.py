@@ -203,11 +203,12 @@ class DataReport:
 
     def as_dict(self) -> dict[str, Any]:
         """Return the report as plain values for JSON, with its fractions and its headroom."""
+        gain, is_measured = self.headroom
         derived = {
             "wait_fraction": self.wait_fraction,
             "transfer_fraction": self.transfer_fraction,
             "step_s": self.step_s,
-            "headroom": self.headroom._asdict(),
+            "headroom": {"gain": gain, "is_measured": is_measured},
         }
         # A mapping of another kind than dict could not be written as JSON.
         stats = {**asdict(replace(self.stats, stage_s={})), "stage_s": dict(self.stats.stage_s)}

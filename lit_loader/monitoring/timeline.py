@@ -48,7 +48,7 @@ def save_timeline(
         max_s: Length of the timeline, which ends with the last record.
 
     Raises:
-        ValueError: If there are no records, or matplotlib does not know the format of ``path``.
+        ValueError: If both sequences are empty, or the format of ``path`` is unknown to matplotlib.
         ImportError: If matplotlib is not installed.
         OSError: If the file cannot be written.
     """

@@ -96,6 +96,11 @@ def test_busy_host_comes_first():
     assert "other processes kept 3.0 cores busy" in diagnose(report)[0].problem
 
 
+def test_samples_that_need_no_core_do_not_wait_for_one():
+    report = made_report(stages={"read": 190.0}, cpu=1.0, cores=4, other_cores=4.0, main_cpu_s=0.0)
+    assert causes(report)[0] == "read"
+
+
 def test_waiting_threads_are_no_proof_of_the_interpreter_lock():
     reading = made_report(stages={"read": 390.0}, workers=4, method="thread", cpu=10.0)
     assert causes(reading)[0] == "read"

@@ -43,7 +43,7 @@ class SlowCollate:
 
 
 def slow_device(seconds):
-    """Return a device whose copies take the host some time, as those of memory that is not page-locked do."""
+    """Return a device that blocks the host during copies, like copies of pageable memory."""
 
     class Slow(Prompt):
         def copy_to_device(self, tensor):
@@ -69,7 +69,7 @@ def run_loop(cause, *, seconds=0.02, num_batches=6, rank=0, monkeypatch=None, **
     return monitor.report()
 
 
-def found_cause(cause, *, monkeypatch=None, **settings):
+def first_cause(cause, *, monkeypatch=None, **settings):
     """Return the first cause of a loop that is slowed at one place; other processes of the machine do not count."""
     ranks = []
     if cause == "slow rank":
@@ -79,4 +79,4 @@ def found_cause(cause, *, monkeypatch=None, **settings):
         report = run_loop(cause, monkeypatch=monkeypatch, **settings)
     # Half of the loop: the load of the machine must not count as waiting.
     causes = [verdict.cause for verdict in diagnose(report, ranks=ranks, above=0.5)]
-    return next(found for found in causes if found != "busy host")
+    return next(name for name in causes if name != "busy host")

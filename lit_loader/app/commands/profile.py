@@ -145,7 +145,7 @@ def _build_datamodule(arguments: argparse.Namespace) -> tuple[DictConfig, Loader
 
 @contextmanager
 def _quiet_lightning() -> Iterator[None]:
-    """Silence Lightning's lines on devices and its advice on settings, which are not those of a real run."""
+    """Silence Lightning's messages: the trainer here is not the one of a real run."""
     logger = logging.getLogger("lightning.pytorch")
     level = logger.level
     logger.setLevel(logging.ERROR)
@@ -153,6 +153,8 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PossibleUserWarning)
             warnings.filterwarnings("ignore", message=".*no `val_dataloader`")
+            # Lightning 2.6 calls a deprecated function of torch for iterables such as `_Repeat`.
+            warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
             yield
     finally:
         logger.setLevel(level)
