@@ -236,7 +236,7 @@ def _predict(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
 
 
 def _merged(predictions: Sequence[Any]) -> Any:
-    """Return the predictions of several batches as those of one batch."""
+    """Concatenate the predictions of several batches."""
     first = predictions[0]
     if isinstance(first, Tensor):
         return torch.cat(list(predictions))

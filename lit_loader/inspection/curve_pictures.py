@@ -22,7 +22,7 @@ _COLOURS: Final = (
     *("#4363d8", "#e6194b", "#3cb44b", "#f58231", "#911eb4"),
     *("#008080", "#9a6324", "#800000", "#808000", "#f032e6"),
 )
-# More lines in colour, or cells with a number, than these cannot be told apart.
+# Limits of lines with a colour of their own, and of rows whose cells have numbers.
 _MAX_COLOURED: Final = len(_COLOURS)
 _MAX_NUMBERED: Final = 16
 # Names of more columns are written upwards.
@@ -72,32 +72,32 @@ def _rows(curves: EvaluationCurves, max_classes: int) -> list[tuple[float, Any]]
     if curves.precision_recall:
         kind = curves.precision_recall[0]
 
-        def draw_lines(left: Any, right: Any) -> None:
-            left.set_title(
+        def draw_lines(curve_axis: Any, threshold_axis: Any) -> None:
+            curve_axis.set_title(
                 f"{label}: precision by recall{', ' + kind.name if kind.name else ''}", fontsize=10, loc="left"
             )
-            _draw_precision_recall(left, kind, curves.class_names, order)
-            right.set_title(f"{label}: mean over classes by threshold of scores", fontsize=10, loc="left")
-            _draw_thresholds(right, kind)
+            _draw_precision_recall(curve_axis, kind, curves.class_names, order)
+            threshold_axis.set_title(f"{label}: mean over classes by threshold of scores", fontsize=10, loc="left")
+            _draw_thresholds(threshold_axis, kind)
 
         rows.append((4.2, draw_lines))
     if curves.precision_recall or curves.confusion is not None:
 
-        def draw_classes(left: Any, right: Any) -> None:
-            left.set_title(f"{label}: average precision", fontsize=10, loc="left")
-            _draw_bars(left, curves, order)
-            _draw_confusion(right, curves, order)
+        def draw_classes(bar_axis: Any, confusion_axis: Any) -> None:
+            bar_axis.set_title(f"{label}: average precision", fontsize=10, loc="left")
+            _draw_bars(bar_axis, curves, order)
+            _draw_confusion(confusion_axis, curves, order)
 
         num_bars = len(order) * max(1, len(curves.precision_recall))
         rows.append((max(3.6, 0.2 * num_bars + 1.2, 0.3 * len(order) + 2.2), draw_classes))
     errors = curves.errors
     if errors is not None:
 
-        def draw_errors(left: Any, right: Any) -> None:
-            left.set_title(f"{label}: share of objects by largest error", fontsize=10, loc="left")
-            _draw_error_curve(left, errors)
-            right.set_title(f"{label}: mean error of each point", fontsize=10, loc="left")
-            _draw_point_errors(right, errors, max_classes)
+        def draw_errors(share_axis: Any, point_axis: Any) -> None:
+            share_axis.set_title(f"{label}: share of objects by largest error", fontsize=10, loc="left")
+            _draw_error_curve(share_axis, errors)
+            point_axis.set_title(f"{label}: mean error of each point", fontsize=10, loc="left")
+            _draw_point_errors(point_axis, errors, max_classes)
 
         num_points = min(len(errors.point_names), max_classes)
         rows.append((max(4.2, 0.2 * num_points + 1.2), draw_errors))
@@ -225,11 +225,11 @@ def _draw_confusion(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -
 
 def _reduced(matrix: ConfusionMatrix, num_classes: int, order: Sequence[int]) -> ConfusionMatrix:
     """Return a confusion matrix of some classes, in their order, with all others added up."""
-    others = sorted(set(range(num_classes)) - set(order))
+    omitted = sorted(set(range(num_classes)) - set(order))
 
     def groups(size: int) -> list[list[int]]:
         background = [[index] for index in range(num_classes, size)]
-        return [*([index] for index in order), *([others] if others else []), *background]
+        return [*([index] for index in order), *([omitted] if omitted else []), *background]
 
     def names(all_names: Sequence[str], parts: Sequence[Sequence[int]]) -> list[str]:
         return [all_names[part[0]] if len(part) == 1 else f"{len(part)} others" for part in parts]

@@ -125,7 +125,7 @@ class ErrorCurve:
         limit: Error above which an object fails; ``area`` ends there.
         area: Area under the curve up to ``limit``, divided by it.
         mean: Mean error of the objects.
-        normalizer: Length by which errors are divided, in words.
+        normalizer: Name of the length that errors are divided by.
         point_names: Names of the K points.
         point_errors: Mean normalised error of each point where it is present, ``(K,)``; NaN if it never is.
     """

@@ -161,7 +161,7 @@ def error_curve(
         limit: As for the histogram.
         area: Area under the curve up to ``limit``, divided by it.
         mean: Mean error.
-        normalizer: Length by which errors are divided, in words.
+        normalizer: Name of the length that errors are divided by.
         point_names: Names of the points.
     """
     counts = histogram.cpu().numpy()

@@ -23,7 +23,7 @@ FILES = {"curves.png", "curves.csv", "classes.csv", "confusion.csv", "worst_imag
 
 
 class Misses(EchoDetection):
-    """Detects every object but those of the image at position 3, and something false in the one at position 5."""
+    """Misses the objects of image 3, and adds a false detection to image 5."""
 
     def echo(self, target):
         detections = super().echo(target)
@@ -71,8 +71,8 @@ def test_files_and_pictures_of_a_detector(source, drawn_figures, tmp_path):
         (3, "3 missed, 0 false"),
         (5, "0 missed, 1 false"),
     ]
-    (_, predictions, settings), *others = drawn_figures
-    assert (len(predictions), others) == (2, [])
+    ((_, predictions, settings),) = drawn_figures
+    assert len(predictions) == 2
     assert settings["captions"] == ["3 missed, 0 false: 3.png", "0 missed, 1 false: 5.png"]
     with (tmp_path / "curves/confusion.csv").open(newline="") as file:
         counts = {(row["true"], row["predicted"]): int(row["count"]) for row in csv.DictReader(file)}

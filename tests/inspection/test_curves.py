@@ -99,7 +99,7 @@ def test_many_classes_and_hostile_names_stay_readable():
     assert "290 of 300 classes, of medium frequency, are left out" in texts
     assert "290 others" in texts
     assert "the 10 of 98 points with the largest errors" in texts
-    # matplotlib draws an escaped dollar sign as it is.
+    # matplotlib takes text between plain dollar signs for a formula.
     assert "\\$\\frac{" in texts
 
 
@@ -123,7 +123,7 @@ def test_best_threshold_is_the_highest_score_with_the_best_mean_f1():
     means = kind.means_by_threshold()
     assert means["threshold"][0] == pytest.approx(0.2)
     assert means["precision"][0] == pytest.approx(0.4)
-    # Nothing is predicted above 0.8, so there is no precision.
+    # No prediction has a score above 0.8.
     assert (math.isnan(means["precision"][-1]), means["recall"][-1], means["F1"][-1]) == (True, 0, 0)
     never = PrecisionRecall(
         name="",
