@@ -14,10 +14,11 @@ from lightning.pytorch.utilities.seed import isolate_rng
 from torch import Tensor
 from torch.utils.data import Subset
 
-from lit_loader.callbacks.attached import table_datamodule
+from lit_loader.annotations import AnnotationTable
 from lit_loader.callbacks.pictures import publish_picture
+from lit_loader.callbacks.tile_merging import is_tiled
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplicates, batch_targets, default_collate
-from lit_loader.datamodules import draw_found
+from lit_loader.datamodules import TableDataModule, draw_found
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
 from lit_loader.inspection.curve_pictures import draw_curves
@@ -53,7 +54,8 @@ class EvaluationCurves(Callback):
 
     Everything is exact over ranks, which leave out the duplicates that fill up their last batches. Each rank keeps
     the numbers of its worst samples; at the end these are read and predicted once more, one by one. All ranks do so, as
-    sharded models require; rank 0 draws.
+    sharded models require; rank 0 draws. Worst samples need a data module of lit_loader, and are left out with a
+    message where tiles are merged before they are scored.
 
     Args:
         num_worst: Number of the worst samples to draw, 0 for none.
@@ -64,8 +66,11 @@ class EvaluationCurves(Callback):
         max_classes: Largest number of classes to draw of an output; of more, the most frequent half and the rarest.
         folder: Folder of the files, or None for ``curves`` in the trainer's ``default_root_dir``.
 
+    Attributes:
+        worst: The worst samples of the last test, over all ranks.
+
     Raises:
-        ValueError: If a number is out of range; at the start of a run, if the trainer has no data module of lit_loader.
+        ValueError: If a number is out of range.
         ImportError: At the start of a run, if matplotlib is not installed.
     """
 
@@ -90,24 +95,20 @@ class EvaluationCurves(Callback):
         self.confusion_iou = confusion_iou
         self.max_classes = max_classes
         self.folder = None if folder is None else Path(folder)
-        self._worst: list[WorstSample] = []
-        self._datamodule: Any = None  # set by `setup`
+        self.worst: list[WorstSample] = []
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
-        """Check for matplotlib and a data module at the start of a run.
+        """Check for matplotlib at the start of a run.
 
         Raises:
-            ValueError: If the trainer has no data module of lit_loader.
             ImportError: If matplotlib is not installed.
         """
         # Also before a fit, since the test may follow after hours of training.
         require("matplotlib.figure", "plot")
-        remedy = "give trainer.test one, such as DetectionDataModule, or leave the callback out"
-        self._datamodule = table_datamodule(trainer, "EvaluationCurves", remedy=remedy)
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the task record its curves."""
-        self._worst = []
+        self.worst = []
         if hasattr(pl_module, "record_curves"):
             pl_module.record_curves(min_score=self.confusion_score, min_iou=self.confusion_iou)
 
@@ -121,32 +122,32 @@ class EvaluationCurves(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the numbers of the worst samples so far."""
-        # A module without the method, or a step without predictions, such as one of tiles.
-        if not self.num_worst or outputs is None or not hasattr(pl_module, "sample_errors"):
-            return
-        errors = pl_module.sample_errors(batch, outputs, min_score=self.min_score)
+        # Steps of tiles, and of tasks that do not tell, return nothing.
+        has_errors = self.num_worst and outputs is not None and hasattr(pl_module, "sample_errors")
+        errors = pl_module.sample_errors(batch, outputs, min_score=self.min_score) if has_errors else []
         if not errors:
             return
         samples = zip(errors, _image_ids(batch), batch_duplicates(batch).tolist(), strict=True)
-        self._worst += [
+        self.worst += [
             WorstSample(error, dataloader_idx, image_id, text)
             for (error, text), image_id, is_duplicate in samples
             if error > 0 and not is_duplicate  # NaN, which was not measured, is not above 0
         ]
-        self._worst = _largest(self._worst, self.num_worst)
+        self.worst = _largest(self.worst, self.num_worst)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the worst samples of all ranks, and draw them on rank 0."""
         if not self.num_worst:
             return
-        worst = self._worst
         if dist.is_available() and dist.is_initialized():
             parts: list[list[WorstSample]] = [[] for _ in range(dist.get_world_size())]
-            dist.all_gather_object(parts, worst)
-            worst = _largest([sample for part in parts for sample in part], self.num_worst)
-        self._worst = worst
-        if worst:
-            self._draw_worst(trainer, pl_module, worst)
+            dist.all_gather_object(parts, self.worst)
+            self.worst = _largest([sample for part in parts for sample in part], self.num_worst)
+        obstacle = _obstacle(trainer)
+        if obstacle:
+            rank_zero_info(f"worst_images.png is left out: {obstacle}")
+        elif self.worst:
+            self._draw_worst(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the curves on rank 0."""
@@ -160,47 +161,57 @@ class EvaluationCurves(Callback):
     def _folder(self, trainer: Trainer) -> Path:
         return Path(trainer.default_root_dir, "curves") if self.folder is None else self.folder
 
-    def _draw_worst(self, trainer: Trainer, module: LightningModule, worst: Sequence[WorstSample]) -> None:
-        loaders: Any = trainer.test_dataloaders
-        datasets = [
-            getattr(loader, "dataset", None) for loader in (loaders if isinstance(loaders, list) else [loaders])
-        ]
-        tables = [getattr(dataset, "table", None) for dataset in datasets]
-        if not all(table is not None and len(dataset) == table.num_images for dataset, table in zip(datasets, tables)):
-            rank_zero_info("worst_images.png: left out, because a loader wraps the data set of the data module")
-            return
+    def _draw_worst(self, trainer: Trainer, module: LightningModule) -> None:
+        datamodule: Any = trainer.datamodule  # type: ignore[attr-defined] # checked by `_obstacle`
+        collate = datamodule.collate_fn("test") or default_collate
         with isolate_rng():
-            samples, paths = self._read(datasets, worst)
-            collate = self._datamodule.collate_fn("test") or default_collate
+            samples, paths = _read(_test_datasets(trainer), self.worst, seed=datamodule.seed)
             predictions = _merged([_predict(trainer, module, collate([sample])) for sample in samples])
         if trainer.is_global_zero:
-            captions = [f"{sample.text}: {path}" for sample, path in zip(worst, paths, strict=True)]
-            drawing: dict[str, Any] = {"captions": captions, "max_images": len(worst), "min_score": self.min_score}
-            title = f"the {len(worst)} worst of the test"
-            figure = draw_found(self._datamodule, collate(samples), predictions, title=title, **drawing)
+            captions = [f"{sample.text}: {path}" for sample, path in zip(self.worst, paths, strict=True)]
+            drawing: dict[str, Any] = {"captions": captions, "max_images": len(samples), "min_score": self.min_score}
+            title = f"the {len(samples)} worst of the test"
+            figure = draw_found(datamodule, collate(samples), predictions, title=title, **drawing)
             publish_picture(trainer, self._folder(trainer), "worst_images", figure)
 
-    def _read(self, datasets: Sequence[Any], worst: Sequence[WorstSample]) -> tuple[list[Any], list[str]]:
-        """Return the samples, as the test read them, and the paths of their images."""
-        sample_by_key: dict[tuple[int, int], Any] = {}
-        path_by_key: dict[tuple[int, int], str] = {}
-        for number, dataset in enumerate(datasets):
-            image_ids = [sample.image_id for sample in worst if sample.set_number == number]
-            if not image_ids:
-                continue
-            row_by_id = {image_id: row for row, image_id in enumerate(dataset.table.image_numbers.tolist())}
-            rows = [row_by_id[image_id] for image_id in image_ids]
-            # Through a loader, which gives transforms their epoch and their generators.
-            loader = DataLoader(
-                Subset(dataset, rows), batch_size=len(rows), collate_fn=list, seed=self._datamodule.seed, num_workers=0
-            )
-            with loader:
-                (samples,) = loader
-            for image_id, row, sample in zip(image_ids, rows, samples, strict=True):
-                sample_by_key[number, image_id] = sample
-                path_by_key[number, image_id] = printable(str(dataset.table.image_paths[row]))
-        keys = [(sample.set_number, sample.image_id) for sample in worst]
-        return [sample_by_key[key] for key in keys], [path_by_key[key] for key in keys]
+
+def _test_datasets(trainer: Trainer) -> list[Any]:
+    loaders: Any = trainer.test_dataloaders
+    return [getattr(loader, "dataset", None) for loader in (loaders if isinstance(loaders, list) else [loaders])]
+
+
+def _obstacle(trainer: Trainer) -> str | None:
+    """Return why the worst samples of a test cannot be drawn, or None."""
+    # Lightning sets the attribute only if it is given a data module.
+    datamodule = getattr(trainer, "datamodule", None)
+    if not isinstance(datamodule, TableDataModule):
+        return "the data module is not one of lit_loader with annotation tables"
+    if is_tiled(datamodule, "test"):
+        return "detections are merged from tiles, and images are not predicted as a whole"
+    if not all(isinstance(getattr(dataset, "table", None), AnnotationTable) for dataset in _test_datasets(trainer)):
+        return "a loader wraps the data set of the data module"
+    return None
+
+
+def _read(datasets: Sequence[Any], worst: Sequence[WorstSample], *, seed: int) -> tuple[list[Any], list[str]]:
+    """Return samples as the test read them, and the paths of their images."""
+    sample_by_key: dict[tuple[int, int], Any] = {}
+    path_by_key: dict[tuple[int, int], str] = {}
+    for number, dataset in enumerate(datasets):
+        image_ids = [sample.image_id for sample in worst if sample.set_number == number]
+        if not image_ids:
+            continue
+        row_by_id = {image_id: row for row, image_id in enumerate(dataset.table.image_numbers.tolist())}
+        rows = [row_by_id[image_id] for image_id in image_ids]
+        # Through a loader, which gives transforms their epoch and their generators; every rank reads all samples.
+        settings: dict[str, Any] = {"collate_fn": list, "seed": seed, "num_workers": 0, "rank": 0, "world_size": 1}
+        with DataLoader(Subset(dataset, rows), batch_size=len(rows), **settings) as loader:
+            (samples,) = loader
+        for image_id, row, sample in zip(image_ids, rows, samples, strict=True):
+            sample_by_key[number, image_id] = sample
+            path_by_key[number, image_id] = printable(str(dataset.table.image_paths[row]))
+    keys = [(sample.set_number, sample.image_id) for sample in worst]
+    return [sample_by_key[key] for key in keys], [path_by_key[key] for key in keys]
 
 
 def _largest(samples: Sequence[WorstSample], count: int) -> list[WorstSample]:
@@ -225,7 +236,7 @@ def _predict(trainer: Trainer, module: LightningModule, batch: Any) -> Any:
 
 
 def _merged(predictions: Sequence[Any]) -> Any:
-    """Return the predictions of several batches as those of one batch."""
+    """Concatenate the predictions of several batches."""
     first = predictions[0]
     if isinstance(first, Tensor):
         return torch.cat(list(predictions))

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lit_loader.datamodules.text_drawing import figure_text
 from lit_loader.foundation.extras import require
-from lit_loader.inspection.curves import ConfusionMatrix, ErrorCurve, EvaluationCurves, PrecisionRecall
+from lit_loader.inspection.curves import ConfusionMatrix, ErrorCurve, EvaluationCurves, PrecisionRecall, best_threshold
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -22,9 +22,11 @@ _COLOURS: Final = (
     *("#4363d8", "#e6194b", "#3cb44b", "#f58231", "#911eb4"),
     *("#008080", "#9a6324", "#800000", "#808000", "#f032e6"),
 )
-# More lines in colour, or cells with a number, than these cannot be told apart.
+# Limits of lines with a colour of their own, and of rows whose cells have numbers.
 _MAX_COLOURED: Final = len(_COLOURS)
 _MAX_NUMBERED: Final = 16
+# Names of more columns are written upwards.
+_MAX_LEVEL_NAMES: Final = 5
 _MEAN_COLOUR: Final = "black"
 
 
@@ -38,7 +40,8 @@ def draw_curves(curves: Sequence[EvaluationCurves], *, max_classes: int = 30, ti
     Args:
         curves: The curves of each output.
         max_classes: Largest number of classes to draw of an output; if there are more, these are the most frequent half
-            and the rarest half, and the confusion matrix has a row and a column for all others.
+            and the rarest half, and the confusion matrix has a row and a column for all others. Of more points, those
+            with the largest errors are drawn.
         title: Title of the figure.
 
     Raises:
@@ -53,9 +56,10 @@ def draw_curves(curves: Sequence[EvaluationCurves], *, max_classes: int = 30, ti
     rows: list[tuple[float, Any]] = [row for part in curves for row in _rows(part, max_classes)]
     heights = [height for height, _ in rows]
     figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=(13, sum(heights) + 0.5), layout="constrained")
-    axes = figure.subplots(len(rows), 2, squeeze=False, height_ratios=heights)
-    for pair, (_, draw) in zip(axes, rows, strict=True):
-        draw(*pair)
+    # A part of its own for each row, so that long names in one row do not narrow the charts of others.
+    parts = figure.subfigures(len(rows), 1, squeeze=False, height_ratios=heights)
+    for part, (_, draw) in zip(parts[:, 0], rows, strict=True):
+        draw(*part.subplots(1, 2))
     figure.suptitle(figure_text(title, 100))
     return figure
 
@@ -68,32 +72,34 @@ def _rows(curves: EvaluationCurves, max_classes: int) -> list[tuple[float, Any]]
     if curves.precision_recall:
         kind = curves.precision_recall[0]
 
-        def draw_lines(left: Any, right: Any) -> None:
-            left.set_title(f"{label}: precision by recall{', ' + kind.name if kind.name else ''}", fontsize=10)
-            _draw_precision_recall(left, kind, curves.class_names, order)
-            right.set_title(f"{label}: mean over classes by threshold of scores", fontsize=10)
-            _draw_thresholds(right, kind)
+        def draw_lines(curve_axis: Any, threshold_axis: Any) -> None:
+            curve_axis.set_title(
+                f"{label}: precision by recall{', ' + kind.name if kind.name else ''}", fontsize=10, loc="left"
+            )
+            _draw_precision_recall(curve_axis, kind, curves.class_names, order)
+            threshold_axis.set_title(f"{label}: mean over classes by threshold of scores", fontsize=10, loc="left")
+            _draw_thresholds(threshold_axis, kind)
 
         rows.append((4.2, draw_lines))
     if curves.precision_recall or curves.confusion is not None:
 
-        def draw_classes(left: Any, right: Any) -> None:
-            left.set_title(f"{label}: average precision", fontsize=10)
-            _draw_bars(left, curves, order)
-            _draw_confusion(right, curves, order)
+        def draw_classes(bar_axis: Any, confusion_axis: Any) -> None:
+            bar_axis.set_title(f"{label}: average precision", fontsize=10, loc="left")
+            _draw_bars(bar_axis, curves, order)
+            _draw_confusion(confusion_axis, curves, order)
 
         num_bars = len(order) * max(1, len(curves.precision_recall))
         rows.append((max(3.6, 0.2 * num_bars + 1.2, 0.3 * len(order) + 2.2), draw_classes))
     errors = curves.errors
     if errors is not None:
 
-        def draw_errors(left: Any, right: Any) -> None:
-            left.set_title(f"{label}: share of objects by largest error", fontsize=10)
-            _draw_error_curve(left, errors)
-            right.set_title(f"{label}: mean error of each point", fontsize=10)
-            _draw_point_errors(right, errors, 2 * max_classes)
+        def draw_errors(share_axis: Any, point_axis: Any) -> None:
+            share_axis.set_title(f"{label}: share of objects by largest error", fontsize=10, loc="left")
+            _draw_error_curve(share_axis, errors)
+            point_axis.set_title(f"{label}: mean error of each point", fontsize=10, loc="left")
+            _draw_point_errors(point_axis, errors, max_classes)
 
-        num_points = min(len(errors.point_names), 2 * max_classes)
+        num_points = min(len(errors.point_names), max_classes)
         rows.append((max(4.2, 0.2 * num_points + 1.2), draw_errors))
     return rows
 
@@ -144,9 +150,8 @@ def _draw_thresholds(axis: Any, kind: PrecisionRecall) -> None:
         if means:
             axis.plot(means["threshold"], means[name], color=colour, lw=2.4 if name == "F1" else 1.4, label=name)
     if means:
-        best = int(np.flatnonzero(means["F1"] >= means["F1"].max() - 1e-12)[-1])
-        threshold = means["threshold"][best]
-        text = f"best F1 {means['F1'][best]:.3f} at {threshold:.3f}"
+        threshold = best_threshold(kind)
+        text = f"best F1 {means['F1'].max():.3f} at {threshold:.3f}"
         axis.axvline(threshold, color="#888888", ls=":", label=text)
     axis.set(xlabel="threshold of scores", xlim=(0, 1.01), ylim=(0, 1.03))
     _finish(axis, has_lines=bool(means))
@@ -157,7 +162,8 @@ def _finish(axis: Any, *, has_lines: bool) -> None:
     axis.tick_params(labelsize=8)
     axis.grid(alpha=0.25)
     if has_lines:
-        axis.legend(fontsize=7, loc="lower left", framealpha=0.8)
+        # Next to the chart, where no line can be below it.
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
     else:
         axis.text(0.5, 0.5, "nothing was measured", transform=axis.transAxes, ha="center", fontsize=9)
 
@@ -184,7 +190,7 @@ def _draw_bars(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -> Non
         note = f"{num_left_out} of {len(curves.class_names)} classes, of medium frequency, are left out"
         axis.set_xlabel(note, fontsize=8)
     if len(curves.precision_recall) > 1:
-        axis.legend(fontsize=7, loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, borderaxespad=0.2)
+        axis.legend(fontsize=7, loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False)
 
 
 def _draw_confusion(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -> None:
@@ -204,21 +210,26 @@ def _draw_confusion(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -
             text = str(matrix.counts[row, column])
             axis.text(column, row, text, ha="center", va="center", fontsize=7, color=colour)
     small = 8 if num_rows <= _MAX_NUMBERED else 6
-    axis.set_xticks(range(num_columns), map(figure_text, matrix.column_names), rotation=90, fontsize=small)
+    axis.set_xticks(
+        range(num_columns),
+        map(figure_text, matrix.column_names),
+        rotation=0 if num_columns <= _MAX_LEVEL_NAMES else 90,
+        fontsize=small,
+    )
     axis.set_yticks(range(num_rows), map(figure_text, matrix.row_names), fontsize=small)
     axis.set_ylabel("true", fontsize=8)
     axis.set_xlabel("predicted", fontsize=8)
     note = f", {matrix.note}" if matrix.note else ""
-    axis.set_title(f"{figure_text(curves.label)}: confusion{note}", fontsize=10)
+    axis.set_title(f"{figure_text(curves.label)}: confusion{note}", fontsize=10, loc="left")
 
 
 def _reduced(matrix: ConfusionMatrix, num_classes: int, order: Sequence[int]) -> ConfusionMatrix:
     """Return a confusion matrix of some classes, in their order, with all others added up."""
-    others = sorted(set(range(num_classes)) - set(order))
+    omitted = sorted(set(range(num_classes)) - set(order))
 
     def groups(size: int) -> list[list[int]]:
         background = [[index] for index in range(num_classes, size)]
-        return [*([index] for index in order), *([others] if others else []), *background]
+        return [*([index] for index in order), *([omitted] if omitted else []), *background]
 
     def names(all_names: Sequence[str], parts: Sequence[Sequence[int]]) -> list[str]:
         return [all_names[part[0]] if len(part) == 1 else f"{len(part)} others" for part in parts]

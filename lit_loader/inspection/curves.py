@@ -46,47 +46,56 @@ class PrecisionRecall:
     @property
     def f1(self) -> Floats:
         """F1 at each point, ``(C, R)``; 0 where precision and recall are both 0."""
-        total = self.precision + self.recall
-        return np.divide(2 * self.precision * self.recall, total, out=np.zeros_like(total), where=total != 0)
+        return _f1(self.precision, self.recall)
 
     def by_threshold(self) -> tuple[Floats, Floats, Floats]:
-        """Return thresholds ``(T,)`` and each class's precision and recall, ``(T, C)``, of scores at or above them.
+        """Return thresholds ``(T,)``, and each class's precision and recall, ``(T, C)``, of scores at or above them.
 
-        Above the highest score of a class, where nothing is predicted, recall is 0 and precision is 1, as ultralytics
-        has it. Below the score of the last point, the values of that point are repeated.
+        Above the highest score of a class nothing is predicted: recall is 0 and precision NaN. Below the score of the
+        last point, the values of that point are repeated. A class without occurrences is NaN.
         """
         thresholds = np.linspace(0, 1, _NUM_THRESHOLDS)
         precision = np.full((_NUM_THRESHOLDS, len(self.recall)), np.nan)
         recall = precision.copy()
-        for column, scores in enumerate(self.score):
-            is_reached = ~np.isnan(scores) & ~np.isnan(self.precision[column])
-            if np.isnan(self.average_precision[column]):
-                continue
+        for column in np.flatnonzero(~np.isnan(self.average_precision)).tolist():
+            is_point = ~np.isnan(self.score[column]) & ~np.isnan(self.precision[column])
             # Scores fall as recall rises, so the last point with a score at or above a threshold counts.
-            counts = np.searchsorted(-scores[is_reached], -thresholds, side="right")
-            precision[:, column] = np.concatenate([[1.0], self.precision[column][is_reached]])[counts]
-            recall[:, column] = np.concatenate([[0.0], self.recall[column][is_reached]])[counts]
+            counts = np.searchsorted(-self.score[column][is_point], -thresholds, side="right")
+            precision[:, column] = np.concatenate([[np.nan], self.precision[column][is_point]])[counts]
+            recall[:, column] = np.concatenate([[0.0], self.recall[column][is_point]])[counts]
         return thresholds, precision, recall
 
     def means_by_threshold(self) -> dict[str, Floats]:
-        """Return ``threshold``, ``precision``, ``recall`` and ``F1``, ``(T,)`` each, means over the classes.
+        """Return ``threshold``, ``precision``, ``recall`` and ``F1``, ``(T,)`` each, means over the classes that occur.
 
-        Thresholds begin at the lowest score of any point, since below it nothing was measured.
+        The mean precision is over the classes that are predicted, NaN without one. Thresholds begin at the lowest score
+        of any point, since below it nothing was measured. Empty without a class that occurs.
         """
         thresholds, precision, recall = self.by_threshold()
-        is_measured = ~np.isnan(recall).all(axis=0)
+        is_measured = ~np.isnan(self.average_precision)
         if not is_measured.any():
             return {}
         precision = precision[:, is_measured]
         recall = recall[:, is_measured]
-        total = precision + recall
-        f1 = np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total != 0)
         scores = self.score[is_measured]
         lowest = 1.0 if np.isnan(scores).all() else float(np.nanmin(scores))
-        # At least one threshold, also if no score is below 1.
-        first = min(int(np.searchsorted(thresholds, lowest, side="right")) - 1, _NUM_THRESHOLDS - 1)
-        columns = {"threshold": thresholds[:, None], "precision": precision, "recall": recall, "F1": f1}
-        return {name: values[max(0, first) :].mean(axis=1) for name, values in columns.items()}
+        start = max(0, int(np.searchsorted(thresholds, lowest, side="right")) - 1)
+        num_predicted = (~np.isnan(precision)).sum(axis=1)
+        sums = np.nansum(precision, axis=1)
+        undefined = np.full(len(sums), np.nan)
+        means = {
+            "threshold": thresholds,
+            "precision": np.divide(sums, num_predicted, out=undefined, where=num_predicted > 0),
+            "recall": recall.mean(axis=1),
+            "F1": np.nan_to_num(_f1(precision, recall)).mean(axis=1),
+        }
+        return {name: values[start:] for name, values in means.items()}
+
+
+def _f1(precision: Floats, recall: Floats) -> Floats:
+    """Return the harmonic mean, 0 where both are 0, NaN where one is."""
+    total = precision + recall
+    return np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total != 0)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -116,7 +125,7 @@ class ErrorCurve:
         limit: Error above which an object fails; ``area`` ends there.
         area: Area under the curve up to ``limit``, divided by it.
         mean: Mean error of the objects.
-        normalizer: Length by which errors are divided, in words.
+        normalizer: Name of the length that errors are divided by.
         point_names: Names of the K points.
         point_errors: Mean normalised error of each point where it is present, ``(K,)``; NaN if it never is.
     """

@@ -42,7 +42,7 @@ def coco_curves(precision: Tensor, scores: Tensor, labels: Sequence[int], num_cl
     Args:
         precision: Precision of each class at COCO's 101 thresholds of recall, ``(10, 101, K)``: the highest one at
             this recall or a larger one, 0 where it is not reached and -1 in a class without objects.
-        scores: Score of the detection that reaches the recall, in the same shape.
+        scores: Score of the detection that reaches the recall, in the same shape; 0 where it is not reached.
         labels: Class index, from 0, of each of the K columns.
         num_classes: Number of all classes.
 
@@ -59,7 +59,7 @@ def coco_curves(precision: Tensor, scores: Tensor, labels: Sequence[int], num_cl
         by_class[list(labels)] = np.where(values >= 0, values, np.nan).T
         score_by_class = np.full(recall.shape, np.nan)
         if name == "IoU 0.50":
-            score_by_class[list(labels)] = np.where(values > 0, score_table[0], np.nan).T
+            score_by_class[list(labels)] = np.where(score_table[0] > 0, score_table[0], np.nan).T
         curves.append(
             PrecisionRecall(
                 name=name,
@@ -161,7 +161,7 @@ def error_curve(
         limit: As for the histogram.
         area: Area under the curve up to ``limit``, divided by it.
         mean: Mean error.
-        normalizer: Length by which errors are divided, in words.
+        normalizer: Name of the length that errors are divided by.
         point_names: Names of the points.
     """
     counts = histogram.cpu().numpy()

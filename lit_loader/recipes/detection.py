@@ -199,8 +199,9 @@ class DetectionTask(Task):
         """Update the metrics of a stage; detections in tiles are collected until the end of the epoch."""
         if not self._tiled_sets:
             return super()._evaluate(stage, batch, number)
-        # None, since an error in a tile is not one in the merged image.
-        return self._tiled_sets[number].collect(self._detect(batch), batch)
+        self._tiled_sets[number].collect(self._detect(batch), batch)
+        # An error in a tile need not be one in the merged image.
+        return None
 
     def _score(self, stage: Literal["val", "test"], *metrics: Any) -> tuple[Any, dict[str, Any]]:
         """Return the scores of a stage after logging them; tiles are scored as whole images."""

@@ -74,17 +74,17 @@ def add_confusions(
         min_iou: Smallest IoU of a pair.
 
     Source:
-        The background row and column are those of ultralytics' `ConfusionMatrix`, which pairs by the largest IoU;
-        the order of matching is COCO's.
+        ultralytics' `ConfusionMatrix` has the same row and column of the background, but pairs by the largest IoU; the
+        order by score is COCO's.
     """
     background = len(counts) - 1
-    found, objects, crowds = _counted(detections, target, min_score)
-    rows, columns = match_detections(found["boxes"], found["scores"], objects["boxes"], min_iou=min_iou)
+    counted, objects, crowds = _counted(detections, target, min_score)
+    rows, columns = match_detections(counted["boxes"], counted["scores"], objects["boxes"], min_iou=min_iou)
     true_labels = objects["labels"] - FIRST_LABEL
     answers = torch.full_like(true_labels, background)
-    answers[columns] = found["labels"][rows] - FIRST_LABEL
-    is_false = _is_false(found, rows, crowds, min_iou)
-    false_labels = found["labels"][is_false] - FIRST_LABEL
+    answers[columns] = counted["labels"][rows] - FIRST_LABEL
+    is_false = _is_false(counted, rows, crowds, min_iou)
+    false_labels = counted["labels"][is_false] - FIRST_LABEL
     row_ids = torch.cat([true_labels, torch.full_like(false_labels, background)])
     column_ids = torch.cat([answers, false_labels])
     counts.index_put_((row_ids, column_ids), torch.ones_like(row_ids), accumulate=True)
@@ -95,8 +95,8 @@ def detection_error(
 ) -> tuple[float, str]:
     """Return the error of the detections in an image, and its description.
 
-    The error is the number of missed objects plus the sum of the scores of false detections: objects without a
-    detection of their class, and detections without an object of theirs. Crowd regions are never missed.
+    The error is the number of missed objects, which have no detection of their class, plus the sum of the scores of
+    false detections, which have no object of their class. Crowd regions are never missed.
 
     Args:
         detections: ``boxes``, ``labels`` and ``scores``.
@@ -104,12 +104,12 @@ def detection_error(
         min_score: Detections with lower scores do not count.
         min_iou: Smallest IoU of a pair.
     """
-    found, objects, crowds = _counted(detections, target, min_score)
-    classes = (found["labels"], objects["labels"])
-    rows, _ = match_detections(found["boxes"], found["scores"], objects["boxes"], min_iou=min_iou, classes=classes)
-    is_false = _is_false(found, rows, crowds, min_iou)
+    counted, objects, crowds = _counted(detections, target, min_score)
+    classes = (counted["labels"], objects["labels"])
+    rows, _ = match_detections(counted["boxes"], counted["scores"], objects["boxes"], min_iou=min_iou, classes=classes)
+    is_false = _is_false(counted, rows, crowds, min_iou)
     num_missed = len(objects["labels"]) - len(rows)
-    error = num_missed + float(found["scores"][is_false].double().sum())
+    error = num_missed + float(counted["scores"][is_false].double().sum())
     return error, f"{num_missed} missed, {int(is_false.sum())} false"
 
 
@@ -118,28 +118,28 @@ def _counted(
 ) -> tuple[dict[str, Tensor], dict[str, Tensor], dict[str, Tensor]]:
     """Return the detections that count, the objects and the crowd regions of an image, on the CPU."""
     # One image at a time: the loop over its detections would wait for a device at every step.
-    found = {name: detections[name].detach().cpu() for name in ("boxes", "labels", "scores")}
+    counted = {name: detections[name].detach().cpu() for name in ("boxes", "labels", "scores")}
     annotated = {name: target[name].detach().cpu() for name in ("boxes", "labels")}
-    is_counted = found["scores"] >= min_score
-    found = {name: values[is_counted] for name, values in found.items()}
+    is_counted = counted["scores"] >= min_score
+    counted = {name: values[is_counted] for name, values in counted.items()}
     is_crowd = torch.zeros(len(annotated["labels"]), dtype=torch.bool)
     if "iscrowd" in target:
         is_crowd = target["iscrowd"].cpu() != 0
     objects = {name: values[~is_crowd] for name, values in annotated.items()}
     crowds = {name: values[is_crowd] for name, values in annotated.items()}
-    return found, objects, crowds
+    return counted, objects, crowds
 
 
-def _is_false(found: Mapping[str, Tensor], matched: Tensor, crowds: Mapping[str, Tensor], min_iou: float) -> Tensor:
+def _is_false(counted: Mapping[str, Tensor], matched: Tensor, crowds: Mapping[str, Tensor], min_iou: float) -> Tensor:
     """Return a mask of detections that are neither matched nor on a crowd region of their class, bool ``(N,)``."""
-    is_false = torch.ones(len(found["labels"]), dtype=torch.bool)
+    is_false = torch.ones(len(counted["labels"]), dtype=torch.bool)
     is_false[matched] = False
     if len(crowds["labels"]) and len(is_false):
-        boxes = found["boxes"]
+        boxes = counted["boxes"]
         low = torch.maximum(boxes[:, None, :2], crowds["boxes"][:, :2])
         high = torch.minimum(boxes[:, None, 2:], crowds["boxes"][:, 2:])
         # COCO divides by the area of the detection alone, since a crowd region is larger than any of its objects.
         overlaps = (high - low).clamp(min=0).prod(dim=-1) / box_area(boxes)[:, None].clamp(min=1e-9)
-        is_same_class = found["labels"][:, None] == crowds["labels"]
+        is_same_class = counted["labels"][:, None] == crowds["labels"]
         is_false &= ~((overlaps >= min_iou) & is_same_class).any(dim=1)
     return is_false

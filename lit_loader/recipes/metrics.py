@@ -176,7 +176,8 @@ class AveragePrecision(MeanAveragePrecision):
     def compute_curves(self) -> list[EvaluationCurves]:
         """Return the curves of boxes, and of masks, of everything collected since the last reset, over all ranks.
 
-        Precision and recall are those of `compute_scores`. The confusion matrix is of boxes, see `add_confusions`.
+        Precision and recall are the ones behind `compute_scores`. Only boxes have a confusion matrix, see
+        `add_confusions`.
         """
         self._fill_up()
         # torchmetrics keeps the result of `compute_scores` until the next update.
@@ -417,7 +418,7 @@ class ClassMetric(Metric):
         """Return the curves of everything collected since the last reset, over all ranks.
 
         Args:
-            label: Name of what is classified.
+            label: Name of the output, such as the attribute.
 
         Raises:
             RuntimeError: If `record_curves` was not called before the collection.
@@ -648,7 +649,7 @@ class NormalizedMeanError(Metric):
         return distances / scale[:, None], errors, is_measured
 
     def _update_curves(self, distances: Tensor, errors: Tensor, mask: Tensor) -> None:
-        """Collect errors of faces ``(N,)``, and of those of their points ``(N, K)`` that are measured."""
+        """Collect errors of faces ``(N,)``, and distances of points ``(N, K)`` where the mask is True."""
         self.error_counts += error_histogram(errors[mask.any(dim=1)], self.failure_threshold)
         sums = torch.where(mask, distances, 0.0).sum(dim=0)
         self.point_sums += torch.stack([sums, mask.sum(dim=0).to(sums.dtype)], dim=1)

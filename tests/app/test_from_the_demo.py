@@ -19,7 +19,7 @@ QUICK = [
     *("trainer.accelerator=cpu", "trainer.precision=32-true", "trainer.max_epochs=1", "trainer.limit_train_batches=2"),
     *("trainer.limit_val_batches=1", "trainer.limit_test_batches=1", "trainer.log_every_n_steps=1"),
     *("trainer.limit_predict_batches=1", "trainer.enable_progress_bar=false"),
-    *("~callbacks.pictures", "~callbacks.model_summary", "+trainer.enable_model_summary=false"),
+    *("~callbacks.pictures", "~callbacks.curves", "~callbacks.model_summary", "+trainer.enable_model_summary=false"),
     *("~callbacks.rich_progress", "workers.num_workers=0", "datamodule.batch_size=4"),
 ]
 SHAPES = [

@@ -54,6 +54,7 @@ def test_ratio_by_epoch_is_a_word_of_the_command(app):
         "trainer.max_epochs=2",
         "model.scheduler=null",
         "~callbacks.pictures",
+        "~callbacks.curves",
         "~callbacks.rich_progress",
     ]
     trained = app("train", *words, small=False)

@@ -36,13 +36,17 @@ def recorded(app):
 
 def test_run_fits_tests_reports_and_logs(app):
     pictures = "+callbacks.pictures._target_=lit_loader.callbacks.PictureLogger"
-    result = app("train", "sampler=class_balanced", "tags=[a,b]", pictures)
+    curves = "+callbacks.curves._target_=lit_loader.callbacks.EvaluationCurves"
+    curves_folder = "+callbacks.curves.folder=${paths.output_dir}/curves"
+    result = app("train", "sampler=class_balanced", "tags=[a,b]", pictures, curves, curves_folder)
     for part in ("disc", "AP@50", "arrived", "expected", "ClassBalancedSampler", "waited", "finished in"):
         assert part in result.out
     assert "tested: checkpoint" in result.out
     folder = result.folder
     for picture in ("train_batch", "predictions", "class_report"):
         assert (folder / f"pictures/{picture}.png").stat().st_size > 5000
+    names = {path.name for path in (folder / "curves").iterdir()}
+    assert names == {"curves.png", "curves.csv", "classes.csv", "confusion.csv", "worst_images.png"}
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"best.ckpt", "last.ckpt"}
     with (folder / "csv/version_0/metrics.csv").open() as file:
         logged = {name for row in csv.DictReader(file) for name, value in row.items() if value}

@@ -11,6 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -21,6 +22,7 @@ from torchmetrics.classification import MulticlassAUROC
 from torchmetrics.retrieval import RetrievalMAP
 
 from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
+from lit_loader.callbacks import EvaluationCurves
 from lit_loader.collate import batch_duplicates
 from lit_loader.datasets import ShapesSource
 from lit_loader.recipes import (
@@ -77,8 +79,33 @@ CASES: dict[str, tuple[Any, Any, dict[str, Any]]] = {
 COUNTED = ("detection", "classification")  # the metrics of the other cases are of the same kinds
 
 
-def evaluate(case: str, source: ShapesSource) -> dict[str, float]:
-    """Test a case, and return its figures, as logged and as in the report."""
+class WorstSamples(EvaluationCurves):
+    """Records curves and draws the worst samples, without the picture of the curves, which takes a second."""
+
+    def on_test_end(self, trainer: Any, pl_module: Any) -> None:
+        pass
+
+
+def curve_figures(curves: Any) -> dict[str, float]:
+    """Return a number for each cell of a confusion matrix, each class's curve and the curve of errors."""
+    cells = {} if curves.confusion is None else dict(np.ndenumerate(curves.confusion.counts))
+    figures = {f"{curves.label} confusion {cell}": float(count) for cell, count in cells.items()}
+    for kind in curves.precision_recall:
+        sums = np.nansum(kind.precision * kind.recall, axis=1)
+        columns = zip(curves.class_names, sums, kind.average_precision, strict=True)
+        for name, total, average_precision in columns:
+            figures |= {
+                f"{curves.label} {kind.name} {name}": total,
+                f"{curves.label} {kind.name} AP {name}": average_precision,
+            }
+    if curves.errors is not None:
+        figures |= {f"shares {i}": share for i, share in enumerate(curves.errors.shares)}
+        figures |= {f"point {i}": error for i, error in enumerate(curves.errors.point_errors)}
+    return figures
+
+
+def evaluate(case: str, source: ShapesSource, folder: Path) -> dict[str, float]:
+    """Test a case, and return its figures: as logged, as in the report, of its curves and its worst samples."""
     task, datamodule, data_settings = CASES[case]
     data = datamodule(source, batch_size=BATCH_SIZE, num_workers=0, seed=1, **data_settings)
     data.prepare_data()
@@ -88,9 +115,13 @@ def evaluate(case: str, source: ShapesSource) -> dict[str, float]:
     for name, parameter in model.named_parameters():
         if name.endswith("bbox_reg.bias"):  # untrained boxes as large as objects, so that some match
             torch.nn.init.constant_(parameter, 1.2)
-    running = trainer()
+    worst = WorstSamples(num_worst=2, min_score=0.0, folder=folder)
+    running = trainer(callbacks=[worst])
     running.test(model, datamodule=data, verbose=False)
     figures = {name: float(value) for name, value in running.callback_metrics.items()}
+    figures |= {f"worst {place}": float(sample.image_id) for place, sample in enumerate(worst.worst)}
+    for curves in getattr(model, "test_curves", []):
+        figures |= curve_figures(curves)
     for title, section in model.test_report():
         figures |= {f"{title}: {name}": float(value) for name, value in section.items()}
     return figures
@@ -99,7 +130,7 @@ def evaluate(case: str, source: ShapesSource) -> dict[str, float]:
 def evaluate_on_rank(folder: Path, source: ShapesSource) -> None:
     """Evaluate every case as one rank of a group, some also with duplicates counted, and write the results."""
     rank = dist.get_rank()
-    results: dict[str, Any] = {case: evaluate(case, source) for case in CASES}
+    results: dict[str, Any] = {case: evaluate(case, source, folder) for case in CASES}
     results["rankings"] = {kind: ranking(kind, is_duplicate=rank > 0) for kind in RANKINGS}
     update = WithoutDuplicates.update
 
@@ -107,7 +138,7 @@ def evaluate_on_rank(folder: Path, source: ShapesSource) -> None:
         update(metric, *args, is_duplicate=torch.zeros_like(is_duplicate), **kwargs)
 
     WithoutDuplicates.update = count_all  # type: ignore[method-assign, assignment]
-    counted = {case: evaluate(case, source) for case in COUNTED}
+    counted = {case: evaluate(case, source, folder) for case in COUNTED}
     (folder / f"{rank}.pkl").write_bytes(pickle.dumps((results, counted)))
     dist.barrier()
 
@@ -153,8 +184,9 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> ShapesSource:
 
 
 @pytest.fixture(scope="module")
-def single(source: ShapesSource) -> dict[str, Any]:
-    return {case: evaluate(case, source) for case in CASES}
+def single(source: ShapesSource, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("single")
+    return {case: evaluate(case, source, folder) for case in CASES}
 
 
 @pytest.fixture(scope="module")

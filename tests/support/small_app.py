@@ -29,6 +29,7 @@ SMALL = [
     "trainer.enable_progress_bar=false",
     "+trainer.enable_model_summary=false",
     "~callbacks.pictures",
+    "~callbacks.curves",
     "~callbacks.rich_progress",
     "~callbacks.model_summary",
 ]
