@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 SCHEDULE = "sampler.exponent={points:{0:0.0,2:1.0}}"
-MIX = ["dataset=mixed", "model=fcos_small", "workers=inline", "trainer=cpu", "trainer.enable_progress_bar=false"]
+SMALLER = {"channels": 8, "head_channels": 32, "min_size": 48, "max_size": 64}
+MIX = [
+    *("dataset=mixed", "model=fcos_small", "workers=inline", "trainer=cpu", "trainer.enable_progress_bar=false"),
+    *(f"model.model.{name}={value}" for name, value in SMALLER.items()),
+]
 
 
 def test_schedule_is_a_word_of_the_command_and_survives_a_resume(app):

@@ -103,7 +103,11 @@ def test_batch_size_is_live_for_lightnings_tuner(shapes):
     assert len(datamodule.val_dataloader()) == 2
 
 
-@pytest.mark.parametrize("method", ["fork", pytest.param("spawn", marks=pytest.mark.soak), "forkserver"])
+# tests/datamodules/test_rows.py compares this data module in a spawned process.
+SLOW = [pytest.param(method, marks=pytest.mark.soak) for method in ("spawn", "forkserver")]
+
+
+@pytest.mark.parametrize("method", ["fork", *SLOW])
 def test_start_methods_do_not_change_the_batches(shapes, method):
     settings = {"batch_size": 16, "train_sampler": WeightedSamplerConfig()}
     inline = DetectionDataModule(shapes, **settings).train_dataloader()
