@@ -16,6 +16,7 @@ from benchmarks import (
     recovery,
     resume,
     sample_profile,
+    stage_marks,
     startup,
     tiles,
     transport,
@@ -27,7 +28,18 @@ from benchmarks.rounds import run
 def main(rounds: int) -> None:
     """Run all benchmarks of the loader."""
     questions = (class_weights, overhead, transport, detection, classification, decoded_cache, tiles, mixing)
-    more_questions = (sample_profile, epoch_gap, heavy_tail, startup, recovery, resume, padding, draws, walk)
+    more_questions = (
+        sample_profile,
+        stage_marks,
+        epoch_gap,
+        heavy_tail,
+        startup,
+        recovery,
+        resume,
+        padding,
+        draws,
+        walk,
+    )
     for question in (*questions, *more_questions):
         question.main(rounds)
 

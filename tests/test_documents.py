@@ -52,6 +52,7 @@ def scripts():
         "extra transforms",
         "merged tiles",
         "bad samples",
+        "where the time goes",
         "resuming",
         "schedules",
         "own mix",

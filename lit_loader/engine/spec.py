@@ -320,8 +320,8 @@ class Batches(Protocol):
     """The batches of one epoch: of the scheduler, or of a wrapper around it.
 
     The wrappers are `BadSampleLog` (``on_bad_sample``), `StreamBatches` (positions in an iterable dataset),
-    `TimedBatches` (how long the consumer waited) under the transfer to page-locked memory or to a device; each is used
-    only if it is needed.
+    `TimedBatches` (how long the consumer waited; held batches), the transfer to page-locked memory or to a device, and
+    `TimedTransfer`; each but `TimedBatches` is used only if it is needed.
     """
 
     def next_batch(self) -> Any:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from lit_loader.foundation.stage_times import STAGES, Stage, WorkTimes
+from lit_loader.foundation.stage_times import NO_TIMES, STAGES, Stage, WorkTimes
 
 __all__ = ["BatchRecord", "Counters", "LoaderStats", "STAGES", "Stage"]
 
@@ -37,7 +38,7 @@ class LoaderStats:
         num_bad_samples: Number of samples that were skipped or replaced.
         num_workers: Number of workers; of a difference, of the later snapshot.
         stage_s: Seconds in each of `STAGES`, summed over workers, or of the consumer without workers.
-        cpu_s: CPU seconds of the threads that made the batches.
+        cpu_s: CPU seconds of the threads that made the batches; without workers, of those that take 0.1 ms and more.
         idle_s: Seconds for which workers waited for a task, summed over workers.
     """
 
@@ -117,14 +118,14 @@ class Counters:
         self.num_restarts = 0
         self.num_bad_samples = 0
         self.is_holding = False
-        # Sums of the fields of `WorkTimes`; those of numbers and times mean nothing.
-        self._sums = WorkTimes(*[0] * len(WorkTimes._fields))
+        # Sums of the fields of `WorkTimes`, also of the batch numbers and end times, which nobody reads.
+        self._sums = NO_TIMES
         # Not part of the sums yet: adding up many at a time costs less than adding one by one.
         self._new: deque[WorkTimes] = deque()
         self._recent: deque[tuple[int, WorkTimes]] = deque(maxlen=_MAX_RECORDS)
 
     def add(self, worker: int, times: WorkTimes, is_batch: bool) -> None:
-        """Add the times of a worker's answer; only those of a batch become a `BatchRecord`."""
+        """Add the times of a worker's answer; a batch also gets a `BatchRecord`."""
         self._new.append(times)
         if is_batch:
             self._recent.append((worker, times))
@@ -132,9 +133,12 @@ class Counters:
             self._add_up()
 
     def _add_up(self) -> None:
-        new = self._new
-        rows = [new.popleft() for _ in range(len(new))]
-        self._sums = WorkTimes._make(map(sum, zip(self._sums, *rows, strict=True)))
+        rows: list[WorkTimes] = []
+        # Another thread may empty it at the same time.
+        with contextlib.suppress(IndexError):
+            while True:
+                rows.append(self._new.popleft())
+        self._sums = WorkTimes(*map(sum, zip(self._sums, *rows, strict=True)))
 
     def stats(self, num_workers: int) -> LoaderStats:
         """Return the present totals of a loader with this number of workers."""

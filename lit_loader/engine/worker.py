@@ -211,7 +211,7 @@ def unpack_times(buffer: Buffer) -> WorkTimes | None:
     """Return the times in the first buffer of an answer, or None if it has none."""
     if len(buffer) == _MESSAGE.size:
         return None
-    return WorkTimes._make(_TIMES.unpack_from(buffer, _MESSAGE.size))
+    return WorkTimes(*_TIMES.unpack_from(buffer, _MESSAGE.size))
 
 
 def pack_task(task: Task) -> list[Buffer]:

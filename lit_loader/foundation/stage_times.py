@@ -22,8 +22,10 @@ _IDLE: Final = len(STAGES)
 _SAMPLE: Final = STAGES.index("sample")
 _COLLATE: Final = STAGES.index("collate")
 _SEND: Final = STAGES.index("send")
-# CPU time costs a system call, so a worker with tiny batches does not read it for each.
+# CPU time costs a system call. A worker with tiny batches does not read it for each, and without workers it is not read
+# for a batch after a tiny one.
 _CPU_INTERVAL_S: Final = 0.001
+_MEASURED_CPU_S: Final = 0.0001
 
 
 class WorkTimes(NamedTuple):
@@ -33,7 +35,8 @@ class WorkTimes(NamedTuple):
         number: Number of the batch in its epoch on this rank.
         num_samples: Number of samples that were collated.
         end_s: Time at which the batch was ready to be sent, by ``time.perf_counter()``.
-        cpu_s: CPU seconds of the thread; those of a worker's batch of less than a millisecond are part of a later one.
+        cpu_s: CPU seconds of the thread. A worker counts a batch of less than a millisecond with a later one. Without
+            workers, the batch after one of less than 0.1 ms is not counted.
         read_bytes: Bytes of files.
         sent_bytes: Bytes that are handed over.
         read_s: Seconds in the first of `STAGES`.
@@ -65,6 +68,10 @@ class WorkTimes(NamedTuple):
         return self[-1 - len(STAGES) : -1]
 
 
+NO_TIMES: Final = WorkTimes(*[0] * len(WorkTimes._fields))
+"""Times of no work."""
+
+
 class StageClock:
     """Measure the stages of one thread while it is entered as a context.
 
@@ -92,17 +99,22 @@ class StageClock:
         self._cpu_s = 0.0
         self._cpu_read_s = 0.0
         self._new_cpu_s = 0.0
+        self._reads_cpu = True
 
     def __enter__(self) -> StageClock:
         self._outer_clocks.append(_current.clock)
         _current.clock = self
-        self._cpu_s = time.thread_time()
+        if self._reads_cpu:
+            self._cpu_s = time.thread_time()
         self._last_s = time.perf_counter()
         self._cpu_read_s = self._last_s
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        self._read_cpu()
+        if self._reads_cpu:
+            self._read_cpu()
+        # Without workers a batch is one context.
+        self._reads_cpu = time.perf_counter() - self._cpu_read_s > _MEASURED_CPU_S
         _current.clock = self._outer_clocks.pop()
 
     def start_task(self) -> None:

@@ -137,7 +137,7 @@ class TimedTransfer(WrappedBatches):
         self._counters = counters
 
     def next_batch(self) -> Any:
-        """Return the next batch; errors are those of the transfer."""
+        """Return the next batch, or raise an error of the transfer."""
         other_s = self._engine.elapsed_s + self._transferred.device_wait_s
         start = time.perf_counter()
         try:

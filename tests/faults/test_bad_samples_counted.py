@@ -116,9 +116,7 @@ def test_undelivered_batches_do_not_count():
     with loader_of(Faulty(BAD), shuffle=False, **FEW_BACKENDS["thread"], prefetch_factor=6) as loader:
         iterator = iter(loader)
         next(iterator)
-        scheduler = iterator._batches._batches
-        while scheduler._in_flight:
-            scheduler.poll()
+        iterator._batches.wait_until_idle()
         assert [record.index for record in loader.bad_samples] == [3]
         list(iterator)
         assert [record.index for record in loader.bad_samples] == [3, 4, 17]

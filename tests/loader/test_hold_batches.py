@@ -36,7 +36,7 @@ class Noise(Dataset):
 
 class Stream(IterableDataset):
     def __iter__(self):
-        for _ in range(12):
+        for _ in range(20):
             yield torch.rand(2)
 
 
@@ -123,11 +123,11 @@ def test_collecting_is_time_of_its_own():
     loader = new_loader(Slow(), **BACKENDS["threads"])
     iterator = iter(loader)
     next(iterator)
-    before = loader.stats()
+    start_stats = loader.stats()
     loader.hold_batches(5)
     for _ in range(5):
         next(iterator)
-    period = loader.stats() - before
+    period = loader.stats() - start_stats
     assert period.wait_s == 0
     assert period.num_batches == 5
     # Five batches of four samples on two workers, and those in flight.

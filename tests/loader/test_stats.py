@@ -15,10 +15,12 @@ from torch.utils.data import Dataset, IterableDataset
 from torchvision.transforms import v2
 
 from lit_loader import DataLoader, DetectionDataset
+from lit_loader.engine import WrappedBatches
 from lit_loader.engine.stats import STAGES
 from lit_loader.errors import BadSamplesWarning, WorkerRestartWarning
 from lit_loader.foundation.stage_times import DECODING, READING, TRANSFORMING
 from lit_loader.images import EncodedImage, ImageReading
+from lit_loader.loader import data_loader
 from lit_loader.transforms import DecodeAwareCompose
 from tests.support.drawn_set import draw_set
 from tests.support.dying_sets import Dying
@@ -100,9 +102,9 @@ def test_times_of_all_stages_are_no_longer_than_the_workers_lived(backend, seed)
 def test_difference_of_two_snapshots_is_a_period():
     loader = DataLoader(Pausing("read"), 2, seed=0)
     list(loader)
-    before = loader.stats()
+    start_stats = loader.stats()
     list(loader)
-    period = loader.stats() - before
+    period = loader.stats() - start_stats
     assert (period.num_batches, period.num_samples) == (4, 8)
     assert 8 * PAUSE_S <= period.stage_s["read"] <= period.time_s
     assert loader.stats().num_batches == 8
@@ -141,7 +143,7 @@ def test_slow_consumer_finds_batches_ready_and_fast_one_does_not(backend):
     assert 0.5 * slow_stats.capacity < slow_stats.ready_batches <= slow_stats.capacity
 
 
-def test_nothing_is_ready_without_workers():
+def test_loader_without_workers_has_no_ready_batches():
     stats, _, _, _ = consume(Pausing(None))
     assert (stats.ready_batches, stats.capacity, stats.received_bytes) == (0, 0, 0)
     assert stats.idle_s < PAUSE_S
@@ -235,6 +237,23 @@ def test_batch_of_a_nested_loader_is_time_in_the_dataset():
     assert stats.stage_s["read"] == 0
     assert stats.stage_s["sample"] >= 6 * PAUSE_S
     assert dataset.inner.stats().stage_s["read"] >= 6 * PAUSE_S
+
+
+def test_transfer_is_measured_without_the_engine_and_without_earlier_work_of_the_device(monkeypatch):
+    class Transfer(WrappedBatches):
+        def next_batch(self):
+            batch = super().next_batch()
+            time.sleep(PAUSE_S)
+            start = time.perf_counter()
+            time.sleep(4 * PAUSE_S)
+            self.device_wait_s += time.perf_counter() - start
+            return batch
+
+    monkeypatch.setattr(data_loader, "make_transfer", lambda *_, **__: Transfer)
+    stats, _, _, _ = consume(Pausing("sample"))
+    assert stats.num_batches == 4
+    assert 4 * PAUSE_S <= stats.transfer_s < 12 * PAUSE_S
+    assert stats.wait_s >= 8 * PAUSE_S
 
 
 def test_pickled_loader_begins_at_zero():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import time
 from dataclasses import dataclass
 
 import numpy as np
@@ -133,6 +134,23 @@ def test_an_interrupt_while_waiting_for_the_device_loses_no_batch(monkeypatch):
             run.next_batch()
     actual += [run.next_batch()["number"] for _ in range(2)]
     assert actual == script(MAX_QUEUED + 2)
+    run.close()
+
+
+def test_time_in_which_the_device_does_earlier_work_is_noted(monkeypatch):
+    synchronize = SimulatedEvent.synchronize
+
+    def slow(event):
+        time.sleep(0.01)
+        synchronize(event)
+
+    monkeypatch.setattr(SimulatedEvent, "synchronize", slow)
+    run, _, _ = run_over(script(), device=SimulatedDevice(pace=0.0))
+    for _ in range(MAX_QUEUED):
+        run.next_batch()
+    assert run.device_wait_s == 0
+    run.next_batch()
+    assert run.device_wait_s >= 0.01
     run.close()
 
 
