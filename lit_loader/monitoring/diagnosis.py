@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
-from lit_loader.engine.stats import Stage
 from lit_loader.errors import SettingText, as_argument
 from lit_loader.foundation.host import PROCESS_BYTES, THREAD_BYTES
 from lit_loader.monitoring.report import DataReport
@@ -34,6 +33,8 @@ Cause: TypeAlias = Literal[
     "CPU bound",
     "epoch start",
 ]
+
+_SampleStage: TypeAlias = Literal["read", "decode", "sample", "transform", "collate"]
 
 NEARLY_ALL: Final = 0.85
 """Share of the cores, or of one core, above which they count as busy."""
@@ -193,7 +194,7 @@ def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
     if _waits_for_lock(report):
         yield _interpreter_lock(report)
         return
-    stage: Stage = max(_STAGE_VERDICTS, key=lambda name: stats.stage_s[name])
+    stage = max(_STAGE_VERDICTS, key=lambda name: stats.stage_s[name])
     if stats.stage_s[stage] > 0:
         yield _slow_stage(report, stage)
     yield from _few_workers(report)
@@ -252,7 +253,7 @@ def _interpreter_lock(report: DataReport) -> Verdict:
 
 
 # Description of each stage, and its remedy without a setting.
-_STAGE_VERDICTS: Final[Mapping[Stage, tuple[str, str]]] = {
+_STAGE_VERDICTS: Final[Mapping[_SampleStage, tuple[str, str]]] = {
     "read": ("reading files from a disk or a network", "keep the files on a faster or local disk"),
     "decode": ("decoding images", "store smaller images"),
     "transform": ("transforms", "use cheaper transforms, or transforms of the batch on the device"),
@@ -261,7 +262,7 @@ _STAGE_VERDICTS: Final[Mapping[Stage, tuple[str, str]]] = {
 }
 
 
-def _slow_stage(report: DataReport, stage: Stage) -> Verdict:
+def _slow_stage(report: DataReport, stage: _SampleStage) -> Verdict:
     stats = report.stats
     action, remedy = _STAGE_VERDICTS[stage]
     stage_s = stats.stage_s[stage]

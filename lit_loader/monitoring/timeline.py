@@ -54,8 +54,9 @@ def save_timeline(
     """
     if not batches and not steps:
         raise ValueError("the timeline has neither a batch nor a step; measure for longer")
-    ends = [record.end_s for record in (*batches, *steps)]
-    begin_s = max(max(ends) - max_s, min(record.start_s for record in (*batches, *steps)))
+    records: list[BatchRecord | StepRecord] = [*batches, *steps]
+    ends = [record.end_s for record in records]
+    begin_s = max(max(ends) - max_s, min(record.start_s for record in records))
     # The lanes of workers that are shown, in the order of their numbers.
     shown_batches = [record for record in batches if record.end_s >= begin_s]
     lanes = {worker: lane for lane, worker in enumerate(sorted({record.worker for record in shown_batches}), start=1)}
