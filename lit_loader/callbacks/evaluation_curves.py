@@ -109,8 +109,9 @@ class EvaluationCurves(Callback):
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Let the task record its curves."""
         self.worst = []
-        if hasattr(pl_module, "record_curves"):
-            pl_module.record_curves(min_score=self.confusion_score, min_iou=self.confusion_iou)
+        task: Any = pl_module  # recipes are above callbacks, so `Task` has no name here
+        if hasattr(task, "record_curves"):
+            task.record_curves(min_score=self.confusion_score, min_iou=self.confusion_iou)
 
     def on_test_batch_end(
         self,
@@ -123,8 +124,9 @@ class EvaluationCurves(Callback):
     ) -> None:
         """Keep the numbers of the worst samples so far."""
         # Steps of tiles, and of tasks that do not tell, return nothing.
-        has_errors = self.num_worst and outputs is not None and hasattr(pl_module, "sample_errors")
-        errors = pl_module.sample_errors(batch, outputs, min_score=self.min_score) if has_errors else []
+        task: Any = pl_module
+        has_errors = self.num_worst and outputs is not None and hasattr(task, "sample_errors")
+        errors = task.sample_errors(batch, outputs, min_score=self.min_score) if has_errors else []
         if not errors:
             return
         samples = zip(errors, _image_ids(batch), batch_duplicates(batch).tolist(), strict=True)

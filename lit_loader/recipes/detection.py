@@ -170,7 +170,8 @@ class DetectionTask(Task):
         return [detection_error(detections, target, min_score=min_score, min_iou=0.5) for detections, target in pairs]
 
     def _start_curves(self, **limits: Any) -> None:
-        self.test_metric.metric.record_curves(**limits)
+        metric: Any = self.test_metric.metric
+        metric.record_curves(**limits)
 
     def on_fit_start(self) -> None:
         """Warn if the data module changes the size of images over the run, and the model resizes them to one size."""

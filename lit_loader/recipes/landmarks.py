@@ -200,10 +200,12 @@ class LandmarkTask(Task):
     def sample_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[float, str]]:
         """Return the normalised error of each crop, NaN of one that cannot be measured."""
         points = (predictions["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
-        return [(error, f"error {error:.3f}") for error in self.test_metric.metric.points.errors(*points).tolist()]
+        metric: Any = self.test_metric.metric
+        return [(error, f"error {error:.3f}") for error in metric.points.errors(*points).tolist()]
 
     def _start_curves(self, **limits: Any) -> None:
-        self.test_metric.metric.record_curves(self.keypoint_names)
+        metric: Any = self.test_metric.metric
+        metric.record_curves(self.keypoint_names)
 
     def predict_step(self, batch: LandmarkBatch, batch_idx: int, dataloader_idx: int = 0) -> dict[str, Tensor]:
         """Return the points of a batch, see `forward`, and its ``image_ids``."""

@@ -109,7 +109,8 @@ class MultiTask(DetectionTask):
         )
 
     def _start_curves(self, **limits: Any) -> None:
-        self.test_metric.metric.record_curves(point_names=self.keypoint_names, **limits)
+        metric: Any = self.test_metric.metric
+        metric.record_curves(point_names=self.keypoint_names, **limits)
 
     def read_targets(self, batch: Any) -> list[dict[str, Tensor]]:
         """Return the targets of a `MultiTaskBatch` as `DetectionTask` does, with points and attributes."""

@@ -210,7 +210,8 @@ class Task(LightningModule):
 
     def _start_curves(self, **limits: Any) -> None:
         """Let the metric of tests record curves, with limits for detections."""
-        self.test_metric.metric.record_curves()
+        metric: Any = self.test_metric.metric
+        metric.record_curves()
 
     def sample_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[float, str]]:
         """Return how wrong the predictions of each sample of a batch are, and a text that says it.
