@@ -126,10 +126,13 @@ def test_table_of_formats_is_complete():
 
 def test_documented_checks_run(tmp_path, monkeypatch, capsys):
     MAKERS["voc"](tmp_path / "faces-xml", split_in_two(tmp_path))
+    (tmp_path / "shapes-xml").symlink_to("faces-xml")
     monkeypatch.chdir(tmp_path)
     checks = commands(ALL, "lit-loader check")
     assert checks
     for words in checks:
+        if ">" in words:  # of a shell
+            words = words[: words.index(">")]
         assert main(["check", *words, "--cache-dir", str(tmp_path)]) in (0, 1), capsys.readouterr().err
 
 
