@@ -28,7 +28,7 @@ _TILE_COLOUR: Final = 208
 # Bounds of the drawing time and of the memory for masks, whatever a file contains.
 _MAX_OBJECTS: Final = 1000
 _MAX_MASK_BYTES: Final = 2**27
-# Number of points of an object up to which lines join mirror pairs; those of a dense mesh would cover a face.
+# Lines join the mirror pairs of objects with at most this many points; the lines of a dense mesh would cover a face.
 _MAX_PAIRED_POINTS: Final = 20
 
 

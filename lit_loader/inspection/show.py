@@ -202,7 +202,7 @@ def matching_objects(
 
     Args:
         table: The annotations.
-        classes: Names of classes, of which an object needs one; empty for all.
+        classes: Names of classes; an object needs one of them. Empty for all.
         attributes: Required value of each attribute.
 
     Returns:
@@ -231,7 +231,7 @@ def choose_images(
 
     Args:
         table: The annotations.
-        matches: Mask of objects, of which an image needs at least one; None for any image.
+        matches: Mask of objects; an image needs at least one of them. None for any image.
         num_images: Maximum number of images.
         seed: Seed of the choice, which depends on nothing else but the table and the mask.
 
@@ -314,7 +314,7 @@ def _finding(path: Path, number: int, entry: Any) -> Finding:
         and type(object_row) in (int, NoneType)
     )
     if not is_valid:
-        problem = f"findings[{number}] is no finding of a check: {shorten(repr(entry), 200)}"
+        problem = f"findings[{number}] is not a finding of a check: {shorten(repr(entry), 200)}"
         raise AnnotationError(problem, path=path, remedy="write the file with lit-loader check --json")
     return Finding(**texts, image=image, object_row=object_row, place=_place(fields.get("place")))
 

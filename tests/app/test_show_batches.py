@@ -1,4 +1,4 @@
-"""``lit-loader show --batches``: the batches of a config are those of its training run."""
+"""``lit-loader show --batches``: the batches of a config are equal to the batches of its training run."""
 
 from __future__ import annotations
 

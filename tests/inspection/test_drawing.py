@@ -31,7 +31,7 @@ SIDE = 400  # of the result, so that it is half as large
 
 @pytest.fixture
 def table(tmp_path):
-    """A grey image with two boxes, of which the first is large."""
+    """Return a function that makes a table of a grey image with two boxes, the first one large."""
 
     def make(**columns):
         Image.new("RGB", (WIDTH, HEIGHT), GREY).save(tmp_path / "a.png")

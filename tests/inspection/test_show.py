@@ -178,7 +178,7 @@ def test_findings_of_a_check_are_read_back(tmp_path):
 def test_a_wrong_finding_is_refused_with_its_position(tmp_path, changes):
     path = tmp_path / "findings.json"
     path.write_text(json.dumps({"findings": [asdict(finding()), asdict(finding()) | changes]}))
-    with pytest.raises(AnnotationError, match=r"findings.json: findings\[1\] is no finding of a check"):
+    with pytest.raises(AnnotationError, match=r"findings.json: findings\[1\] is not a finding of a check"):
         read_findings(path)
 
 

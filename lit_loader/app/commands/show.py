@@ -173,7 +173,7 @@ def _batches(arguments: argparse.Namespace) -> Gallery:
             datamodule = build_datamodule(cfg)
         if not isinstance(datamodule, TableDataModule):
             kind = type(datamodule).__name__
-            raise UsageError(f"datamodule is a {kind}; --batches draws those of a lit_loader TableDataModule")
+            raise UsageError(f"datamodule is a {kind}; --batches needs a TableDataModule of lit_loader")
         # A dataset may print.
         with redirect_stdout(sys.stderr), config_errors(cfg):
             datamodule.prepare_data()
