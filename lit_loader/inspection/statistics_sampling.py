@@ -234,10 +234,8 @@ def sampling_statistics(
     """
     if num_epochs < 1:
         raise SettingError("num_epochs", num_epochs, "must be at least 1")
-    if samplers is None:
-        samplers = {f"sampler={name}": config_type() for name, config_type in SAMPLERS.items()}
-    if batchings is None:
-        batchings = {f"batching={name}": config_type() for name, config_type in BATCHINGS.items()}
+    samplers = _shipped_configs("sampler", SAMPLERS) if samplers is None else samplers
+    batchings = _shipped_configs("batching", BATCHINGS) if batchings is None else batchings
     batch = BatchShape() if batch is None else batch
     counts = label_counts(table, by=attribute)
     is_empty = _without_labels(table, attribute)
@@ -271,6 +269,11 @@ def sampling_statistics(
         num_epochs=num_epochs,
         num_unknown_sizes=num_unknown_sizes,
     )
+
+
+def _shipped_configs(group: str, types: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the configs of a group with their defaults, by override."""
+    return {f"{group}={name}": config_type() for name, config_type in types.items()}
 
 
 def _without_labels(table: AnnotationTable, attribute: str | None) -> npt.NDArray[np.bool_]:
