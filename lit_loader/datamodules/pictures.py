@@ -443,7 +443,7 @@ def _with_dots(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, max
     # Side of the square that a point of the object has for itself; negative or NaN without points, and then unused.
     spacing = ((high - low).clamp(min=1).prod(dim=1) / max(1, num_points)).sqrt()
     radii = (spacing / _SPACING).nan_to_num(1).clamp(1, max_radius).long()
-    for radius in radii.unique().tolist():
+    for radius in sorted(set(radii.tolist())):
         objects = radii == radius
         canvas = _with_points(canvas, points[objects], states[objects], radius=radius)
     return canvas

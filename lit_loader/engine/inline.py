@@ -47,7 +47,7 @@ class InlineBatches:
         try:
             with clock:
                 clock.start_task()
-                batch = self._make(task)
+                batch = self._make_batch(task)
             is_batch = True
             return batch
         except StopIteration:
@@ -57,7 +57,7 @@ class InlineBatches:
         finally:
             self._counters.add(0, clock.take(), is_batch)
 
-    def _make(self, task: Task) -> Any:
+    def _make_batch(self, task: Task) -> Any:
         fetcher = self._fetcher
         if task.key is None:
             return fetcher.collate(fetcher.samples(task), None)

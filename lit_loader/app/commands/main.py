@@ -438,22 +438,13 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     # The layout that was found is printed.
     command.set_defaults(json=False)
     add = command.add_argument
-    add(
-        "--out",
-        metavar="FILE",
-        default="show.html",
-        help="page or picture to write, .html or .png (default: show.html)",
-    )
+    text = "page or picture to write, .html or .png (default: show.html)"
+    add("--out", metavar="FILE", default="show.html", help=text)
     add("--num", type=int, metavar="N", help="images of each set (default: 16), or batches (default: 4)")
     add("--seed", type=int, help="seed of the choice of images (default: 0)")
-    repeated = {"action": "append", "default": []}
-    add(
-        "--class",
-        dest="classes",
-        metavar="NAME",
-        help="show images that contain this class; may be repeated",
-        **repeated,
-    )
+    repeated: dict[str, Any] = {"action": "append", "default": []}
+    text = "show images that contain this class; may be repeated"
+    add("--class", dest="classes", metavar="NAME", help=text, **repeated)
     text = "show images that contain an object with this value; may be repeated"
     add("--attribute", dest="attributes", metavar="NAME=VALUE", help=text, **repeated)
     add("--image", metavar="PATH", help="show one image, large, with its objects numbered")

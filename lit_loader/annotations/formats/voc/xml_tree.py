@@ -89,7 +89,7 @@ class _LineFinder(ContentHandler):
         self._depth += 1
         # In a tree, a child in a namespace has another name.
         if self._depth == 2 and name == self._tag and not attrs.get("xmlns"):
-            self.lines.append(self._locator.getLineNumber())
+            self.lines.append(self._locator.getLineNumber() or 0)
 
     def endElement(self, name: str) -> None:
         self._depth -= 1
