@@ -108,6 +108,9 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "a box covers the whole image, which is rare in this data", "check that the object fills the image"
         ),
         "duplicate_box": _warning("two boxes of one class overlap almost completely", "remove one of the two"),
+        "not_compared": _note(
+            "an image has hundreds of boxes at one place, so not all of them were compared", "look at the image"
+        ),
         "conflicting_box": _warning("one box has two classes", "remove the box with the wrong class"),
         "keypoint_outside": _warning(
             "a point is more than a pixel outside the image", "correct the point, or mark it absent"
