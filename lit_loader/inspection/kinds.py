@@ -119,7 +119,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "left and right points are exchanged, compared with the other objects", "exchange the points of each pair"
         ),
         "mirrored_points": _note(
-            "many objects show their points mirrored", "nothing, if objects are seen from both sides; else see a few"
+            "an object shows its points mirrored, as many of the set do", "nothing, if objects are seen from both sides"
         ),
         "collapsed_points": _warning("all points of an object are at one place", "correct the points"),
         "point_at_origin": _warning("a point is at (0, 0)", "correct the point, or mark it absent"),

@@ -95,7 +95,7 @@ def test_accepted_problems_are_notes(reported):
 
 def test_unlabelled_set_misses_no_class(tmp_path):
     labelled = box_table(tmp_path, [[BOX], [BOX]], labels=[0, 1])
-    unlabelled = box_table(tmp_path, [], class_names=labelled.class_names)
+    unlabelled = box_table(tmp_path, [], class_names=labelled.class_names, image_paths=["c.png"])
     assert counts_of(check_annotations(labelled, unlabelled)) == {"empty_images": 1}
 
 
