@@ -12,9 +12,9 @@ NOTE [Exchanged sides]
 
     People seen from behind are mirrored, too, and rightly so. The set decides: objects that bend or are seen from all
     sides have no common shape, so nothing is reported unless the median correlation is at least `_MIN_MEDIAN_MATCH`
-    (0.99 for faces, 0.94 for people in COCO). If more than `_MAX_SHARE` of all objects are mirrored, a set with more than
-    this share mixes two conventions or both sides, and its mirrored objects are notes; unless nearly all of the set
-    are, which is another convention than in the other sets.
+    (0.99 for faces, 0.94 for people in COCO). If more than `_MAX_SHARE` of all objects are mirrored, a set with more
+    than this share mixes two conventions or both sides, and its mirrored objects are notes; unless nearly all of the
+    set are, which is another convention than in the other sets.
 
     The mean shape is the eigenvector with the largest eigenvalue of the sum of z z^H, where z are an object's points
     as complex numbers, centred and with norm 1. A minority of mirrored shapes hardly changes it.
