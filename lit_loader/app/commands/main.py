@@ -427,8 +427,10 @@ def _add_checking(command: argparse.ArgumentParser) -> None:
     text = "findings with details for each kind and set, the worst ones (default: 20)"
     add("--max-details", type=int, metavar="N", default=20, help=text)
     add("--strict", action="store_true", help="end with code 1 after warnings, too")
-    add("--page", metavar="FILE", help="HTML file to write (default: check.html, none with --json)")
-    add("--no-page", dest="write_page", action="store_false", help="write no page")
+    page = command.add_mutually_exclusive_group()
+    text = "page to write, .html (default: check.html, none with --json)"
+    page.add_argument("--page", metavar="FILE", help=text)
+    page.add_argument("--no-page", dest="write_page", action="store_false", help="write no page")
     add("--json", action="store_true", help="print JSON")
 
 
