@@ -124,14 +124,23 @@ def show_findings(
         for finding in same_kind[:num_images]:
             table = tables[finding.split]
             row = rows_by_path[finding.split][str(finding.image)]
-            objects = table.objects(row)
-            object_row = finding.object_row
-            is_known = object_row is not None and objects.start <= object_row < objects.stop
-            highlighted = [object_row] if is_known and object_row is not None else []
+            highlighted = _objects_of(finding, table, row)
             picture = draw_image(table, row, highlighted=highlighted, longer_side=longer_side, reading=reading)
             place = "" if finding.place is None else f" ({finding.place})"
             gallery.add(picture, f"{finding.split}: {finding.image}: {finding.message}{place}")
     return gallery
+
+
+def _objects_of(finding: Finding, table: AnnotationTable, row: int) -> list[int]:
+    """Return the rows of the objects of a finding in an image of a table, which may be read with other options."""
+    if finding.object_row is None:
+        return []
+    objects = table.objects(row)
+    if finding.place is not None:
+        return [i for i in range(objects.start, objects.stop) if table.place_of_object(i) == finding.place]
+    # Without places, rows are comparable only if the table is the one that was checked; a file has no image_row.
+    is_same_table = finding.image_row == row and objects.start <= finding.object_row < objects.stop
+    return [finding.object_row] if is_same_table else []
 
 
 def show_batches(

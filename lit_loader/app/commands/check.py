@@ -5,15 +5,15 @@ from __future__ import annotations
 import argparse
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.reading import named_splits, read_broken_sets
 from lit_loader.app.commands.settings import UsageError, as_option, parse_actions
-from lit_loader.errors import AnnotationError, SettingError, message_of
+from lit_loader.errors import SettingError, message_of
 from lit_loader.inspection import CheckSettings, Finding, Findings, Page, Severity, check_tables
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.gallery import encode_picture
@@ -21,16 +21,6 @@ from lit_loader.inspection.kinds import kind_of
 
 __all__ = ["check"]
 
-# Training stops at these problems, while a check reads on to find the others.
-_READ_ON: Final = {
-    "malformed": "drop",
-    "missing_annotation": "empty",
-    "schema_mismatch": "unite",
-    "turned_image": "keep",
-    "unknown_class": "drop",
-}
-_KEEP_IMAGES: Final = {"missing_image": "keep", "unreadable_image": "keep"}
-_DROP_IMAGES: Final = {"missing_image": "drop", "unreadable_image": "drop"}
 _SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 _PICTURE_SIDE: Final = 420
 _MAX_PICTURES: Final = 8
@@ -48,7 +38,7 @@ def check(arguments: argparse.Namespace) -> int:
     """
     splits = named_splits(arguments)
     accepted_kinds = parse_actions(arguments.policy)
-    tables = _read(arguments, splits)
+    tables = read_broken_sets(arguments, splits)
     try:
         settings = CheckSettings(
             decode=arguments.decode,
@@ -77,24 +67,6 @@ def check(arguments: argparse.Namespace) -> int:
         if page is not None and arguments.write_page:
             print_lines(f"page: {page}")
     return int(findings.count("error") > 0 or (arguments.strict and findings.count("warning") > 0))
-
-
-def _read(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
-    """Read the sets under a policy that continues after problems; the user's policy has priority."""
-    user_policy = arguments.policy
-    try:
-        arguments.policy = [*_words(_READ_ON | _KEEP_IMAGES), *user_policy]
-        return read_sets(arguments, splits)
-    except AnnotationError:
-        # Coordinates that are fractions of an image, as in YOLO files, need its size. Another error comes again.
-        arguments.policy = [*_words(_READ_ON | _DROP_IMAGES), *user_policy]
-        return read_sets(arguments, splits)
-    finally:
-        arguments.policy = user_policy
-
-
-def _words(policy: Mapping[str, str]) -> Iterator[str]:
-    return (f"{problem}={action}" for problem, action in policy.items())
 
 
 def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable], findings: Findings) -> dict[str, Any]:
