@@ -25,6 +25,7 @@ from lit_loader.images.reading import ImageReading
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.findings import Finding, Severity
 from lit_loader.inspection.gallery import Gallery
+from lit_loader.inspection.kinds import KINDS
 from lit_loader.types import IndexArray
 
 __all__ = [
@@ -100,7 +101,7 @@ def show_findings(
     Args:
         tables: The table of each set by its name.
         findings: The findings, the worst first. Findings without an image, or of another set, are left out.
-        num_images: Maximum number of pictures of each kind of finding.
+        num_images: Maximum number of pictures of each kind of finding. Kinds of users' own readers count as one kind.
         longer_side: Larger of height and width of an image in pixels.
         reading: Settings for reading image files.
         title: Title of the gallery.
@@ -114,7 +115,9 @@ def show_findings(
     for finding in findings:
         # Paths, because rows count differently if the set is read with other options.
         if finding.image in rows_by_path.get(finding.split, {}):
-            findings_by_kind.setdefault(finding.kind, []).append(finding)
+            # A file may invent any number of kinds.
+            kind = finding.kind if finding.kind in KINDS else "other kinds"
+            findings_by_kind.setdefault(kind, []).append(finding)
     if not findings_by_kind:
         rule = f"has no finding about an image of the sets {', '.join(tables)}"
         raise SettingError("findings", "...", rule, "check the same data with lit-loader check")
@@ -325,6 +328,8 @@ def _finding(path: Path, number: int, entry: Any) -> Finding:
     if not is_valid:
         problem = f"findings[{number}] is not a finding of a check: {shorten(repr(entry), 200)}"
         raise AnnotationError(problem, path=path, remedy="write the file with lit-loader check --json")
+    # Captions show them, so they must not be longer than a picture is wide. Names of sets and images are looked up.
+    texts |= {name: shorten(texts[name]) for name in ("message", "remedy")}
     return Finding(**texts, image=image, object_row=object_row, place=_place(fields.get("place")))
 
 

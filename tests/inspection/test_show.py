@@ -128,9 +128,9 @@ def test_findings_show_their_object_and_place_by_kind(table, drawings):
     placed = replace(table, object_places=places)
     place = placed.place_of_object(row)
     # The row is one of another reading, with fewer objects.
-    findings = [finding(object_row=row - 1, place=place), finding(kind="no_object", image="0.png", message="empty")]
+    findings = [finding(object_row=row - 1, place=place), finding(kind="rare_class", image="0.png", message="empty")]
     gallery = show_findings({"train": placed}, findings)
-    assert [section.heading for section in gallery.sections] == ["tiny box", "no object"]
+    assert [section.heading for section in gallery.sections] == ["tiny box", "rare class"]
     assert gallery.sections[0].texts == ["warning: draw it again"]
     assert drawings[0][0] == 3
     assert [drawing["highlighted"] for _, drawing in drawings] == [[row], []]
@@ -154,6 +154,22 @@ def test_findings_of_other_sets_and_images_are_left_out(table, drawings):
 def test_the_number_limits_the_pictures_of_each_kind(table, drawings):
     findings = [finding(image=f"{i}.png") for i in range(6)] + [finding(kind="b")]
     assert len(show_findings({"train": table}, findings, num_images=2)) == 3
+
+
+def test_invented_kinds_count_as_one(table, drawings):
+    findings = [finding(kind=f"kind {i}") for i in range(30)]
+    gallery = show_findings({"train": table}, [finding(), *findings], num_images=4)
+    assert [(section.heading, len(section.pictures)) for section in gallery.sections] == [
+        ("tiny box", 1),
+        ("other kinds", 4),
+    ]
+
+
+def test_long_texts_of_findings_are_shortened(tmp_path):
+    path = tmp_path / "findings.json"
+    path.write_text(json.dumps({"findings": [asdict(finding(message="m" * 9999, remedy="r" * 9999))]}))
+    (shown,) = read_findings(path)
+    assert len(shown.message) == len(shown.remedy) < 600
 
 
 def test_findings_of_a_check_are_read_back(tmp_path):

@@ -52,6 +52,8 @@ def show(arguments: argparse.Namespace) -> None:
     paths = gallery.save(path)
     pictures = "1 picture" if len(gallery) == 1 else f"{len(gallery)} pictures"
     print_lines(f"{pictures} in {', '.join(map(str, paths))}")
+    if path.suffix.lower() == ".png" and any(section.rows for section in gallery.sections):
+        print_lines("the table of the objects is only in a page: --out show.html")
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], reason: str) -> None:

@@ -74,6 +74,11 @@ def test_one_image_is_shown_large_with_a_table_of_its_objects(show, tmp_path, fa
         assert "val.txt:1</td>" in text
 
 
+def test_a_picture_of_one_image_says_that_it_lacks_the_table(show, faces):
+    path = (faces / "val.txt").read_text().split()[0]
+    assert "the table of the objects is only in a page: --out show.html" in show("--image", path, "--out", "one.png")
+
+
 def test_findings_are_shown(show, tmp_path, faces):
     findings = Findings()
     path = (faces / "train.txt").read_text().split()[0]
