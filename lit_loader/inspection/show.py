@@ -163,10 +163,10 @@ def show_batches(
 
     Args:
         datamodule: The data module.
-        stage: The stage; if it has several sets, the first set.
+        stage: The stage. Each of several sets for validation, test or prediction becomes a section.
         epoch: The epoch, from 0.
         start: Number of the first batch, from 0; it takes the time of making the batches before.
-        num_batches: Maximum number of batches.
+        num_batches: Maximum number of batches of each set.
         max_images: Maximum number of images of a batch.
         title: Title of the gallery; ``""`` for the stage and the epoch.
 
@@ -175,17 +175,21 @@ def show_batches(
         NotImplementedError: If a data module of your own does not define ``draw_batch``.
         ImportError: If matplotlib is not installed.
     """
-    batches = datamodule.batches(stage, epoch=epoch, start=start, num_batches=num_batches)
     tables = datamodule.tables(stage)
     gallery = Gallery(title or f"{stage} batches of epoch {epoch}")
-    for number, batch in enumerate(batches, start=start):
-        figure = datamodule.draw_batch(batch, max_images=max_images, title="")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="jpg", dpi=figure.dpi, pil_kwargs={"quality": 92, "subsampling": 0})
-        # Numbers of images of several joined sets are ambiguous.
-        names = batch_paths(batch, tables[0]) if len(tables) == 1 else []
-        caption = f"{stage} batch {number} of epoch {epoch}"
-        gallery.add(buffer.getvalue(), f"{caption}: {', '.join(names[:max_images])}" if names else caption)
+    # Training joins its sets; their numbers of images are then ambiguous.
+    loader_tables = [tables] if stage == "train" else [[table] for table in tables]
+    for index, sets in enumerate(loader_tables):
+        source = stage if len(loader_tables) == 1 else f"{stage} set {index}"
+        gallery.add_section("" if source == stage else source)
+        batches = datamodule.batches(stage, epoch=epoch, start=start, num_batches=num_batches, dataloader_idx=index)
+        for number, batch in enumerate(batches, start=start):
+            figure = datamodule.draw_batch(batch, max_images=max_images, title="")
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="jpg", dpi=figure.dpi, pil_kwargs={"quality": 92, "subsampling": 0})
+            names = batch_paths(batch, sets[0]) if len(sets) == 1 else []
+            caption = f"{source} batch {number} of epoch {epoch}"
+            gallery.add(buffer.getvalue(), f"{caption}: {', '.join(names[:max_images])}" if names else caption)
     return gallery
 
 
