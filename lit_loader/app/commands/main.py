@@ -442,7 +442,8 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     text = "page or picture to write, .html or .png (default: show.html)"
     add("--out", metavar="FILE", default="show.html", help=text)
-    add("--num", type=int, metavar="N", help="images of each set, or of each kind with --worst (default: 16), or batches (default: 4)")
+    text = "images of each set, or of each kind of --worst (default: 16), or batches (default: 4)"
+    add("--num", type=int, metavar="N", help=text)
     add("--seed", type=int, help="seed of the choice of images (default: 0)")
     repeated: dict[str, Any] = {"action": "append", "default": []}
     text = "show images that contain this class; may be repeated"
