@@ -38,7 +38,7 @@ class LoaderStats:
         num_bad_samples: Number of samples that were skipped or replaced.
         num_workers: Number of workers; of a difference, of the later snapshot.
         stage_s: Seconds in each of `STAGES`, summed over workers, or of the consumer without workers.
-        cpu_s: CPU seconds of the threads that made the batches; without workers, of those that take 0.1 ms and more.
+        cpu_s: CPU seconds of the threads that made the batches.
         idle_s: Seconds for which workers waited for a task, summed over workers.
     """
 
@@ -105,6 +105,8 @@ class Counters:
         capacity: Sum of capacities.
         num_restarts: Number of replaced workers.
         num_bad_samples: Number of bad samples.
+        is_measuring: True from the first `stats` or `batch_records` on. Before it, tasks are not measured, because that
+            makes tiny batches slower: by a third without workers.
         is_holding: True while batches are collected, which are not asked for at the consumer's pace.
     """
 
@@ -117,6 +119,7 @@ class Counters:
         self.capacity = 0
         self.num_restarts = 0
         self.num_bad_samples = 0
+        self.is_measuring = False
         self.is_holding = False
         # Sums of the fields of `WorkTimes`, also of the batch numbers and end times, which nobody reads.
         self._sums = NO_TIMES
@@ -145,7 +148,11 @@ class Counters:
         self._sums = WorkTimes(*map(sum, zip(self._sums, *rows, strict=True)))
 
     def stats(self, num_workers: int, *, restart_idle: bool = False) -> LoaderStats:
-        """Return the present totals of a loader with this number of workers: see `DataLoader.stats`."""
+        """Return the present totals of a loader with this number of workers, and measure from now on.
+
+        See `DataLoader.stats`.
+        """
+        self.is_measuring = True
         self._add_up()
         if restart_idle:
             self._idle_start_s = time.perf_counter()
@@ -170,7 +177,8 @@ class Counters:
         )
 
     def batch_records(self) -> list[BatchRecord]:
-        """Return the records of the recent batches, in the order in which they arrived."""
+        """Return the records of the recent batches, in the order in which they arrived, and measure from now on."""
+        self.is_measuring = True
         return [
             BatchRecord(
                 worker=worker,

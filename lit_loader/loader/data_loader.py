@@ -477,6 +477,9 @@ class DataLoader(TorchDataLoader[T_co]):
     def stats(self, *, restart_idle: bool = False) -> LoaderStats:
         """Return the times, counts and faults of this loader so far; the difference of two results is a period.
 
+        The first call begins to measure how batches are made, so make it before the loop: batches that were begun
+        earlier count only in ``num_batches``, ``wait_s``, ``transfer_s``, ``hold_s`` and the numbers of faults.
+
         Batches count when they arrive from their worker, those of an epoch that was dropped do not. Without workers
         all stages run in the consumer's thread. A pickled copy of the loader begins at zero.
 
@@ -487,7 +490,10 @@ class DataLoader(TorchDataLoader[T_co]):
         return self._hooks.counters.stats(self.num_workers, restart_idle=restart_idle)
 
     def batch_records(self) -> list[BatchRecord]:
-        """Return when and how the recent batches were made, at most 256, in the order in which they arrived."""
+        """Return when and how the recent batches were made, at most 256, in the order in which they arrived.
+
+        The first call of this or of `stats` begins to measure.
+        """
         return self._hooks.counters.batch_records()
 
     def hold_batches(self, num_batches: int) -> None:
