@@ -33,6 +33,7 @@ Cause: TypeAlias = Literal[
     "CPU bound",
     "epoch start",
     "unknown",
+    "slow steps",
 ]
 
 _SampleStage: TypeAlias = Literal["read", "decode", "sample", "transform", "collate"]
@@ -48,6 +49,9 @@ _MOSTLY_IDLE: Final = 0.5
 
 # Share of the time of making batches above which handing them over is the cause.
 _MUCH_SENDING: Final = 0.4
+
+# Growth of a step's time beside the workers that counts as a symptom.
+_SLOW_STEP: Final = 1.25
 
 # A rank is slow if it waits this many times as long as the median rank, and this much more of its loop.
 _SLOW_RANK: Final = (2.0, 0.1)
@@ -112,6 +116,8 @@ def diagnose(report: DataReport, *, ranks: Sequence[DataReport] = (), above: flo
         # The larger part of the lost time comes first.
         lost_s = max(report.stats.transfer_s, report.between_s)
         verdicts = verdicts + causes if lost_s > report.stats.wait_s and len(ranks) < 2 else _merged(verdicts, causes)
+    causes_so_far = {verdict.cause for verdict in verdicts}
+    verdicts += [verdict for verdict in _slow_steps(report, above) if verdict.cause not in causes_so_far]
     return verdicts or [_consumer(report)]
 
 
@@ -139,8 +145,7 @@ def _slow_rank(slowest: DataReport, ranks: Sequence[DataReport]) -> Iterator[Ver
 def _consumer(report: DataReport) -> Verdict:
     return Verdict(
         cause="consumer",
-        problem=f"the data arrives in time: training waited {report.wait_fraction:.1%} of the loop, and "
-        f"{report.headroom_text()}",
+        problem=f"the data arrives in time: training waited {report.wait_fraction:.1%} of the loop",
         remedy="a faster step, such as another precision or a smaller model, is what helps",
     )
 
@@ -184,14 +189,8 @@ def _transfer_between_steps(report: DataReport) -> Verdict:
 def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
     """Yield the causes of waiting: what hides the stages, the slowest stage, and too few workers for it."""
     stats = report.stats
-    # A process that wants a core gets a share of it even on a busy host; one that uses none waits for something else.
-    wants_cores = report.cores_used >= NOTICEABLE and report.host.ranks_on_host == 1
-    if wants_cores and is_starved(report.cores_used, report.other_cores, report.host.cores):
-        yield Verdict(
-            cause="busy host",
-            problem=f"{_waited(report)}, and {busy_host_problem(report.other_cores or 0.0)}",
-            remedy="stop them, or measure again on an idle host",
-        )
+    if _has_busy_host(report):
+        yield _busy_host(report, _waited(report))
     has_workers = report.settings.num_workers > 0
     # All workers make their first batches at the same time; only later ones show their rate.
     has_later_batches = stats.num_batches > 2 * report.num_epochs * max(report.settings.num_workers, 1)
@@ -213,6 +212,46 @@ def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
         yield from _few_workers(report)
     else:
         yield _unknown(report)
+
+
+def _has_busy_host(report: DataReport) -> bool:
+    # A process that wants a core gets a share of it even on a busy host; one that uses none waits for something else.
+    wants_cores = report.cores_used >= NOTICEABLE and report.host.ranks_on_host == 1
+    return wants_cores and is_starved(report.cores_used, report.other_cores, report.host.cores)
+
+
+def _busy_host(report: DataReport, symptom: str) -> Verdict:
+    return Verdict(
+        cause="busy host",
+        problem=f"{symptom}, and {busy_host_problem(report.other_cores or 0.0)}, so no figure here is reliable",
+        remedy="stop them, or measure again on an idle host",
+    )
+
+
+def _slow_steps(report: DataReport, above: float) -> Iterator[Verdict]:
+    """Yield a verdict if steps take longer while workers or other processes use the cores."""
+    slowdown = report.step_slowdown
+    if slowdown is None or slowdown < _SLOW_STEP or not report.settings.num_workers:
+        return
+    symptom = f"steps take {slowdown:.1f} times as long beside the workers"
+    if _has_busy_host(report):
+        yield _busy_host(report, symptom)
+    elif _has_full_cores(report):
+        yield Verdict(
+            cause="slow steps",
+            problem=f"{symptom}, because they compete for cores: {_busy_cores(report)}",
+            # Fewer workers would add to the waiting.
+            remedy=f"{'' if report.wait_fraction > above else 'fewer workers, '}cheaper samples or more cores help",
+            settings={"cache": True} if report.settings.cache is False else {},
+        )
+
+
+def _has_full_cores(report: DataReport) -> bool:
+    return report.cores_used > NEARLY_ALL * report.host.cores / report.host.ranks_on_host
+
+
+def _busy_cores(report: DataReport) -> str:
+    return f"{report.cores_used:.1f} of {report.host.cores:g} cores are busy"
 
 
 def _epoch_start(report: DataReport) -> Verdict:
@@ -289,6 +328,10 @@ def _slow_stage(report: DataReport, stage: _SampleStage) -> Verdict:
     if stage == "read" and stats.read_bytes:
         rate = stats.read_bytes / stage_s / 2**20
         figures += f", {rate:.1f} MiB/s in each worker"
+    elif stage != "read" and _mostly_waits(report, stage):
+        share = stats.cpu_s / report.busy_s
+        figures += f"; they wait rather than compute, since {workers} kept a core busy for only {share:.0%} of it"
+        remedy = "look for a call that waits for a file, a network, a lock or a timer"
     settings: dict[str, Any] = {}
     if stage == "decode" and report.settings.decode == "exact":
         settings["decode"] = "fast"
@@ -300,6 +343,13 @@ def _slow_stage(report: DataReport, stage: _SampleStage) -> Verdict:
     return Verdict(
         cause=stage, problem=f"{_waited(report)}, and {action} took {figures}", remedy=remedy, settings=settings
     )
+
+
+def _mostly_waits(report: DataReport, stage: _SampleStage) -> bool:
+    """Return True if a stage takes most of the time, and the time is not spent on a core, although one is free."""
+    stats = report.stats
+    waits = stats.cpu_s < _MOSTLY_IDLE * report.busy_s < stats.stage_s[stage]
+    return waits and not _has_busy_host(report) and not _has_full_cores(report)
 
 
 def _few_workers(report: DataReport) -> Iterator[Verdict]:
@@ -319,21 +369,27 @@ def _few_workers(report: DataReport) -> Iterator[Verdict]:
     limit = int(max(cores, 0.0) / max(cpu_share, 1 / 8) / settings.num_loaders + 1e-9)
     threads = settings.worker_method == "thread"
     memory_limit = host.max_workers(THREAD_BYTES if threads else PROCESS_BYTES)
-    advised = min(
-        needed, limit, _MAX_ADVISED, *([] if memory_limit is None else [memory_limit // settings.num_loaders])
-    )
-    busy_cores = f"{report.cores_used:.1f} of {host.cores:g} cores are busy"
+    if memory_limit is not None:
+        memory_limit //= settings.num_loaders
+    advised = min(needed, limit, _MAX_ADVISED, *([] if memory_limit is None else [memory_limit]))
+    busy_cores = _busy_cores(report)
     if advised > settings.num_workers:
         present = f"{settings.num_workers} workers make" if settings.num_workers else "this process makes"
         present += f" for each of {settings.num_loaders} loaders" * (settings.num_loaders > 1)
         batch_s = report.busy_s / num_batches
+        shortfall = ""
+        if advised < needed:
+            limit_text = "of advice"
+            if advised in (limit, memory_limit):
+                limit_text = "of memory" if advised == memory_limit else f"for {host.cores:g} cores"
+            shortfall = f"; the steps need {needed} workers, and {advised} is the limit {limit_text}"
         yield Verdict(
             cause="few workers",
             problem=f"{present} batches that take {batch_s * 1e3:.0f} ms each, and a step takes {step_s * 1e3:.0f} ms; "
-            f"{busy_cores}",
+            f"{busy_cores}{shortfall}",
             settings={"num_workers": advised},
         )
-    elif report.cores_used > NEARLY_ALL * host.cores:
+    elif _has_full_cores(report):
         yield Verdict(
             cause="CPU bound",
             problem=f"{busy_cores}, so more workers cannot help",

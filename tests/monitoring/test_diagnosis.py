@@ -114,7 +114,9 @@ def test_workers_that_compute_are_not_more_than_cores():
 
 def test_workers_that_wait_for_a_disk_may_be_more_than_cores():
     report = made_report(stages={"read": 1900.0}, cpu=190.0, cores=2)
-    assert diagnose(report)[1].settings == {"num_workers": 16}
+    few_workers = diagnose(report)[1]
+    assert few_workers.settings == {"num_workers": 16}
+    assert "the steps need 42 workers, and 16 is the limit for 2 cores" in few_workers.problem
 
 
 def test_memory_limits_the_number_of_workers():
@@ -125,6 +127,42 @@ def test_memory_limits_the_number_of_workers():
 def test_full_cores_cannot_take_more_workers():
     report = made_report(stages={"decode": 190.0}, cores=2)
     assert causes(report) == ["decode", "CPU bound"]
+
+
+def test_slow_steps_beside_the_workers_are_not_called_waiting():
+    cache = {"cache": False}
+    report = made_report(wait=0.03, stages=MOST, cores=2, free_step_s=0.04, main_cpu_s=120.0, settings=cache)
+    (verdict,) = diagnose(report)
+    assert verdict.cause == "slow steps"
+    assert "steps take 2.4 times as long beside the workers, because they compete for cores" in verdict.problem
+    assert verdict.settings == {"cache": True}
+    assert "2.5 times as fast" in report.headroom_text()
+    assert "3.0 ms of it waiting" in report.headroom_text()
+
+
+def test_slow_steps_on_a_busy_host_make_the_headroom_unreliable():
+    report = made_report(wait=0.0, stages=MOST, cores=4, other_cores=3.0, free_step_s=0.04)
+    assert causes(report) == ["busy host"]
+    assert "no figure here is reliable" in diagnose(report)[0].problem
+
+
+@pytest.mark.parametrize("fields", [{"free_step_s": 0.095}, {"free_step_s": 0.04}, {}])
+def test_steps_are_not_slow_without_a_difference_and_busy_cores(fields):
+    assert causes(made_report(wait=0.0, stages=MOST, **fields)) == ["consumer"]
+
+
+def test_headroom_stands_in_one_place():
+    assert "faster" not in diagnose(made_report(wait=0.01))[0].problem
+
+
+def test_transforms_that_wait_are_told_from_those_that_compute():
+    waiting = diagnose(made_report(stages={"transform": 190.0}, cpu=10.0))[0]
+    assert "they wait rather than compute" in waiting.problem
+    assert "a core busy for only 5% of it" in waiting.problem
+    assert "rather" not in diagnose(made_report(stages={"transform": 190.0}))[0].problem
+    # On full cores a low share is a lack of cores.
+    full = made_report(stages={"transform": 190.0}, cpu=10.0, cores=2, main_cpu_s=180.0)
+    assert "rather" not in diagnose(full)[0].problem
 
 
 def test_busy_host_comes_first():
