@@ -6,16 +6,16 @@ import argparse
 import json
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from pathlib import Path
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.reading import named_splits, read_broken_sets
 from lit_loader.app.commands.settings import UsageError, as_option, parse_actions
-from lit_loader.errors import AnnotationError, SettingError, message_of
+from lit_loader.errors import SettingError, message_of
 from lit_loader.inspection import CheckSettings, Finding, Findings, Page, Severity, check_tables
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.gallery import encode_picture
@@ -23,16 +23,6 @@ from lit_loader.inspection.kinds import kind_of
 
 __all__ = ["check"]
 
-# Training stops at these problems, while a check reads on to find the others.
-_READ_ON: Final = {
-    "malformed": "drop",
-    "missing_annotation": "empty",
-    "schema_mismatch": "unite",
-    "turned_image": "keep",
-    "unknown_class": "drop",
-}
-_KEEP_IMAGES: Final = {"missing_image": "keep", "unreadable_image": "keep"}
-_DROP_IMAGES: Final = {"missing_image": "drop", "unreadable_image": "drop"}
 _SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 _PICTURE_SIDE: Final = 420
 _MAX_PICTURES: Final = 8
@@ -65,7 +55,7 @@ def check(arguments: argparse.Namespace) -> int:
             ignored_kinds=arguments.ignored_kinds,
             accepted_kinds=parse_actions(arguments.policy),
         )
-        tables = _read(arguments, splits)
+        tables = read_broken_sets(arguments, splits)
         findings = check_tables(
             tables, settings=settings, num_workers=arguments.num_workers, progress=arguments.progress
         )
@@ -95,24 +85,6 @@ def _check_target(path: Path) -> None:
     folder = next((parent for parent in path.absolute().parents if os.path.lexists(parent)), path.parent)
     if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
         raise UsageError(f"the page {str(path)!r} cannot be written; give another one by --page, or --no-page")
-
-
-def _read(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
-    """Read the sets under a policy that continues after problems; the user's policy has priority."""
-    user_policy = arguments.policy
-    try:
-        arguments.policy = [*_words(_READ_ON | _KEEP_IMAGES), *user_policy]
-        return read_sets(arguments, splits)
-    except AnnotationError:
-        # Coordinates that are fractions of an image, as in YOLO files, need its size. Another error comes again.
-        arguments.policy = [*_words(_READ_ON | _DROP_IMAGES), *user_policy]
-        return read_sets(arguments, splits)
-    finally:
-        arguments.policy = user_policy
-
-
-def _words(policy: Mapping[str, str]) -> Iterator[str]:
-    return (f"{problem}={action}" for problem, action in policy.items())
 
 
 def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable], findings: Findings) -> dict[str, Any]:
