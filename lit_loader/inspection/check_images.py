@@ -145,7 +145,7 @@ def check_depths(recorder: Recorder, source: TableSet, files: ImageFiles, *, rea
 
 
 def _exists(path: Path) -> bool:
-    """Return False if there is no such file; a path that is too long has none."""
+    """Return True if the file exists or access to it is refused, False also for paths that are too long."""
     try:
         path.stat()
     except PermissionError:

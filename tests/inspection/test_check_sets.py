@@ -93,7 +93,7 @@ def test_object_that_the_reader_dropped_has_entry_and_image(tmp_path):
     coco_set.image(2, "b.jpg")
     for number, box in enumerate([(1, 2, 3, 4), (5, 6, 0, 8), (5, 6, 7, 8)]):
         coco_set.add(box, image_id=2 - number % 2)
-    # A cached report has them, too.
+    # The cache stores them also.
     table = replace(
         coco_set.read(degenerate="drop"), report=ReadReport.from_dict(coco_set.read(degenerate="drop").report.to_dict())
     )
@@ -106,7 +106,7 @@ def test_accepted_problems_are_notes(reported):
     findings = check_annotations(reported, accepted_kinds=["malformed"])
     assert counts_of(findings) == {"swapped": 3, "out_of_image": 1}
     assert notes_of(findings)["malformed", "0"] == 1
-    # The rules on the table accept it, too.
+    # Rules on the table accept the kind also.
     assert notes_of(check_annotations(reported, accepted_kinds=["out_of_image"]))["out_of_image", "0"] == 1
 
 

@@ -75,7 +75,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _check_target(path: Path) -> None:
-    """Refuse a page that is no HTML file, since it would replace a file of another kind, or that cannot be written.
+    """Refuse a page that cannot be written, or whose name ends like a file of another kind, which it would replace.
 
     Raises:
         UsageError: If the page is refused.
