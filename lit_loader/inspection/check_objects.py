@@ -210,14 +210,13 @@ class _Neighbours:
     def incomplete_images(self) -> IndexArray:
         """Return the images with a box that has more neighbours than `pairs` compares."""
         active = self._near(np.arange(len(self._order)), _MAX_NEIGHBOURS + 1)
-        images: IndexArray = np.unique(self._images[active]).astype(np.int64)
-        return images
+        return np.unique(self._images[active])
 
     def _near(self, active: IndexArray, shift: int) -> IndexArray:
         """Return the active positions whose box can overlap enough with the box that is ``shift`` positions later."""
         active = active[active + shift < len(self._order)]
         partners = active + shift
-        is_near = self._images[active] == self._images[partners]
+        is_near: _Mask = self._images[active] == self._images[partners]
         is_near &= self._corners[partners, 0] <= self._reach[active]
         return active[is_near]
 
