@@ -106,10 +106,10 @@ class Geometry:
         # float64, because the product of two sides may exceed float32.
         boxes = table.boxes.astype(np.float64)
         sides = boxes[:, 2:] - boxes[:, :2]
-        has_box = (sides > 0).all(axis=1)
+        has_box = np.logical_and(sides[:, 0] > 0, sides[:, 1] > 0)
         # Half a pixel, since formats that count pixels from 1 or write fractions may miss an edge.
         if (np.abs(boxes[:, :2]) < 0.5).all() and (np.abs(boxes[:, 2:] - image_sides) < 0.5).all():
-            has_box[:] = False
+            has_box = np.zeros_like(has_box)
         return cls(
             table=table,
             sizes=sizes[(sizes > 0).all(axis=1)],
