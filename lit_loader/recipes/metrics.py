@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal, TypeAlias
 
@@ -16,18 +16,22 @@ from torchmetrics.functional.classification import multiclass_stat_scores, multi
 from torchmetrics.utilities.distributed import gather_all_tensors
 
 from lit_loader.foundation.extras import require
-from lit_loader.inspection.curves import ConfusionMatrix, EvaluationCurves, best_threshold
+from lit_loader.inspection.curves import ConfusionMatrix, EvaluationCurves, ThresholdCounts, best_threshold
 from lit_loader.recipes.curves import (
     MAX_CONFUSION_CLASSES,
     NUM_ERROR_BINS,
+    NUM_LOGIT_BINS,
     NUM_SCORE_BINS,
+    add_logits,
+    class_curve,
+    class_thresholds,
     coco_curves,
     error_curve,
     error_histogram,
-    score_curve,
-    score_histogram,
+    score_thresholds,
+    threshold_counts,
 )
-from lit_loader.recipes.matching import add_confusions
+from lit_loader.recipes.matching import add_confusions, add_scores
 from lit_loader.types import FIRST_LABEL
 
 __all__ = [
@@ -177,65 +181,75 @@ class AveragePrecision(MeanAveragePrecision):
         """Return the curves of boxes, and of masks, of everything collected since the last reset, over all ranks.
 
         Precision and recall are the ones behind `compute_scores`. Only boxes have a confusion matrix, see
-        `add_confusions`.
+        `add_confusions`, and counts by threshold, see `add_scores`; neither with more than `MAX_CONFUSION_CLASSES`.
         """
         self._fill_up()
         # torchmetrics keeps the result of `compute_scores` until the next update.
         result: dict[str, Any] = self.compute()
         labels = [label - FIRST_LABEL for label in result["classes"].reshape(-1).tolist()]
+        by_threshold, support = self._count_by_threshold()
+        confusion = None
+        if by_threshold is not None:
+            min_score = best_threshold(by_threshold) if self.min_score is None else self.min_score
+            confusion = self._confusion(min_score)
         kinds = {"boxes": "bbox_", "masks": "segm_"} if self.masks else {"boxes": ""}
-        curves_by_kind = {
-            kind: coco_curves(
-                result[f"{prefix}precision"][:, :, :, 0, -1],
-                result[f"{prefix}scores"][:, :, :, 0, -1],
-                labels,
-                len(self.class_names),
-            )
-            for kind, prefix in kinds.items()
-        }
-        min_score = self.min_score
-        if min_score is None:
-            min_score = best_threshold(curves_by_kind["boxes"][0])
-        confusion, support = self._confusion(min_score)
         return [
             EvaluationCurves(
                 label=kind,
                 class_names=self.class_names,
                 support=support,
-                precision_recall=curves,
+                precision_recall=coco_curves(
+                    result[f"{prefix}precision"][:, :, :, 0, -1],
+                    result[f"{prefix}scores"][:, :, :, 0, -1],
+                    labels,
+                    len(self.class_names),
+                ),
+                by_threshold=by_threshold if kind == "boxes" else None,
                 confusion=confusion if kind == "boxes" else None,
             )
-            for kind, curves in curves_by_kind.items()
+            for kind, prefix in kinds.items()
         ]
 
-    def _confusion(self, min_score: float) -> tuple[ConfusionMatrix | None, np.ndarray[Any, np.dtype[np.int64]]]:
-        """Return the confusion matrix of the images of all ranks, and the number of objects of each class."""
+    def _count_by_threshold(self) -> tuple[ThresholdCounts | None, np.ndarray[Any, np.dtype[np.int64]]]:
+        """Return the detections by score, and the number of objects of each class, of the images of all ranks."""
         num_classes = len(self.class_names)
-        has_matrix = num_classes <= MAX_CONFUSION_CLASSES
-        # Of this rank's images: each rank matches its own.
+        is_counted = num_classes <= MAX_CONFUSION_CLASSES
+        thresholds = score_thresholds()
         support = torch.zeros(num_classes, dtype=torch.int64)
-        side = num_classes + 1 if has_matrix else 0
+        histogram = torch.zeros(num_classes if is_counted else 0, NUM_SCORE_BINS, 2, dtype=torch.int64)
+        for detections, target in self._collected():
+            labels = target["labels"][target["iscrowd"] == 0].cpu() - FIRST_LABEL
+            support += torch.bincount(labels, minlength=num_classes)
+            if is_counted:
+                add_scores(histogram, thresholds, detections, target)
+        support, histogram = (_sum_over_ranks(values.to(self.device)).cpu() for values in (support, histogram))
+        return threshold_counts(histogram, thresholds, support) if is_counted else None, support.numpy()
+
+    def _confusion(self, min_score: float) -> ConfusionMatrix:
+        """Return the confusion matrix of the images of all ranks."""
+        side = len(self.class_names) + 1
         counts = torch.zeros(side, side, dtype=torch.int64)
+        for detections, target in self._collected():
+            add_confusions(counts, detections, target, min_score=min_score, min_iou=self.min_iou)
+        counts = _sum_over_ranks(counts.to(self.device)).cpu()
+        names = (*self.class_names, None)
+        note = f"scores from {min_score:.3f}, IoU from {self.min_iou:g}"
+        return ConfusionMatrix(row_names=names, column_names=names, counts=counts.numpy(), note=note)
+
+    def _collected(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        """Return the detections and the target of each image of this rank; each rank matches those it collected."""
         for image in range(len(self.detection_labels)):
-            target = {
-                "boxes": _xyxy(self.groundtruth_box[image]),
-                "labels": self.groundtruth_labels[image],
-                "iscrowd": self.groundtruth_crowds[image],
-            }
             detections = {
                 "boxes": _xyxy(self.detection_box[image]),
                 "labels": self.detection_labels[image],
                 "scores": self.detection_scores[image],
             }
-            labels = target["labels"][target["iscrowd"] == 0].cpu() - FIRST_LABEL
-            support += torch.bincount(labels, minlength=num_classes)
-            if has_matrix:
-                add_confusions(counts, detections, target, min_score=min_score, min_iou=self.min_iou)
-        support, counts = (_sum_over_ranks(values.to(self.device)).cpu() for values in (support, counts))
-        names = (*self.class_names, "background")
-        note = f"scores from {min_score:.3f}, IoU from {self.min_iou:g}"
-        matrix = ConfusionMatrix(row_names=names, column_names=names, counts=counts.numpy(), note=note)
-        return matrix if has_matrix else None, support.numpy()
+            target = {
+                "boxes": _xyxy(self.groundtruth_box[image]),
+                "labels": self.groundtruth_labels[image],
+                "iscrowd": self.groundtruth_crowds[image],
+            }
+            yield detections, target
 
     def _fill_up(self) -> None:
         """Add images without objects, which no score counts, until all ranks have equally many, and at least one."""
@@ -356,20 +370,17 @@ class ClassMetric(Metric):
         # By class: true positives, false positives, true negatives, false negatives, support.
         self.add_state("counts", torch.zeros(len(class_names), 5, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # sum and number
-        self._records_curves = False
+        self.records_curves = False
 
     def record_curves(self) -> None:
-        """Also collect a confusion matrix and histograms of scores, from now on.
-
-        Class names of one label per image have a matrix up to `MAX_CONFUSION_CLASSES` of them.
-        """
-        if self._records_curves:
-            return
-        self._records_curves = True
+        """Also collect a confusion matrix and histograms of scores, from now on, up to `MAX_CONFUSION_CLASSES`."""
         num_classes = len(self.class_names)
-        side = 0 if self.multi_label or num_classes > MAX_CONFUSION_CLASSES else num_classes
+        if self.records_curves or num_classes > MAX_CONFUSION_CLASSES:
+            return
+        self.records_curves = True
+        side = 0 if self.multi_label else num_classes
         integers: dict[str, Any] = {"dtype": torch.int64, "device": self.device}
-        histograms = torch.zeros(num_classes, NUM_SCORE_BINS, 2, **integers)
+        histograms = torch.zeros(num_classes, NUM_LOGIT_BINS, 2, **integers)
         self.add_state("confusion", torch.zeros(side, side, **integers), dist_reduce_fx="sum")
         self.add_state("histograms", histograms, dist_reduce_fx="sum")
 
@@ -393,7 +404,7 @@ class ClassMetric(Metric):
             settings: dict[str, Any] = {"average": None, "ignore_index": -1, "validate_args": False}
             counts = stat_scores(predicted, target, len(self.class_names), **settings)
             self.counts += counts.reshape(-1, 5)  # for a single class torchmetrics returns a row, not a table
-        if self._records_curves and len(target):
+        if self.records_curves and len(target):
             self._update_curves(predicted, target, logits)
         if losses is not None:
             is_labelled = (target >= 0).any(dim=1) if self.multi_label else target >= 0
@@ -401,16 +412,16 @@ class ClassMetric(Metric):
             self.losses += torch.stack([labelled_losses.sum(), is_labelled.sum().to(losses.dtype)])
 
     def _update_curves(self, predicted: Tensor, target: Tensor, logits: Tensor | None) -> None:
+        # In place: a matrix for each batch would take as much memory as the whole one.
         if len(self.confusion):
-            is_known = target >= 0
-            cells = target[is_known] * len(self.class_names) + predicted[is_known]
-            self.confusion += torch.bincount(cells, minlength=self.confusion.numel()).reshape_as(self.confusion)
+            cells = target.clamp(min=0) * len(self.class_names) + predicted
+            self.confusion.view(-1).scatter_add_(0, cells, (target >= 0).long())
         if logits is not None:
-            self.histograms += score_histogram(logits, target, multi_label=self.multi_label)
+            add_logits(self.histograms, logits, target, multi_label=self.multi_label)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the counts by class, the mean loss and the number of losses, and what curves need if recorded."""
-        recorded = {"confusion": self.confusion, "histograms": self.histograms} if self._records_curves else {}
+        recorded = {"confusion": self.confusion, "histograms": self.histograms} if self.records_curves else {}
         scores = {"counts": self.counts, "loss": self.losses[0] / self.losses[1], "num_losses": self.losses[1]}
         return {**scores, **recorded}
 
@@ -420,11 +431,16 @@ class ClassMetric(Metric):
         Args:
             label: Name of the output, such as the attribute.
 
+        Returns:
+            The curves, or an empty list with more than `MAX_CONFUSION_CLASSES`.
+
         Raises:
             RuntimeError: If `record_curves` was not called before the collection.
         """
+        if len(self.class_names) > MAX_CONFUSION_CLASSES:
+            return []
         result = self.compute()
-        if "histograms" not in result:
+        if not self.records_curves:
             raise RuntimeError("curves were not recorded; call record_curves() before the first update")
         counts = result["counts"].cpu()
         confusion = None
@@ -436,12 +452,16 @@ class ClassMetric(Metric):
         elif len(result["confusion"]):
             table = result["confusion"].cpu().numpy()
             confusion = ConfusionMatrix(row_names=self.class_names, column_names=self.class_names, counts=table)
-        has_scores = bool(result["histograms"].any())
+        histograms = result["histograms"]
+        by_threshold = None
+        if histograms.any():
+            by_threshold = threshold_counts(histograms, class_thresholds(), histograms[..., 1].sum(dim=1))
         curves = EvaluationCurves(
             label=label,
             class_names=self.class_names,
             support=counts[:, 4].numpy(),
-            precision_recall=[score_curve(result["histograms"])] if has_scores else [],
+            precision_recall=[] if by_threshold is None else [class_curve(by_threshold)],
+            by_threshold=by_threshold,
             confusion=confusion,
         )
         return [curves]

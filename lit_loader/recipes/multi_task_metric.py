@@ -122,8 +122,10 @@ class MultiTaskMetric(JointMetric):
             for name, metric in self._metric_by_attribute().items():
                 # Merged detections of tiles have no probabilities.
                 probabilities = detection.get(f"{name}_probabilities")
-                # Logarithms of probabilities are logits with the same softmax.
-                logits = None if probabilities is None else probabilities[rows].log()
+                logits = None
+                if probabilities is not None and metric.records_curves:
+                    # Logarithms of probabilities are logits with the same softmax.
+                    logits = probabilities[rows].log()
                 metric.update(detection[name][rows], objects[name][columns], logits=logits)
 
     def compute_scores(self) -> MultiTaskScores:
