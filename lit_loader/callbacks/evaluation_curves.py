@@ -120,7 +120,7 @@ class EvaluationCurves(Callback):
         limits: dict[str, Any] = {"min_score": self.confusion_score, "min_iou": self.confusion_iou}
         pl_module.record_curves(**limits, error_min_score=error_min_score)
         if trainer.is_global_zero:
-            # A test need not write all of them, and those of an earlier test would stay next to its own.
+            # This test may not write all of them; old files would then look like its results.
             for name in ("curves.png", "worst_images.png", *CURVE_FILES):
                 (self._folder(trainer) / name).unlink(missing_ok=True)
 
@@ -137,7 +137,7 @@ class EvaluationCurves(Callback):
         if not isinstance(pl_module, CurveTask) or not pl_module.batch_errors:
             return
         errors = pl_module.batch_errors
-        # A step that records none would otherwise leave those of the batch before.
+        # The step of a subclass may record no errors; the next batch must not count these again.
         pl_module.batch_errors = []
         samples = zip(errors, _image_ids(batch), batch_duplicates(batch).tolist(), strict=True)
         self.worst += [

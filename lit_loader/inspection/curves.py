@@ -114,8 +114,9 @@ class ThresholdCounts:
 
 def _ratio(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> Floats:
     """Return the quotient, NaN where the denominator is 0."""
-    undefined = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
-    return np.divide(numerator, denominator, out=undefined, where=denominator != 0)
+    quotient = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
+    np.divide(numerator, denominator, out=quotient, where=denominator != 0)
+    return quotient
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -189,7 +190,7 @@ class CurveTask:
     Attributes:
         test_curves: The curves of the last test, over all of its sets and ranks; empty unless they were recorded.
         batch_errors: Error of each sample of the last test batch, and a text that says it; empty unless recorded, or if
-            the task does not tell. A larger error is worse; NaN stands for a sample that cannot be measured.
+            the task has none. A larger error is worse; a sample that cannot be measured has NaN.
     """
 
     test_curves: list[EvaluationCurves]

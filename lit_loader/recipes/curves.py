@@ -110,8 +110,8 @@ def class_thresholds() -> Tensor:
 
 def _logit_thresholds() -> Tensor:
     """Return ascending logits, float64 ``(_NUM_LOGITS,)``: 0.0076 apart near 0, and 0.8 % apart if they are large."""
-    # Networks give many scores near 0 and near 1, where equally spaced probabilities would not separate them; those of
-    # confident ones are hundreds of logits apart.
+    # Networks give many scores near 0 and near 1, where equally spaced probabilities would not separate them. Logits of
+    # confident networks differ by hundreds.
     largest = math.asinh(_MAX_LOGIT)
     return torch.linspace(-largest, largest, _NUM_LOGITS, dtype=torch.float64).sinh()
 
@@ -148,8 +148,8 @@ def _logits_against_others(logits: Tensor) -> Tensor:
     values = log_probabilities - torch.log1p(-log_probabilities.exp())
     # 1 - p is rounded to 0 for the largest logit of a confident network.
     largest, index = logits.max(dim=1, keepdim=True)
-    others = logits.scatter(1, index, -math.inf).logsumexp(dim=1, keepdim=True)
-    return values.scatter(1, index, largest - others)
+    denominator = logits.scatter(1, index, -math.inf).logsumexp(dim=1, keepdim=True)
+    return values.scatter(1, index, largest - denominator)
 
 
 def class_curve(counts: ThresholdCounts) -> PrecisionRecall:

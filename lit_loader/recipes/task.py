@@ -222,8 +222,8 @@ class Task(LightningModule, CurveTask):
             min_score: Detections with lower scores do not count.
 
         Returns:
-            One pair a sample, or an empty list of a task that does not tell. A larger error is worse; NaN stands for a
-            sample that cannot be measured.
+            One pair a sample, or an empty list if the task has no errors. A larger error is worse; a sample that cannot
+            be measured has NaN.
         """
         return []
 

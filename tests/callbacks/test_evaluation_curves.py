@@ -180,7 +180,7 @@ def test_perfect_predictions_have_no_worst_images(source, tmp_path):
 def test_module_that_is_no_task_has_no_files(source, tmp_path):
     datamodule = DetectionDataModule(source, batch_size=4, num_workers=0)
     module = Tiny()
-    # A method of the user with the name of ours.
+    # Names that the task has as well.
     module.record_curves = module.sample_errors = None
     trainer_of(tmp_path, EvaluationCurves()).test(module, datamodule=datamodule, verbose=False)
     assert not (tmp_path / "curves").exists()

@@ -149,5 +149,5 @@ def test_background_is_told_apart_from_a_class_of_that_name(tmp_path):
 def test_pictures_of_many_outputs_are_limited_with_a_note():
     figure = draw_curves([curves_of(HOSTILE[-2:], label=f"attribute {i}") for i in range(71)])
     assert len(figure.axes) == 8 * 4
-    assert figure._suptitle.get_text() == "test: the first 8 of 71 outputs; the CSV files have all"
+    assert figure.get_suptitle() == "test: the first 8 of 71 outputs; the CSV files have all"
     assert figure.get_figheight() < 80
