@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from lit_loader.inspection.curves import EvaluationCurves
+from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
 from lit_loader.recipes.detection import plain_targets
 from lit_loader.recipes.matching import match_detections
 from lit_loader.recipes.metrics import (
-    AveragePrecision,
     ClassificationScores,
     ClassMetric,
-    DetectionScores,
     JointMetric,
     LandmarkScores,
     NormalizedMeanError,
