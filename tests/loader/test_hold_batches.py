@@ -291,24 +291,27 @@ def test_start_of_an_epoch_is_waiting():
 
 
 class SharedEngine(Batches):
-    """Has two batches; while one thread collects the second one, another thread sees the end of the epoch."""
+    """Has one batch; while a thread collects it, another thread sees the end of the epoch."""
 
     def __init__(self):
         self.num_asked = 0
         self.collects = threading.Event()
-        self.has_ended = threading.Event()
+        self.is_closed = threading.Event()
 
     def next_batch(self):
         self.num_asked += 1
         if self.num_asked == 1:
             self.collects.set()
-            self.has_ended.wait(5)
+            # The other thread waits for this one, and must not close the epoch meanwhile.
+            self.is_closed.wait(0.1)
             return "last"
-        self.has_ended.set()
         raise EndOfEpoch
 
     def wait_until_idle(self):
         pass
+
+    def close(self):
+        self.is_closed.set()
 
 
 def test_end_of_an_epoch_waits_for_the_thread_that_collects_its_last_batches():
@@ -323,6 +326,7 @@ def test_end_of_an_epoch_waits_for_the_thread_that_collects_its_last_batches():
             results.append(batches.next_batch())
         except EndOfEpoch:
             results.append("end")
+            batches.close()
 
     threads = [threading.Thread(target=take, daemon=True) for _ in range(2)]
     threads[0].start()
