@@ -106,8 +106,8 @@ class _Burst:
 
     def __init__(self, loader: DataLoader[Any], size: int, synchronize: Callable[[], None]) -> None:
         self._loader = loader
-        # The first step may wait for other ranks that collect batches. With a transfer ahead, workers begin again in the
-        # last step.
+        # The first step may wait for other ranks that collect batches. With a transfer ahead, workers begin again
+        # during the last step.
         self._num_steps = size - 3
         self._synchronize = synchronize
         self._num_batches = 0
