@@ -331,9 +331,12 @@ class Scheduler:
         """
         longest_s = self._timeout_s or None
         try:
-            while self._in_flight and not self._closed:
+            while True:
                 self._backend.check_usable()
                 with self._lock:
+                    # In the lock, since another thread may receive the last result while this one waits for the lock.
+                    if not self._in_flight or self._closed:
+                        break
                     received_any = self._receive_all(self._backend.poll(self._epoch, longest_s))
                 if not received_any and longest_s is not None:
                     return

@@ -123,6 +123,8 @@ class Counters:
         self.is_holding = False
         # Sums of the fields of `WorkTimes`, also of the batch numbers and end times, which nobody reads.
         self._sums = NO_TIMES
+        # Time from which workers count as idle.
+        self._idle_start_s = 0.0
         # Not part of the sums yet: adding up many at a time costs less than adding one by one.
         self._new: deque[WorkTimes] = deque()
         self._recent: deque[tuple[int, WorkTimes]] = deque(maxlen=_MAX_RECORDS)
@@ -141,12 +143,16 @@ class Counters:
         with contextlib.suppress(IndexError):
             while True:
                 rows.append(self._new.popleft())
+        if self._idle_start_s:
+            rows = [_without_idle_before(self._idle_start_s, times) for times in rows]
         self._sums = WorkTimes(*map(sum, zip(self._sums, *rows, strict=True)))
 
-    def stats(self, num_workers: int) -> LoaderStats:
-        """Return the present totals of a loader with this number of workers, and measure from now on."""
+    def stats(self, num_workers: int, *, restart_idle: bool = False) -> LoaderStats:
+        """Return the present totals of a loader with this number of workers: see `DataLoader.stats`."""
         self.is_measuring = True
         self._add_up()
+        if restart_idle:
+            self._idle_start_s = time.perf_counter()
         sums = self._sums
         return LoaderStats(
             time_s=time.perf_counter(),
@@ -182,3 +188,10 @@ class Counters:
             # A copy, because another thread may add one meanwhile.
             for worker, times in list(self._recent)
         ]
+
+
+def _without_idle_before(start_s: float, times: WorkTimes) -> WorkTimes:
+    """Return the times of an answer without idle time before ``start_s``."""
+    # A worker is idle first, and then makes its batch.
+    work_start_s = times.end_s - sum(times.stage_s)
+    return times._replace(idle_s=min(times.idle_s, max(0.0, work_start_s - start_s)))

@@ -53,13 +53,13 @@ class TimedBatches(WrappedBatches):
         hooks: The state that the loader shares with its iterators.
 
     Attributes:
-        elapsed_s: Seconds in `next_batch`, with the check.
+        check_s: Seconds for which batches were checked.
     """
 
     def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
         super().__init__(batches)
         self._hooks = hooks
-        self.elapsed_s = 0.0
+        self.check_s = 0.0
         # Batches that were collected, and the error that ended the collection; see NOTE [Held batches].
         self._held: deque[tuple[Any, Exception | None]] = deque()
 
@@ -69,26 +69,33 @@ class TimedBatches(WrappedBatches):
         if hooks.num_to_hold:
             self._collect()
         if self._held:
-            batch, error = self._held.popleft()
-            if error is not None:
-                try:
-                    raise error
-                finally:
-                    # Its traceback holds this frame, a reference cycle.
-                    del error
+            batch = self._next_held()
         else:
             start = time.perf_counter()
             try:
                 batch = self._batches.next_batch()
             finally:
-                wait_s = time.perf_counter() - start
-                hooks.counters.wait_s += wait_s
-                self.elapsed_s += wait_s
+                hooks.counters.wait_s += time.perf_counter() - start
         if hooks.check_batch is not None:
             start = time.perf_counter()
             hooks.check_batch(batch)
-            self.elapsed_s += time.perf_counter() - start
+            self.check_s += time.perf_counter() - start
         return batch
+
+    def _next_held(self) -> Any:
+        """Return the first held batch, or raise the error in its place."""
+        try:
+            batch, error = self._held.popleft()
+        except IndexError:
+            # Another thread has taken the last one meanwhile.
+            return self._batches.next_batch()
+        if error is None:
+            return batch
+        try:
+            raise error
+        finally:
+            # Its traceback holds this frame, a reference cycle.
+            del error
 
     def poll(self) -> bool:
         """Return True if `next_batch` would return or raise at once, or if it is to collect batches."""
@@ -116,9 +123,7 @@ class TimedBatches(WrappedBatches):
             self._held.append((None, error))
         finally:
             counters.is_holding = False
-            hold_s = time.perf_counter() - start
-            counters.hold_s += hold_s
-            self.elapsed_s += hold_s
+            counters.hold_s += time.perf_counter() - start
 
 
 class TimedTransfer(WrappedBatches):
@@ -138,14 +143,17 @@ class TimedTransfer(WrappedBatches):
 
     def next_batch(self) -> Any:
         """Return the next batch, or raise an error of the transfer."""
-        other_s = self._engine.elapsed_s + self._transferred.device_wait_s
+        before_s = self._other_s()
         start = time.perf_counter()
         try:
             return self._transferred.next_batch()
         finally:
             elapsed_s = time.perf_counter() - start
-            other_s -= self._engine.elapsed_s + self._transferred.device_wait_s
-            self._counters.transfer_s += elapsed_s + other_s
+            self._counters.transfer_s += elapsed_s - (self._other_s() - before_s)
+
+    def _other_s(self) -> float:
+        counters = self._counters
+        return counters.wait_s + counters.hold_s + self._engine.check_s + self._transferred.device_wait_s
 
 
 def _close_when_collected(batches: Batches) -> None:
@@ -212,7 +220,10 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     def begin(self) -> Batches:
         """Start the epoch and return its batches."""
         assert self._start is not None
+        begin_s = time.perf_counter()
         batches, progress = self._start()
+        # Starting workers may take seconds.
+        self._hooks.counters.wait_s += time.perf_counter() - begin_s
         self._progress = progress
         self._shown_workers = batches.workers
         if progress.start == 0:

@@ -36,9 +36,11 @@ class LoaderSettings:
         prefetch_factor: Batches that each worker makes ahead; None without workers.
         persistent_workers: True if the workers stay from epoch to epoch.
         pin_memory: True if batches are page-locked.
+        num_loaders: Number of loaders, each with these workers.
         copies_ahead: True if the loader copies batches to the device itself, ahead of their use.
         decode: The ``decode`` of a data module's `ImageReading`; None if unknown.
         cache: Whether a data module keeps decoded images; None if unknown.
+        has_datamodule: True if a `LoaderDataModule` makes the loader.
     """
 
     num_workers: int = 0
@@ -46,9 +48,11 @@ class LoaderSettings:
     prefetch_factor: int | None = None
     persistent_workers: bool = False
     pin_memory: bool = False
+    num_loaders: int = 1
     copies_ahead: bool = False
     decode: str | None = None
     cache: bool | None = None
+    has_datamodule: bool = False
 
 
 class Headroom(NamedTuple):
@@ -153,7 +157,8 @@ class DataReport:
             step_ms = (self.free_step_s or 0.0) * 1e3
             run_ms = self.total_s / self.num_steps * 1e3
             why = f"measured: a step without waiting takes {step_ms:.1f} ms, and {run_ms:.1f} ms in this run"
-        return f"no loader can make this run more than {gain:.1%} faster ({why})"
+        speed = f"more than {gain:.1%} faster" if gain < 1 else f"more than {1 + gain:.1f} times as fast"
+        return f"no loader can make this run {speed} ({why})"
 
     def loop_rows(self) -> list[tuple[str, str, str]]:
         """Return name, seconds and share of each part of the loop."""
