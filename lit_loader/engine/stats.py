@@ -148,10 +148,7 @@ class Counters:
         self._sums = WorkTimes(*map(sum, zip(self._sums, *rows, strict=True)))
 
     def stats(self, num_workers: int, *, restart_idle: bool = False) -> LoaderStats:
-        """Return the present totals of a loader with this number of workers, and measure from now on.
-
-        See `DataLoader.stats`.
-        """
+        """Return the present totals of a loader with this number of workers: see `DataLoader.stats`."""
         self.is_measuring = True
         self._add_up()
         if restart_idle:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import threading
 import time
 import warnings
@@ -54,13 +53,13 @@ class TimedBatches(WrappedBatches):
         hooks: The state that the loader shares with its iterators.
 
     Attributes:
-        elapsed_s: Seconds in `next_batch`, with the check.
+        check_s: Seconds for which batches were checked.
     """
 
     def __init__(self, batches: Batches, hooks: IterationHooks) -> None:
         super().__init__(batches)
         self._hooks = hooks
-        self.elapsed_s = 0.0
+        self.check_s = 0.0
         # Batches that were collected, and the error that ended the collection; see NOTE [Held batches].
         self._held: deque[tuple[Any, Exception | None]] = deque()
         # One thread collects at a time. Reentrant, because a signal handler may ask for a batch meanwhile.
@@ -71,40 +70,41 @@ class TimedBatches(WrappedBatches):
         hooks = self._hooks
         if hooks.num_to_hold:
             self._collect()
-        delivery: tuple[Any, Exception | None] | None = None
-        if self._held:
-            # Another thread may take the last one meanwhile.
-            with contextlib.suppress(IndexError):
-                delivery = self._held.popleft()
-        if delivery is not None:
-            batch, error = delivery
-            # Its traceback holds this frame, a reference cycle.
-            del delivery
-            if error is not None:
-                try:
-                    raise error
-                finally:
-                    # Its traceback holds this frame, a reference cycle.
-                    del error
-        else:
-            start = time.perf_counter()
-            try:
-                batch = self._batches.next_batch()
-            except EndOfEpoch:
-                # Another thread may be collecting the last batches.
-                with self._collect_lock:
-                    if not self._held:
-                        raise
-                return self.next_batch()
-            finally:
-                wait_s = time.perf_counter() - start
-                hooks.counters.wait_s += wait_s
-                self.elapsed_s += wait_s
+        batch = self._next_held() if self._held else self._next_of_engine()
         if hooks.check_batch is not None:
             start = time.perf_counter()
             hooks.check_batch(batch)
-            self.elapsed_s += time.perf_counter() - start
+            self.check_s += time.perf_counter() - start
         return batch
+
+    def _next_of_engine(self) -> Any:
+        """Return the engine's next batch, and count the time as waiting."""
+        start = time.perf_counter()
+        try:
+            return self._batches.next_batch()
+        except EndOfEpoch:
+            # Another thread may be collecting the last batches.
+            with self._collect_lock:
+                if not self._held:
+                    raise
+        finally:
+            self._hooks.counters.wait_s += time.perf_counter() - start
+        return self._next_held()
+
+    def _next_held(self) -> Any:
+        """Return the first held batch, or raise the error in its place."""
+        try:
+            batch, error = self._held.popleft()
+        except IndexError:
+            # Another thread has taken the last one meanwhile.
+            return self._next_of_engine()
+        if error is None:
+            return batch
+        try:
+            raise error
+        finally:
+            # Its traceback holds this frame, a reference cycle.
+            del error
 
     def poll(self) -> bool:
         """Return True if `next_batch` would return or raise at once, or if it is to collect batches."""
@@ -133,9 +133,7 @@ class TimedBatches(WrappedBatches):
                 self._held.append((None, error))
             finally:
                 counters.is_holding = False
-                hold_s = time.perf_counter() - start
-                counters.hold_s += hold_s
-                self.elapsed_s += hold_s
+                counters.hold_s += time.perf_counter() - start
 
 
 class TimedTransfer(WrappedBatches):
@@ -155,14 +153,17 @@ class TimedTransfer(WrappedBatches):
 
     def next_batch(self) -> Any:
         """Return the next batch, or raise an error of the transfer."""
-        other_s = self._engine.elapsed_s + self._transferred.device_wait_s
+        before_s = self._other_s()
         start = time.perf_counter()
         try:
             return self._transferred.next_batch()
         finally:
             elapsed_s = time.perf_counter() - start
-            other_s -= self._engine.elapsed_s + self._transferred.device_wait_s
-            self._counters.transfer_s += elapsed_s + other_s
+            self._counters.transfer_s += elapsed_s - (self._other_s() - before_s)
+
+    def _other_s(self) -> float:
+        counters = self._counters
+        return counters.wait_s + counters.hold_s + self._engine.check_s + self._transferred.device_wait_s
 
 
 def _close_when_collected(batches: Batches) -> None:

@@ -54,7 +54,7 @@ class FakeBackend:
     def close_epoch(self, epoch: int) -> None:
         self.ended.append(epoch)
 
-    def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
+    def submit(self, epoch: int, number: int, task: Task, worker: int | None, *, is_measured: bool = False) -> None:
         self.check_usable()
         if task.index == "unpicklable" or (isinstance(task.index, list) and "unpicklable" in task.index):
             raise TypeError("cannot pickle")
