@@ -5,13 +5,17 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
+import warnings
 from argparse import Namespace
 
 import pytest
 
-from lit_loader.app.commands import main
+from lit_loader.app.commands import main, profile
+from lit_loader.app.commands.transform_times import measure_transforms
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import setting_override
+from tests.support.data_reports import made_report
 from tests.support.documents import PAGES, commands
 
 SMALL = [
@@ -107,3 +111,82 @@ def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch)
         if arguments.config_name == "train":  # `app` is a placeholder for another config
             assert compose_config(None, arguments.config_name, arguments.overrides).datamodule
     assert len(parsed) >= 5
+
+
+def loader_with(workers, prefetch_factor=2):
+    return Namespace(num_workers=workers, prefetch_factor=prefetch_factor)
+
+
+def measured_rate(arrivals, window, monkeypatch):
+    """Return the seconds per batch in the window of a measurement, for batches that arrive at these times."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    window.begin()
+    start_s, num_batches = 0.0, 0
+    for now in arrivals:
+        was_warm = window.is_warm
+        window.add_batch()
+        num_batches += was_warm
+        if window.is_warm and not was_warm:
+            start_s = now
+        if window.is_over:
+            return (now - start_s) / num_batches
+    raise AssertionError("the window does not end")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.8, 6.0, 20.0])
+@pytest.mark.parametrize("delays", [(0.0, 0.0, 0.0, 0.0), (1.2, 0.4, 0.4, 0.0)])
+def test_rate_of_a_loader_does_not_depend_on_the_duration(monkeypatch, delays, seconds):
+    # Four workers take 1.6 s for a batch and start one after another; batches arrive in order.
+    ready = [1.0 + delays[number % 4] + 1.6 * (1 + number // 4) for number in range(100)]
+    arrivals = [max(ready[: number + 1]) for number in range(100)]
+    window = profile._Window([loader_with(4)], seconds)
+    assert measured_rate(arrivals, window, monkeypatch) == pytest.approx(0.4)
+
+
+def test_batches_that_were_made_ahead_are_not_counted(monkeypatch):
+    # With a long warm-up all queues are emptied first.
+    arrivals = [0.1] * 12 + [0.1 + 0.4 * number for number in range(1, 100)]
+    window = profile._Window([loader_with(4)], 10.0)
+    assert measured_rate(arrivals, window, monkeypatch) == pytest.approx(0.4)
+
+
+def test_few_batches_are_called_uncertain_with_a_sufficient_duration(folder):
+    report = made_report(workers=4, steps=4, total=1.6)
+    arguments = {"step_s": None, "run": report, "steps": [], "batches": [], "verdicts": [], "transforms": None}
+    (line, _) = profile._uncertainty(profile._Profile(loader=report, **arguments), 12)
+    assert "only 4 batches of the loader alone" in line
+    assert "--seconds 39" in line  # 8 turns of 4 batches of 0.4 s, in a third of the time
+    assert not profile._uncertainty(profile._Profile(loader=made_report(workers=4), **arguments), 12)
+
+
+def test_slow_transform_is_named(folder):
+    sleepy = "datamodule.train_transforms.extra_after=[{_target_: tests.support.sleepy.Sleepy, seconds: 0.02}]"
+    datamodule = build_datamodule(compose_config(overrides=[*SMALL, sleepy]))
+    datamodule.prepare_data()
+    workers = datamodule.workers
+    seconds_by_name = measure_transforms(datamodule, 0.0)
+    name, seconds = next(iter(seconds_by_name.items()))
+    assert name == "Sleepy"
+    assert seconds >= 0.02
+    # Compositions do not count for the transforms that they call.
+    assert sum(seconds_by_name.values()) < 2 * seconds
+    assert datamodule.workers == workers
+
+
+@pytest.mark.parametrize("name", ["profile", "tune"])
+def test_overrides_may_stand_around_options(command, monkeypatch, name):
+    parsed: list[Namespace] = []
+    monkeypatch.setattr(f"lit_loader.app.commands.{name}.{name}", parsed.append)
+    command(name, "a=1", "--config-name", "app", "b=2", "--json", "~c")
+    assert parsed[0].overrides == ["a=1", "b=2", "~c"]
+    assert parsed[0].config_name == "app"
+    command(name, "a=1", "--unknown", "b=2", code=2)
+    assert f"usage: lit-loader {name} " in command.err
+    assert "unrecognized arguments: --unknown" in command.err
+
+
+def test_warning_of_many_workers_does_not_break_the_progress_line(recwarn):
+    with profile._quiet_lightning():
+        warnings.warn("This DataLoader will create 4 worker processes in total. Our suggested", stacklevel=1)
+    assert not recwarn.list
