@@ -288,8 +288,8 @@ def _profile(arguments: argparse.Namespace) -> None:
     Composes the config as lit-loader train does, and trains for some seconds on one device, without validation, loggers
     and checkpoints. Measures first the loader alone, then training steps on one batch that stays in memory, with a
     model that is thrown away, then both together. Prints the time of each stage, the stage at fault, the overrides that
-    help, and by how much a faster loader could speed up the run. Pretrained weights are not loaded. If transforms are at
-    fault, the slowest ones are measured in this process.
+    help, and by how much a faster loader could speed up the run. Pretrained weights are not loaded. Slow transforms are
+    measured one by one.
     --timeline draws a lane for each worker, with the stages of its batches, and one for the training loop.
     The config may name modules in the current folder.
     exit codes: 0 done, 1 the data is wrong, 2 the command or the config is wrong.
@@ -303,10 +303,13 @@ class _Parser(argparse.ArgumentParser):
     """Parser of a command.
 
     Its help ends with the docstring of the command, and with the formats if one is an argument. Overrides of a config
-    may stand before and after options.
+    may come before and after options.
     """
 
-    def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:
+    # The type of the namespace is of no use here.
+    def parse_known_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
         """Parse the words after the command; an unknown one is an error with the usage of the command."""
         arguments, words = super().parse_known_args(args, namespace)
         if hasattr(arguments, "overrides"):

@@ -11,7 +11,7 @@ import tempfile
 import time
 import warnings
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stdout
 from dataclasses import dataclass, replace
 from functools import partial
@@ -28,13 +28,13 @@ from lit_loader.app.building import build_model
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.settings import UsageError, usage_errors
 from lit_loader.app.commands.transform_times import measure_transforms
+from lit_loader.app.commands.window import WARM_UP_SHARE, Window, sufficient_s
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import config_errors, setting_override
 from lit_loader.callbacks import DataMonitor
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.engine.stats import BatchRecord
 from lit_loader.foundation.extras import require
-from lit_loader.loader import DataLoader
 from lit_loader.loader.device import moved
 from lit_loader.monitoring import DataReport, LoopMonitor, LoopTotals, StepRecord, Verdict, diagnose, save_timeline
 
@@ -42,12 +42,6 @@ __all__ = ["profile"]
 
 # Share of --seconds for the loader alone, and for the step alone.
 _ALONE_SHARE: Final = 1 / 3
-
-# Share of a measurement after which its warm-up ends, if each worker has delivered a batch.
-_WARM_UP_SHARE: Final = 0.3
-
-# Turns, of a batch of each worker, below which a rate is called uncertain.
-_MIN_TURNS: Final = 4
 
 # Share of --seconds for single transforms, which are measured only if transforms are at fault.
 _TRANSFORM_SHARE: Final = 0.1
@@ -251,7 +245,7 @@ def _measure_loader(datamodule: LoaderDataModule, seconds: float) -> tuple[DataR
     loader = datamodule.train_dataloader()
     loaders = loader if isinstance(loader, list) else [loader]
     monitor = LoopMonitor(loaders[0], num_bursts=0)
-    window = _Window(loaders[:1], (1 - _WARM_UP_SHARE) * seconds)
+    window = Window(loaders[:1], (1 - WARM_UP_SHARE) * seconds)
     warm_totals: LoopTotals | None = None
     batch: Any = None
     window.begin()
@@ -259,8 +253,7 @@ def _measure_loader(datamodule: LoaderDataModule, seconds: float) -> tuple[DataR
         while not window.is_over:
             for loaded_batch in monitor.batches():
                 batch = loaded_batch
-                window.add_batch()
-                if window.is_over:
+                if window.add_batch():
                     break
                 if warm_totals is None and window.is_warm:
                     warm_totals = monitor.totals()
@@ -269,56 +262,6 @@ def _measure_loader(datamodule: LoaderDataModule, seconds: float) -> tuple[DataR
         return monitor.report(since=warm_totals), batch
     finally:
         datamodule.teardown()  # closes the loader
-
-
-class _Window:
-    """Window of a measurement: it begins after a warm-up, and ends after some seconds and whole turns.
-
-    A turn is one batch of each worker. Batches arrive in bursts of that size, and any other number would count parts of
-    a burst. The first turn never counts: workers start one after another.
-
-    Args:
-        loaders: The loaders of the measured loop.
-        seconds: Duration of the window; the warm-up takes up to `_WARM_UP_SHARE` of it more.
-        min_skipped: Number of batches that the warm-up takes at least.
-
-    Attributes:
-        is_warm: True if the window has begun.
-        is_over: True if it has ended.
-    """
-
-    def __init__(self, loaders: Sequence[DataLoader[Any]], seconds: float, *, min_skipped: int = 1) -> None:
-        self.is_warm = False
-        self.is_over = False
-        self._seconds = seconds
-        self._turn = max([1, *(loader.num_workers for loader in loaders)])
-        self._min_skipped = max(min_skipped, self._turn)
-        # Batches that are made ahead before the first one is taken would raise the rate.
-        self._num_skipped = max([self._min_skipped, *map(_num_ahead, loaders)])
-        self._num_batches = 0
-        self._begin_s = 0.0
-
-    def begin(self) -> None:
-        """Begin the warm-up."""
-        self._begin_s = time.perf_counter()
-
-    def add_batch(self) -> None:
-        """Count a batch that arrived, or was used."""
-        self._num_batches += 1
-        elapsed_s = time.perf_counter() - self._begin_s
-        if self.is_warm:
-            self.is_over = elapsed_s >= self._seconds and self._num_batches % self._turn == 0
-        elif self._num_batches > self._num_skipped or (
-            self._num_batches > self._min_skipped and elapsed_s > _WARM_UP_SHARE * self._seconds
-        ):
-            self.is_warm = True
-            self._num_batches = 0
-            self._begin_s = time.perf_counter()
-
-
-def _num_ahead(loader: DataLoader[Any]) -> int:
-    # In addition to the batches that the workers are making.
-    return loader.num_workers * (1 + (loader.prefetch_factor or 0))
 
 
 class _RepeatedBatch(LightningDataModule):
@@ -423,7 +366,7 @@ class _TimedRun(DataMonitor):
         super().__init__(warn_above=None, num_bursts=num_bursts)
         self.warm_totals: LoopTotals | None = None
         self._seconds = seconds
-        self._window: _Window | None = None
+        self._window: Window | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -431,16 +374,16 @@ class _TimedRun(DataMonitor):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._window = _Window(self.loop.loaders, self._seconds, min_skipped=_WARM_UP_STEPS)
+        self._window = Window(self.loop.loaders, self._seconds, min_skipped=_WARM_UP_STEPS)
         self._window.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         super().on_train_batch_end(trainer, pl_module)
         assert self._window is not None
-        self._window.add_batch()
+        if self._window.add_batch():
+            trainer.should_stop = True
         if self._window.is_warm and self.warm_totals is None:
             self.warm_totals = self.loop.totals()
-        trainer.should_stop = trainer.should_stop or self._window.is_over
 
 
 def _print(measured: _Profile, seconds: float) -> None:
@@ -453,7 +396,13 @@ def _print(measured: _Profile, seconds: float) -> None:
     batch_ms = run.total_s / max(run.num_steps, 1) * 1e3
     rows.append(["both together", f"{batch_ms:.2f}", f"{1e3 / max(batch_ms, 1e-9):.1f}"])
     print_table("rates", ["", "ms per batch", "batches/s"], rows)
-    print_lines(*_uncertainty(measured, seconds))
+    loader_s = sufficient_s(measured.loader)
+    if loader_s is not None:
+        print_lines(
+            f"only {measured.loader.num_steps} batches of the loader alone were measured, so its rate is uncertain; "
+            f"pass --seconds {math.ceil(max(seconds, loader_s / _ALONE_SHARE))}",
+            "",
+        )
     print_table(f"training loop, {run.num_steps} steps", ["part", "seconds", "share"], run.loop_rows())
     title = "workers" if run.stats.num_workers else "making batches, without workers"
     print_table(title, ["stage", "seconds", "share", "ms per sample"], run.stage_rows())
@@ -465,19 +414,3 @@ def _print(measured: _Profile, seconds: float) -> None:
         ]
         print_table("slowest transforms, without workers", ["transform", "ms per sample", "share"], rows)
     print_lines(run.figures_text(), run.headroom_text())
-
-
-def _uncertainty(measured: _Profile, seconds: float) -> list[str]:
-    """Return a line if the loader alone was measured over few batches, with a sufficient duration."""
-    loader = measured.loader
-    turn = max(1, loader.settings.num_workers)
-    if loader.num_steps >= _MIN_TURNS * turn:
-        return []
-    # The longest warm-up, and the turns.
-    num_batches = turn * (2 + (loader.settings.prefetch_factor or 0) + _MIN_TURNS)
-    needed_s = num_batches * loader.total_s / max(loader.num_steps, 1) / _ALONE_SHARE
-    return [
-        f"only {loader.num_steps} batches of the loader alone were measured, so its rate is uncertain; pass "
-        f"--seconds {math.ceil(max(needed_s, seconds))}",
-        "",
-    ]

@@ -21,8 +21,8 @@ __all__ = ["measure_transforms"]
 def measure_transforms(datamodule: LoaderDataModule, seconds: float) -> dict[str, float]:
     """Load training batches without workers, and return the seconds per sample in each class of transforms.
 
-    A class counts without the transforms that it calls. Not counted are transforms that are no modules, outside of the
-    presets' ``extra_before`` and ``extra_after``, and the part of lit_loader's transforms before an image is decoded.
+    A class counts without the transforms that it calls. Functions outside of the presets' ``extra_before`` and
+    ``extra_after`` do not count, and lit_loader's transforms count only after an image is decoded.
 
     Args:
         datamodule: The data module.
@@ -66,7 +66,7 @@ def _timed_modules() -> Iterator[dict[str, float]]:
             outer_start_s, outer_inner_s = calls[-1]
             calls[-1] = (outer_start_s, outer_inner_s + duration_s)
 
-    # A bad sample ends its calls by an error, and loading goes on.
+    # After an error in a transform, the next sample is loaded.
     handles = [register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True)]
     try:
         yield seconds_by_name

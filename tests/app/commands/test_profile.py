@@ -11,10 +11,12 @@ from argparse import Namespace
 
 import pytest
 
-from lit_loader.app.commands import main, profile
+from lit_loader.app.commands import main
 from lit_loader.app.commands.transform_times import measure_transforms
+from lit_loader.app.commands.window import Window, sufficient_s
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import setting_override
+from lit_loader.loader import DataLoader
 from tests.support.data_reports import made_report
 from tests.support.documents import PAGES, commands
 
@@ -57,13 +59,18 @@ def test_real_run_measures_loader_step_and_both_and_draws_the_timeline(command, 
     assert {path.name for path in folder.iterdir()} == {"cache", "timeline.png"}
 
 
-def test_text_output_has_tables_diagnosis_and_no_step_on_demand(command, folder):
+def test_text_output_has_tables_diagnosis_and_no_step_on_demand(command, folder, monkeypatch):
+    def warn(loader):
+        warnings.warn("This DataLoader will create 4 worker processes in total. Our suggested max", stacklevel=2)
+
+    monkeypatch.setattr(DataLoader, "check_worker_number_rationality", warn)
     command("profile", *SMALL, "--seconds", "0.2", "--no-step")
     for part in ("loader alone", "both together", "waiting for data", "decode", "no loader can make this run", "\n- "):
         assert part in command.out
     assert "step alone" not in command.out
     assert "an upper bound" in command.out  # the run is too short for a burst
     assert "measuring both together" in command.err
+    assert "suggested" not in command.err
 
 
 def test_overrides_of_a_diagnosis_compose_to_its_settings(folder):
@@ -122,7 +129,8 @@ def measured_rate(arrivals, window, monkeypatch):
     now = 0.0
     monkeypatch.setattr(time, "perf_counter", lambda: now)
     window.begin()
-    start_s, num_batches = 0.0, 0
+    start_s = 0.0
+    num_batches = 0
     for now in arrivals:
         was_warm = window.is_warm
         window.add_batch()
@@ -140,24 +148,21 @@ def test_rate_of_a_loader_does_not_depend_on_the_duration(monkeypatch, delays, s
     # Four workers take 1.6 s for a batch and start one after another; batches arrive in order.
     ready = [1.0 + delays[number % 4] + 1.6 * (1 + number // 4) for number in range(100)]
     arrivals = [max(ready[: number + 1]) for number in range(100)]
-    window = profile._Window([loader_with(4)], seconds)
+    window = Window([loader_with(4)], seconds)
     assert measured_rate(arrivals, window, monkeypatch) == pytest.approx(0.4)
 
 
 def test_batches_that_were_made_ahead_are_not_counted(monkeypatch):
     # With a long warm-up all queues are emptied first.
     arrivals = [0.1] * 12 + [0.1 + 0.4 * number for number in range(1, 100)]
-    window = profile._Window([loader_with(4)], 10.0)
+    window = Window([loader_with(4)], 10.0)
     assert measured_rate(arrivals, window, monkeypatch) == pytest.approx(0.4)
 
 
-def test_few_batches_are_called_uncertain_with_a_sufficient_duration(folder):
-    report = made_report(workers=4, steps=4, total=1.6)
-    arguments = {"step_s": None, "run": report, "steps": [], "batches": [], "verdicts": [], "transforms": None}
-    (line, _) = profile._uncertainty(profile._Profile(loader=report, **arguments), 12)
-    assert "only 4 batches of the loader alone" in line
-    assert "--seconds 39" in line  # 8 turns of 4 batches of 0.4 s, in a third of the time
-    assert not profile._uncertainty(profile._Profile(loader=made_report(workers=4), **arguments), 12)
+def test_few_turns_are_not_sufficient():
+    # 8 turns of 4 batches of 0.4 s.
+    assert sufficient_s(made_report(workers=4, steps=4, total=1.6)) == pytest.approx(12.8)
+    assert sufficient_s(made_report(workers=4)) is None
 
 
 def test_slow_transform_is_named(folder):
@@ -184,9 +189,3 @@ def test_overrides_may_stand_around_options(command, monkeypatch, name):
     command(name, "a=1", "--unknown", "b=2", code=2)
     assert f"usage: lit-loader {name} " in command.err
     assert "unrecognized arguments: --unknown" in command.err
-
-
-def test_warning_of_many_workers_does_not_break_the_progress_line(recwarn):
-    with profile._quiet_lightning():
-        warnings.warn("This DataLoader will create 4 worker processes in total. Our suggested", stacklevel=1)
-    assert not recwarn.list
