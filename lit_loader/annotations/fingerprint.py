@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations.table import COLUMNS, AnnotationTable
 
-__all__ = ["KINDS", "table_digests", "text_digest"]
+__all__ = ["KINDS", "annotation_digest", "table_digests", "text_digest"]
 
 _KIND_BY_COLUMN: Final = {
     "image_paths": "image paths",
@@ -46,6 +46,30 @@ def table_digests(table: AnnotationTable) -> dict[str, str]:
     for name, attribute in sorted(table.attributes.items()):
         arrays.setdefault("attributes", {})[name] = _name_hashes(attribute.names)[attribute.ids]
     return {kind: _arrays_digest(columns) for kind, columns in arrays.items()}
+
+
+def annotation_digest(table: AnnotationTable, row: int) -> bytes:
+    """Return a digest of the objects of an image; images with equal objects in any order have the same.
+
+    Digests of two tables are comparable if the tables have the same classes and attribute values.
+
+    Args:
+        table: The table.
+        row: Row of the image.
+    """
+    objects = table.objects(row)
+    columns = {name: getattr(table, name) for name in _KINDS if COLUMNS[name].rows == "objects"}
+    arrays = [column[objects] for column in columns.values() if isinstance(column, np.ndarray)]
+    arrays += [attribute.ids[objects] for _, attribute in sorted(table.attributes.items())]
+    count = objects.stop - objects.start
+    # One row of bytes for each object. 0 + -0.0 is 0.0, which is equal but has other bytes.
+    numbers = [np.ascontiguousarray(array + array.dtype.type(0)).reshape(count, -1) for array in arrays]
+    texts = [b"".join(array[position].tobytes() for array in numbers) for position in range(count)]
+    if table.masks is not None:
+        for position in range(count):
+            mask = table.masks.take(np.array([objects.start + position]))
+            texts[position] += _arrays_digest(COLUMNS["masks"].to_arrays("masks", mask)).encode()
+    return hashlib.blake2b(b"".join(sorted(texts)), digest_size=16).digest()
 
 
 def text_digest(text: str) -> str:

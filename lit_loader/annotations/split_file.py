@@ -22,11 +22,15 @@ from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
 from lit_loader.foundation.files import new_file
 
-__all__ = ["SplitFile"]
+__all__ = ["MAX_PARTS", "SplitFile"]
+
+MAX_PARTS: Final = 1000
+"""Largest number of splits or folds."""
 
 _VERSION: Final = 1
 _VERSION_KEY: Final = "lit_loader_split"
-_MAX_PARTS: Final = 1000
+# Keys that are read, and whether their value is a list.
+_IS_LIST: Final = {_VERSION_KEY: False, "folds": False, "parts": True, "images": True}
 _MAX_PART_NAME: Final = 100
 
 
@@ -38,19 +42,27 @@ class SplitFile:
         parts: Names of the parts.
         is_folds: True if each part is a fold of a cross-validation, False if it is a split such as ``train``.
         part_by_image: Position of its part in ``parts`` for each image path.
+
+    Raises:
+        ValueError: If a path is not Unicode.
     """
 
     parts: tuple[str, ...]
     is_folds: bool
     part_by_image: Mapping[str, int]
 
+    def __post_init__(self) -> None:
+        for image in self.part_by_image:
+            # A byte that is not UTF-8 becomes half of a surrogate pair, which readers of JSON refuse.
+            if SURROGATE.search(image):
+                raise ValueError(f"the image {image!r} is not Unicode, which JSON requires; rename its file")
+
     @property
     def key(self) -> str:
-        """Digest that is equal for files with the same parts of the same images, in any order."""
+        """Digest that is equal for files with the same parts of the same images, in any order of the images."""
         digest = hashlib.blake2b(digest_size=16)
-        names = [self.parts[part] for part in self.part_by_image.values()]
-        lines = sorted(zip(self.part_by_image, names, strict=True))
-        digest.update(json.dumps([self.is_folds, lines]).encode())
+        # With positions, because a run selects a fold by its position and a split by its name.
+        digest.update(json.dumps([self.is_folds, self.parts, sorted(self.part_by_image.items())]).encode())
         return digest.hexdigest()
 
     def write(self, path: Path | str, settings: Mapping[str, Any]) -> None:
@@ -61,17 +73,11 @@ class SplitFile:
             settings: How the split was made, as JSON data for people who read the file.
 
         Raises:
-            ValueError: If a path is not Unicode.
             OSError: If the file cannot be written.
         """
         head = {_VERSION_KEY: _VERSION, "folds": self.is_folds, "parts": self.parts, "made with": settings}
         text = json.dumps(head, indent=1)
-        lines = []
-        for image, part in sorted(self.part_by_image.items()):
-            # A byte that is not UTF-8 becomes half of a surrogate pair, which readers of JSON refuse.
-            if SURROGATE.search(image):
-                raise ValueError(f"the image {image!r} is not Unicode, which JSON requires; rename its file")
-            lines.append(json.dumps([image, part], ensure_ascii=False))
+        lines = [json.dumps([image, part], ensure_ascii=False) for image, part in sorted(self.part_by_image.items())]
         # One line for each image, so that people can read and compare the file.
         images = ",\n".join(lines)
         data = f'{text[:-2]},\n "images": [\n{images}\n]\n}}\n'.encode()
@@ -110,17 +116,21 @@ class _Parser:
         self._head: dict[str, Any] = {}
 
     def take(self, key: str, first: int, entries: Sequence[Any]) -> None:
-        """Add entries of a list of the file, or a value that is not a list."""
+        """Add entries of a list of the file, or, with ``first`` -1, a value that is not a list."""
+        is_list = first >= 0
+        if key in _IS_LIST and is_list != _IS_LIST[key]:
+            value = shorten(repr(list(entries) if is_list else entries[0]))
+            raise self._error(f"{key!r} must {'be' if _IS_LIST[key] else 'not be'} a list, got {value}")
         if key == "images":
             for position, entry in enumerate(entries, first):
                 self._add_image(position, entry)
         elif key == "parts":
             parts = self._head.setdefault(key, [])
             parts += entries
-            if len(parts) > _MAX_PARTS:
-                raise self._error(f"it has more than {_MAX_PARTS} parts")
-        elif key in (_VERSION_KEY, "folds"):
-            self._head[key] = entries[0] if entries else None
+            if len(parts) > MAX_PARTS:
+                raise self._error(f"it has more than {MAX_PARTS} parts")
+        elif key in _IS_LIST:
+            self._head[key] = entries[0]
 
     def _add_image(self, position: int, entry: Any) -> None:
         place = f"images[{position}]"
@@ -135,7 +145,7 @@ class _Parser:
         if len(self.part_by_image) == self._max_images:
             raise self._error(f"it names more than the {self._max_images} images of the data set")
         # The list of parts may follow, so its length is compared at the end.
-        if not 0 <= part < _MAX_PARTS:
+        if not 0 <= part < MAX_PARTS:
             raise self._error(f"{place} is in part {part}; parts are numbered from 0")
         self.part_by_image[image] = part
 

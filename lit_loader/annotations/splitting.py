@@ -60,6 +60,7 @@ def hold_out(
     seed: int = 0,
     cache_dir: Path | str | None = None,
     traits: Traits | None = None,
+    refine: bool = False,
 ) -> tuple[dict[str, IndexArray], str, bool]:
     """Return a `stratified_split` in which copies of an image stay together; see NOTE [Copies].
 
@@ -71,6 +72,7 @@ def hold_out(
         seed: As for `stratified_split`.
         cache_dir: Folder to cache the copies in, or None for the user's cache folder.
         traits: As for `find_copies`.
+        refine: As for `stratified_split`.
 
     Returns:
         The parts, a sentence about the copies (empty if there are none), and True if the images were compared in this
@@ -89,7 +91,8 @@ def hold_out(
             f"{sum(map(len, copies))} images are byte-identical copies ({len(copies)} groups), such as {a!r} and "
             f"{b!r}; each group stays in one split"
         )
-    return stratified_split(table, shares, label_attribute=label_attribute, groups=groups, seed=seed), text, is_new
+    parts = stratified_split(table, shares, label_attribute=label_attribute, groups=groups, seed=seed, refine=refine)
+    return parts, text, is_new
 
 
 def find_copies(
@@ -307,6 +310,9 @@ def _connected(names: Sequence[str], copies: Iterable[Sequence[int]]) -> list[st
 
     def find_root(name: str) -> str:
         while name in parents:
+            parent = parents[name]
+            # Path halving, without which long chains of groups would take quadratic time.
+            parents[name] = parents.get(parent, parent)
             name = parents[name]
         return name
 

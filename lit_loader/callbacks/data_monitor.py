@@ -13,7 +13,7 @@ from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.utilities import rank_zero_warn
 
 from lit_loader.collate import ClassificationBatch
-from lit_loader.datamodules import TableDataModule
+from lit_loader.datamodules import LoaderDataModule, TableDataModule
 from lit_loader.datamodules.resuming import train_loaders
 from lit_loader.errors import DataWaitWarning, SettingText, as_argument
 from lit_loader.monitoring import DataReport, LoopMonitor, LoopTotals, Verdict, diagnose, gather_reports
@@ -78,7 +78,8 @@ class DataMonitor(Callback):
 
     def report(self) -> DataReport:
         """Return this rank's report of the fit so far."""
-        return self.loop.report()
+        # After a fit the reports of all ranks agree on the time of a step without waiting.
+        return next((report for report in self.reports if report.rank == self.loop.rank), self.loop.report())
 
     def diagnosis(self) -> list[Verdict]:
         """Return why training waits, the main cause first: of all ranks after a fit, else of this rank."""
@@ -93,7 +94,10 @@ class DataMonitor(Callback):
 
     def epoch_rates(self) -> dict[str, float]:
         """Return the logged figures of this rank in the current epoch, without unknown ones."""
-        report = self.loop.report(since=self._epoch_start)
+        return self._rates(self.loop.report(since=self._epoch_start))
+
+    @staticmethod
+    def _rates(report: DataReport) -> dict[str, float]:
         if report.total_s <= 0 or not report.num_steps:
             return {}
         rates = {"wait_fraction": report.wait_fraction, "transfer_fraction": report.transfer_fraction}
@@ -156,8 +160,13 @@ class DataMonitor(Callback):
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Log the values of the epoch, and warn of a slow rank."""
         self.loop.pause()
-        for name, value in self.epoch_rates().items():
-            pl_module.log(f"data/{name}", value, sync_dist=True, reduce_fx="sum" if name == "images_per_s" else "mean")
+        rates = [self._rates(report) for report in gather_reports(self.loop.report(since=self._epoch_start))]
+        # Ranks may know different figures, but log all the same ones, since each of them is a collective call.
+        for name in dict.fromkeys(name for rank_rates in rates for name in rank_rates):
+            values = [rank_rates[name] for rank_rates in rates if name in rank_rates]
+            value = sum(values) if name == "images_per_s" else sum(values) / len(values)
+            # Equal on all ranks. Without sync_dist Lightning would warn.
+            pl_module.log(f"data/{name}", value, sync_dist=True)
         if trainer.world_size > 1 and self._warn_above is not None:
             reports = gather_reports(self.report())
             if self.num_batches >= _WARM_UP_STEPS + _DIAGNOSED_STEPS:
@@ -206,6 +215,7 @@ def _settings(trainer: Trainer, loop: LoopMonitor) -> LoaderSettings:
     """Return the settings of the training loader, and how a data module of lit_loader reads images."""
     settings = loop.loader_settings()
     datamodule: Any = getattr(trainer, "datamodule", None)
+    settings = replace(settings, has_datamodule=isinstance(datamodule, LoaderDataModule))
     if not isinstance(datamodule, TableDataModule):
         return settings
     reading = datamodule.reading_arguments

@@ -436,12 +436,14 @@ def _with_points(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, r
 def _with_dots(canvas: Tensor, points: Tensor, visibility: Tensor | None, *, max_radius: int) -> Tensor:
     """Draw the points of objects, with smaller dots where large ones would hide the object under them."""
     num_objects, num_points = points.shape[:2]
+    if num_points == 0:
+        return canvas
     states = torch.full((num_objects, num_points), 2) if visibility is None else visibility
     is_present = (states > 0)[..., None]
     low = points.masked_fill(~is_present, math.inf).amin(dim=1)
     high = points.masked_fill(~is_present, -math.inf).amax(dim=1)
     # Side of the square that a point of the object has for itself; negative or NaN without points, and then unused.
-    spacing = ((high - low).clamp(min=1).prod(dim=1) / max(1, num_points)).sqrt()
+    spacing = ((high - low).clamp(min=1).prod(dim=1) / num_points).sqrt()
     radii = (spacing / _SPACING).nan_to_num(1).clamp(1, max_radius).long()
     for radius in sorted(set(radii.tolist())):
         objects = radii == radius

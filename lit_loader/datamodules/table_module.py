@@ -795,8 +795,10 @@ class TableDataModule(LoaderDataModule):
         sizes = [table.num_images for table in self.tables(stage)]
         raise ValueError(f"stage={stage!r} gives no batch; its sets have {sizes} images")
 
-    def batches(self, stage: Stage, *, epoch: int = 0, start: int = 0, num_batches: int = 1) -> list[Any]:
-        """Return consecutive batches of a stage's first set in an epoch, as `first_batch`, fewer at the epoch's end.
+    def batches(
+        self, stage: Stage, *, epoch: int = 0, start: int = 0, num_batches: int = 1, dataloader_idx: int = 0
+    ) -> list[Any]:
+        """Return consecutive batches of a stage in an epoch, as `first_batch`, fewer at the epoch's end.
 
         They are the batches of a run with the same seed on one rank. Batch transforms are applied with the draws that
         they have on a CPU.
@@ -806,28 +808,29 @@ class TableDataModule(LoaderDataModule):
             epoch: The epoch, from 0.
             start: Number of the first batch, from 0. The batches before it are made and discarded.
             num_batches: Maximum number of batches.
+            dataloader_idx: Index of the stage's loader; validation, test and prediction have one for each set.
 
         Raises:
-            ValueError: If ``epoch`` is negative, ``start`` is negative or ``num_batches`` is below 1.
+            ValueError: If ``epoch``, ``start`` or ``dataloader_idx`` is negative, or ``num_batches`` is below 1.
         """
-        check_at_least(0, start=start)
+        check_at_least(0, start=start, dataloader_idx=dataloader_idx)
         check_at_least(1, num_batches=num_batches)
         transform = self._batch_transforms[stage == "train"]
-        with closing(self._iter_batches(stage, epoch=epoch)) as iterator:
+        with closing(self._iter_batches(stage, epoch=epoch, dataloader_idx=dataloader_idx)) as iterator:
             batches = list(islice(iterator, start, start + num_batches))
         if transform is None:
             return batches
-        key = key64(self.seed, "batch transforms", stage, 0)
+        key = key64(self.seed, "batch transforms", stage, dataloader_idx)
         cpu = torch.device("cpu")
         return [
             transform_batch(transform, batch, device=cpu, key=key, epoch=epoch, number=number, rank=0)
             for number, batch in enumerate(batches, start=start)
         ]
 
-    def _iter_batches(self, stage: Stage, *, epoch: int) -> Generator[Any]:
-        """Yield the batches of a stage's first set in an epoch, on the CPU, without changing the epoch of training."""
+    def _iter_batches(self, stage: Stage, *, epoch: int, dataloader_idx: int = 0) -> Generator[Any]:
+        """Yield the batches of a loader in an epoch, on the CPU, without changing the epoch of training."""
         # The stage may have no set at all.
-        for loader in self._make_loaders(stage, to_device=False)[:1]:
+        for loader in self._make_loaders(stage, to_device=False)[dataloader_idx : dataloader_idx + 1]:
             # Training uses the same sampler, and continues with its own epoch.
             sampler_state = getattr(loader.sampler, "__dict__", {})
             epochs: dict[str, Any] = {

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
@@ -18,6 +21,7 @@ __all__ = [
     "Rectangle",
     "draw_texts",
     "figure_text",
+    "font_for",
     "free_place",
     "overlap",
     "short_text",
@@ -27,6 +31,15 @@ __all__ = [
 
 Font: TypeAlias = ImageFont.FreeTypeFont | ImageFont.ImageFont
 """A font of Pillow."""
+
+# Pillow's default font has only ASCII letters. DejaVu Sans has Greek, Cyrillic and Arabic ones, the others Chinese,
+# Japanese and Korean ones. Pillow searches the system's folders of fonts.
+_FONT_FILES: Final = ("DejaVuSans.ttf", "NotoSansCJK-Regular.ttc", "Arial Unicode.ttf", "msyh.ttc")
+_DEJAVU_OF_MATPLOTLIB: Final = "mpl-data/fonts/ttf/DejaVuSans.ttf"
+# Number of characters that decide on a font.
+_MAX_CHARACTERS: Final = 500
+# A private character, which fonts draw as their sign for missing ones.
+_MISSING: Final = "\U0010fffd"
 
 Rectangle: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, inclusive."""
@@ -47,7 +60,7 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
         return canvas
     image = Image.fromarray(canvas.permute(1, 2, 0).numpy())
     draw = ImageDraw.Draw(image)
-    font = ImageFont.load_default(max(12, max(image.size) // 45))
+    font = font_for(texts, max(12, max(image.size) // 45))
     line_height = int(font.getbbox("Ag")[3]) + 3
     rectangles: list[Rectangle] = []
     # Without boxes the texts go down the left edge: each is above the top of its row.
@@ -65,12 +78,65 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
         rectangles.append(place)
         return True
 
-    placed = [add(short_text(text, 40), colour, box) for text, colour, box in zip(texts, colours, corners, strict=True)]
+    labels = [short_text(_drawable(short_text(text, 40), font), 40) for text in texts]
+    placed = [add(label, colour, box) for label, colour, box in zip(labels, colours, corners, strict=True)]
     # The note needs a place too, so it comes last, at the bottom of the image.
     if not all(placed):
         bottom = [0.0, image.height, image.width, image.height]
         add(f"{placed.count(False)} labels without room", "#000000", bottom)
     return torch.from_numpy(np.array(image)).permute(2, 0, 1)
+
+
+def font_for(texts: Iterable[str], size: int) -> Font:
+    """Return an installed font that has the characters of texts, or the one that lacks the fewest.
+
+    Args:
+        texts: The texts, as `draw_texts` and `wrapped_text` get them.
+        size: Size of the font in pixels.
+    """
+    characters = {character for text in texts for character in text if not character.isascii()}
+    # A hostile file may use every character there is.
+    characters = set(sorted(characters)[:_MAX_CHARACTERS])
+    fonts: list[tuple[int, Font]] = []
+    for font in _fonts(size):
+        num_missing = sum(not _has_glyph(font, character) for character in characters)
+        if not num_missing:
+            return font
+        fonts.append((num_missing, font))
+    return min(fonts, key=lambda choice: choice[0])[1]
+
+
+def _fonts(size: int) -> Iterator[Font]:
+    """Yield Pillow's font, then the installed ones of the list; lazily, because a search may take a while."""
+    yield ImageFont.load_default(size)
+    matplotlib = find_spec("matplotlib")
+    folders = matplotlib.submodule_search_locations if matplotlib else None
+    for file in [*(str(Path(folder, _DEJAVU_OF_MATPLOTLIB)) for folder in folders or ()), *_FONT_FILES]:
+        font = _load_font(file, size)
+        if font is not None:
+            yield font
+
+
+@lru_cache(maxsize=64)
+def _load_font(file: str, size: int) -> Font | None:
+    try:
+        return ImageFont.truetype(file, size)
+    except OSError:
+        return None
+
+
+def _has_glyph(font: Font, character: str) -> bool:
+    mask = font.getmask(character)
+    missing = font.getmask(_MISSING)
+    return mask.size != missing.size or bytes(mask) != bytes(missing)
+
+
+def _drawable(text: str, font: Font) -> str:
+    """Replace characters that a font lacks by escape sequences, because equal empty boxes would hide differences."""
+    return "".join(
+        character if character.isascii() or _has_glyph(font, character) else character.encode("unicode_escape").decode()
+        for character in text
+    )
 
 
 def free_place(
@@ -134,7 +200,8 @@ def wrapped_text(text: str, font: Font, width: int, *, max_lines: int) -> list[s
         width: Width of a line in pixels.
         max_lines: Maximum number of lines.
     """
-    line = printable(text).replace("\n", " ")
+    # Pillow refuses to measure very long texts; no letter is narrower than a pixel.
+    line = _drawable(printable(text[: width * max_lines]).replace("\n", " "), font)
     # Wide letters need fewer columns; the margin is for lines with more of them than the text has on average.
     num_columns = int(0.95 * width * len(line) / max(1.0, font.getlength(line)))
     return textwrap.wrap(line, max(8, num_columns), max_lines=max_lines, placeholder="\u2026", break_on_hyphens=False)

@@ -43,7 +43,8 @@ class FormatSource(FileSource):
         test_fraction: Fraction of the images of ``train`` to use for testing instead.
         folds: Number of folds for a cross-validation: the images of ``train`` and ``val`` are split by class and group
             into folds; ``val`` becomes fold ``fold``, and ``train`` the others. Without a test set of its own, the run
-            tests on the validation fold.
+            tests on the validation fold, also if all images of ``test`` are in the folds; the same is true of
+            ``predict``.
         fold: Number of the fold for validation, from 0, of ``folds`` or of a split file.
         split_file: File of ``lit-loader split`` that names the fold or the split of each image. The sets with images in
             the file are split again; the file must name all of their images and no others.

@@ -24,6 +24,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from functools import lru_cache
 from hashlib import blake2b
+from operator import length_hint
 from typing import Any, NamedTuple, TypeAlias
 
 from numpy import random as numpy_random
@@ -42,7 +43,7 @@ from lit_loader.engine.parts import Attempts, PartChoice, PartReader, SeedFn, ta
 from lit_loader.engine.repeatability import MAX_SAMPLE_S, NUM_CHECKED, describe_difference, find_difference
 from lit_loader.engine.spec import BatchKey, FetchSpec, StreamPlace, Task
 from lit_loader.errors import PrivateGeneratorWarning
-from lit_loader.foundation.stage_times import SAMPLING, collated, note_batch
+from lit_loader.foundation.stage_times import SAMPLING
 from lit_loader.memory import batch_memory
 from lit_loader.mixing import PartnerDataset
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process
@@ -99,7 +100,6 @@ class MapFetcher:
             task: The task.
             move: Moves each new sample to other memory, or None to move none.
         """
-        note_batch(task.number)
         # A batch that failed before it was collated may have left its samples here.
         self._unchecked = None
         if task.key is None:
@@ -160,17 +160,18 @@ class MapFetcher:
     def collate(self, samples: Any, key: BatchKey | None) -> Any:
         """Return the batch of these samples."""
         if key is None:
-            return self._collate(samples)
+            return self._collate_fn(samples)
         unchecked, self._unchecked = self._unchecked, None
         self._seed(self._keys(key), RngPurpose.BATCH, key.batch)
-        batch = _call_keyed("collate_fn", self._collate, samples)
+        batch = _call_keyed("collate_fn", self._collate_fn, samples)
         if unchecked is not None:
             with SAMPLING:
                 self._check_repeatability(*unchecked)
         return batch
 
-    def _collate(self, samples: Any) -> Any:
-        return collated(self._collate_fn, samples, batched=self._batched)
+    def count(self, samples: Any, task: Task) -> int:
+        """Return the number of samples in the result of `samples`."""
+        return _count(samples, task) if self._batched else 1
 
     def _make(self, task: Task, move: Move | None) -> Any:
         if self._reader is not None:
@@ -274,6 +275,11 @@ def _call_keyed(name: str, function: Callable[..., Any], *arguments: Any) -> Any
         raise stop_iteration_as_error(error, name) from error
 
 
+def _count(samples: Any, task: Task) -> int:
+    # ``__getitems__`` may return anything, such as a dict of columns, or a tensor without dimensions.
+    return len(samples) if type(samples) is list else length_hint(task.index, 1)
+
+
 def unwrap_subset(dataset: Any, index: Any) -> tuple[Any, Any]:
     """Return the dataset under torch's `Subset` and the indices into it.
 
@@ -298,7 +304,6 @@ class SkippingFetcher(MapFetcher):
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the samples of a task: a list, or one sample without batching; see `MapFetcher`."""
         start = time.perf_counter()
-        note_batch(task.number)
         if task.key is not None:
             context.batch = task.number
         samples: list[Any] = []
@@ -344,6 +349,12 @@ class SkippingFetcher(MapFetcher):
         if is_lost or (self._batched and not contents):
             return PartialBatch(None, bad, is_lost=True)
         return PartialBatch(super().collate(contents, key), bad, is_lost=False)
+
+    def count(self, samples: Any, task: Task) -> int:
+        """Return the number of samples in the result of `samples`, without bad ones."""
+        if type(samples) is not PartialBatch:
+            return super().count(samples, task)
+        return 0 if samples.is_lost else super().count(samples.contents, task)
 
 
 def _shared_states() -> Any:
@@ -420,7 +431,6 @@ class IterableFetcher:
 
     def samples(self, task: Task, *, move: Move | None = None) -> Any:
         """Return the next samples, as many as ``task.index`` has entries, or one sample without batching."""
-        note_batch(task.number)
         if task.key is not None:
             # The batches of a stream have no number that all ranks share. A sample of a map dataset, which has one, may
             # iterate this stream.
@@ -448,13 +458,14 @@ class IterableFetcher:
     def collate(self, samples: Any, key: BatchKey | None) -> StreamBatch:
         """Return the batch of these samples, and the worker's position after it."""
         if self._keys is None:
-            return self._with_place(self._collate(samples))
+            return self._with_place(self._collate_fn(samples))
         self._seed(self._keys, RngPurpose.STREAM_BATCH, self._stream, self._num_batches)
         self._num_batches += 1
-        return self._with_place(_call_keyed("collate_fn", self._collate, samples))
+        return self._with_place(_call_keyed("collate_fn", self._collate_fn, samples))
 
-    def _collate(self, samples: Any) -> Any:
-        return collated(self._collate_fn, samples, batched=self._batched)
+    def count(self, samples: Any, task: Task) -> int:
+        """Return the number of samples in the result of `samples`."""
+        return _count(samples, task) if self._batched else 1
 
     def end(self) -> StreamBatch:
         """Return the worker's position at the end of its stream."""

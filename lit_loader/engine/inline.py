@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from typing import Any
 
@@ -27,7 +28,6 @@ class InlineBatches:
         self._tasks = tasks
         self._fetcher = make_fetcher(spec)
         self._counters = counters
-        self._clock = StageClock()
         if iterate and isinstance(self._fetcher, IterableFetcher):
             self._fetcher.start(None)
 
@@ -42,27 +42,34 @@ class InlineBatches:
         task = next(self._tasks, None)
         if task is None:
             raise EndOfEpoch
-        clock = self._clock
-        is_batch = False
+        fetcher = self._fetcher
         try:
-            with clock:
-                clock.start_task()
-                batch = self._make_batch(task)
-            is_batch = True
-            return batch
+            if self._counters.is_measuring:
+                return self._make_measured(task)
+            if task.key is None:
+                return fetcher.collate(fetcher.samples(task), None)
+            with preserved_generators():
+                return fetcher.collate(fetcher.samples(task), task.key)
         except StopIteration:
-            if isinstance(self._fetcher, IterableFetcher):
+            if isinstance(fetcher, IterableFetcher):
                 raise EndOfEpoch from None
             raise
+
+    def _make_measured(self, task: Task) -> Any:
+        fetcher = self._fetcher
+        # A clock for each batch, because several threads may share an iterator.
+        clock = StageClock()
+        is_batch = False
+        try:
+            with clock, contextlib.nullcontext() if task.key is None else preserved_generators():
+                clock.start_task()
+                samples = fetcher.samples(task)
+                clock.start_collating(task.number, fetcher.count(samples, task))
+                batch = fetcher.collate(samples, task.key)
+            is_batch = True
+            return batch
         finally:
             self._counters.add(0, clock.take(), is_batch)
-
-    def _make_batch(self, task: Task) -> Any:
-        fetcher = self._fetcher
-        if task.key is None:
-            return fetcher.collate(fetcher.samples(task), None)
-        with preserved_generators():
-            return fetcher.collate(fetcher.samples(task), task.key)
 
     def stream_ends(self) -> list[Any]:
         """Return the position at the end of an iterable dataset, or an empty list for a map dataset."""

@@ -179,7 +179,7 @@ class ProcessBackend(Backend):
                 worker.send_control(message)
                 worker.send([pack_message(message)])
 
-    def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
+    def submit(self, epoch: int, number: int, task: Task, worker: int | None, *, is_measured: bool = False) -> None:
         """Send a task to a worker, or to any idle one, with a slot for its batch.
 
         Raises:
@@ -192,7 +192,8 @@ class ProcessBackend(Backend):
             # Only now, because the scheduler keeps an error of the line above, and its traceback keeps this frame.
             ticket = None if self._slots is None else self._slots.ticket()
             slot = -1 if ticket is None else ticket.number
-            frame = [pack_message(Message(Kind.TASK, epoch, number, slot)), *contents]
+            kind = Kind.MEASURED_TASK if is_measured else Kind.TASK
+            frame = [pack_message(Message(kind, epoch, number, slot)), *contents]
             packed = pack_frame(frame) if worker is None else b""
             self._in_flight[task_id] = _InFlight(packed, ticket)
             if worker is None:

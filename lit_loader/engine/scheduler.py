@@ -97,8 +97,10 @@ class Backend(abc.ABC):
         """Prepare for the results of a new epoch."""
 
     @abc.abstractmethod
-    def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
+    def submit(self, epoch: int, number: int, task: Task, worker: int | None, *, is_measured: bool = False) -> None:
         """Give task ``number`` of an epoch to a worker, or to any idle one if ``worker`` is None.
+
+        The answer to a measured task has the times of the worker.
 
         Raises:
             Exception: An error of pickling the task.
@@ -250,10 +252,11 @@ class Scheduler:
         """
         # Before the lock: in a fork, a thread that exists only in the parent may hold it, and would never release it.
         self._backend.check_usable(own_process=True)
+        counters = self._counters
         with self._lock:
-            if not self._counters.is_holding:
+            if counters.is_measuring and not counters.is_holding:
                 self._asked_s.append(time.perf_counter())
-                self._counters.capacity += len(self._in_flight) + len(self._results)
+                counters.capacity += len(self._in_flight) + len(self._results)
             number, result = self._wait()
             try:
                 self._send()
@@ -267,9 +270,14 @@ class Scheduler:
             finally:
                 # The error's traceback holds this frame, a reference cycle.
                 del result
-        if result.times is not None:
-            # See NOTE [Ready batches].
-            self._counters.ready_batches += len(self._asked_s) - bisect_left(self._asked_s, result.times.end_s)
+        if counters.is_measuring:
+            asked_s = self._asked_s
+            if result.times is None:
+                # Its task was sent before measuring began, so when it was ready is unknown.
+                counters.capacity -= len(asked_s)
+            else:
+                # See NOTE [Ready batches].
+                counters.ready_batches += len(asked_s) - bisect_left(asked_s, result.times.end_s)
         return self._backend.open(result)
 
     def _wait(self) -> tuple[int, Result | Exception]:
@@ -323,9 +331,12 @@ class Scheduler:
         """
         longest_s = self._timeout_s or None
         try:
-            while self._in_flight and not self._closed:
+            while True:
                 self._backend.check_usable()
                 with self._lock:
+                    # In the lock, since another thread may receive the last result while this one waits for the lock.
+                    if not self._in_flight or self._closed:
+                        break
                     received_any = self._receive_all(self._backend.poll(self._epoch, longest_s))
                 if not received_any and longest_s is not None:
                     return
@@ -401,7 +412,7 @@ class Scheduler:
             self._in_flight[number] = worker
             if worker is not None:
                 self._turn = (worker + 1) % len(self._busy)
-            self._backend.submit(self._epoch, number, task, worker)
+            self._backend.submit(self._epoch, number, task, worker, is_measured=self._counters.is_measuring)
         except BaseException as error:
             self._in_flight.pop(number, None)
             if not isinstance(error, Exception):

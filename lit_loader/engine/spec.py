@@ -267,16 +267,17 @@ class Kind(IntEnum):
     # to a worker
     ITERATE = 0  # call ``iter(dataset)`` now, not at the epoch's first task
     TASK = 1
-    END_EPOCH = 2
-    REPORT = 3  # to be answered with REPORTED
-    STOP = 4
+    MEASURED_TASK = 2  # its answer has the times of the worker
+    END_EPOCH = 3
+    REPORT = 4  # to be answered with REPORTED
+    STOP = 5
     # from a worker
-    RESULT = 5
-    ERROR = 6
-    STREAM_ENDED = 7  # the worker's iterable dataset has no more samples
-    SKIPPED = 8  # the task's epoch had ended
-    REPORTED = 9
-    NOTICE = 10  # the text of a warning
+    RESULT = 6
+    ERROR = 7
+    STREAM_ENDED = 8  # the worker's iterable dataset has no more samples
+    SKIPPED = 9  # the task's epoch had ended
+    REPORTED = 10
+    NOTICE = 11  # the text of a warning
 
 
 class Message(NamedTuple):
@@ -306,7 +307,7 @@ class Result(NamedTuple):
         number: Number of the task in its epoch.
         worker: Number of the worker.
         payload: The batch or the error, in the backend's own form.
-        times: Times of the worker, or None if it sent none.
+        times: Times of the worker, or None if the task was not measured.
     """
 
     kind: Kind

@@ -38,7 +38,7 @@ class LoaderStats:
         num_bad_samples: Number of samples that were skipped or replaced.
         num_workers: Number of workers; of a difference, of the later snapshot.
         stage_s: Seconds in each of `STAGES`, summed over workers, or of the consumer without workers.
-        cpu_s: CPU seconds of the threads that made the batches; without workers, of those that take 0.1 ms and more.
+        cpu_s: CPU seconds of the threads that made the batches.
         idle_s: Seconds for which workers waited for a task, summed over workers.
     """
 
@@ -105,6 +105,8 @@ class Counters:
         capacity: Sum of capacities.
         num_restarts: Number of replaced workers.
         num_bad_samples: Number of bad samples.
+        is_measuring: True from the first `stats` or `batch_records` on. Before it, tasks are not measured, because that
+            makes tiny batches slower: by a third without workers.
         is_holding: True while batches are collected, which are not asked for at the consumer's pace.
     """
 
@@ -117,9 +119,12 @@ class Counters:
         self.capacity = 0
         self.num_restarts = 0
         self.num_bad_samples = 0
+        self.is_measuring = False
         self.is_holding = False
         # Sums of the fields of `WorkTimes`, also of the batch numbers and end times, which nobody reads.
         self._sums = NO_TIMES
+        # Time from which workers count as idle.
+        self._idle_start_s = 0.0
         # Not part of the sums yet: adding up many at a time costs less than adding one by one.
         self._new: deque[WorkTimes] = deque()
         self._recent: deque[tuple[int, WorkTimes]] = deque(maxlen=_MAX_RECORDS)
@@ -138,11 +143,19 @@ class Counters:
         with contextlib.suppress(IndexError):
             while True:
                 rows.append(self._new.popleft())
+        if self._idle_start_s:
+            rows = [_without_idle_before(self._idle_start_s, times) for times in rows]
         self._sums = WorkTimes(*map(sum, zip(self._sums, *rows, strict=True)))
 
-    def stats(self, num_workers: int) -> LoaderStats:
-        """Return the present totals of a loader with this number of workers."""
+    def stats(self, num_workers: int, *, restart_idle: bool = False) -> LoaderStats:
+        """Return the present totals of a loader with this number of workers, and measure from now on.
+
+        See `DataLoader.stats`.
+        """
+        self.is_measuring = True
         self._add_up()
+        if restart_idle:
+            self._idle_start_s = time.perf_counter()
         sums = self._sums
         return LoaderStats(
             time_s=time.perf_counter(),
@@ -164,7 +177,8 @@ class Counters:
         )
 
     def batch_records(self) -> list[BatchRecord]:
-        """Return the records of the recent batches, in the order in which they arrived."""
+        """Return the records of the recent batches, in the order in which they arrived, and measure from now on."""
+        self.is_measuring = True
         return [
             BatchRecord(
                 worker=worker,
@@ -177,3 +191,10 @@ class Counters:
             # A copy, because another thread may add one meanwhile.
             for worker, times in list(self._recent)
         ]
+
+
+def _without_idle_before(start_s: float, times: WorkTimes) -> WorkTimes:
+    """Return the times of an answer without idle time before ``start_s``."""
+    # A worker is idle first, and then makes its batch.
+    work_start_s = times.end_s - sum(times.stage_s)
+    return times._replace(idle_s=min(times.idle_s, max(0.0, work_start_s - start_s)))

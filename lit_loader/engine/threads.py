@@ -29,7 +29,7 @@ from lit_loader.engine.scheduler import Backend, check_workers
 from lit_loader.engine.spec import Kind, Message, Result, Task, WorkerSpec
 from lit_loader.engine.worker import Worker
 from lit_loader.engine.worker_process import WORKER_NAME, shortages_explained
-from lit_loader.foundation.stage_times import WorkTimes
+from lit_loader.foundation.stage_times import StageClock, WorkTimes
 from lit_loader.memory import batch_memory
 from lit_loader.seeding import SharedDrawCheck, ThreadScope, set_worker_info
 
@@ -168,12 +168,14 @@ class ThreadLink:
         """Note that ``worker_init_fn`` is done."""
         self._state.ready.release()
 
-    def make(self, fetcher: Fetcher, message: Message, contents: Any) -> Any:
+    def make(self, fetcher: Fetcher, message: Message, contents: Any, clock: StageClock | None) -> Any:
         """Return a task's batch."""
         task: Task = contents
         if not self._stacks:
             with self._scope:
                 samples = fetcher.samples(task)
+            if clock is not None:
+                clock.start_collating(task.number, fetcher.count(samples, task))
             with self._collate_scope(task):
                 return fetcher.collate(samples, task.key)
         stack = SampleStack(len(task.index), self._state.stacks)
@@ -181,6 +183,8 @@ class ThreadLink:
         with self._scope, batch_memory.using(stack if self._is_map else None):
             samples = fetcher.samples(task, move=stack.moved)
         stack.end_samples()
+        if clock is not None:
+            clock.start_collating(task.number, fetcher.count(samples, task))
         with self._collate_scope(task), batch_memory.using(stack):
             return fetcher.collate(samples, task.key)
 
@@ -297,12 +301,13 @@ class ThreadBackend(Backend):
             for queue in self._state.tasks:
                 queue.put((message, None))
 
-    def submit(self, epoch: int, number: int, task: Task, worker: int | None) -> None:
+    def submit(self, epoch: int, number: int, task: Task, worker: int | None, *, is_measured: bool = False) -> None:
         """Give a task to a worker, or to any idle one."""
         if self._state.num_submitted == 0 and self._keyed:
             self._begin_draw_check()
         self._state.num_submitted += 1
-        self._state.tasks[worker or 0].put((Message(Kind.TASK, epoch, number), task))
+        kind = Kind.MEASURED_TASK if is_measured else Kind.TASK
+        self._state.tasks[worker or 0].put((Message(kind, epoch, number), task))
 
     def poll(self, epoch: int, timeout_s: float | None, number: int | None = None) -> deque[Result]:
         """Return the finished results of an epoch when task ``number`` is among them, or after the timeout.

@@ -37,7 +37,7 @@ from lit_loader.engine.parts import SeedFn
 from lit_loader.engine.recovery import HeartbeatTable
 from lit_loader.engine.spec import BatchKey, Kind, Message, Task, WorkerSpec
 from lit_loader.engine.worker_errors import WorkerError, not_sent
-from lit_loader.foundation.stage_times import STAGES, StageClock, WorkTimes, note_sent
+from lit_loader.foundation.stage_times import STAGES, StageClock, WorkTimes
 from lit_loader.memory import Buffer, MemoryFile, SlotKeptError, SlotWriter, batch_memory, decode, encode
 from lit_loader.mixing import Partner
 from lit_loader.seeding import EpochKeys, RngPurpose, seed_process, seed_worker
@@ -84,11 +84,11 @@ class WorkerLink(Protocol):
     def ready(self) -> None:
         """Note that ``worker_init_fn`` is done."""
 
-    def make(self, fetcher: Fetcher, message: Message, contents: Any) -> Any:
-        """Return the batch of a task, in a form for `send`."""
+    def make(self, fetcher: Fetcher, message: Message, contents: Any, clock: StageClock | None) -> Any:
+        """Return the batch of a task, in a form for `send`; a measured task has a clock."""
 
     def send(self, kind: Kind, message: Message, contents: Any = None, times: WorkTimes | None = None) -> None:
-        """Answer a message; an answer to a task that was done has the times of the worker."""
+        """Answer a message; the answer to a measured task has the times of the worker."""
 
     def warn(self, text: str) -> None:
         """Warn of a dataset that draws from a generator of its own."""
@@ -114,7 +114,9 @@ class Worker:
         # Epochs of an iterable dataset: a fetcher, or the error of ``iter(dataset)``, or None after the stream's end.
         self._streams: dict[int, Any] = defaultdict(new_fetcher)
         self._init_error: WorkerError | None = None
-        self._clock = StageClock()
+        # From the first measured task on: see `Counters.is_measuring`.
+        self._clock: StageClock | None = None
+        self._clock_context = contextlib.ExitStack()
 
     def run(self) -> None:
         """Handle messages until the worker must stop."""
@@ -127,17 +129,17 @@ class Worker:
             except link.caught as error:
                 self._init_error = WorkerError.of(error, link.where)
         link.ready()
-        with self._clock:
+        with self._clock_context:
             self._serve()
 
     def _serve(self) -> None:
         link = self._link
-        clock = self._clock
         while (received := link.receive()) is not None:
-            clock.start_task()
             message, contents = received
             if message.kind is Kind.TASK:
-                self._do_task(message, contents)
+                self._do_task(message, contents, None)
+            elif message.kind is Kind.MEASURED_TASK:
+                self._do_measured_task(message, contents)
             elif message.kind is Kind.ITERATE:
                 self._iterate(message.epoch)
             elif message.kind is Kind.END_EPOCH:
@@ -147,9 +149,17 @@ class Worker:
                 link.send(Kind.REPORTED, message)
             # Do not keep them alive while this waits for the next message.
             del received, contents
-            clock.rest()
 
-    def _do_task(self, message: Message, contents: Any) -> None:
+    def _do_measured_task(self, message: Message, contents: Any) -> None:
+        clock = self._clock
+        if clock is None:
+            clock = self._clock_context.enter_context(StageClock())
+            self._clock = clock
+        clock.start_task()
+        self._do_task(message, contents, clock)
+        clock.rest()
+
+    def _do_task(self, message: Message, contents: Any, clock: StageClock | None) -> None:
         link = self._link
         epoch = message.epoch
         fetcher = None
@@ -165,7 +175,7 @@ class Worker:
         kind = Kind.RESULT
         answer: Any = None
         try:
-            answer = link.make(fetcher, message, contents)
+            answer = link.make(fetcher, message, contents, clock)
         except link.caught as error:
             if isinstance(error, StopIteration) and isinstance(fetcher, IterableFetcher):
                 kind = Kind.STREAM_ENDED
@@ -175,7 +185,7 @@ class Worker:
                 kind = Kind.ERROR
                 answer = WorkerError.of(error, link.where)
         # The time of sending counts with the next answer.
-        link.send(kind, message, answer, self._clock.take())
+        link.send(kind, message, answer, None if clock is None else clock.take())
 
     def _iterate(self, epoch: int) -> None:
         """Call ``iter(dataset)`` now and not at the epoch's first task."""
@@ -432,17 +442,17 @@ class ProcessLink:
         self._beat()
         seed_process(keys, purpose, a, b)
 
-    def make(self, fetcher: Fetcher, message: Message, contents: Any) -> list[Buffer]:
+    def make(self, fetcher: Fetcher, message: Message, contents: Any, clock: StageClock | None) -> list[Buffer]:
         """Return a task's batch, encoded, with its large tensors in the task's slot."""
         self._beat()
         task = unpack_task(contents)
         slots = self._slots
         if message.slot < 0 or slots is None:
-            return self._encode(fetcher, message.number, task, None)
+            return self._encode(fetcher, message.number, task, None, clock)
         try:
             slots.open(message.slot)
             with batch_memory.using(slots):
-                return self._encode(fetcher, message.number, task, slots)
+                return self._encode(fetcher, message.number, task, slots, clock)
         finally:
             try:
                 slots.close()
@@ -450,15 +460,22 @@ class ProcessLink:
                 self._slot_is_lost = True
                 raise
 
-    def _encode(self, fetcher: Fetcher, number: int, task: Task, slots: SlotWriter | None) -> list[Buffer]:
+    def _encode(
+        self, fetcher: Fetcher, number: int, task: Task, slots: SlotWriter | None, clock: StageClock | None
+    ) -> list[Buffer]:
         # Not for an iterable dataset: the frame of its generator may keep the last sample, and with it the slot, alive.
         with batch_memory.using(slots if self._is_map else None):
             samples = fetcher.samples(task)
+        if clock is not None:
+            clock.start_collating(task.number, fetcher.count(samples, task))
         batch = fetcher.collate(samples, task.key)
         del samples
+        if clock is not None:
+            clock.start_sending()
         try:
             buffers = encode(batch, None if slots is None else slots.name)
-            note_sent(sum(map(len, buffers)) + (0 if slots is None else slots.num_bytes))
+            if clock is not None:
+                clock.sent_bytes = sum(map(len, buffers)) + (0 if slots is None else slots.num_bytes)
             return buffers
         except MemoryError:
             raise

@@ -1,16 +1,15 @@
 """Times of the stages in which samples and batches are made, per thread.
 
-A thread that makes batches has a `StageClock`, which is in one stage at a time, so that times never overlap: reading
-inside of decoding counts as reading alone. Code that belongs to a stage runs in ``with READING:`` and the like, which
-does nothing in a thread without a clock.
+A thread that makes measured batches has a `StageClock`, which is in one stage at a time, so that times never overlap:
+reading inside of decoding counts as reading alone. Code that belongs to a stage runs in ``with READING:`` and the like,
+which does nothing in a thread without a clock.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sized
-from typing import Any, Final, Literal, NamedTuple, TypeAlias
+from typing import Final, Literal, NamedTuple, TypeAlias
 
 Stage: TypeAlias = Literal["read", "decode", "transform", "sample", "collate", "send"]
 STAGES: Final[tuple[Stage, ...]] = ("read", "decode", "transform", "sample", "collate", "send")
@@ -22,10 +21,6 @@ _IDLE: Final = len(STAGES)
 _SAMPLE: Final = STAGES.index("sample")
 _COLLATE: Final = STAGES.index("collate")
 _SEND: Final = STAGES.index("send")
-# CPU time costs a system call. A worker with tiny batches does not read it for each, and without workers it is not read
-# for a batch after a tiny one.
-_CPU_INTERVAL_S: Final = 0.001
-_MEASURED_CPU_S: Final = 0.0001
 
 
 class WorkTimes(NamedTuple):
@@ -35,8 +30,7 @@ class WorkTimes(NamedTuple):
         number: Number of the batch in its epoch on this rank.
         num_samples: Number of samples that were collated.
         end_s: Time at which the batch was ready to be sent, by ``time.perf_counter()``.
-        cpu_s: CPU seconds of the thread. A worker counts a batch of less than a millisecond with a later one. Without
-            workers, the batch after one of less than 0.1 ms is not counted.
+        cpu_s: CPU seconds of the thread.
         read_bytes: Bytes of files.
         sent_bytes: Bytes that are handed over.
         read_s: Seconds in the first of `STAGES`.
@@ -75,67 +69,56 @@ NO_TIMES: Final = WorkTimes(*[0] * len(WorkTimes._fields))
 class StageClock:
     """Measure the stages of one thread while it is entered as a context.
 
-    The clocks of nested loaders are independent: to the outer one, the batch of an inner loader is time in its dataset.
+    The clocks of nested loaders are independent: to the outer one, the batch of an inner loader that is measured itself
+    is time in its dataset.
 
     Attributes:
-        number: Number of the batch that is being made.
-        num_samples: Number of samples that were collated since the last `take`.
-        read_bytes: Bytes of files since then.
+        read_bytes: Bytes of files since the last `take`.
         sent_bytes: Bytes to be handed over since then.
     """
 
     def __init__(self) -> None:
-        self.number = 0
-        self.num_samples = 0
         self.read_bytes = 0
         self.sent_bytes = 0
+        self._number = 0
+        self._num_samples = 0
         self._seconds = [0.0] * (_IDLE + 1)
         self._stage = _IDLE
         # The stages around the present one.
         self._outer_stages: list[int] = []
-        self._outer_clocks: list[StageClock | None] = []
+        self._outer_clock: StageClock | None = None
         self._last_s = 0.0
-        # CPU time of the thread, when it was read, and the part that `take` has not returned.
         self._cpu_s = 0.0
-        self._cpu_read_s = 0.0
-        self._new_cpu_s = 0.0
-        self._reads_cpu = True
 
     def __enter__(self) -> StageClock:
-        self._outer_clocks.append(_current.clock)
+        self._outer_clock = _current.clock
         _current.clock = self
-        if self._reads_cpu:
-            self._cpu_s = time.thread_time()
+        self._cpu_s = time.thread_time()
         self._last_s = time.perf_counter()
-        self._cpu_read_s = self._last_s
         return self
 
     def __exit__(self, *exc_info: object) -> None:
-        if self._reads_cpu:
-            self._read_cpu()
-        # Without workers a batch is one context.
-        self._reads_cpu = time.perf_counter() - self._cpu_read_s > _MEASURED_CPU_S
-        _current.clock = self._outer_clocks.pop()
+        _current.clock = self._outer_clock
 
     def start_task(self) -> None:
         """Begin a task: until a stage is entered, time counts as ``sample``."""
         # An error may have left stages open.
-        if self._outer_stages:
-            self._outer_stages.clear()
+        self._outer_stages.clear()
         self.switch(_SAMPLE)
+
+    def start_collating(self, number: int, num_samples: int) -> None:
+        """Begin the stage ``collate`` of a batch, by its number, with this many samples."""
+        self._number = number
+        self._num_samples = num_samples
+        self.switch(_COLLATE)
+
+    def start_sending(self) -> None:
+        """Begin the stage ``send``."""
+        self.switch(_SEND)
 
     def rest(self) -> None:
         """End a task: time counts as idle."""
         self.switch(_IDLE)
-
-    def collate(self, collate_fn: Callable[[Any], Any], samples: Any, num_samples: int) -> Any:
-        """Return the batch of ``collate_fn``, in the stage ``collate``; the stage ``send`` follows."""
-        self.num_samples += num_samples
-        self.switch(_COLLATE)
-        try:
-            return collate_fn(samples)
-        finally:
-            self.switch(_SEND)
 
     def switch(self, stage: int) -> None:
         """Add the time since the last switch to the present stage, and begin another one."""
@@ -156,23 +139,23 @@ class StageClock:
 
     def take(self) -> WorkTimes:
         """Return the times since the last call, and begin at zero again: with the stage ``send``."""
+        cpu_before_s = self._cpu_s
+        self._cpu_s = time.thread_time()
         self.switch(_SEND)
-        now = self._last_s
-        if self._outer_clocks and now - self._cpu_read_s > _CPU_INTERVAL_S:
-            self._cpu_read_s = now
-            self._read_cpu()
-        cpu_s, self._new_cpu_s = self._new_cpu_s, 0.0
-        times = WorkTimes(self.number, self.num_samples, now, cpu_s, self.read_bytes, self.sent_bytes, *self._seconds)
+        times = WorkTimes(
+            self._number,
+            self._num_samples,
+            self._last_s,
+            self._cpu_s - cpu_before_s,
+            self.read_bytes,
+            self.sent_bytes,
+            *self._seconds,
+        )
         self._seconds = [0.0] * (_IDLE + 1)
-        self.num_samples = 0
+        self._num_samples = 0
         self.read_bytes = 0
         self.sent_bytes = 0
         return times
-
-    def _read_cpu(self) -> None:
-        cpu_s = time.thread_time()
-        self._new_cpu_s += cpu_s - self._cpu_s
-        self._cpu_s = cpu_s
 
 
 class _Current(threading.local):
@@ -182,35 +165,11 @@ class _Current(threading.local):
 _current = _Current()
 
 
-def note_batch(number: int) -> None:
-    """Note the number of the batch that this thread begins."""
-    clock = _current.clock
-    if clock is not None:
-        clock.number = number
-
-
-def collated(collate_fn: Callable[[Any], Any], samples: Any, *, batched: bool) -> Any:
-    """Return the batch of ``collate_fn``, and count its time and its samples."""
-    clock = _current.clock
-    if clock is None:
-        return collate_fn(samples)
-    # ``__getitems__`` may return anything.
-    is_sized = type(samples) is list or isinstance(samples, Sized)
-    return clock.collate(collate_fn, samples, len(samples) if batched and is_sized else 1)
-
-
 def note_read(num_bytes: int) -> None:
     """Count bytes of files."""
     clock = _current.clock
     if clock is not None:
         clock.read_bytes += num_bytes
-
-
-def note_sent(num_bytes: int) -> None:
-    """Count bytes that are handed over."""
-    clock = _current.clock
-    if clock is not None:
-        clock.sent_bytes += num_bytes
 
 
 class _StageContext:

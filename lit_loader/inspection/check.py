@@ -35,7 +35,7 @@ class CheckSettings:
         min_images: Number of images below which a class of a set is reported.
         max_details: Number of findings with details for each kind and set; the others are only counted.
         ignored_kinds: Kinds of findings that are not reported, see `KINDS`.
-        accepted_kinds: Kinds of readers' problems that the policy accepts on purpose; their findings are notes.
+        accepted_kinds: Kinds of findings that are accepted on purpose, as by a reader's policy; they are notes.
 
     Raises:
         SettingError: A number is outside its range.
@@ -71,7 +71,7 @@ def check_tables(
     """Check the sets of a data set against each other and against their image files.
 
     Each defect is reported once, with the severity of its kind in `KINDS`. There are two exceptions: images without
-    objects are a warning if they are more than half of a set, and accepted problems of readers are notes.
+    objects are a warning if they are more than half of a set, and accepted kinds are notes.
 
     Args:
         tables: The table of each set, by the name of the set.
@@ -94,11 +94,11 @@ def check_tables(
     tables = dict(zip(tables, with_same_names(list(tables.values())), strict=True))
     _check_ignored_kinds(settings.ignored_kinds, tables)
     findings = Findings(max_details=settings.max_details)
-    recorder = Recorder(findings, settings.ignored_kinds)
+    recorder = Recorder(findings, ignored_kinds=settings.ignored_kinds, accepted_kinds=settings.accepted_kinds)
     files = scan_images(tables, reading=reading, decode=settings.decode, num_workers=num_workers, progress=progress)
     sources = [TableSet(name=name, table=table, sizes=_sizes(name, table, files)) for name, table in tables.items()]
     for source in sources:
-        check_reports(recorder, source, accepted_kinds=settings.accepted_kinds)
+        check_reports(recorder, source)
         check_images(recorder, source, files)
     check_copies(recorder, sources, files, reading=reading, progress=progress)
     check_boxes(recorder, sources, min_side=settings.min_side, duplicate_iou=settings.duplicate_iou)

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from itertools import combinations, islice
+from itertools import islice
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -23,6 +23,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
 from rich.text import Text
 
+from lit_loader.annotations.fingerprint import annotation_digest
 from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_shown_sizes
 from lit_loader.annotations.formats.parallel import status_spinner
 from lit_loader.annotations.problems import shorten
@@ -116,9 +117,7 @@ def check_images(recorder: Recorder, source: TableSet, files: ImageFiles) -> Non
     numbers = files.rows[source.name]
     measured = files.sizes[numbers]
     bad_rows = np.flatnonzero(measured[:, 0] == 0)
-    exists = np.fromiter(
-        (Path(files.paths[number]).exists() for number in numbers[bad_rows].tolist()), np.bool_, len(bad_rows)
-    )
+    exists = np.array([_exists(Path(files.paths[number])) for number in numbers[bad_rows].tolist()], dtype=np.bool_)
 
     def missing(row: int) -> str:
         return f"{shorten(table.image_paths[row])!r} does not exist"
@@ -130,6 +129,18 @@ def check_images(recorder: Recorder, source: TableSet, files: ImageFiles) -> Non
     recorder.add_rows("missing_image", source, bad_rows[~exists], missing, unit="images")
     recorder.add_rows("unreadable_image", source, bad_rows[exists], unreadable, unit="images")
     _check_sizes(recorder, source, measured)
+
+
+def _exists(path: Path) -> bool:
+    """Return False if there is no such file; a path that is too long has none."""
+    try:
+        path.stat()
+    except PermissionError:
+        # There may be a file, and its reason says that it cannot be read.
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def _check_sizes(recorder: Recorder, source: TableSet, measured: npt.NDArray[np.int64]) -> None:
@@ -171,8 +182,7 @@ def check_copies(
         reading: Settings that training reads images with.
         progress: Whether to show a spinner on a terminal.
     """
-    for first, second in combinations(sources, 2):
-        _check_shared(recorder, first, second, files)
+    _check_shared(recorder, sources, files)
     with status_spinner("Comparing images", progress=progress):
         groups = equal_files(files.paths, reading.copy_traits)
     group_of_file = np.full(len(files.paths), -1, dtype=np.int64)
@@ -183,14 +193,20 @@ def check_copies(
         _check_copies_of_set(recorder, source, files, group_of_file, first_row_of_group)
 
 
-def _check_shared(recorder: Recorder, first: TableSet, second: TableSet, files: ImageFiles) -> None:
-    """Add the images of the second set that the first set also contains."""
-    rows = np.flatnonzero(np.isin(files.rows[second.name], files.rows[first.name]))
+def _check_shared(recorder: Recorder, sources: Sequence[TableSet], files: ImageFiles) -> None:
+    """Add the images of each set that an earlier set also contains."""
+    # Position of the first set of each file; no set is the number of sets.
+    first_sets = np.full(len(files.paths), len(sources))
+    for position, source in enumerate(sources):
+        numbers = files.rows[source.name]
+        first_sets[numbers] = np.minimum(first_sets[numbers], position)
+        rows = np.flatnonzero(first_sets[numbers] < position)
+        message = partial(_shared_message, source, [sources[number].name for number in first_sets[numbers].tolist()])
+        recorder.add_rows("shared_image", source, rows, message, unit="images")
 
-    def message(row: int) -> str:
-        return f"{shorten(second.table.image_paths[row])!r} is in {first.name} and in {second.name}"
 
-    recorder.add_rows("shared_image", second, rows, message, unit="images")
+def _shared_message(source: TableSet, first_sets: Sequence[str], row: int) -> str:
+    return f"{shorten(source.table.image_paths[row])!r} is in {first_sets[row]} and in {source.name}"
 
 
 def _check_copies_of_set(
@@ -214,15 +230,16 @@ def _check_copies_of_set(
         "conflicting_duplicate": {},
         "duplicate_image": {},
     }
-    own_rows: dict[int, int] = {}
+    own_rows: dict[int, tuple[int, bytes]] = {}
     numbers = files.rows[source.name]
     groups = group_of_file[numbers]
     for row in np.flatnonzero(groups >= 0).tolist():
         group = int(groups[row])
         origin, origin_row = first_rows.setdefault(group, (source, row))
-        own_row = own_rows.setdefault(group, row)
+        annotation = annotation_digest(source.table, row)
+        own_row, own_annotation = own_rows.setdefault(group, (row, annotation))
         if own_row != row and numbers[own_row] != numbers[row]:
-            is_equal = _annotation(source.table, own_row) == _annotation(source.table, row)
+            is_equal = own_annotation == annotation
             rows_by_kind["duplicate_image" if is_equal else "conflicting_duplicate"][row] = (source, own_row)
         elif origin is not source and files.rows[origin.name][origin_row] != numbers[row]:
             rows_by_kind["duplicate_across_splits"][row] = (origin, origin_row)
@@ -237,18 +254,9 @@ def _copy_message(source: TableSet, originals: Mapping[int, tuple[TableSet, int]
     place = origin.table.place_of_image(origin_row)
     where = f" in {origin.name}" if origin is not source else ""
     text = f"{shorten(source.table.image_paths[row])!r} is a copy of {shorten(path)!r}{where}"
-    if _annotation(source.table, row) != _annotation(origin.table, origin_row):
+    if annotation_digest(source.table, row) != annotation_digest(origin.table, origin_row):
         text += ", with another annotation"
     return text if place is None else f"{text} ({place})"
-
-
-def _annotation(table: AnnotationTable, row: int) -> list[tuple[object, ...]]:
-    """Return the classes, boxes and points of an image, equal for equal annotations in any order."""
-    objects = table.objects(row)
-    columns: list[npt.NDArray[Any]] = [table.labels[objects, None], table.boxes[objects]]
-    if table.keypoints is not None and table.visibility is not None:
-        columns += [table.keypoints[objects, :, 0], table.keypoints[objects, :, 1], table.visibility[objects]]
-    return sorted(map(tuple, np.hstack(columns).tolist()))
 
 
 class _RateColumn(ProgressColumn):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -28,8 +28,10 @@ _SAME_BOX_PIXELS: Final = 1.0
 _EDGE_PIXELS: Final = 0.5
 # Coordinates that are fractions of an image are a little off in pixels.
 _ROUNDING_PIXELS: Final = 0.01
-# One image with a million boxes in one column would otherwise take hours.
-_MAX_COMPARISONS: Final = 200_000_000
+# Boxes of one image that a box is compared with; a million equal boxes would otherwise take hours.
+_MAX_NEIGHBOURS: Final = 500
+# Boxes that are a pixel apart are no conflict if they hardly overlap, as tiny ones may.
+_MIN_CONFLICT_IOU: Final = 0.5
 
 _Mask = npt.NDArray[np.bool_]
 _all = partial(np.logical_and.reduce, axis=-1)
@@ -79,17 +81,14 @@ def check_boxes(recorder: Recorder, sources: Sequence[TableSet], *, min_side: fl
     num_objects = sum(len(boxes.boxes) for boxes in sets)
     num_whole = sum(int(boxes.is_whole.sum()) for boxes in sets)
     is_rare = num_objects >= _MIN_OBJECTS and num_whole <= _RARE_SHARE * num_objects
-    pairs_of_sets = []
     for boxes in sets:
         _check_place(recorder, boxes)
         _check_area(recorder, boxes, min_side=min_side)
         if is_rare:
             rows = np.flatnonzero(boxes.is_whole)
             recorder.add_rows("whole_image_box", boxes.source, rows, partial(_whole_image_message, boxes))
-        pairs = _overlapping_pairs(boxes, min_iou=min(duplicate_iou, 0.9))
-        _check_duplicates(recorder, boxes, pairs, duplicate_iou=duplicate_iou)
-        pairs_of_sets.append(pairs)
-    _check_conflicts(recorder, sets, pairs_of_sets)
+        _check_duplicates(recorder, boxes, duplicate_iou=duplicate_iou)
+    _check_conflicts(recorder, sets)
 
 
 def _boxes_of(source: TableSet) -> _Boxes:
@@ -158,7 +157,7 @@ def _whole_image_message(boxes: _Boxes, row: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class _Pairs:
-    """Pairs of objects of one image whose boxes overlap, ``(num_pairs,)`` each.
+    """Pairs of objects of one image whose boxes overlap, ``(num_pairs,)`` each; no object is second in two pairs.
 
     Attributes:
         first: Row of the object that comes first in the table.
@@ -171,37 +170,56 @@ class _Pairs:
     iou: npt.NDArray[np.float64]
 
 
-def _overlapping_pairs(boxes: _Boxes, *, min_iou: float) -> _Pairs:
-    """Return the pairs of boxes with an IoU above ``min_iou``.
+class _Neighbours:
+    """Pairs of boxes of one image, in chunks of at most one pair for each object.
 
-    The objects of an image are sorted by their left edges. An IoU above t needs left edges no further apart than
-    (1 - t) times the width of the left box, so each object is compared with few of those that follow it.
+    The objects of an image are sorted by their left edges, so each is compared with few of those that follow it.
+
+    Args:
+        boxes: The boxes of a set.
+        min_iou: IoU that pairs exceed.
+        reach: Largest distance of the left edges of a pair, in widths of the left box, or in pixels.
+        unit: Unit of ``reach``.
     """
-    rows = np.flatnonzero(boxes.has_area & ~boxes.source.table.crowd)
-    order = rows[np.lexsort([boxes.boxes[rows, 0], boxes.image_of_object[rows]])]
-    corners = boxes.boxes[order]
-    images = boxes.image_of_object[order]
-    reach = corners[:, 0] + (1 - min_iou) * (corners[:, 2] - corners[:, 0])
-    active = np.arange(len(order))
-    pairs = []
-    num_comparisons = 0
-    shift = 1
-    while len(active) and num_comparisons < _MAX_COMPARISONS:
-        active = active[active + shift < len(order)]
+
+    def __init__(self, boxes: _Boxes, *, min_iou: float, reach: float, unit: Literal["widths", "pixels"]) -> None:
+        rows = np.flatnonzero(boxes.has_area & ~boxes.source.table.crowd)
+        self._order = rows[np.lexsort([boxes.boxes[rows, 0], boxes.image_of_object[rows]])]
+        self._corners = boxes.boxes[self._order]
+        self._images = boxes.image_of_object[self._order]
+        scale = self._corners[:, 2] - self._corners[:, 0] if unit == "widths" else 1.0
+        self._reach = self._corners[:, 0] + reach * scale
+        self._min_iou = min_iou
+
+    def pairs(self) -> Iterator[_Pairs]:
+        """Yield pairs of each object with the next one, then with the one after that, and so on."""
+        active = np.arange(len(self._order))
+        for shift in range(1, _MAX_NEIGHBOURS + 1):
+            active = self._near(active, shift)
+            if not len(active):
+                return
+            partners = active + shift
+            iou = _iou(self._corners[active], self._corners[partners])
+            is_pair = iou > self._min_iou
+            left = self._order[active[is_pair]]
+            right = self._order[partners[is_pair]]
+            # An object may be right of one partner and left of another, so one chunk could have it second twice.
+            for selected, first, second in ((left < right, left, right), (left > right, right, left)):
+                yield _Pairs(first=first[selected], second=second[selected], iou=iou[is_pair][selected])
+
+    def incomplete_images(self) -> IndexArray:
+        """Return the images with a box that has more neighbours than `pairs` compares."""
+        active = self._near(np.arange(len(self._order)), _MAX_NEIGHBOURS + 1)
+        images: IndexArray = np.unique(self._images[active])
+        return images
+
+    def _near(self, active: IndexArray, shift: int) -> IndexArray:
+        """Return the active positions whose box can overlap enough with the box that is ``shift`` positions later."""
+        active = active[active + shift < len(self._order)]
         partners = active + shift
-        is_near = (images[active] == images[partners]) & (corners[partners, 0] <= reach[active])
-        active = active[is_near]
-        partners = partners[is_near]
-        num_comparisons += len(is_near)
-        iou = _iou(corners[active], corners[partners])
-        is_pair = iou > min_iou
-        pair_rows = np.sort(np.stack([order[active[is_pair]], order[partners[is_pair]]], axis=1), axis=1)
-        pairs.append((pair_rows[:, 0], pair_rows[:, 1], iou[is_pair]))
-        shift += 1
-    if not pairs:
-        return _Pairs(first=order[:0], second=order[:0], iou=np.zeros(0))
-    first, second, iou = (np.concatenate(columns) for columns in zip(*pairs, strict=True))
-    return _Pairs(first=first, second=second, iou=iou)
+        is_near = self._images[active] == self._images[partners]
+        is_near &= self._corners[partners, 0] <= self._reach[active]
+        return active[is_near]
 
 
 def _iou(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
@@ -213,56 +231,78 @@ def _iou(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> npt.NDArray[
     return ratio
 
 
-def _check_duplicates(recorder: Recorder, boxes: _Boxes, pairs: _Pairs, *, duplicate_iou: float) -> None:
+def _check_duplicates(recorder: Recorder, boxes: _Boxes, *, duplicate_iou: float) -> None:
     """Add each object whose box almost equals the box of an earlier object of its class and image."""
-    labels = boxes.source.table.labels
-    is_same = (labels[pairs.first] == labels[pairs.second]) & (pairs.iou > duplicate_iou)
-    numbers = np.flatnonzero(is_same)
+    table = boxes.source.table
+    # Left edges that are further apart than this leave too little of the left box for the IoU.
+    neighbours = _Neighbours(boxes, min_iou=duplicate_iou, reach=1 - duplicate_iou, unit="widths")
     # An object that doubles several partners is one finding, for the pair that overlaps most.
-    numbers = numbers[np.lexsort([-pairs.iou[numbers], pairs.second[numbers]])]
-    rows, positions = np.unique(pairs.second[numbers], return_index=True)
-    number_by_row = dict(zip(rows.tolist(), numbers[positions].tolist(), strict=True))
+    best_iou = np.zeros(len(boxes.boxes))
+    partners = np.full(len(boxes.boxes), -1)
+    for pairs in neighbours.pairs():
+        is_better = table.labels[pairs.first] == table.labels[pairs.second]
+        is_better &= pairs.iou > best_iou[pairs.second]
+        best_iou[pairs.second[is_better]] = pairs.iou[is_better]
+        partners[pairs.second[is_better]] = pairs.first[is_better]
 
     def message(row: int) -> str:
-        number = number_by_row[row]
-        return f"{boxes.text(row)} has IoU {pairs.iou[number]:.3f} with {_other(boxes, int(pairs.first[number]))}"
+        return f"{boxes.text(row)} has IoU {best_iou[row]:.3f} with {_other(boxes, int(partners[row]))}"
 
-    recorder.add_rows("duplicate_box", boxes.source, rows, message, scores=pairs.iou[list(number_by_row.values())])
+    def incomplete(row: int) -> str:
+        path = shorten(table.image_paths[row])
+        return f"{path!r} has so many boxes at one place that each was compared with {_MAX_NEIGHBOURS} of them only"
+
+    rows = np.flatnonzero(partners >= 0)
+    recorder.add_rows("duplicate_box", boxes.source, rows, message, scores=best_iou[rows], partners=partners)
+    recorder.add_rows("not_compared", boxes.source, neighbours.incomplete_images(), incomplete, unit="images")
 
 
-def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes], pairs_of_sets: Sequence[_Pairs]) -> None:
+def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes]) -> None:
     """Add each object with the box of an earlier object of another class, unless the two classes often share boxes.
 
     In data with several labels per box, such as `person` and `woman`, pairs of classes share many boxes by design.
     """
     class_counts = np.sum([boxes.source.table.class_counts() for boxes in sets], axis=0)
-    conflicts = []
     counts: Counter[tuple[int, int]] = Counter()
-    for boxes, pairs in zip(sets, pairs_of_sets, strict=True):
-        labels = boxes.source.table.labels
+    for boxes in sets:
+        for _, class_pairs in _conflicts(boxes):
+            counts.update(class_pairs)
+    if not counts:
+        return
+    rare_pairs = {
+        pair for pair, count in counts.items() if count <= max(2, _RARE_SHARE * min(class_counts[list(pair)]))
+    }
+    for boxes in sets:
+        partners = np.full(len(boxes.boxes), -1)
+        # Pairs are not stored but found again, since a few equal boxes with many classes have millions of pairs.
+        for pairs, class_pairs in _conflicts(boxes):
+            is_rare = np.fromiter((pair in rare_pairs for pair in class_pairs), np.bool_, len(class_pairs))
+            is_first = is_rare & (partners[pairs.second] < 0)
+            partners[pairs.second[is_first]] = pairs.first[is_first]
+        message = partial(_conflict_message, boxes, partners)
+        recorder.add_rows("conflicting_box", boxes.source, np.flatnonzero(partners >= 0), message, partners=partners)
+
+
+def _conflicts(boxes: _Boxes) -> Iterator[tuple[_Pairs, list[tuple[int, int]]]]:
+    """Yield pairs of equal boxes with different classes, and the two classes of each pair in ascending order."""
+    labels = boxes.source.table.labels
+    neighbours = _Neighbours(boxes, min_iou=_MIN_CONFLICT_IOU, reach=_SAME_BOX_PIXELS, unit="pixels")
+    for pairs in neighbours.pairs():
         distances = np.abs(boxes.boxes[pairs.first] - boxes.boxes[pairs.second]).max(axis=1, initial=0)
         is_conflict = (labels[pairs.first] != labels[pairs.second]) & (distances <= _SAME_BOX_PIXELS)
         # An image with several labels has a box around the whole image for each.
         is_conflict &= ~boxes.is_whole[pairs.first]
-        numbers = np.flatnonzero(is_conflict)
-        classes = np.sort(np.stack([labels[pairs.first[numbers]], labels[pairs.second[numbers]]], axis=1), axis=1)
-        class_pairs = list(map(tuple, classes.tolist()))
-        counts.update(class_pairs)
-        conflicts.append((numbers, class_pairs))
-    for boxes, pairs, (numbers, class_pairs) in zip(sets, pairs_of_sets, conflicts, strict=True):
-        first_by_row: dict[int, int] = {}
-        for number, class_pair in zip(numbers.tolist(), class_pairs, strict=True):
-            limit = max(2, _RARE_SHARE * min(class_counts[list(class_pair)]))
-            if counts[class_pair] <= limit:
-                first_by_row.setdefault(int(pairs.second[number]), int(pairs.first[number]))
-        message = partial(_conflict_message, boxes, first_by_row)
-        recorder.add_rows("conflicting_box", boxes.source, sorted(first_by_row), message)
+        first = pairs.first[is_conflict]
+        second = pairs.second[is_conflict]
+        classes = np.sort(np.stack([labels[first], labels[second]], axis=1), axis=1)
+        yield _Pairs(first=first, second=second, iou=pairs.iou[is_conflict]), list(map(tuple, classes.tolist()))
 
 
-def _conflict_message(boxes: _Boxes, first_by_row: dict[int, int], row: int) -> str:
+def _conflict_message(boxes: _Boxes, partners: IndexArray, row: int) -> str:
     table = boxes.source.table
-    first = first_by_row[row]
-    return f"{boxes.text(row)} is also the box of a {table.class_names[table.labels[first]]!r}{_place(boxes, first)}"
+    partner = int(partners[row])
+    name = shorten(table.class_names[table.labels[partner]])
+    return f"{boxes.text(row)} is also the box of a {name!r}{_place(boxes, partner)}"
 
 
 def _other(boxes: _Boxes, row: int) -> str:

@@ -12,8 +12,9 @@ NOTE [Exchanged sides]
 
     People seen from behind are mirrored, too, and rightly so. The set decides: objects that bend or are seen from all
     sides have no common shape, so nothing is reported unless the median correlation is at least `_MIN_MEDIAN_MATCH`
-    (0.99 for faces, 0.94 for people in COCO). Above `_MAX_SHARE` of mirrored objects, two conventions or both sides
-    are mixed, and one note gives their number.
+    (0.99 for faces, 0.94 for people in COCO). If more than `_MAX_SHARE` of all objects are mirrored, a set with more
+    than this share mixes two conventions or both sides, and its mirrored objects are notes; unless nearly all of the
+    set are, which is another convention than in the other sets.
 
     The mean shape is the eigenvector with the largest eigenvalue of the sum of z z^H, where z are an object's points
     as complex numbers, centred and with norm 1. A minority of mirrored shapes hardly changes it.
@@ -143,15 +144,14 @@ def _check_sides(recorder: Recorder, sources: Sequence[TableSet], schema: Keypoi
     matches = np.concatenate([best_matches for _, best_matches in gains_of_sets])
     if len(matches) < _MIN_OBJECTS or np.median(matches) < _MIN_MEDIAN_MATCH:
         return
-    num_mirrored = sum(int((gains > 0).sum()) for gains, _ in gains_of_sets)
-    for source, (gains, _) in zip(sources, gains_of_sets, strict=True):
+    is_rare = sum(int((gains > 0).sum()) for gains, _ in gains_of_sets) <= _MAX_SHARE * len(matches)
+    for source, (gains, set_matches) in zip(sources, gains_of_sets, strict=True):
         rows = np.flatnonzero(gains)
-        if num_mirrored <= _MAX_SHARE * len(matches):
-            message = partial(_sides_message, schema)
-            recorder.add_rows("swapped_points", source, rows, message, scores=gains[rows])
-        elif len(rows):
-            text = f"{len(rows)} of {source.table.num_objects} objects have left and right the other way round"
-            recorder.add("mirrored_points", source.name, text)
+        share = len(rows) / max(1, len(set_matches))
+        # In a small set one mirrored object may be a large share.
+        is_defect = is_rare or not _MAX_SHARE < share < 1 - _MAX_SHARE
+        kind = "swapped_points" if is_defect else "mirrored_points"
+        recorder.add_rows(kind, source, rows, partial(_sides_message, schema), scores=gains[rows])
 
 
 def _gains_of(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -24,14 +24,8 @@ _MAX_NAMES: Final = 5
 _HIGH_IMBALANCE: Final = 10.0
 
 
-def check_reports(recorder: Recorder, source: TableSet, *, accepted_kinds: Collection[str]) -> None:
-    """Add the problems that the reader of a set reported.
-
-    Args:
-        recorder: Receives the findings.
-        source: The set.
-        accepted_kinds: Kinds that the user's policy accepts; their findings are notes.
-    """
+def check_reports(recorder: Recorder, source: TableSet) -> None:
+    """Add the problems that the reader of a set reported."""
     report = source.table.report
     unread_fields = [problem for problem, action in report.counts if action == "not read"]
     if unread_fields:
@@ -40,17 +34,16 @@ def check_reports(recorder: Recorder, source: TableSet, *, accepted_kinds: Colle
     for (problem, action), count in report.counts.items():
         if action == "not read" or (problem in _SEEN_IN_TABLES and action == "keep"):
             continue
-        severity: Severity | None = "note" if problem in accepted_kinds else None
         details = report.details.get((problem, action), [])
         for detail in details:
             place = Place(file=detail.file, line=detail.line)
             message = f"{shorten(detail.message)} (reader's action: {action})"
-            recorder.add(problem, source.name, message, severity=severity, place=place)
+            recorder.add(problem, source.name, message, place=place)
         text = f"{kind_of(problem).rule} (reader's action: {action})"
         if details:
-            recorder.add_count(problem, source.name, count - len(details), severity=severity)
+            recorder.add_count(problem, source.name, count - len(details))
         else:
-            recorder.add(problem, source.name, text, severity=severity, count=count)
+            recorder.add(problem, source.name, text, count=count)
 
 
 def check_class_names(recorder: Recorder, sources: Sequence[TableSet]) -> None:
@@ -88,7 +81,9 @@ def check_sets(recorder: Recorder, sources: Sequence[TableSet], *, min_images: i
             recorder.add("empty_set", source.name, f"{source.name} has no images")
             continue
         class_counts = table.class_counts()
-        for label in np.flatnonzero(is_used & (class_counts == 0)).tolist():
+        # A set without labels has no classes to miss; its images are reported as empty.
+        is_missing = is_used & (class_counts == 0) & (table.num_objects > 0)
+        for label in np.flatnonzero(is_missing).tolist():
             name = shorten(table.class_names[label])
             recorder.add("missing_class", source.name, f"{name!r} has no object in {source.name}")
         _check_frequencies(recorder, source, min_images=min_images)

@@ -7,12 +7,12 @@ from typing import Final
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
 from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.pictures import LONGER_SIDE, class_colours, draw_fitted_objects, fit_canvas, label_texts
-from lit_loader.datamodules.text_drawing import draw_texts, wrapped_text
+from lit_loader.datamodules.text_drawing import draw_texts, font_for, wrapped_text
 from lit_loader.errors import ImageError
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import LazyImage
@@ -95,7 +95,7 @@ def draw_message(message: str, *, longer_side: int = LONGER_SIDE) -> Tensor:
     """
     height = max(1, longer_side * 3 // 4)
     picture = Image.new("RGB", (longer_side, height), (_TILE_COLOUR,) * 3)
-    font = ImageFont.load_default(max(12, longer_side // 32))
+    font = font_for([message], max(12, longer_side // 32))
     line_height = int(font.getbbox("Ag")[3]) + 4
     lines = wrapped_text(message, font, longer_side - 24, max_lines=max(1, (height - 24) // line_height))
     draw = ImageDraw.Draw(picture)

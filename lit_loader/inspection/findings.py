@@ -28,6 +28,7 @@ class Finding:
         image: Path of the image relative to the root, or None if the finding is about a set.
         image_row: Row of the image in the table of the set, or None.
         object_row: Row of the object in the table, or None if the finding is not about one object.
+        partner_row: Row of the other object of a pair of boxes, or None.
         place: Place in the annotation file, or None if unknown.
         score: How far the value is from the allowed ones, within its kind; the worst examples are drawn first.
     """
@@ -40,6 +41,7 @@ class Finding:
     image: str | None = None
     image_row: int | None = None
     object_row: int | None = None
+    partner_row: int | None = None
     place: Place | None = None
     score: float = 0.0
 

@@ -9,13 +9,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from PIL import Image, ImageDraw, ImageFont
+from PIL import Image, ImageDraw
+from PIL.PngImagePlugin import PngInfo
 from torch import Tensor
 
-from lit_loader.datamodules.text_drawing import wrapped_text
+from lit_loader.datamodules.text_drawing import font_for, wrapped_text
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file
-from lit_loader.inspection.page import Page, figures_html
+from lit_loader.inspection.page import Page
 
 __all__ = ["Gallery", "Picture", "encode_picture"]
 
@@ -27,6 +28,7 @@ _LINE: Final = 19
 _CAPTION_LINES: Final = 3
 _EMPTY_WIDTH: Final = 448
 _QUALITY: Final = 92
+_SIGNATURE: Final = b"lit_loader gallery"
 
 Picture: TypeAlias = tuple[bytes, str]
 """A JPEG or PNG file, and its caption."""
@@ -124,7 +126,8 @@ class Gallery:
     def save(self, path: Path | str) -> list[Path]:
         """Write the gallery, as HTML or PNG by the ending of the path.
 
-        A PNG file has up to 25 pictures of one section; further files are numbered: ``show-2.png``, ``show-3.png``.
+        A PNG file has up to 25 pictures of one section, and no tables; further files are numbered: ``show-2.png``,
+        ``show-3.png``. Files of an earlier gallery with higher numbers are deleted.
 
         Args:
             path: File to write.
@@ -143,13 +146,14 @@ class Gallery:
             return [path]
         paths = []
         for number, data in enumerate(self._sheets(), start=1):
-            paths.append(path if number == 1 else path.with_name(f"{path.stem}-{number}{path.suffix}"))
+            paths.append(path if number == 1 else _numbered(path, number))
             with new_file(paths[-1], mode=0o666) as file:
                 file.write(data)
+        _delete_old_sheets(path, len(paths) + 1)
         return paths
 
     def _repr_html_(self) -> str:
-        return figures_html(self.pictures)
+        return self.page().fragment()
 
     def _sheets(self) -> Iterator[bytes]:
         """Yield PNG files with the pictures of one section each; one empty file without pictures."""
@@ -157,6 +161,26 @@ class Gallery:
             title = " - ".join(text for text in (self.title, section.heading, *section.texts) if text)
             for pictures in _pages(section.pictures):
                 yield _sheet(title, pictures)
+
+
+def _numbered(path: Path, number: int) -> Path:
+    return path.with_name(f"{path.stem}-{number}{path.suffix}")
+
+
+def _delete_old_sheets(path: Path, number: int) -> None:
+    """Delete the sheets of an earlier gallery from a number on, which would look like a part of the new one."""
+    while _is_sheet(_numbered(path, number)):
+        _numbered(path, number).unlink()
+        number += 1
+
+
+def _is_sheet(path: Path) -> bool:
+    """Return True if a gallery wrote the file, which may also be a picture of the user."""
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        # Pillow writes texts right after the header.
+        return _SIGNATURE in file.read(256)
 
 
 def _pages(pictures: Sequence[Picture]) -> Iterator[list[Picture]]:
@@ -187,8 +211,8 @@ def check_ending(path: Path) -> None:
 
 def _sheet(title: str, pictures: Sequence[Picture]) -> bytes:
     """Return a PNG file with a title and a grid of pictures."""
-    font = ImageFont.load_default(14)
-    title_font = ImageFont.load_default(20)
+    font = font_for((caption for _, caption in pictures), 14)
+    title_font = font_for([title], 20)
     images = [Image.open(io.BytesIO(data)).convert("RGB") for data, _ in pictures]
     cell_width = max((image.width for image in images), default=_EMPTY_WIDTH)
     captions = [wrapped_text(caption, font, cell_width, max_lines=_CAPTION_LINES) for _, caption in pictures]
@@ -212,5 +236,7 @@ def _sheet(title: str, pictures: Sequence[Picture]) -> bytes:
                 draw.text((x, y + image.height + 4 + number * _LINE), line, fill="#303030", font=font)
         y += row_height + _MARGIN
     buffer = io.BytesIO()
-    sheet.save(buffer, "PNG")
+    signature = PngInfo()
+    signature.add_text("Software", _SIGNATURE.decode())
+    sheet.save(buffer, "PNG", pnginfo=signature)
     return buffer.getvalue()

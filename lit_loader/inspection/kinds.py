@@ -108,6 +108,9 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "a box covers the whole image, which is rare in this data", "check that the object fills the image"
         ),
         "duplicate_box": _warning("two boxes of one class overlap almost completely", "remove one of the two"),
+        "not_compared": _note(
+            "an image has hundreds of boxes at one place, so not all of them were compared", "look at the image"
+        ),
         "conflicting_box": _warning("one box has two classes", "remove the box with the wrong class"),
         "keypoint_outside": _warning(
             "a point is more than a pixel outside the image", "correct the point, or mark it absent"
@@ -116,7 +119,7 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "left and right points are exchanged, compared with the other objects", "exchange the points of each pair"
         ),
         "mirrored_points": _note(
-            "many objects show their points mirrored", "nothing, if objects are seen from both sides; else see a few"
+            "an object shows its points mirrored, as many of the set do", "nothing, if objects are seen from both sides"
         ),
         "collapsed_points": _warning("all points of an object are at one place", "correct the points"),
         "point_at_origin": _warning("a point is at (0, 0)", "correct the point, or mark it absent"),

@@ -11,7 +11,7 @@ from typing import Final
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 
-__all__ = ["Page", "figures_html"]
+__all__ = ["Page"]
 
 # Nothing is loaded and no script runs, even if a text of a file were taken for markup.
 _POLICY: Final = "default-src 'none'; img-src data:; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
@@ -81,7 +81,12 @@ class Page:
 
     def add_pictures(self, pictures: Sequence[tuple[bytes, str]]) -> None:
         """Add pictures in rows, each a PNG or JPEG file with a caption."""
-        self._parts.append(figures_html(pictures))
+        figures = "".join(_figure(data, caption) for data, caption in pictures)
+        self._parts.append(f'<div style="{_PICTURES}">{figures}</div>')
+
+    def fragment(self) -> str:
+        """Return the content without the document and its style, to show in a notebook."""
+        return "\n".join(self._parts)
 
     def html(self) -> str:
         """Return the HTML document."""
@@ -90,8 +95,7 @@ class Page:
             '<meta name="viewport" content="width=device-width, initial-scale=1">'
             f"<title>{_text(self.title)}</title><style>{_STYLE}</style>"
         )
-        body = "\n".join(self._parts)
-        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{body}\n</body></html>\n'
+        return f'<!DOCTYPE html>\n<html lang="en"><head>{head}</head>\n<body>\n{self.fragment()}\n</body></html>\n'
 
     def save(self, path: Path | str) -> None:
         """Write the page to a file, which appears only when it is complete.
@@ -101,16 +105,6 @@ class Page:
         """
         with new_file(Path(path), mode=0o666) as file:
             file.write(self.html().encode("utf-8"))
-
-
-def figures_html(pictures: Sequence[tuple[bytes, str]]) -> str:
-    """Return pictures with captions as a part of an HTML document, with the style that a notebook needs.
-
-    Args:
-        pictures: PNG or JPEG files with their captions.
-    """
-    figures = "".join(_figure(data, caption) for data, caption in pictures)
-    return f'<div style="{_PICTURES}">{figures}</div>'
 
 
 def _text(text: str) -> str:

@@ -13,6 +13,7 @@ from lit_loader.annotations.places import Place
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.inspection.findings import Finding, Findings, Severity
 from lit_loader.inspection.kinds import kind_of
+from lit_loader.types import IndexArray
 
 __all__ = ["Recorder", "TableSet"]
 
@@ -39,11 +40,18 @@ class Recorder:
     Args:
         findings: Findings to add to.
         ignored_kinds: Kinds that are not added.
+        accepted_kinds: Kinds that are only noted, because the user's policy accepts them.
     """
 
-    def __init__(self, findings: Findings, ignored_kinds: Collection[str] = ()) -> None:
+    def __init__(
+        self, findings: Findings, *, ignored_kinds: Collection[str] = (), accepted_kinds: Collection[str] = ()
+    ) -> None:
         self.findings = findings
         self._ignored_kinds = frozenset(ignored_kinds)
+        self._accepted_kinds = frozenset(accepted_kinds)
+
+    def _severity(self, kind: str, severity: Severity | None) -> Severity:
+        return "note" if kind in self._accepted_kinds else severity or kind_of(kind).severity
 
     def add(
         self,
@@ -53,6 +61,7 @@ class Recorder:
         *,
         severity: Severity | None = None,
         place: Place | None = None,
+        image: str | None = None,
         count: int = 1,
     ) -> None:
         """Add a finding about a set as a whole.
@@ -63,21 +72,22 @@ class Recorder:
             message: The value and the rule.
             severity: Severity, or None for the kind's.
             place: Place in the annotation file, or None.
+            image: Path of an image that is not a row of the table, or None.
             count: Number of findings that the message summarizes.
         """
         if kind in self._ignored_kinds or not count:
             return
-        severity = severity or kind_of(kind).severity
+        severity = self._severity(kind, severity)
         remedy = kind_of(kind).remedy
         self.findings.add(
-            Finding(kind=kind, severity=severity, message=message, remedy=remedy, split=name, place=place)
+            Finding(kind=kind, severity=severity, message=message, remedy=remedy, split=name, place=place, image=image)
         )
         self.findings.add_count(kind, severity, name, count - 1)
 
-    def add_count(self, kind: str, name: str, count: int, *, severity: Severity | None = None) -> None:
+    def add_count(self, kind: str, name: str, count: int) -> None:
         """Count findings of a set without details."""
         if kind not in self._ignored_kinds:
-            self.findings.add_count(kind, severity or kind_of(kind).severity, name, count)
+            self.findings.add_count(kind, self._severity(kind, None), name, count)
 
     def add_rows(
         self,
@@ -87,6 +97,7 @@ class Recorder:
         message: Callable[[int], str],
         *,
         scores: npt.ArrayLike | None = None,
+        partners: IndexArray | None = None,
         unit: Literal["images", "objects"] = "objects",
         severity: Severity | None = None,
     ) -> None:
@@ -98,13 +109,14 @@ class Recorder:
             rows: Rows of images or objects, ``(n,)``, all different.
             message: Function of a row that returns its message; called for the worst rows only.
             scores: How bad each row is, ``(n,)``, or None if all are equal.
+            partners: Row of the other object of a pair, for each object of the table, or None.
             unit: Whether rows are images or objects.
             severity: Severity, or None for the kind's.
         """
         rows = np.asarray(rows, dtype=np.int64)
         if kind in self._ignored_kinds or not len(rows):
             return
-        severity = severity or kind_of(kind).severity
+        severity = self._severity(kind, severity)
         values = np.zeros(len(rows)) if scores is None else np.asarray(scores, dtype=np.float64)
         # Stable: the first of equally bad rows get the details.
         worst = np.argsort(-values, kind="stable")[: self.findings.max_details]
@@ -122,6 +134,7 @@ class Recorder:
                     image=table.image_paths[image],
                     image_row=image,
                     object_row=row if is_object else None,
+                    partner_row=None if partners is None else int(partners[row]),
                     place=table.place_of_object(row) if is_object else table.place_of_image(row),
                     score=score,
                 )

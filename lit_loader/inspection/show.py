@@ -25,6 +25,7 @@ from lit_loader.images.reading import ImageReading
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.findings import Finding, Severity
 from lit_loader.inspection.gallery import Gallery
+from lit_loader.inspection.kinds import KINDS
 from lit_loader.types import IndexArray
 
 __all__ = [
@@ -100,7 +101,7 @@ def show_findings(
     Args:
         tables: The table of each set by its name.
         findings: The findings, the worst first. Findings without an image, or of another set, are left out.
-        num_images: Maximum number of pictures of each kind of finding.
+        num_images: Maximum number of pictures of each kind of finding. Kinds of users' own readers count as one kind.
         longer_side: Larger of height and width of an image in pixels.
         reading: Settings for reading image files.
         title: Title of the gallery.
@@ -114,7 +115,9 @@ def show_findings(
     for finding in findings:
         # Paths, because rows count differently if the set is read with other options.
         if finding.image in rows_by_path.get(finding.split, {}):
-            findings_by_kind.setdefault(finding.kind, []).append(finding)
+            # A file may invent any number of kinds.
+            kind = finding.kind if finding.kind in KINDS else "other kinds"
+            findings_by_kind.setdefault(kind, []).append(finding)
     if not findings_by_kind:
         rule = f"has no finding about an image of the sets {', '.join(tables)}"
         raise SettingError("findings", "...", rule, "check the same data with lit-loader check")
@@ -124,14 +127,23 @@ def show_findings(
         for finding in same_kind[:num_images]:
             table = tables[finding.split]
             row = rows_by_path[finding.split][str(finding.image)]
-            objects = table.objects(row)
-            object_row = finding.object_row
-            is_known = object_row is not None and objects.start <= object_row < objects.stop
-            highlighted = [object_row] if is_known and object_row is not None else []
+            highlighted = _objects_of(finding, table, row)
             picture = draw_image(table, row, highlighted=highlighted, longer_side=longer_side, reading=reading)
             place = "" if finding.place is None else f" ({finding.place})"
             gallery.add(picture, f"{finding.split}: {finding.image}: {finding.message}{place}")
     return gallery
+
+
+def _objects_of(finding: Finding, table: AnnotationTable, row: int) -> list[int]:
+    """Return the rows of the objects of a finding in an image of a table, which may be read with other options."""
+    if finding.object_row is None:
+        return []
+    objects = table.objects(row)
+    if finding.place is not None:
+        return [i for i in range(objects.start, objects.stop) if table.place_of_object(i) == finding.place]
+    # Without places, rows are comparable only if the table is the one that was checked; a file has no image_row.
+    is_same_table = finding.image_row == row and objects.start <= finding.object_row < objects.stop
+    return [finding.object_row] if is_same_table else []
 
 
 def show_batches(
@@ -151,10 +163,10 @@ def show_batches(
 
     Args:
         datamodule: The data module.
-        stage: The stage; if it has several sets, the first set.
+        stage: The stage. Each of several sets for validation, test or prediction becomes a section.
         epoch: The epoch, from 0.
         start: Number of the first batch, from 0; it takes the time of making the batches before.
-        num_batches: Maximum number of batches.
+        num_batches: Maximum number of batches of each set.
         max_images: Maximum number of images of a batch.
         title: Title of the gallery; ``""`` for the stage and the epoch.
 
@@ -163,17 +175,21 @@ def show_batches(
         NotImplementedError: If a data module of your own does not define ``draw_batch``.
         ImportError: If matplotlib is not installed.
     """
-    batches = datamodule.batches(stage, epoch=epoch, start=start, num_batches=num_batches)
     tables = datamodule.tables(stage)
     gallery = Gallery(title or f"{stage} batches of epoch {epoch}")
-    for number, batch in enumerate(batches, start=start):
-        figure = datamodule.draw_batch(batch, max_images=max_images, title="")
-        buffer = io.BytesIO()
-        figure.savefig(buffer, format="jpg", dpi=figure.dpi, pil_kwargs={"quality": 92, "subsampling": 0})
-        # Numbers of images of several joined sets are ambiguous.
-        names = batch_paths(batch, tables[0]) if len(tables) == 1 else []
-        caption = f"{stage} batch {number} of epoch {epoch}"
-        gallery.add(buffer.getvalue(), f"{caption}: {', '.join(names[:max_images])}" if names else caption)
+    # Training joins its sets; their numbers of images are then ambiguous.
+    loader_tables = [tables] if stage == "train" else [[table] for table in tables]
+    for index, sets in enumerate(loader_tables):
+        source = stage if len(loader_tables) == 1 else f"{stage} set {index}"
+        gallery.add_section("" if source == stage else source)
+        batches = datamodule.batches(stage, epoch=epoch, start=start, num_batches=num_batches, dataloader_idx=index)
+        for number, batch in enumerate(batches, start=start):
+            figure = datamodule.draw_batch(batch, max_images=max_images, title="")
+            buffer = io.BytesIO()
+            figure.savefig(buffer, format="jpg", dpi=figure.dpi, pil_kwargs={"quality": 92, "subsampling": 0})
+            names = batch_paths(batch, sets[0]) if len(sets) == 1 else []
+            caption = f"{source} batch {number} of epoch {epoch}"
+            gallery.add(buffer.getvalue(), f"{caption}: {', '.join(names[:max_images])}" if names else caption)
     return gallery
 
 
@@ -316,6 +332,8 @@ def _finding(path: Path, number: int, entry: Any) -> Finding:
     if not is_valid:
         problem = f"findings[{number}] is not a finding of a check: {shorten(repr(entry), 200)}"
         raise AnnotationError(problem, path=path, remedy="write the file with lit-loader check --json")
+    # Captions show them, so they must not be longer than a picture is wide. Names of sets and images are looked up.
+    texts |= {name: shorten(texts[name]) for name in ("message", "remedy")}
     return Finding(**texts, image=image, object_row=object_row, place=_place(fields.get("place")))
 
 

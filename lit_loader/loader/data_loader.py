@@ -474,16 +474,26 @@ class DataLoader(TorchDataLoader[T_co]):
         """
         return self._hooks.counters.wait_s
 
-    def stats(self) -> LoaderStats:
+    def stats(self, *, restart_idle: bool = False) -> LoaderStats:
         """Return the times, counts and faults of this loader so far; the difference of two results is a period.
+
+        The first call begins to measure how batches are made, so make it before the loop: batches that were begun
+        earlier count only in ``num_batches``, ``wait_s``, ``transfer_s``, ``hold_s`` and the numbers of faults.
 
         Batches count when they arrive from their worker, those of an epoch that was dropped do not. Without workers
         all stages run in the consumer's thread. A pickled copy of the loader begins at zero.
+
+        Args:
+            restart_idle: If True, workers count as idle only from now on. Otherwise a worker that has waited since the
+                last validation, for example, adds all that time to ``idle_s`` with its next batch.
         """
-        return self._hooks.counters.stats(self.num_workers)
+        return self._hooks.counters.stats(self.num_workers, restart_idle=restart_idle)
 
     def batch_records(self) -> list[BatchRecord]:
-        """Return when and how the recent batches were made, at most 256, in the order in which they arrived."""
+        """Return when and how the recent batches were made, at most 256, in the order in which they arrived.
+
+        The first call of this or of `stats` begins to measure.
+        """
         return self._hooks.counters.batch_records()
 
     def hold_batches(self, num_batches: int) -> None:
@@ -496,14 +506,14 @@ class DataLoader(TorchDataLoader[T_co]):
         With ``device`` or ``pin_memory``, workers may begin again during the last of these steps.
 
         Args:
-            num_batches: Number of batches, at least 1.
+            num_batches: Number of batches; 0 withdraws an earlier call for which no batch was collected yet.
 
         Raises:
-            ValueError: If ``num_batches`` is below 1, or the loader has no seed: its draws, which training may share,
+            ValueError: If ``num_batches`` is below 0, or the loader has no seed: its draws, which training may share,
                 would come in another order.
         """
-        if type(num_batches) is not int or num_batches < 1:
-            raise ValueError(f"num_batches={num_batches!r} is not an int of at least 1")
+        if type(num_batches) is not int or num_batches < 0:
+            raise ValueError(f"num_batches={num_batches!r} is not an int of at least 0")
         if self.seed is None:
             raise ValueError("hold_batches needs a loader with a seed, whose batches may be made earlier; pass seed=0")
         self._hooks.num_to_hold = num_batches

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -68,8 +69,15 @@ class TimedBatches(WrappedBatches):
         hooks = self._hooks
         if hooks.num_to_hold:
             self._collect()
+        held: tuple[Any, Exception | None] | None = None
         if self._held:
-            batch, error = self._held.popleft()
+            # Another thread may take the last one meanwhile.
+            with contextlib.suppress(IndexError):
+                held = self._held.popleft()
+        if held is not None:
+            batch, error = held
+            # Its traceback holds this frame, a reference cycle.
+            del held
             if error is not None:
                 try:
                     raise error
@@ -212,7 +220,10 @@ class LoaderIterator(_BaseDataLoaderIter, Generic[T_co], Iterator[T_co]):
     def begin(self) -> Batches:
         """Start the epoch and return its batches."""
         assert self._start is not None
+        begin_s = time.perf_counter()
         batches, progress = self._start()
+        # Starting workers may take seconds.
+        self._hooks.counters.wait_s += time.perf_counter() - begin_s
         self._progress = progress
         self._shown_workers = batches.workers
         if progress.start == 0:

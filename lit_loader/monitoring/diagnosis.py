@@ -32,6 +32,7 @@ Cause: TypeAlias = Literal[
     "busy host",
     "CPU bound",
     "epoch start",
+    "unknown",
     "slow steps",
 ]
 
@@ -149,11 +150,21 @@ def _consumer(report: DataReport) -> Verdict:
     )
 
 
+def _unknown(report: DataReport) -> Verdict:
+    if report.stats.num_batches:
+        why = "no worker finished a batch in the measured time"
+        remedy = "measure for longer"
+    else:
+        why = "the loader is not lit_loader's, so the time of its stages is unknown"
+        remedy = "replace it by lit_loader.DataLoader with the same arguments"
+    return Verdict(cause="unknown", problem=f"{_waited(report)}, and {why}", remedy=remedy)
+
+
 def _transfer(report: DataReport) -> Verdict:
     settings: dict[str, Any] = {}
     if not report.settings.pin_memory and report.host.has_accelerator:
         settings["pin_memory"] = True
-    if not report.settings.copies_ahead and report.host.has_accelerator:
+    if not report.settings.copies_ahead and report.host.has_accelerator and report.settings.has_datamodule:
         settings["prefetch_to_device"] = True
     return Verdict(
         cause="transfer",
@@ -167,10 +178,11 @@ def _transfer(report: DataReport) -> Verdict:
 def _transfer_between_steps(report: DataReport) -> Verdict:
     return Verdict(
         cause="transfer",
-        problem=f"copying batches to the device and callbacks took {report.between_fraction:.0%} of the loop between "
-        f"steps, {_ms(report.between_s, report.num_steps)} per batch",
-        remedy="let the loader copy the next batch while one is used",
-        settings={"prefetch_to_device": True},
+        problem=f"copying batches to the device, callbacks, or waiting for the device took "
+        f"{report.between_fraction:.0%} of the loop between steps, {_ms(report.between_s, report.num_steps)} per batch",
+        remedy="let the loader copy the next batch while one is used"
+        + ("" if report.settings.has_datamodule else ": give lit_loader.DataLoader the device"),
+        settings={"prefetch_to_device": True} if report.settings.has_datamodule else {},
     )
 
 
@@ -180,8 +192,9 @@ def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
     if _has_busy_host(report):
         yield _busy_host(report, _waited(report))
     has_workers = report.settings.num_workers > 0
-    starts_dominate = report.num_epochs > 1 and stats.num_batches > 2 * report.num_epochs
-    if has_workers and starts_dominate and report.first_wait_s > 0.5 * stats.wait_s:
+    # All workers make their first batches at the same time; only later ones show their rate.
+    has_later_batches = stats.num_batches > 2 * report.num_epochs * max(report.settings.num_workers, 1)
+    if has_workers and has_later_batches and report.first_wait_s > 0.5 * stats.wait_s:
         yield _epoch_start(report)
         return
     busy_s = max(report.busy_s, 1e-9)
@@ -196,7 +209,9 @@ def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
     stage = max(_STAGE_VERDICTS, key=lambda name: stats.stage_s[name])
     if stats.stage_s[stage] > 0:
         yield _slow_stage(report, stage)
-    yield from _few_workers(report)
+        yield from _few_workers(report)
+    else:
+        yield _unknown(report)
 
 
 def _has_busy_host(report: DataReport) -> bool:
@@ -244,13 +259,16 @@ def _busy_cores(report: DataReport) -> str:
 
 
 def _epoch_start(report: DataReport) -> Verdict:
-    settings = report.settings
+    first = f"{_waited(report)}, {report.first_wait_s / report.stats.wait_s:.0%} of it for the first batch of"
+    if report.num_epochs < 2:
+        return Verdict(
+            cause="epoch start", problem=f"{first} its only epoch", remedy="a longer run waits for a smaller part of it"
+        )
     return Verdict(
         cause="epoch start",
-        problem=f"{_waited(report)}, {report.first_wait_s / report.stats.wait_s:.0%} of it for the first batch of its "
-        f"{report.num_epochs} epochs",
+        problem=f"{first} its {report.num_epochs} epochs",
         remedy="longer epochs wait less often",
-        settings={} if settings.persistent_workers else {"persistent_workers": True},
+        settings={} if report.settings.persistent_workers else {"persistent_workers": True},
     )
 
 
@@ -322,7 +340,9 @@ def _slow_stage(report: DataReport, stage: _SampleStage) -> Verdict:
     if stage == "decode" and report.settings.decode == "exact":
         settings["decode"] = "fast"
     # Only data sets of lit_loader report these stages, and all of them take a cache.
-    if stage in ("read", "decode") and not report.settings.cache:
+    if stage in ("read", "decode") and report.settings.cache is None:
+        remedy += ", or give the dataset a cache"
+    elif stage in ("read", "decode") and not report.settings.cache:
         settings["cache"] = True
     return Verdict(
         cause=stage, problem=f"{_waited(report)}, and {action} took {figures}", remedy=remedy, settings=settings
@@ -342,20 +362,24 @@ def _few_workers(report: DataReport) -> Iterator[Verdict]:
     stats = report.stats
     settings = report.settings
     working_s = max(report.total_s - stats.wait_s, 1e-9)
-    # Batches per second while nothing is waited for, times the seconds of a worker that a batch takes.
+    # Steps per second while nothing is waited for, times the seconds of a worker that a batch takes. A step takes a
+    # batch of each loader, and the figures below are those of one loader.
     num_batches = max(stats.num_batches, 1)
-    step_s = report.free_step_s or working_s / num_batches
+    step_s = report.free_step_s or working_s * settings.num_loaders / num_batches
     needed = math.ceil(_RESERVE * report.busy_s / num_batches / step_s)
     cpu_share = min(1.0, stats.cpu_s / max(report.busy_s, 1e-9))
     cores = host.cores / host.ranks_on_host - (0.0 if host.has_accelerator else 1.0)
     # Workers that wait for a disk or a network are faster in larger numbers than there are cores.
-    limit = int(max(cores, 0.0) / max(cpu_share, 1 / 8) + 1e-9)
+    limit = int(max(cores, 0.0) / max(cpu_share, 1 / 8) / settings.num_loaders + 1e-9)
     threads = settings.worker_method == "thread"
     memory_limit = host.max_workers(THREAD_BYTES if threads else PROCESS_BYTES)
+    if memory_limit is not None:
+        memory_limit //= settings.num_loaders
     advised = min(needed, limit, _MAX_ADVISED, *([] if memory_limit is None else [memory_limit]))
     busy_cores = _busy_cores(report)
     if advised > settings.num_workers:
         present = f"{settings.num_workers} workers make" if settings.num_workers else "this process makes"
+        present += f" for each of {settings.num_loaders} loaders" * (settings.num_loaders > 1)
         batch_s = report.busy_s / num_batches
         shortfall = ""
         if advised < needed:

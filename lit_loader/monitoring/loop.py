@@ -12,7 +12,7 @@ from __future__ import annotations
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -27,9 +27,10 @@ from lit_loader.monitoring.report import NO_STATS, DataReport, LoaderSettings, a
 
 __all__ = ["LoopMonitor", "LoopTotals", "StepRecord", "find_loader"]
 
-# Steps before the first burst, and steps from one to the next, by which the cost of a burst is small.
-_FIRST_BURST = 30
-_BURST_DISTANCE = 100
+# Steps before the first burst, and steps from one to the next, by which the cost of a burst is small. Primes, so that
+# bursts seldom meet a validation every 10 or 50 steps, which ends them.
+_FIRST_BURST = 31
+_BURST_DISTANCE = 97
 
 # Smallest and largest number of batches in a burst; a single step says little.
 _BURST_SIZE = (6, 16)
@@ -105,23 +106,28 @@ class _Burst:
 
     def __init__(self, loader: DataLoader[Any], size: int, synchronize: Callable[[], None]) -> None:
         self._loader = loader
-        # With a transfer ahead, workers begin again during the last step.
-        self._num_steps = size - 2
+        # The first step may wait for other ranks, which collect batches too. With a transfer ahead, workers begin again
+        # during the last one.
+        self._num_steps = size - 3
         self._synchronize = synchronize
         self._num_batches = 0
         self._start: LoaderStats | None = None
         self._before = loader.stats()
         self._end: LoaderStats | None = None
+        self._collected = False
         loader.hold_batches(size)
 
     def add_batch(self) -> bool:
         """Count a batch that arrived, before its step; return True if it ends the burst."""
         if self._start is None:
-            # A batch that was already taken for its transfer arrives before the others are collected.
-            if self._loader.stats().hold_s > self._before.hold_s:
+            if self._collected:
                 self._synchronize()
                 self._start = self._loader.stats()
                 self._num_batches = 0
+                return False
+            # A batch that was already taken for its transfer arrives before the others are collected.
+            if self._loader.stats().hold_s > self._before.hold_s:
+                self._collected = True
                 return False
             self._num_batches += 1
             return self._num_batches > self._num_steps
@@ -131,6 +137,10 @@ class _Burst:
         self._synchronize()
         self._end = self._loader.stats()
         return True
+
+    def cancel(self) -> None:
+        """Withdraw the request for batches, which the loader would otherwise collect in a later step."""
+        self._loader.hold_batches(0)
 
     def step_s(self) -> float | None:
         """Return the seconds per step after the last batch, or None if a batch was not ready."""
@@ -158,7 +168,7 @@ class LoopMonitor:
     Args:
         loader: A `lit_loader.DataLoader`, the loader that Fabric makes of one, or None to set ``loaders`` later.
         device: Device of the model, which bursts wait for; None for the loader's device.
-        num_bursts: Number of bursts, with one loader that has a seed; 0 for none, and the headroom is then an upper
+        num_bursts: Number of bursts, with one loader that has a seed, also those that a validation ends; 0 for none, and the headroom is then an upper
             bound.
         num_records: Number of the last steps whose times are stored in ``records``, for a timeline.
         rank: Rank of this process, for the report.
@@ -196,6 +206,7 @@ class LoopMonitor:
         self._interval = LoopTotals()
         self._gap_s = 0.0
         self._num_steps = 0
+        self._num_epoch_steps = 0
         self._num_images = 0
         self._mark_s = 0.0
         self._record_start = (0.0, 0.0)
@@ -204,6 +215,7 @@ class LoopMonitor:
         self._burst: _Burst | None = None
         self._next_burst = _FIRST_BURST if num_bursts else None
         self._free_steps_s: list[float] = []
+        self._resources: Resources | None = None
 
     # -- intervals ------------------------------------------------------------------------------------------
 
@@ -218,6 +230,7 @@ class LoopMonitor:
             self._totals = replace(self._totals, num_epochs=self._totals.num_epochs + 1)
         # Otherwise the last epoch had no step yet, and begins again.
         self._snapshot = None
+        self._num_epoch_steps = 0
         if loaders is not None:
             self.loaders = list(loaders)
         self.resume()
@@ -227,13 +240,16 @@ class LoopMonitor:
     def resume(self) -> None:
         """Start or continue to count time; without effect while it is counted."""
         if self._snapshot is None:
-            self._snapshot = self._take_snapshot()
+            # Workers were idle while nobody asked for a batch.
+            self._snapshot = self._take_snapshot(restart_idle=True)
             self._mark_s = self._snapshot.time_s
             self._gap_wait_s = self._wait_s
 
     def pause(self) -> None:
         """Stop to count time, for a validation or between epochs; without effect while it is not counted."""
-        self._burst = None
+        if self._burst is not None:
+            self._burst.cancel()
+            self._burst = None
         if self._snapshot is not None:
             self._totals = self.totals()
             self._snapshot = None
@@ -293,6 +309,7 @@ class LoopMonitor:
 
     def end_step(self) -> None:
         """End a step, and start to wait for the next batch."""
+        self._num_epoch_steps += 1
         if self._burst is not None:
             return
         now = time.perf_counter()
@@ -308,27 +325,31 @@ class LoopMonitor:
     # -- bursts ---------------------------------------------------------------------------------------------
 
     def _begin_burst(self) -> None:
-        self.pause()
-        self._next_burst = self._totals.num_steps + _BURST_DISTANCE
         # With several loaders a step takes a batch of each, and their bursts would end at different times. Without a
         # seed, batches that are made earlier could share draws with the training.
-        if len(self.loaders) == 1 and self.loaders[0].seed is not None:
-            loader = self.loaders[0]
-            smallest, largest = _BURST_SIZE
-            size = min(largest, max(smallest, loader.num_workers * (loader.prefetch_factor or 0)))
-            self._burst = _Burst(loader, size, self._synchronize)
-        else:
+        if len(self.loaders) != 1 or self.loaders[0].seed is None:
             self._next_burst = None
-            self.resume()
+            return
+        loader = self.loaders[0]
+        smallest, largest = _BURST_SIZE
+        size = min(largest, max(smallest, loader.num_workers * (loader.prefetch_factor or 0)))
+        # Without a length, an epoch that ends within the burst costs only that burst.
+        with suppress(TypeError):
+            # One batch may already be taken for its transfer.
+            size = min(size, len(loader) - self._num_epoch_steps - 1)
+        if size < smallest:
+            # Begin it in the next epoch.
+            return
+        self.pause()
+        self._num_bursts -= 1
+        self._next_burst = self._totals.num_steps + _BURST_DISTANCE if self._num_bursts else None
+        self._burst = _Burst(loader, size, self._synchronize)
 
     def _end_burst(self) -> None:
         assert self._burst is not None
         step_s = self._burst.step_s()
         if step_s is not None:
             self._free_steps_s.append(step_s)
-        self._num_bursts -= 1
-        if self._num_bursts == 0:
-            self._next_burst = None
         self._burst = None
         self.resume()
 
@@ -345,8 +366,8 @@ class LoopMonitor:
     def _wait_s(self) -> float:
         return sum(loader.wait_s for loader in self.loaders)
 
-    def _take_snapshot(self) -> _Snapshot:
-        stats = tuple(loader.stats() for loader in self.loaders)
+    def _take_snapshot(self, *, restart_idle: bool = False) -> _Snapshot:
+        stats = tuple(loader.stats(restart_idle=restart_idle) for loader in self.loaders)
         return _Snapshot(time.perf_counter(), time.process_time(), read_busy_s() or 0.0, stats)
 
     def totals(self) -> LoopTotals:
@@ -379,9 +400,10 @@ class LoopMonitor:
         period = self.totals() - (since or LoopTotals())
         # Without a loader of lit_loader, all time between steps counts as waiting.
         stats = period.stats if self.loaders else replace(period.stats, wait_s=period.gap_s)
+        # Batches that the loop's owner had collected are no part of the loop, like bursts.
         report = DataReport(
-            total_s=period.total_s,
-            between_s=max(0.0, period.gap_s - stats.wait_s - stats.transfer_s),
+            total_s=period.total_s - stats.hold_s,
+            between_s=max(0.0, period.gap_s - stats.hold_s - stats.wait_s - stats.transfer_s),
             first_wait_s=period.first_wait_s,
             num_epochs=period.num_epochs,
             num_steps=period.num_steps,
@@ -399,8 +421,11 @@ class LoopMonitor:
         return replace(report, other_cores=max(0.0, other_cores))
 
     def _host(self) -> Resources:
+        # A progress bar asks for a report twice a second, and reading all control groups takes a millisecond.
+        if self._resources is None:
+            self._resources = read_resources()
         device = self.device or (self.loaders[0].device if self.loaders else None)
-        return read_resources(has_accelerator=device is not None and device.type != "cpu")
+        return replace(self._resources, has_accelerator=device is not None and device.type != "cpu")
 
     def loader_settings(self) -> LoaderSettings:
         """Return the settings of the first loader."""
@@ -414,6 +439,7 @@ class LoopMonitor:
             persistent_workers=loader.persistent_workers,
             pin_memory=loader.pin_memory,
             copies_ahead=loader.device is not None and loader.device.type != "cpu",
+            num_loaders=len(self.loaders),
         )
 
     def diagnosis(self, *, ranks: Sequence[DataReport] = ()) -> list[Verdict]:

@@ -36,9 +36,11 @@ class LoaderSettings:
         prefetch_factor: Batches that each worker makes ahead; None without workers.
         persistent_workers: True if the workers stay from epoch to epoch.
         pin_memory: True if batches are page-locked.
+        num_loaders: Number of loaders, each with these workers.
         copies_ahead: True if the loader copies batches to the device itself, ahead of their use.
         decode: The ``decode`` of a data module's `ImageReading`; None if unknown.
         cache: Whether a data module keeps decoded images; None if unknown.
+        has_datamodule: True if a `LoaderDataModule` makes the loader.
     """
 
     num_workers: int = 0
@@ -46,9 +48,11 @@ class LoaderSettings:
     prefetch_factor: int | None = None
     persistent_workers: bool = False
     pin_memory: bool = False
+    num_loaders: int = 1
     copies_ahead: bool = False
     decode: str | None = None
     cache: bool | None = None
+    has_datamodule: bool = False
 
 
 class Headroom(NamedTuple):

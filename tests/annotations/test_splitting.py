@@ -15,6 +15,7 @@ from lit_loader.annotations.splitting import (
     check_groups,
     frame_groups,
     group_names,
+    hold_out,
     pooled,
     shared_names,
 )
@@ -147,7 +148,7 @@ def test_class_shares_of_groups_deviate_by_less_than_two_points(shares):
     assert len(set(groups)) == 150
     expected = 100 * table.class_counts() / table.num_objects
     for seed in range(3):
-        parts = stratified_split(table, shares, groups=groups, seed=seed)
+        parts = stratified_split(table, shares, groups=groups, seed=seed, refine=True)
         assert sorted(np.concatenate(list(parts.values())).tolist()) == list(range(table.num_images))
         assert not list(shared_names({name: [groups[row] for row in rows] for name, rows in parts.items()}))
         for name, rows in parts.items():
@@ -159,7 +160,9 @@ def test_class_shares_of_groups_deviate_by_less_than_two_points(shares):
 def test_split_of_groups_does_not_depend_on_the_order():
     table = clips()
     mixed = table.select(np.random.default_rng(1).permutation(table.num_images))
-    parts, mixed_parts = (stratified_split(t, SHARES, groups=frame_groups(t.image_paths)) for t in (table, mixed))
+    parts, mixed_parts = (
+        stratified_split(t, SHARES, groups=frame_groups(t.image_paths), refine=True) for t in (table, mixed)
+    )
     for name, rows in parts.items():
         assert {table.image_paths[row] for row in rows} == {mixed.image_paths[row] for row in mixed_parts[name]}
 
@@ -167,6 +170,33 @@ def test_split_of_groups_does_not_depend_on_the_order():
 def test_frames_of_a_clip_are_a_group():
     paths = ["a/clip_0001.jpg", "a/clip_0002.jpg", "b/clip_1.jpg", "c/7.png", "c/8.png", "x.png", "Ann-Lee 12", "y/"]
     assert frame_groups(paths) == ["a/clip", "a/clip", "b/clip", "c/", "c/", "x.png", "Ann-Lee", "y/"]
+
+
+def test_splits_by_fractions_stay_those_of_earlier_versions():
+    table = clips()
+    groups = frame_groups(table.image_paths)
+    parts = stratified_split(table, SHARES, groups=groups, seed=1)
+    assert [len(rows) for rows in parts.values()] == [2707, 372, 337]
+    assert sorted({groups[row] for row in parts["val"]})[:4] == ["clip_009", "clip_011", "clip_020", "clip_021"]
+
+
+def test_long_chain_of_groups_takes_no_quadratic_time(tmp_path):
+    num_lookups = 0
+
+    class Name(str):
+        def __hash__(self):
+            nonlocal num_lookups
+            num_lookups += 1
+            return super().__hash__()
+
+    num_links = 1000
+    # Images 2i and 2i + 1 are copies of different groups, and the next pair shares one of these groups.
+    groups = [Name(f"{num_links - link - end:05}") for link in range(num_links) for end in (0, 1)]
+    table = table_of([[0]] * (2 * num_links))
+    traits = [lambda path: 1 + int(path.rpartition("/")[2].removesuffix(".jpg")) // 2]
+    parts, _, _ = hold_out(table, SHARES, groups=groups, traits=traits, cache_dir=tmp_path)
+    assert [len(rows) for rows in parts.values()] == [2 * num_links, 0, 0]
+    assert num_lookups < 100 * num_links
 
 
 def test_images_with_a_common_attribute_value_are_a_group():

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from lit_loader.datamodules import text_drawing
-from lit_loader.datamodules.text_drawing import draw_texts, overlap, short_text, text_colour
+from lit_loader.datamodules.text_drawing import draw_texts, font_for, overlap, short_text, text_colour, wrapped_text
 
 COLOURS = ["#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000"]
 
@@ -52,3 +52,31 @@ def test_texts_have_contrast_to_the_colour_behind_them():
 def test_a_long_text_is_cut_with_an_ellipsis():
     assert short_text("abcdef", 6) == "abcdef"
     assert short_text("abcdefg", 6) == "abcde\u2026"
+
+
+@pytest.mark.parametrize(("first", "second"), [("кот", "пёс"), ("猫", "犬"), ("\U0001f408", "\U0001f415")])
+def test_names_in_other_scripts_differ_in_the_picture(first, second):
+    canvas = torch.zeros(3, 120, 360, dtype=torch.uint8)
+    pictures = [draw_texts(canvas, None, [name], ["#008080"]) for name in (first, second)]
+    assert not torch.equal(*pictures)
+
+
+def test_characters_that_no_font_has_are_escaped(monkeypatch):
+    monkeypatch.setattr(text_drawing, "_FONT_FILES", ())
+    monkeypatch.setattr(text_drawing, "find_spec", lambda name: None)
+    font = font_for(["猫 cat"], 14)
+    assert wrapped_text("猫 cat", font, 400, max_lines=1) == [r"\u732b cat"]
+
+
+def test_the_font_has_the_characters_of_the_text():
+    pytest.importorskip("matplotlib")
+    font = font_for(["größer, кот"], 14)
+    assert wrapped_text("größer, кот", font, 400, max_lines=1) == ["größer, кот"]
+    assert font_for(["cat"], 14).getname() != font.getname()
+
+
+def test_a_very_long_text_is_cut_before_it_is_measured():
+    font = font_for([], 14)
+    (line,) = wrapped_text("x" * 2_000_000, font, 100, max_lines=1)
+    assert line.endswith("\u2026")
+    assert len(line) < 20

@@ -73,8 +73,30 @@ def test_folds_of_a_found_layout_hold_nothing_out(tmp_path):
 
 
 def test_folds_with_too_few_groups_are_refused(root):
-    with pytest.raises(AnnotationError, match=r"fold 1 of 2 has no image: .* groups of '\(images\)/'"):
+    with pytest.raises(AnnotationError, match=r"1 groups of '\(images\)/' are too few for 2 folds"):
         source(root, folds=2, fold=0, group_pattern="(images)/").tables("train")
+    with pytest.raises(AnnotationError, match="40 images are too few for 1000 folds"):
+        source(root, folds=1000, fold=0).tables("train")
+
+
+def test_test_images_never_become_training_images(root):
+    lines = (root / "val.txt").read_text().splitlines(keepends=True)
+    (root / "some.txt").write_text("".join(lines[:5]))
+    (root / "mixed.txt").write_text("".join(lines[:5]) + (root / "test.txt").read_text())
+    (root / "renamed.txt").write_text("".join(lines).replace(" ", ","))
+    other_options = {"test": {"separator": ","}}
+    for arguments in ({"test": "some.txt"}, {"test": "renamed.txt", "stage_options": other_options}):
+        faces = source(root, val="val.txt", folds=5, fold=0, **arguments)
+        assert paths(faces, "test") == paths(faces, "val")
+    with pytest.raises(AnnotationError, match=r"4 images are in train and in test after the split.*test=None"):
+        source(root, val="val.txt", test="mixed.txt", folds=5, fold=0).tables("train")
+
+
+def test_prediction_on_a_split_set_is_on_the_validation_fold(root):
+    faces = source(root, val="val.txt", predict="val.txt", folds=5, fold=0)
+    assert paths(faces, "predict") == paths(faces, "val")
+    faces = source(root, val="val.txt", predict="test.txt", folds=5, fold=0)
+    assert paths(faces, "predict") == paths(source(root, test="test.txt"), "test")
 
 
 @pytest.mark.parametrize(
@@ -84,7 +106,10 @@ def test_folds_with_too_few_groups_are_refused(root):
         ({"fold": 0}, r"fold=0 needs the number of folds"),
         ({"folds": 5, "fold": 5}, r"fold=5 must be one of the folds 0 to 4"),
         ({"folds": 5, "fold": -1}, r"fold=-1 must be one of"),
-        ({"folds": 1, "fold": 0}, r"folds=1 must be at least 2"),
+        ({"folds": 1, "fold": 0}, r"folds=1 must be a whole number from 2 to 1000"),
+        ({"folds": 10**6, "fold": 0}, r"folds=1000000 must be a whole number from 2 to 1000"),
+        ({"folds": 2.5, "fold": 0}, r"folds=2.5 must be a whole number"),
+        ({"folds": 5, "fold": 0.5}, r"fold=0.5 must be one of the folds 0 to 4"),
         ({"folds": 5, "fold": 0, "split_file": "a.json"}, r"folds=5 contradicts split_file"),
         ({"folds": 5, "fold": 0, "val_fraction": 0.1}, r"val_fraction=0.1 contradicts split_file and folds"),
         ({"folds": 5, "fold": 0, "train": None, "val": "val.txt"}, r"train=None leaves no images"),
@@ -153,6 +178,14 @@ def test_split_file_with_other_splits_is_refused(root, tmp_path):
         source(root, val="val.txt", split_file=file).tables("train")
     with pytest.raises(SettingError, match="fold=0 needs a file of folds"):
         source(root, split_file=file, fold=0).tables("train")
+    with pytest.raises(AnnotationError, match="no image is in 'val'"):
+        source(root, split_file=file).tables("train")
+    file = write_split(tmp_path / "fold.json", dict.fromkeys(images, 0), parts=("0",), is_folds=True)
+    with pytest.raises(AnnotationError, match="a single fold leaves no training images"):
+        source(root, split_file=file, fold=0).tables("train")
+    file = write_split(tmp_path / "folds.json", dict.fromkeys(images, 0), parts=("0", "1"), is_folds=True)
+    with pytest.raises(AnnotationError, match="no image is in '1'"):
+        source(root, split_file=file, fold=0).tables("train")
     file = write_split(tmp_path / "b.json", dict.fromkeys(images, 0), parts=("train", "dev"))
     with pytest.raises(AnnotationError, match="its splits are 'train', 'dev'; expected train"):
         source(root, split_file=file).tables("train")
@@ -167,6 +200,9 @@ VALID = {"lit_loader_split": 1, "folds": False, "parts": ["train", "val"], "imag
         ({"lit_loader_split": 2}, "expected a split file with 'lit_loader_split': 1, got 2"),
         ({"lit_loader_split": True}, "got True"),
         ({"folds": "no"}, "'folds' must be true or false"),
+        ({"folds": [True]}, r"'folds' must not be a list, got \[True\]"),
+        ({"lit_loader_split": [1]}, "'lit_loader_split' must not be a list"),
+        ({"parts": "ab"}, "'parts' must be a list, got 'ab'"),
         ({"parts": ["train", "train"]}, "'parts' must be different names"),
         ({"parts": ["train", 3]}, "'parts' must be different names"),
         ({"parts": []}, "'parts' must be different names"),
@@ -177,7 +213,7 @@ VALID = {"lit_loader_split": 1, "folds": False, "parts": ["train", "val"], "imag
         ({"images": [["a.png", True]]}, r"images\[0\] must be \[path, position"),
         ({"images": [["a.png", 0], ["a.png", 1]]}, r"images\[1\] repeats the image 'a.png'"),
         ({"images": [{"a.png": 0}]}, r"must be \[path, position of its part\], got \{'a.png': 0\}"),
-        ({"images": "a.png"}, r"must be \[path, position"),
+        ({"images": "a.png"}, "'images' must be a list, got 'a.png'"),
         ({"images": [["../a.png", 0]]}, "contains '..'"),
         ({"images": [["/etc/passwd", 0]]}, "is absolute"),
         ({"images": [[f"{i}.png", 0] for i in range(1200)]}, "names more than the 1080 images"),
@@ -211,6 +247,9 @@ def test_split_file_is_the_same_for_any_order(tmp_path):
     assert (tmp_path / "0.json").read_bytes() == (tmp_path / "1.json").read_bytes()
     assert files[0].key == files[1].key == SplitFile.read(tmp_path / "0.json", max_images=9).key
     assert replace(files[0], part_by_image={**images, "é/0.png": 1}).key != files[0].key
+    # A fold is selected by its position, so the same names in another order are other folds.
+    renamed = replace(files[0], parts=("val", "train"), part_by_image={image: 1 - images[image] for image in images})
+    assert renamed.key != files[0].key
     with pytest.raises(ValueError, match=r"the image '\\udcff\.png' is not Unicode"):
         replace(files[0], part_by_image={"\udcff.png": 0}).write(tmp_path / "x.json", {})
     assert not (tmp_path / "x.json").exists()

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from lit_loader.foundation.stage_times import DECODING, READING, STAGES, TRANSFORMING, StageClock, collated, note_read
+from lit_loader.foundation.stage_times import DECODING, READING, STAGES, TRANSFORMING, StageClock, note_read
 
 PAUSE_S = 0.004
 
@@ -86,7 +86,6 @@ def test_other_threads_do_not_count():
 def test_marks_without_a_clock_do_nothing():
     nested()
     note_read(3)
-    assert collated(sum, [1, 2], batched=True) == 3
 
 
 def test_times_begin_at_zero_after_they_were_taken():
@@ -94,13 +93,13 @@ def test_times_begin_at_zero_after_they_were_taken():
     with clock:
         clock.start_task()
         nested()
-        assert collated(len, [1, 2, 3], batched=True) == 3
+        clock.start_collating(number=5, num_samples=3)
         first = clock.take()
         clock.rest()
         pause()
         clock.start_task()
         second = clock.take()
-    assert (first.num_samples, second.num_samples) == (3, 0)
+    assert (first.number, first.num_samples, second.num_samples) == (5, 3, 0)
     assert first.idle_s < PAUSE_S <= second.idle_s
     assert sum(second.stage_s) < PAUSE_S * 5
 

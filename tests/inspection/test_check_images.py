@@ -5,10 +5,11 @@ from __future__ import annotations
 import shutil
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from PIL import Image
 
-from lit_loader.annotations import Problem, ReadReport
+from lit_loader.annotations import Attribute, Masks, Problem, ReadReport
 from lit_loader.images import ImageReading
 from lit_loader.inspection import CheckSettings, check_tables
 from tests.support.checking import SIZE, assert_known_kinds, box_table, counts_of, draw_noise
@@ -127,6 +128,25 @@ def test_copies_with_equal_objects_in_another_order_do_not_conflict(tmp_path):
     assert counts_of(check(box_table(tmp_path, boxes, labels=[0, 1, 1, 0]))) == {"duplicate_image": 1}
 
 
+@pytest.mark.parametrize("count", [1, 3])
+def test_copies_with_other_attributes_or_flags_conflict(tmp_path, count):
+    for number in range(2):
+        draw_noise(tmp_path / f"{number}.png", 0)
+    table = box_table(tmp_path, [[BOX] * count] * 2, areas=[np.nan] * 2 * count)
+    assert "conflicting_duplicate" not in counts_of(check(table))
+    values = [0] * count + [1] * count
+    smile = Attribute(names=("no", "yes"), ids=np.array(values, np.int32))
+    assert counts_of(check(replace(table, attributes={"smile": smile})))["conflicting_duplicate"] == 1
+    assert counts_of(check(replace(table, occluded=np.array(values, dtype=np.bool_))))["conflicting_duplicate"] == 1
+    masks = Masks.from_rows([[10, 10, 40, 10, 40, 50 - value]] for value in values)
+    assert counts_of(check(replace(table, masks=masks)))["conflicting_duplicate"] == 1
+
+
+def test_path_that_is_too_long_is_a_missing_image(table):
+    findings = check(replace(table, image_paths=["0.png", "1.png", "2.png", "x" * 300 + ".png"], image_ids=None))
+    assert counts_of(findings) == {"missing_image": 1}
+
+
 def test_duplicate_across_splits_is_an_error(table):
     shutil.copy(table.root / "0.png", table.root / "2.png")
     findings = check(table.select([0, 1]), table.select([2, 3]))
@@ -140,6 +160,8 @@ def test_image_in_two_sets_is_an_error_and_no_copy(table):
     findings = check(table.select([0, 1, 2]), table.select([1, 3]))
     assert counts_of(findings) == {"shared_image": 1}
     assert findings.counts["shared_image", "error", "set1"] == 1
+    # One error for each set after the first.
+    assert counts_of(check(table, table.select([0]), table.select([0]))) == {"shared_image": 2}
 
 
 def test_details_are_bounded_and_all_are_counted(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from itertools import combinations
 
 import numpy as np
@@ -114,3 +115,30 @@ def test_doubled_objects_are_those_of_a_comparison_of_all_pairs(tmp_path):
                 expected_rows.add(second)
     assert len(expected_rows) > 10
     assert rows == expected_rows
+
+
+def test_equal_boxes_need_bounded_memory_and_a_cut_is_noted(tmp_path, monkeypatch):
+    monkeypatch.setattr("lit_loader.inspection.check_objects._MAX_NEIGHBOURS", 5)
+    table = box_table(tmp_path, [[GOOD] * 3000, [GOOD] * 6], labels=[i % 2 for i in range(3006)])
+    tracemalloc.start()
+    findings = check_annotations(table)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 10e6
+    assert findings.counts["duplicate_box", "warning", "0"] == 3002
+    (note,) = findings.details["not_compared", "note", "0"]
+    assert note.image == "0.png"
+
+
+def test_small_box_with_two_classes_is_a_conflict_within_a_pixel(tmp_path):
+    table = box_table(
+        tmp_path, [[10, 10, 14, 14], [10, 10, 15, 15], [15, 10, 16, 11], [16, 11, 17, 12]], labels=[0, 1, 0, 1]
+    )
+    findings = check_annotations(table, min_side=0)
+    assert counts_of(findings) == {"conflicting_box": 1}
+
+
+def test_both_boxes_of_a_pair_are_rows_of_the_finding(tmp_path):
+    findings = check_annotations(box_table(tmp_path, [GOOD, [60, 10, 90, 50], GOOD]))
+    (finding,) = findings.details["duplicate_box", "warning", "0"]
+    assert (finding.object_row, finding.partner_row) == (2, 0)

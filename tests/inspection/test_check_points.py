@@ -63,12 +63,23 @@ def test_exchanged_points_are_found_among_profiles_and_with_absent_points(tmp_pa
     assert counts_of(findings) == {"swapped_points": 2}
 
 
-def test_many_mirrored_objects_are_one_note(tmp_path):
+def test_many_mirrored_objects_are_notes_with_their_rows(tmp_path):
     points = draw_faces(100)
     points[:20] = points[:20, MIRROR]
     findings = check_annotations(point_table(tmp_path, points, FACE))
-    assert counts_of(findings) == {"mirrored_points": 1}
-    assert findings.counts["mirrored_points", "note", "0"] == 1
+    assert counts_of(findings) == {"mirrored_points": 20}
+    assert {finding.object_row for finding in findings.details["mirrored_points", "note", "0"]} == set(range(20))
+
+
+def test_share_of_mirrored_objects_is_of_each_set(tmp_path):
+    points = draw_faces(200)
+    points[:2] = points[:2, MIRROR]
+    points[150:] = points[150:, MIRROR]
+    tables = [point_table(tmp_path / name, part, FACE) for name, part in (("a", points[:150]), ("b", points[150:]))]
+    findings = check_annotations(*tables)
+    assert findings.counts["swapped_points", "warning", "0"] == 2
+    assert findings.counts["swapped_points", "warning", "1"] == 50
+    assert counts_of(findings) == {"swapped_points": 52}
 
 
 def test_objects_without_a_common_shape_are_not_compared(tmp_path):

@@ -89,6 +89,14 @@ def test_accepted_problems_are_notes(reported):
     findings = check_annotations(reported, accepted_kinds=["malformed"])
     assert counts_of(findings) == {"swapped": 3, "out_of_image": 1}
     assert notes_of(findings)["malformed", "0"] == 1
+    # The rules on the table accept it, too.
+    assert notes_of(check_annotations(reported, accepted_kinds=["out_of_image"]))["out_of_image", "0"] == 1
+
+
+def test_unlabelled_set_misses_no_class(tmp_path):
+    labelled = box_table(tmp_path, [[BOX], [BOX]], labels=[0, 1])
+    unlabelled = box_table(tmp_path, [], class_names=labelled.class_names, image_paths=["c.png"])
+    assert counts_of(check_annotations(labelled, unlabelled)) == {"empty_images": 1}
 
 
 def test_ignored_kinds_are_not_reported(reported):

@@ -68,6 +68,16 @@ def test_many_pictures_become_several_sheets(tmp_path):
     assert sizes[0] == sizes[1] != sizes[2]
 
 
+def test_sheets_of_an_earlier_gallery_are_deleted_but_no_other_pictures(tmp_path):
+    gallery(76).save(tmp_path / "show.png")
+    Image.new("RGB", (8, 6)).save(tmp_path / "show-5.png")
+    gallery(26).save(tmp_path / "show.png")
+    assert {path.name for path in tmp_path.iterdir()} == {"show.png", "show-2.png", "show-5.png"}
+    Image.new("RGB", (8, 6)).save(tmp_path / "photo-2.png")
+    gallery(1).save(tmp_path / "photo.png")
+    assert (tmp_path / "photo-2.png").exists()
+
+
 def test_large_pictures_fill_a_sheet_earlier(tmp_path, monkeypatch):
     monkeypatch.setattr("lit_loader.inspection.gallery._MAX_PIXELS", 2 * 40 * 60)
     assert len(gallery(5).save(tmp_path / "show.png")) == 3
@@ -93,9 +103,14 @@ def test_other_endings_are_refused(tmp_path, name):
     assert not list(tmp_path.iterdir())
 
 
-def test_a_notebook_shows_pictures_without_the_style_and_title_of_a_page():
-    html = gallery(2)._repr_html_()
+def test_a_notebook_shows_all_parts_without_the_style_of_a_page():
+    shown = gallery(2)
+    shown.add_section("val <b>", "2 of 9 images")
+    shown.sections[1].columns = ["class"]
+    shown.sections[1].rows = [["cat"]]
+    html = shown._repr_html_()
     assert html.count("<figure") == html.count("<img") == 2
+    assert all(part in html for part in ("a set", "val &lt;b&gt;", "2 of 9 images", "<td>cat"))
     assert not re.search("<style|<html|<body|<script|http", html)
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 
-from lit_loader.annotations.places import Place
+from lit_loader.annotations.places import Place, Places
 from lit_loader.errors import AnnotationError, SettingError
 from lit_loader.inspection import Finding, Findings, show_findings, show_table
 from lit_loader.inspection.show import choose_images, matching_objects, object_cells, read_findings
@@ -124,20 +124,24 @@ def finding(**changes):
 
 def test_findings_show_their_object_and_place_by_kind(table, drawings):
     row = table.objects(3).start + 1
-    place = Place(file="a.json", entry="annotations[4]")
-    findings = [finding(object_row=row, place=place), finding(kind="no_object", image="0.png", message="empty")]
-    gallery = show_findings({"train": table}, findings)
-    assert [section.heading for section in gallery.sections] == ["tiny box", "no object"]
+    places = Places.from_rows(Place(file="a.json", entry=f"annotations[{i}]") for i in range(table.num_objects))
+    placed = replace(table, object_places=places)
+    place = placed.place_of_object(row)
+    # The row is one of another reading, with fewer objects.
+    findings = [finding(object_row=row - 1, place=place), finding(kind="rare_class", image="0.png", message="empty")]
+    gallery = show_findings({"train": placed}, findings)
+    assert [section.heading for section in gallery.sections] == ["tiny box", "rare class"]
     assert gallery.sections[0].texts == ["warning: draw it again"]
     assert drawings[0][0] == 3
     assert [drawing["highlighted"] for _, drawing in drawings] == [[row], []]
-    assert gallery.pictures[0][1] == "train: 3.png: a box of 1 px (a.json annotations[4])"
+    assert gallery.pictures[0][1] == f"train: 3.png: a box of 1 px ({place})"
 
 
-def test_an_object_row_of_another_image_highlights_nothing(table, drawings):
-    for row in (-1, table.objects(3).stop, 10**12):
-        show_findings({"train": table}, [finding(object_row=row)])
-    assert [drawing["highlighted"] for _, drawing in drawings] == [[], [], []]
+def test_an_object_row_without_a_place_highlights_only_in_the_checked_table(table, drawings):
+    row = table.objects(3).start
+    for image_row, object_row in ((3, row), (None, row), (2, row), (3, -1), (3, table.objects(3).stop), (3, 10**12)):
+        show_findings({"train": table}, [finding(image_row=image_row, object_row=object_row)])
+    assert [drawing["highlighted"] for _, drawing in drawings] == [[row], [], [], [], [], []]
 
 
 def test_findings_of_other_sets_and_images_are_left_out(table, drawings):
@@ -150,6 +154,22 @@ def test_findings_of_other_sets_and_images_are_left_out(table, drawings):
 def test_the_number_limits_the_pictures_of_each_kind(table, drawings):
     findings = [finding(image=f"{i}.png") for i in range(6)] + [finding(kind="b")]
     assert len(show_findings({"train": table}, findings, num_images=2)) == 3
+
+
+def test_invented_kinds_count_as_one(table, drawings):
+    findings = [finding(kind=f"kind {i}") for i in range(30)]
+    gallery = show_findings({"train": table}, [finding(), *findings], num_images=4)
+    assert [(section.heading, len(section.pictures)) for section in gallery.sections] == [
+        ("tiny box", 1),
+        ("other kinds", 4),
+    ]
+
+
+def test_long_texts_of_findings_are_shortened(tmp_path):
+    path = tmp_path / "findings.json"
+    path.write_text(json.dumps({"findings": [asdict(finding(message="m" * 9999, remedy="r" * 9999))]}))
+    (shown,) = read_findings(path)
+    assert len(shown.message) == len(shown.remedy) < 600
 
 
 def test_findings_of_a_check_are_read_back(tmp_path):

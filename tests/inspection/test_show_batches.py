@@ -20,6 +20,7 @@ from lit_loader.datamodules import (
 from lit_loader.inspection import show_batches
 from lit_loader.transforms import Mosaic
 from tests.support.drawn_set import drawn_source
+from tests.support.mixed_sets import make_folders, mixed_source
 from tests.support.recording_model import stub_trainer
 from tests.support.toys import plain
 
@@ -119,3 +120,34 @@ def test_batches_of_joined_sets_have_no_paths(source):
     joined = type(source)(train=[table, table], val=[table])
     gallery = show_batches(DetectionDataModule(joined, batch_size=4, num_workers=0), num_batches=1)
     assert gallery.pictures[0][1] == "train batch 0 of epoch 0"
+
+
+def test_each_set_of_validation_is_a_section(source):
+    (val,) = source.tables("val")
+    several = type(source)(train=val, val=[val, val.select(np.arange(8)[::-1])])
+    gallery = show_batches(make(several), "val", num_batches=1, max_images=1)
+    assert [section.heading for section in gallery.sections] == ["val set 0", "val set 1"]
+    captions = [caption for _, caption in gallery.pictures]
+    assert captions == ["val set 0 batch 0 of epoch 0: 0.png", "val set 1 batch 0 of epoch 0: 7.png"]
+    with make(several).val_dataloader()[1] as loader:
+        assert plain(make(several).batches("val", dataloader_idx=1)[0]) == plain(next(iter(loader)))
+
+
+def test_batches_of_tiles_name_the_images_of_the_tiles(source):
+    datamodule = make(source, tiling={"size": 32, "overlap": 0.0})
+    (picture,) = show_batches(datamodule, num_batches=1, max_images=4).pictures
+    (tiles,) = datamodule.tables("train")
+    ids = [target["image_id"] for target in datamodule.first_batch("train")[1]]
+    assert tiles.num_images > 24
+    assert picture[1].partition(": ")[2] == ", ".join(tiles.image_paths[tile] for tile in ids)
+
+
+def test_batches_of_mixed_sources_are_pictures(tmp_path):
+    make_folders(tmp_path)
+    datamodule = DetectionDataModule(mixed_source(tmp_path), batch_size=4, num_workers=0)
+    captions = [caption for _, caption in show_batches(datamodule, num_batches=1, max_images=1).pictures]
+    assert captions == ["train batch 0 of epoch 0"]
+    sections = show_batches(datamodule, "val", num_batches=1, max_images=1).sections
+    assert [(section.heading, len(section.pictures)) for section in sections] == [
+        (f"val set {index}", 1) for index in range(3)
+    ]

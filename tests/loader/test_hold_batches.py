@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 import warnings
+from collections import deque
 
 import pytest
 import torch
@@ -236,7 +237,7 @@ def test_checks_see_each_batch_when_it_is_delivered():
     assert same(checked, batches)
 
 
-@pytest.mark.parametrize("num_batches", [0, -1, True, 1.5])
+@pytest.mark.parametrize("num_batches", [-1, True, 1.5])
 def test_number_of_batches_is_checked(num_batches):
     with pytest.raises(ValueError, match="num_batches"):
         new_loader().hold_batches(num_batches)
@@ -245,3 +246,55 @@ def test_number_of_batches_is_checked(num_batches):
 def test_loader_without_a_seed_refuses():
     with pytest.raises(ValueError, match="seed"):
         new_loader(seed=None).hold_batches(1)
+
+
+def test_zero_withdraws_an_earlier_call():
+    loader = new_loader()
+    loader.hold_batches(4)
+    loader.hold_batches(0)
+    assert len(list(loader)) == 12
+    assert loader.stats().hold_s == 0
+
+
+def test_thread_that_loses_the_last_result_to_another_one_stops_waiting():
+    loader = new_loader(num_workers=1, worker_method="thread")
+    iterator = iter(loader)
+    next(iterator)
+    scheduler = iterator._batches._batches
+    with scheduler._lock:
+        waiter = threading.Thread(target=scheduler.wait_until_idle, daemon=True)
+        waiter.start()
+        # It waits for the lock, while this thread receives all results.
+        time.sleep(0.05)
+        while scheduler._in_flight:
+            scheduler.poll()
+    waiter.join(5)
+    assert not waiter.is_alive()
+    iterator.close()
+    loader.close()
+
+
+def test_thread_that_loses_the_last_held_batch_to_another_one_asks_the_engine():
+    class Emptied(deque):
+        def popleft(self):
+            self.clear()
+            return super().popleft()
+
+    iterator = iter(new_loader())
+    first = next(iterator)
+    iterator._batches._held = Emptied([(first, None)])
+    assert not torch.equal(next(iterator), first)
+
+
+def test_start_of_an_epoch_is_waiting():
+    loader = new_loader()
+    iterator = iter(loader)
+    start = iterator._start
+
+    def slow_start():
+        time.sleep(0.03)
+        return start()
+
+    iterator._start = slow_start
+    next(iterator)
+    assert loader.wait_s >= 0.03

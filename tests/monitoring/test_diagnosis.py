@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 
 from lit_loader.foundation.host import Resources
 from lit_loader.monitoring import diagnose
+from lit_loader.monitoring.report import add_stats
 from tests.support.data_reports import made_report
 
 MOST = {"read": 10.0, "decode": 10.0, "transform": 10.0, "sample": 10.0, "collate": 10.0, "send": 5.0}
@@ -58,6 +60,41 @@ def test_slowest_stage_is_the_first_cause(stage, workers):
 def test_cause_has_the_settings_that_remove_it(report, cause, settings):
     first = diagnose(report)[0]
     assert (first.cause, dict(first.settings)) == (cause, settings)
+
+
+def test_loader_of_another_library_has_unknown_stages():
+    report = made_report(workers=0)
+    foreign = replace(report, stats=replace(report.stats, num_batches=0))
+    (verdict,) = diagnose(foreign)
+    assert verdict.cause == "unknown"
+    assert "replace it by lit_loader.DataLoader" in verdict.text()
+    assert causes(replace(foreign, other_cores=16.0, main_cpu_s=50.0)) == ["busy host", "unknown"]
+
+
+def test_start_of_workers_is_the_cause_in_a_single_epoch():
+    report = made_report(stages={"sample": 20.0}, idle=170.0, first_wait_s=40.0)
+    (verdict,) = diagnose(report)
+    assert (verdict.cause, verdict.settings) == ("epoch start", {})
+    assert "first batch of its only epoch" in verdict.problem
+
+
+def test_advice_for_a_loader_without_a_datamodule_has_only_arguments_of_the_loader():
+    settings = {"has_datamodule": False, "cache": None}
+    reading = diagnose(made_report(stages={"read": 190.0}, settings=settings))[0]
+    assert (reading.settings, "give the dataset a cache" in reading.remedy) == ({}, True)
+    between = diagnose(made_report(wait=0.0, between=0.3, settings=settings))[0]
+    assert (between.settings, "give lit_loader.DataLoader the device" in between.remedy) == ({}, True)
+    assert "waiting for the device" in between.problem
+    transfer = diagnose(made_report(wait=0.0, transfer=0.3, settings=settings))[0]
+    assert transfer.settings == {"pin_memory": True}
+
+
+def test_several_loaders_are_advised_the_workers_of_one():
+    one = made_report(stages={"decode": 190.0}, cores=64)
+    both = replace(one, stats=add_stats(one.stats, replace(one.stats, wait_s=0.0)))
+    both = replace(both, settings=replace(one.settings, num_loaders=2))
+    assert diagnose(one)[1].settings == diagnose(both)[1].settings == {"num_workers": 5}
+    assert "for each of 2 loaders" in diagnose(both)[1].problem
 
 
 def test_few_workers_are_raised_to_what_the_steps_need():
@@ -184,6 +221,7 @@ def test_headroom_is_measured_or_a_bound():
     bound = made_report(wait=0.2)
     assert bound.headroom == (pytest.approx(0.25), False)
     assert "25.0% faster (an upper bound: waiting took 20.0%" in bound.headroom_text()
+    assert "more than 5.0 times as fast (an upper bound" in made_report(wait=0.8).headroom_text()
     measured = made_report(wait=0.0, free_step_s=0.096)
     assert measured.headroom == (pytest.approx(0.1 / 0.096 - 1), True)
     assert "no loader can make this run more than 4.2% faster (measured" in measured.headroom_text()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 import pytest
 import torch
@@ -98,6 +99,74 @@ def test_burst_shows_the_step_without_waiting(workers, monkeypatch):
     assert report.headroom.gain > 0.5
 
 
+def test_idle_workers_during_an_excluded_block_do_not_count():
+    workers = {"num_workers": 1, "worker_method": "thread", "prefetch_factor": 1}
+    loader = DataLoader(SlowSet("read", 0.01, 4), batch_size=1, seed=0, **workers)
+    monitor = LoopMonitor(loader)
+    with loader:
+        for _ in monitor.batches():
+            with monitor.excluded():
+                time.sleep(0.1)
+    assert monitor.report().stats.idle_s < 0.05
+    assert loader.stats().num_samples == 4
+
+
+def test_burst_waits_for_an_epoch_with_enough_batches(monkeypatch):
+    monkeypatch.setattr(loop, "_FIRST_BURST", 5)
+    loader = DataLoader(SlowSet("read", 0.001, 8), batch_size=1, seed=0)
+    monitor = LoopMonitor(loader, num_bursts=1)
+    counts = [len(list(monitor.batches())) for _ in range(2)]
+    assert counts == [8, 8]
+    report = monitor.report()
+    # Three batches of the first epoch are too few; the burst after the first step of the second one takes six.
+    assert report.num_steps == 8 + 1 + 3
+    assert report.headroom.is_measured
+
+
+def test_validation_withdraws_a_burst_that_it_ends(monkeypatch):
+    monkeypatch.setattr(loop, "_FIRST_BURST", 2)
+    loader = DataLoader(SlowSet("read", 0.001, 10), batch_size=1, seed=0)
+    monitor = LoopMonitor(loader, num_bursts=1)
+    monitor.start_epoch()
+    for number, _ in enumerate(loader, start=1):
+        monitor.start_step()
+        monitor.end_step()
+        if number == 2:
+            monitor.pause()
+            monitor.resume()
+    report = monitor.report()
+    assert (report.num_steps, report.stats.hold_s, loader.stats().hold_s) == (10, 0.0, 0.0)
+    assert not report.headroom.is_measured
+
+
+def test_first_step_of_a_burst_may_wait_for_other_ranks(monkeypatch):
+    monkeypatch.setattr(loop, "_FIRST_BURST", 1)
+    loader = DataLoader(SlowSet("read", 0.001, 9), batch_size=1, seed=0)
+    monitor = LoopMonitor(loader, num_bursts=1)
+    for number, _ in enumerate(monitor.batches()):
+        time.sleep(0.2 if number == 1 else 0.005)
+    assert 0.005 <= monitor.report().free_step_s < 0.05
+
+
+def test_batches_that_the_owner_of_a_loop_collects_are_left_out():
+    loader = DataLoader(SlowSet("read", 0.02, 4), batch_size=1, seed=0)
+    monitor = LoopMonitor(loader, num_bursts=0)
+    loader.hold_batches(4)
+    list(monitor.batches())
+    report = monitor.report()
+    assert report.total_s < 0.04 < 0.08 <= report.stats.hold_s
+    assert report.between_s < 0.04
+
+
+def test_resources_of_the_host_are_read_once(monkeypatch):
+    calls = []
+    resources = loop.read_resources()
+    monkeypatch.setattr(loop, "read_resources", lambda: calls.append(None) or resources)
+    monitor = LoopMonitor(DataLoader(SlowSet("none", 0.0, 1), batch_size=1, seed=0))
+    assert monitor.report().host == monitor.report().host == resources
+    assert len(calls) == 1
+
+
 def test_loader_without_a_seed_has_a_bound(monkeypatch):
     monkeypatch.setattr(loop, "_FIRST_BURST", 2)
     monitor = LoopMonitor(DataLoader(SlowSet("read", 0.001, 6), batch_size=1))
@@ -137,8 +206,12 @@ def test_other_loader_is_refused():
 
 
 def report_of_rank(folder):
-    reports = gather_reports(run_loop("consumer", num_batches=1, rank=torch.distributed.get_rank()))
-    (folder / str(torch.distributed.get_rank())).write_text(" ".join(str(report.rank) for report in reports))
+    rank = torch.distributed.get_rank()
+    report = run_loop("consumer", num_batches=1, rank=rank)
+    reports = gather_reports(replace(report, free_step_s=(0.3, 0.2)[rank]))
+    # In a step ranks wait for the slowest one, so the shortest step is the free one of all.
+    assert [rank_report.free_step_s for rank_report in reports] == [0.2, 0.2]
+    (folder / str(rank)).write_text(" ".join(str(report.rank) for report in reports))
 
 
 def test_reports_of_all_ranks_are_gathered_in_their_order(tmp_path):

@@ -44,7 +44,7 @@ def made_report(
         worker_method=method,
         prefetch_factor=2 if workers else None,
         persistent_workers=True,
-        **(settings or {}),
+        **{"has_datamodule": True, "cache": False, **(settings or {})},
     )
     host = Resources(num_cores=cores, has_accelerator=accelerated)
     return DataReport(

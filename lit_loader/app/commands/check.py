@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.reading import named_splits, read_broken_sets
 from lit_loader.app.commands.settings import UsageError, as_option, parse_actions
-from lit_loader.errors import AnnotationError, SettingError, message_of
+from lit_loader.errors import SettingError, message_of
 from lit_loader.inspection import CheckSettings, Finding, Findings, Page, Severity, check_tables
 from lit_loader.inspection.drawing import draw_image
 from lit_loader.inspection.gallery import encode_picture
@@ -21,16 +23,6 @@ from lit_loader.inspection.kinds import kind_of
 
 __all__ = ["check"]
 
-# Training stops at these problems, while a check reads on to find the others.
-_READ_ON: Final = {
-    "malformed": "drop",
-    "missing_annotation": "empty",
-    "schema_mismatch": "unite",
-    "turned_image": "keep",
-    "unknown_class": "drop",
-}
-_KEEP_IMAGES: Final = {"missing_image": "keep", "unreadable_image": "keep"}
-_DROP_IMAGES: Final = {"missing_image": "drop", "unreadable_image": "drop"}
 _SEVERITIES: Final[tuple[Severity, ...]] = get_args(Severity)
 _PICTURE_SIDE: Final = 420
 _MAX_PICTURES: Final = 8
@@ -47,8 +39,12 @@ def check(arguments: argparse.Namespace) -> int:
         AnnotationError: If the annotations cannot be read at all.
     """
     splits = named_splits(arguments)
-    accepted_kinds = parse_actions(arguments.policy)
-    tables = _read(arguments, splits)
+    # JSON is for programs, which need no page unless they ask for it.
+    default_page = None if arguments.json else "check.html"
+    page = (arguments.page or default_page) if arguments.write_page else None
+    # A wrong argument is refused before the data is read, which may take hours.
+    if page is not None:
+        _check_target(Path(page))
     try:
         settings = CheckSettings(
             decode=arguments.decode,
@@ -57,44 +53,38 @@ def check(arguments: argparse.Namespace) -> int:
             min_images=arguments.min_images,
             max_details=arguments.max_details,
             ignored_kinds=arguments.ignored_kinds,
-            accepted_kinds=accepted_kinds,
+            accepted_kinds=parse_actions(arguments.policy),
         )
+        tables = read_broken_sets(arguments, splits)
         findings = check_tables(
             tables, settings=settings, num_workers=arguments.num_workers, progress=arguments.progress
         )
     except SettingError as error:
         raise UsageError(message_of(error, as_option)) from error
-    # JSON is for programs, which need no page unless they ask for it.
-    default_page = None if arguments.json else "check.html"
-    page = arguments.page or default_page
-    if page is not None and arguments.write_page:
-        _page(tables, findings, title=f"Check of {arguments.root}").save(page)
     if arguments.json:
         print_lines(json.dumps(_report(arguments, tables, findings), indent=1))
     else:
         _print_findings(findings)
         _print_summary(tables, findings)
-        if page is not None and arguments.write_page:
+    # After the result, which a full disk must not take with it.
+    if page is not None:
+        _page(tables, findings, title=f"Check of {arguments.root}").save(page)
+        if not arguments.json:
             print_lines(f"page: {page}")
     return int(findings.count("error") > 0 or (arguments.strict and findings.count("warning") > 0))
 
 
-def _read(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
-    """Read the sets under a policy that continues after problems; the user's policy has priority."""
-    user_policy = arguments.policy
-    try:
-        arguments.policy = [*_words(_READ_ON | _KEEP_IMAGES), *user_policy]
-        return read_sets(arguments, splits)
-    except AnnotationError:
-        # Coordinates that are fractions of an image, as in YOLO files, need its size. Another error comes again.
-        arguments.policy = [*_words(_READ_ON | _DROP_IMAGES), *user_policy]
-        return read_sets(arguments, splits)
-    finally:
-        arguments.policy = user_policy
+def _check_target(path: Path) -> None:
+    """Refuse a page that is no HTML file, since it would replace a file of another kind, or that cannot be written.
 
-
-def _words(policy: Mapping[str, str]) -> Iterator[str]:
-    return (f"{problem}={action}" for problem, action in policy.items())
+    Raises:
+        UsageError: If the page is refused.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise UsageError(f"--page {str(path)!r} must end in .html; give a name such as check.html")
+    folder = next((parent for parent in path.absolute().parents if os.path.lexists(parent)), path.parent)
+    if path.is_dir() or not os.access(folder, os.W_OK | os.X_OK) or not folder.is_dir():
+        raise UsageError(f"the page {str(path)!r} cannot be written; give another one by --page, or --no-page")
 
 
 def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable], findings: Findings) -> dict[str, Any]:
@@ -133,10 +123,12 @@ def _sorted_keys(findings: Findings) -> list[tuple[str, Severity, str]]:
     return sorted(keys, key=lambda key: (_SEVERITIES.index(key[1]), first_position[key[0]]))
 
 
-def _example(finding: Finding) -> str:
+def _example(finding: Finding, *, with_image: bool = False) -> str:
+    """Return the message of a finding with its place, and its image if ``with_image`` or if the place is unknown."""
     place = "" if finding.place is None else f"{finding.place}: "
     # Messages about images begin with the image.
-    image = "" if finding.object_row is None or finding.place is not None else f"{finding.image}: "
+    is_named = finding.object_row is None or not (with_image or finding.place is None)
+    image = "" if is_named else f"{finding.image}: "
     return f"{place}{image}{finding.message}"
 
 
@@ -186,6 +178,6 @@ def _with_images(findings: Sequence[Finding]) -> list[Finding]:
 
 def _picture(tables: Mapping[str, AnnotationTable], finding: Finding) -> tuple[bytes, str]:
     assert finding.image_row is not None
-    highlighted = () if finding.object_row is None else (finding.object_row,)
+    highlighted = [row for row in (finding.object_row, finding.partner_row) if row is not None]
     image = draw_image(tables[finding.split], finding.image_row, highlighted=highlighted, longer_side=_PICTURE_SIDE)
-    return encode_picture(image), f"{finding.split}, {finding.image}: {finding.message}"
+    return encode_picture(image), f"{finding.split}, {_example(finding, with_image=True)}"

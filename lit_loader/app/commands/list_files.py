@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path, PurePosixPath
@@ -13,6 +13,7 @@ import numpy as np
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import find_reader, write_annotations
+from lit_loader.annotations.formats.folder import is_image_name
 from lit_loader.annotations.formats.registry import make_format
 from lit_loader.annotations.formats.text_file import read_lines
 from lit_loader.annotations.formats.writer import write_file
@@ -28,6 +29,11 @@ __all__ = ["write_lists"]
 _PATTERNS: Final = {"voc": "{}", "yolo": "{}.txt", "coco": "annotations/{}.json"}
 # Formats whose annotations are lines, so that a list has some of the lines.
 _LINE_FORMATS: Final = ("class_list", "keypoints_csv", "keypoints_txt", "retinaface", "wflw", "widerface")
+# Formats with several lines an image, and a function that returns True for the first of them.
+_FIRST_LINES: Final[Mapping[str, Callable[[str], bool]]] = {
+    "retinaface": lambda line: line.strip().startswith("#"),
+    "widerface": lambda line: is_image_name(line.strip()),
+}
 
 
 def write_lists(
@@ -68,11 +74,18 @@ def write_lists(
         folder = f"{vars(make_format(find_reader('voc'), options[0]))['split_dir']}/"
     paths = {part: root / check_relative(f"{folder}{name}{'.txt' if folder else ''}") for part, name in names.items()}
     other = f"give other names, e.g. --lists {PurePosixPath(pattern).with_name(f'new_{PurePosixPath(pattern).name}')}"
+    source_paths = [root / f"{folder}{name}{'.txt' if folder else ''}" for name in sets.values()]
     for part, path in paths.items():
-        if names[part] in sets.values():
+        # Names may differ for one file: ./train.txt, links, and upper case on some systems.
+        if path.exists() and any(source.exists() and path.samefile(source) for source in source_paths):
             raise UsageError(f"--lists: {names[part]!r} is being read; {other}")
         if path.exists() and not arguments.overwrite:
             raise UsageError(f"--lists: {path} already exists; {other}, or --overwrite")
+    texts = pool.image_ids if format == "voc" else pool.image_paths
+    if format in ("voc", "yolo"):
+        # All of them before the first list is written.
+        _check_lines(texts, root)
+    images_by_file = _images_by_file(pool) if format in _LINE_FORMATS else {}
     lost: dict[str, None] = {}
     for part, rows in rows_by_list.items():
         if format == "coco":
@@ -80,10 +93,9 @@ def write_lists(
             settings = {"allow_loss": True, "progress": arguments.progress}
             lost |= dict.fromkeys(write_annotations("coco", table, root, names[part], **settings))
         elif format in _LINE_FORMATS:
-            write_file(paths[part], _lines_of(pool, rows))
+            write_file(paths[part], _lines_of(format, pool, rows, images_by_file))
         else:
-            texts = pool.image_ids if format == "voc" else pool.image_paths
-            write_file(paths[part], [_line(texts[row], root) for row in rows.tolist()])
+            write_file(paths[part], (_line(texts[row]) for row in rows.tolist()))
     return names, list(lost)
 
 
@@ -102,33 +114,62 @@ def _default_pattern(format: str, sets: Mapping[str, str]) -> str:
     return _PATTERNS[format]
 
 
-def _lines_of(pool: AnnotationTable, rows: IndexArray) -> Iterator[bytes]:
-    """Yield the lines of some images, in the order of the files, after the heading of the first file.
-
-    A line belongs to the image whose place, or the place of one of whose objects, is the last one at or before it: an
-    image may have a line, a line for each object, or a line of its own before them.
-    """
+def _images_by_file(pool: AnnotationTable) -> dict[str, dict[int, int]]:
+    """Return the image of each line that is the place of an image or of an object, by file."""
     places = chain(
         ((image, pool.place_of_image(image)) for image in range(pool.num_images)),
         ((image, pool.place_of_object(row)) for row, image in enumerate(pool.image_of_object().tolist())),
     )
-    image_by_line: dict[str, dict[int, int]] = {}
+    images_by_file: dict[str, dict[int, int]] = {}
     for image, place in places:
         if place is not None and place.line is not None:
-            image_by_line.setdefault(place.file, {})[place.line] = image
+            images_by_file.setdefault(place.file, {})[place.line] = image
+    return images_by_file
+
+
+def _lines_of(
+    format: str, pool: AnnotationTable, rows: IndexArray, images_by_file: Mapping[str, Mapping[int, int]]
+) -> Iterator[bytes]:
+    """Yield the lines of some images, in the order of the files, after the heading of the first file.
+
+    Lines without a place in the table are left out: those of an image that was taken from another file or dropped.
+
+    Args:
+        format: Name of the format.
+        pool: All images.
+        rows: The images.
+        images_by_file: The image of each line, as of ``_images_by_file``.
+    """
     is_listed = np.zeros(pool.num_images, dtype=np.bool_)
     is_listed[rows] = True
-    for number, (file, images) in enumerate(image_by_line.items()):
+    for number, (file, images) in enumerate(images_by_file.items()):
         # The lines before the first image are the heading, which the lists need once.
-        is_written = number == 0
-        for line, text in read_lines(pool.root, file, keep_ends=True):
-            if line in images:
-                is_written = bool(is_listed[images[line]])
-            if is_written:
-                yield (text if text.endswith("\n") else f"{text}\n").encode("utf-8", "surrogateescape")
+        heading_end = min(images) if number == 0 and format not in _FIRST_LINES else 0
+        for block in _blocks(format, read_lines(pool.root, file, keep_ends=True)):
+            image_row = next((images[line] for line, _ in block if line in images), None)
+            if block[0][0] < heading_end or (image_row is not None and is_listed[image_row]):
+                for _, text in block:
+                    yield _line(text.removesuffix("\n"))
 
 
-def _line(text: str, root: Path) -> bytes:
-    if "\n" in text or "\r" in text or text != text.strip():
-        raise AnnotationError(f"the image {text!r} cannot be a line of a list; rename its file", path=root)
+def _blocks(format: str, lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
+    """Yield the lines of a file with their numbers, together for those of one image."""
+    is_first = _FIRST_LINES.get(format)
+    block: list[tuple[int, str]] = []
+    for line, text in lines:
+        if block and (is_first is None or is_first(text)):
+            yield block
+            block = []
+        block.append((line, text))
+    if block:
+        yield block
+
+
+def _check_lines(texts: Iterable[str], root: Path) -> None:
+    for text in texts:
+        if "\n" in text or "\r" in text or text != text.strip():
+            raise AnnotationError(f"the image {text!r} cannot be a line of a list; rename its file", path=root)
+
+
+def _line(text: str) -> bytes:
     return f"{text}\n".encode("utf-8", "surrogateescape")

@@ -55,7 +55,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in _APP:
         return _run_app(words[0], words[1:])
     try:
-        arguments = _parser().parse_args(words)
+        parser = _parser()
+        arguments, other_words = parser.parse_known_args(words)
+        # argparse takes a positional list in one piece, but overrides may be on both sides of an option.
+        if other_words and (not hasattr(arguments, "overrides") or any(word[0] == "-" for word in other_words if word)):
+            parser.error(f"unrecognized arguments: {' '.join(other_words)}")
+        if other_words:
+            arguments.overrides += other_words
     except SystemExit as stop:  # argparse has printed help or an error
         return int(stop.code or 0)
     try:
@@ -189,12 +195,14 @@ def _show(arguments: argparse.Namespace) -> None:
 
     Of each set, --num random images are shown, the same for the same --seed, with boxes, masks, points, class names and
     attributes. --class and --attribute show images that contain such objects, and highlight them. --image shows one
-    image, large, with its objects numbered.
+    image, large, with its objects numbered. --worst reads the sets as lit-loader check does, without stopping.
 
     --batches shows batches of a config, after sampler, transforms, mixes and batch transforms: with the same seed those
-    of lit-loader train on one device. The config may name modules in the current folder.
+    of lit-loader train on one device. Each of several validation sets is a section. The config may name modules in the
+    current folder.
 
-    The page loads nothing and runs no script. PNG files have up to 25 pictures each; further files are numbered.
+    The page loads nothing and runs no script. PNG files have up to 25 pictures each; further files are numbered, and
+    those of an earlier run are deleted.
 
     KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
     option of only one set.
@@ -448,8 +456,10 @@ def _add_checking(command: argparse.ArgumentParser) -> None:
     text = "findings with details for each kind and set, the worst ones (default: 20)"
     add("--max-details", type=int, metavar="N", default=20, help=text)
     add("--strict", action="store_true", help="end with code 1 after warnings, too")
-    add("--page", metavar="FILE", help="HTML file to write (default: check.html, none with --json)")
-    add("--no-page", dest="write_page", action="store_false", help="write no page")
+    page = command.add_mutually_exclusive_group()
+    text = "page to write, .html (default: check.html, none with --json)"
+    page.add_argument("--page", metavar="FILE", help=text)
+    page.add_argument("--no-page", dest="write_page", action="store_false", help="write no page")
     add("--json", action="store_true", help="print JSON")
 
 
@@ -461,12 +471,13 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     add = command.add_argument
     text = "page or picture to write, .html or .png (default: show.html)"
     add("--out", metavar="FILE", default="show.html", help=text)
-    add("--num", type=int, metavar="N", help="images of each set (default: 16), or batches (default: 4)")
+    text = "images of each set, or of each kind of --worst (default: 16), or batches (default: 4)"
+    add("--num", type=int, metavar="N", help=text)
     add("--seed", type=int, help="seed of the choice of images (default: 0)")
     repeated: dict[str, Any] = {"action": "append", "default": []}
     text = "show images that contain this class; may be repeated"
     add("--class", dest="classes", metavar="NAME", help=text, **repeated)
-    text = "show images that contain an object with this value; may be repeated"
+    text = "show images that contain an object with this value; may be repeated for other attributes"
     add("--attribute", dest="attributes", metavar="NAME=VALUE", help=text, **repeated)
     add("--image", metavar="PATH", help="show one image, large, with its objects numbered")
     add("--split", metavar="NAME", help="show only this set")

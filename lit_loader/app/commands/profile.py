@@ -226,6 +226,10 @@ def _make_trainer(cfg: DictConfig, folder: str, callback: Callback) -> Trainer:
         # Not -1, since schedules of the learning rate divide by the number of steps.
         max_epochs=1_000_000,
         max_steps=-1,
+        # The measurements end the training, neither earlier nor later.
+        max_time=None,
+        min_epochs=None,
+        min_steps=None,
         limit_val_batches=0,
         num_sanity_val_steps=0,
         overfit_batches=0.0,
@@ -344,11 +348,13 @@ class _StepClock(Callback):
 
 def _measure_step(
     model: LightningModule, make_trainer: Any, datamodule: LightningDataModule, batch: Any, seconds: float
-) -> float:
-    """Train on one repeated batch, and return the seconds per step."""
+) -> float | None:
+    """Train on one repeated batch, and return the seconds per step, or None if the model ended the training."""
     clock = _StepClock(seconds)
     make_trainer(clock).fit(model, datamodule=_RepeatedBatch(datamodule, batch))
-    return clock.step_s
+    if not clock.step_s:
+        warnings.warn("the step alone was not measured: the model ended the training before", UserWarning, stacklevel=2)
+    return clock.step_s or None
 
 
 class _TimedRun(DataMonitor):

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import find_reader, read_annotations
@@ -24,9 +24,21 @@ from lit_loader.app.commands.settings import (
     parse_value,
     usage_errors,
 )
+from lit_loader.errors import AnnotationError
 from lit_loader.foundation.escaping import shell_command
 
-__all__ = ["format_options_of", "named_splits", "read_sets"]
+__all__ = ["format_options_of", "named_splits", "read_broken_sets", "read_sets"]
+
+# Training stops at these problems, while a check reads on to find the others.
+_READ_ON: Final = {
+    "malformed": "drop",
+    "missing_annotation": "empty",
+    "schema_mismatch": "unite",
+    "turned_image": "keep",
+    "unknown_class": "drop",
+}
+_KEEP_IMAGES: Final = {"missing_image": "keep", "unreadable_image": "keep"}
+_DROP_IMAGES: Final = {"missing_image": "drop", "unreadable_image": "drop"}
 
 
 def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
@@ -114,6 +126,33 @@ def read_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[
         # A set lacks classes that occur only in another one, so equal names need a merge after reading.
         tables = [read(name, **options[split]) for split, name in splits.items()]
     return dict(zip(splits, with_same_names(tables), strict=True))
+
+
+def read_broken_sets(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, AnnotationTable]:
+    """Read the sets under a policy that continues after problems; the user's policy has priority.
+
+    Args:
+        arguments: The arguments of a command that reads annotations.
+        splits: Name of the file, folder or list of each split.
+
+    Raises:
+        UsageError: If an argument is wrong, as in `read_sets`.
+        AnnotationError: If the annotations cannot be read at all.
+    """
+    user_policy = arguments.policy
+    try:
+        arguments.policy = [*_words(_READ_ON | _KEEP_IMAGES), *user_policy]
+        return read_sets(arguments, splits)
+    except AnnotationError:
+        # Coordinates that are fractions of an image, as in YOLO files, need its size. Another error comes again.
+        arguments.policy = [*_words(_READ_ON | _DROP_IMAGES), *user_policy]
+        return read_sets(arguments, splits)
+    finally:
+        arguments.policy = user_policy
+
+
+def _words(policy: Mapping[str, str]) -> Iterator[str]:
+    return (f"{problem}={action}" for problem, action in policy.items())
 
 
 def format_options_of(arguments: argparse.Namespace, splits: Mapping[str, str]) -> dict[str, dict[str, Any]]:

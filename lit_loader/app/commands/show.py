@@ -11,9 +11,10 @@ from typing import Any, Final
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.parallel import status_spinner
 from lit_loader.app.commands.printing import print_lines
-from lit_loader.app.commands.reading import named_splits, read_sets
+from lit_loader.app.commands.reading import named_splits, read_broken_sets, read_sets
 from lit_loader.app.commands.settings import UsageError, usage_errors
 from lit_loader.datasets import Stage
+from lit_loader.errors import AnnotationError
 from lit_loader.inspection import Gallery, show_findings, show_table
 from lit_loader.inspection.gallery import check_ending
 from lit_loader.inspection.show import object_cells, read_findings
@@ -24,7 +25,12 @@ _LARGE_SIDE: Final = 1400
 _NUM_IMAGES: Final = 16
 _NUM_BATCHES: Final = 4
 # Options by the mode that uses them, as attributes of the arguments, with the values that mean that they are absent.
-_DATA_OPTIONS: Final = ("seed", "classes", "attributes", "image", "split", "worst")
+_CHOICE_OPTIONS: Final = ("seed", "classes", "attributes")
+_DATA_OPTIONS: Final = (
+    *_CHOICE_OPTIONS,
+    *("image", "split", "worst"),
+    *("layout", "option", "policy", "class_names", "cache_dir", "num_workers"),
+)
 _BATCH_OPTIONS: Final = ("config_dir", "config_name", "epoch", "batch", "stage")
 _ABSENT: Final[tuple[Any, ...]] = (None, [])
 
@@ -46,6 +52,8 @@ def show(arguments: argparse.Namespace) -> None:
     paths = gallery.save(path)
     pictures = "1 picture" if len(gallery) == 1 else f"{len(gallery)} pictures"
     print_lines(f"{pictures} in {', '.join(map(str, paths))}")
+    if path.suffix.lower() == ".png" and any(section.rows for section in gallery.sections):
+        print_lines("the table of the objects is only in a page: --out show.html")
 
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], reason: str) -> None:
@@ -64,39 +72,39 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
     _refuse(arguments, _BATCH_OPTIONS, "needs --batches")
     if arguments.format is None:
         raise UsageError("give DATA: a folder, or FORMAT, ROOT and NAME; or --batches with overrides of a config")
+    # Before the sets are read, which may take minutes.
+    if arguments.worst is not None:
+        _refuse(arguments, (*_CHOICE_OPTIONS, "image"), "has no effect on --worst")
+    if arguments.image is not None:
+        _refuse(arguments, (*_CHOICE_OPTIONS, "num"), "has no effect on --image")
+    attributes = _attributes(arguments.attributes)
+    findings = None if arguments.worst is None else read_findings(Path(arguments.worst))
     splits = named_splits(arguments)
     if arguments.split is not None:
         if arguments.split not in splits:
             raise UsageError(f"--split {arguments.split!r} is not one of the sets {', '.join(splits)}")
         splits = {arguments.split: splits[arguments.split]}
-    # Before the sets are read, which may take minutes.
-    findings = None if arguments.worst is None else read_findings(Path(arguments.worst))
-    tables = read_sets(arguments, splits)
+    # The findings are about the sets as check reads them.
+    tables = read_sets(arguments, splits) if findings is None else read_broken_sets(arguments, splits)
+    if not any(table.num_images for table in tables.values()):
+        raise AnnotationError(f"the sets {', '.join(tables)} have no images", path=Path(arguments.root))
     num_images = arguments.num or _NUM_IMAGES
     with status_spinner("Drawing", progress=arguments.progress), usage_errors():
         if findings is not None:
-            _refuse(arguments, ("seed", "classes", "attributes", "image"), "has no effect on --worst")
             return show_findings(tables, findings, num_images=num_images, title=f"{arguments.root}: findings")
         if arguments.image is not None:
-            _refuse(arguments, ("seed", "classes", "attributes"), "has no effect on --image")
             return _one_image(tables, arguments.image)
-        return _chosen_images(arguments, tables, num_images)
-
-
-def _chosen_images(arguments: argparse.Namespace, tables: dict[str, AnnotationTable], num_images: int) -> Gallery:
-    """Return pictures of randomly chosen images of each set."""
-    attributes = dict(map(_name_and_value, arguments.attributes))
-    gallery = Gallery(str(arguments.root))
-    for split, table in tables.items():
-        chosen = show_table(
-            table,
-            num_images=num_images,
-            seed=arguments.seed or 0,
-            classes=arguments.classes,
-            attributes=attributes,
-            heading=split,
-        )
-        gallery.sections += chosen.sections
+        gallery = Gallery(str(arguments.root))
+        for split, table in tables.items():
+            chosen = show_table(
+                table,
+                num_images=num_images,
+                seed=arguments.seed or 0,
+                classes=arguments.classes,
+                attributes=attributes,
+                heading=split,
+            )
+            gallery.sections += chosen.sections
     if not len(gallery):
         raise UsageError("no image has an object of these classes and attributes; choose others")
     return gallery
@@ -134,11 +142,17 @@ def _below(path: Path, root: Path) -> list[str]:
     return [absolute.relative_to(root).as_posix()] if absolute.is_relative_to(root) else []
 
 
-def _name_and_value(word: str) -> tuple[str, str]:
-    name, sign, value = word.partition("=")
-    if not sign or not name:
-        raise UsageError(f"--attribute {word!r} must be NAME=VALUE")
-    return name, value
+def _attributes(words: list[str]) -> dict[str, str]:
+    """Return the value of each attribute in NAME=VALUE."""
+    attributes: dict[str, str] = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        if not sign or not name:
+            raise UsageError(f"--attribute {word!r} must be NAME=VALUE")
+        if name in attributes:
+            raise UsageError(f"--attribute {word!r}: {name!r} has a value already; give one value for each attribute")
+        attributes[name] = value
+    return attributes
 
 
 # -- batches --------------------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import warnings
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -50,8 +51,8 @@ def split(arguments: argparse.Namespace) -> None:
     """
     shares = parse_parts(arguments.share, arguments.folds)
     out = None if arguments.out is None else Path(arguments.out)
-    if out is not None and out.exists() and not arguments.overwrite:
-        raise UsageError(f"--out {out} already exists; give another file, or --overwrite")
+    if out is not None and out.exists():
+        _check_overwrite(out, overwrite=arguments.overwrite)
     sets = named_splits(arguments)
     unknown = sorted(set(arguments.keep) - set(sets))
     if unknown or len(arguments.keep) >= len(sets):
@@ -68,6 +69,7 @@ def split(arguments: argparse.Namespace) -> None:
             groups=groups,
             seed=arguments.seed,
             cache_dir=arguments.cache_dir,
+            refine=True,
         )
     empty = [name for name, rows in rows_by_part.items() if not len(rows)]
     if empty:
@@ -81,14 +83,16 @@ def split(arguments: argparse.Namespace) -> None:
         warnings.warn(message, stacklevel=1)
     if groups is None:
         _warn_of_frames(pool, len(shares))
+    # All is checked before the first file is written.
+    with usage_errors():
+        split_file = None if out is None else _split_file(parts, is_folds=arguments.folds is not None)
     lists: dict[str, str] = {}
     if arguments.lists is not None:
         lists, lost = write_lists(arguments, pool, _rows_by_list(arguments, parts), sets)
         for loss in lost:
             warnings.warn(f"the lists lack {loss}", stacklevel=1)
-    if out is not None:
-        with usage_errors():
-            _split_file(parts, is_folds=arguments.folds is not None).write(out, _settings(arguments, shares))
+    if out is not None and split_file is not None:
+        split_file.write(out, _settings(arguments, shares))
     if arguments.json:
         print_lines(
             json.dumps(
@@ -100,6 +104,16 @@ def split(arguments: argparse.Namespace) -> None:
     parts.print()
     print_lines(*([copies] if copies else []))
     _print_next_steps(arguments, sets, pool, lists)
+
+
+def _check_overwrite(out: Path, *, overwrite: bool) -> None:
+    """Refuse to replace a file without ``--overwrite``, and any other file than a split file."""
+    if not overwrite:
+        raise UsageError(f"--out {out} already exists; give another file, or --overwrite")
+    try:
+        SplitFile.read(out, max_images=sys.maxsize)
+    except AnnotationError as error:
+        raise UsageError(f"--out {out} is not a split file, so it is not replaced; give another file") from error
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,8 @@ import re
 import pytest
 
 from lit_loader.app.commands import check as command_module
+from lit_loader.inspection import Page
+from lit_loader.inspection.drawing import draw_image
 from tests.support.checking import draw_noise
 
 EVIL = "<script>alert(1)</script>"
@@ -134,8 +136,34 @@ def test_page_shows_the_object_and_its_place(command, voc, set_words, tmp_path):
     assert "warning: out_of_image" in page
     assert "Annotations/c.xml:3" in page
     assert page.count("data:image/jpeg;base64,") == 1
-    command(*set_words, "--page", "other.html", "--no-page")
-    assert not (tmp_path / "other.html").exists()
+    command(*set_words, "--no-page")
+    assert not (tmp_path / "check.html").exists()
+
+
+def test_result_is_printed_even_if_the_page_cannot_be_written(command, set_words, monkeypatch):
+    def fail(page, path):
+        raise OSError("disk full")
+
+    monkeypatch.setattr(Page, "save", fail)
+    assert "2 images, 2 objects in .: 0 errors" in command(*set_words, code=1)
+    assert "disk full" in command.err
+
+
+def test_caption_names_the_image_once_and_both_boxes_are_drawn(command, voc, set_words, tmp_path, monkeypatch):
+    add(voc, "c", ("dog", 10, 10, 40, 50), ("dog", 60, 10, 90, 50), ("dog", 10, 10, 40, 50))
+    add(voc, "e", ("dog", 10, 10, 40, 50), size=(100, 90))
+    highlights = []
+
+    def draw(*arguments, highlighted, **options):
+        highlights.append(list(highlighted))
+        return draw_image(*arguments, highlighted=highlighted, **options)
+
+    monkeypatch.setattr(command_module, "draw_image", draw)
+    command(*set_words, code=1)
+    # The last image has no highlighted object, and the pair is on the third one.
+    assert sorted(highlights) == [[], [4, 2]]
+    captions = re.findall(r"<figcaption[^>]*>(.*?)</figcaption>", (tmp_path / "check.html").read_text(), re.DOTALL)
+    assert [caption.count("e.jpg") + caption.count("c.jpg") for caption in captions] == [1, 1]
 
 
 def test_names_with_markup_are_inert_on_terminal_and_page(command, voc, set_words, tmp_path):
@@ -167,8 +195,15 @@ def test_ctrl_c_leaves_no_page(command, set_words, tmp_path, monkeypatch):
         (["--max-details", "0"], "--max-details 0"),
         (["--policy", "degenerate=maybe"], "must be one of"),
         (["--min-side", "x"], "invalid float value"),
+        (["--page", "precious.json"], "--page 'precious.json' must end in .html"),
+        (["--page", "folder.html"], "the page 'folder.html' cannot be written"),
+        (["--page", "a.html", "--no-page"], "not allowed with argument"),
     ],
 )
-def test_wrong_commands_end_with_code_2(command, set_words, words, message):
+def test_wrong_commands_end_with_code_2(command, set_words, words, message, tmp_path, monkeypatch):
+    (tmp_path / "folder.html").mkdir()
+    if "--ignore" not in words and "--policy" not in words:
+        # Readers know some of the kinds and policies; everything else is refused before the data is read.
+        monkeypatch.setattr(command_module, "read_sets", None)
     command(*set_words, *words, code=2)
     assert message in command.err

@@ -11,7 +11,7 @@ from argparse import Namespace
 
 import pytest
 
-from lit_loader.app.commands import main
+from lit_loader.app.commands import main, profile
 from lit_loader.app.commands.transform_times import measure_transforms
 from lit_loader.app.commands.window import Window, sufficient_s
 from lit_loader.app.composition import build_datamodule, compose_config
@@ -42,7 +42,9 @@ def folder(tmp_path, monkeypatch):
 
 def test_real_run_measures_loader_step_and_both_and_draws_the_timeline(command, folder):
     picture = folder / "timeline.png"
-    command("profile", *SMALL, "--seconds", "0.3", "--json", "--no-progress", "--timeline", picture)
+    # The measurement decides when the training ends, and overrides may be on both sides of an option.
+    limits = ["+trainer.max_time=00:00:00:00", "+trainer.min_steps=1000000", "+trainer.min_epochs=1000000"]
+    command("profile", *SMALL, "--seconds", "0.3", *limits, "--json", "--no-progress", "--timeline", picture)
     assert command.err == ""
     result = json.loads(command.out)
     assert result["loader"]["num_steps"] >= 1
@@ -71,6 +73,15 @@ def test_text_output_has_tables_diagnosis_and_no_step_on_demand(command, folder,
     assert "an upper bound" in command.out  # the run is too short for a burst
     assert "measuring both together" in command.err
     assert "suggested" not in command.err
+
+
+def test_model_that_ends_the_training_leaves_the_step_unmeasured():
+    class NoTraining:
+        def fit(self, model, datamodule):
+            pass
+
+    with pytest.warns(UserWarning, match="the step alone was not measured"):
+        assert profile._measure_step(None, lambda clock: NoTraining(), None, None, 1.0) is None
 
 
 def test_overrides_of_a_diagnosis_compose_to_its_settings(folder):

@@ -74,6 +74,11 @@ def test_one_image_is_shown_large_with_a_table_of_its_objects(show, tmp_path, fa
         assert "val.txt:1</td>" in text
 
 
+def test_a_picture_of_one_image_says_that_it_lacks_the_table(show, faces):
+    path = (faces / "val.txt").read_text().split()[0]
+    assert "the table of the objects is only in a page: --out show.html" in show("--image", path, "--out", "one.png")
+
+
 def test_findings_are_shown(show, tmp_path, faces):
     findings = Findings()
     path = (faces / "train.txt").read_text().split()[0]
@@ -82,6 +87,15 @@ def test_findings_are_shown(show, tmp_path, faces):
     (tmp_path / "findings.json").write_text(json.dumps(findings.to_dict()))
     assert show("--worst", "findings.json") == "1 picture in show.html\n"
     assert captions(tmp_path / "show.html") == [f"train: {path}: box &lt;b&gt; of 1 px"]
+
+
+def test_findings_of_a_check_are_shown_though_training_stops_at_them(show, command, tmp_path, faces):
+    path = (faces / "train.txt").read_text().split()[0]
+    (faces / path).unlink()
+    report = command("check", "keypoints_txt", faces, "train=train.txt", *OPTIONS, "--json", "--no-decode", code=1)
+    (tmp_path / "findings.json").write_text(report)
+    show("--worst", "findings.json")
+    assert any(caption.startswith(f"train: {path}: ") for caption in captions(tmp_path / "show.html"))
 
 
 @pytest.mark.parametrize(
@@ -96,13 +110,26 @@ def test_findings_are_shown(show, tmp_path, faces):
         (["--epoch", "3"], "--epoch needs --batches"),
         (["--stage", "val"], "--stage needs --batches"),
         (["--image", "a.jpg", "--class", "x"], "--class has no effect on --image"),
+        (["--image", "a.jpg", "--num", "3"], "--num has no effect on --image"),
+        (["--worst", "no.json", "--image", "a.jpg"], "--image has no effect on --worst"),
+        (["--attribute", "a=x", "--attribute", "a=y"], "--attribute 'a=y': 'a' has a value already"),
         (["--batches", "a=1", "--seed", "3"], "--seed has no effect on --batches"),
+        (["--batches", "a=1"], "--option has no effect on --batches"),
     ],
 )
 def test_wrong_options_are_refused_and_nothing_is_written(show, command, tmp_path, words, message):
     show(*words, code=2)
     assert message in command.err
     assert not list(tmp_path.glob("*.html"))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--layout", "voc"], ["--policy", "a=b"], ["--class-names", "a"], ["--cache-dir", "x"], ["--num-workers", "0"]],
+)
+def test_options_of_reading_are_refused_for_batches(command, words):
+    command("show", "--batches", *words, code=2)
+    assert f"{words[0]} has no effect on --batches; give overrides of the config" in command.err
 
 
 def test_without_data_the_choices_are_named(command):
@@ -122,3 +149,9 @@ def test_an_ambiguous_image_is_refused_with_the_choices(command, faces, tmp_path
         Image.new("RGB", (8, 6)).save(tmp_path / "set" / folder / "x.png")
     command("show", "image_folder", "set", ".", "--image", "x.png", code=2)
     assert "fits 2 images: a/x.png, b/x.png; give the path" in command.err
+
+
+def test_sets_without_images_are_wrong_data(command, faces):
+    (faces / "empty.txt").write_text("")
+    command("show", "keypoints_txt", faces, "train=empty.txt", *OPTIONS, code=1)
+    assert "the sets train have no images" in command.err

@@ -200,6 +200,55 @@ def test_lists_of_lines_have_the_objects_of_their_images(split, faces):
         assert np.array_equal(original.select(rows).keypoints, part.keypoints)
 
 
+def test_image_in_two_files_is_in_one_list(split, faces):
+    repeats = (faces / "train.txt").read_text().splitlines(keepends=True)[:10]
+    (faces / "val.txt").write_text("".join([*(faces / "val.txt").read_text().splitlines(keepends=True), *repeats]))
+    split("train.txt", "val.txt", "--share", "train=0.5", "--share", "val=0.5", "--lists", "new/{}.txt")
+    texts = [(faces / f"new/{part}.txt").read_text() for part in ("train", "val")]
+    parts = [[line.split()[0] for line in text.splitlines()] for text in texts]
+    assert [len(part) for part in parts] == [13, 13]
+    assert not set(parts[0]) & set(parts[1])
+
+
+@pytest.mark.parametrize("format", ["retinaface", "widerface"])
+def test_lists_have_whole_blocks_of_an_image(command, faces, format):
+    paths = [f"images/person{i // 2}_{i}.png" for i in range(10)]
+    first = "# {}\n" if format == "retinaface" else "{}\n1\n"
+    face = "1 2 9 9\n" if format == "retinaface" else "1 2 9 9 0 0 0 0 0 0\n"
+    # The first image has a second block at the end of the file, next to another image.
+    (faces / "faces.txt").write_text("".join(f"{first.format(path)}{face}" for path in [*paths, paths[0]]))
+    shares = ["--share", "train=0.5", "--share", "val=0.5", "--no-progress"]
+    command("split", format, "faces", "faces.txt", *shares, "--lists", "new/{}.txt")
+    parts = [read_annotations(format, faces, f"new/{part}.txt", **QUIET) for part in ("train", "val")]
+    assert sorted(path for part in parts for path in part.image_paths) == sorted(paths)
+    assert sum(part.num_objects for part in parts) == 11
+    assert all(part.num_images == 5 for part in parts)
+
+
+@pytest.mark.parametrize("link", ["./train.txt", "other.txt", "hard.txt"])
+def test_file_that_is_read_is_never_replaced(split, command, faces, link):
+    (faces / "other.txt").symlink_to("train.txt")
+    (faces / "hard.txt").hardlink_to(faces / "train.txt")
+    data = (faces / "train.txt").read_bytes()
+    shares = ["--share", "train=0.5", "--share", "val=0.5", "--overwrite"]
+    split(link, *shares, "--lists", code=2)
+    split(link, *shares, "--lists", "{}.txt", code=2)
+    assert "'train.txt' is being read; give other names" in command.err
+    split("all.txt", *shares, "--out", f"faces/{link}", code=2)
+    assert "is not a split file, so it is not replaced" in command.err
+    assert (faces / "train.txt").read_bytes() == data
+
+
+def test_file_name_that_no_split_file_holds_leaves_no_lists(split, command, faces):
+    (faces / "images" / "person\udcff_0.png").write_bytes((faces / "images/person0_0.png").read_bytes())
+    text = (faces / "train.txt").read_text().replace("person0_0", "person\udcff_0")
+    (faces / "train.txt").write_text(text, errors="surrogateescape")
+    shares = ["--share", "train=0.5", "--share", "val=0.5", "--lists", "new/{}.txt"]
+    split("train.txt", *shares, "--out", "split.json", code=2)
+    assert "is not Unicode" in command.err
+    assert not (faces / "new").exists()
+
+
 @pytest.mark.parametrize("layout", ["voc", "yolo", "coco"])
 def test_lists_of_a_format_are_read_back(command, tmp_path, monkeypatch, layout):
     monkeypatch.chdir(tmp_path)
