@@ -62,10 +62,14 @@ def test_real_run_measures_loader_step_and_both_and_draws_the_timeline(command, 
 
 
 def test_text_output_has_tables_diagnosis_and_no_step_on_demand(command, folder, monkeypatch):
-    def warn(loader):
-        warnings.warn("This DataLoader will create 4 worker processes in total. Our suggested max", stacklevel=2)
+    iterate = DataLoader.__iter__
 
-    monkeypatch.setattr(DataLoader, "check_worker_number_rationality", warn)
+    def warn_and_iterate(loader):
+        warnings.warn("This DataLoader will create 4 worker processes in total. Our suggested max", stacklevel=2)
+        return iterate(loader)
+
+    monkeypatch.setattr(DataLoader, "__iter__", warn_and_iterate)
+    warnings.simplefilter("always")  # the settings of the tests ignore it
     command("profile", *SMALL, "--seconds", "0.2", "--no-step")
     for part in ("loader alone", "both together", "waiting for data", "decode", "no loader can make this run", "\n- "):
         assert part in command.out
