@@ -216,8 +216,12 @@ def _causes_of_waiting(report: DataReport) -> Iterator[Verdict]:
 
 def _has_busy_host(report: DataReport) -> bool:
     # A process that wants a core gets a share of it even on a busy host; one that uses none waits for something else.
-    wants_cores = report.cores_used >= NOTICEABLE and report.host.ranks_on_host == 1
-    return wants_cores and is_starved(report.cores_used, report.other_cores, report.host.cores)
+    return report.cores_used >= NOTICEABLE and _has_busy_cores(report)
+
+
+def _has_busy_cores(report: DataReport) -> bool:
+    is_alone = report.host.ranks_on_host == 1
+    return is_alone and is_starved(report.cores_used, report.other_cores, report.host.cores)
 
 
 def _busy_host(report: DataReport, symptom: str) -> Verdict:
@@ -234,7 +238,7 @@ def _slow_steps(report: DataReport, above: float) -> Iterator[Verdict]:
     if slowdown is None or slowdown < _SLOW_STEP or not report.settings.num_workers:
         return
     symptom = f"steps take {slowdown:.1f} times as long beside the workers"
-    if _has_busy_host(report):
+    if _has_busy_cores(report):
         yield _busy_host(report, symptom)
     elif _has_full_cores(report):
         yield Verdict(
@@ -330,7 +334,7 @@ def _slow_stage(report: DataReport, stage: _SampleStage) -> Verdict:
         figures += f", {rate:.1f} MiB/s in each worker"
     elif stage != "read" and _mostly_waits(report, stage):
         share = stats.cpu_s / report.busy_s
-        figures += f"; they wait rather than compute, since {workers} kept a core busy for only {share:.0%} of it"
+        figures += f"; they wait rather than compute: a core was busy for only {share:.0%} of {workers}"
         remedy = "look for a call that waits for a file, a network, a lock or a timer"
     settings: dict[str, Any] = {}
     if stage == "decode" and report.settings.decode == "exact":

@@ -18,7 +18,7 @@ from torchvision.models import WeightsEnum
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.ops.misc import FrozenBatchNorm2d
 
-from lit_loader.errors import SettingError
+from lit_loader.errors import LitLoaderError, SettingError
 from lit_loader.foundation.extras import require
 
 _log = logging.getLogger(__name__)
@@ -198,11 +198,16 @@ def _call(builder: ModelBuilder, **arguments: Any) -> nn.Module:
         bound_weights = _bound_weights(builder, weights)
         known_weights = _known_weights(builder)
         url = "them" if bound_weights is None or known_weights is None else known_weights.verify(bound_weights).url
-        raise OSError(
-            f"weights={weights or 'those bound to the builder'!r} could not be downloaded: {error}; copy {url} from a "
-            f"machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (for timm: Hugging Face's "
-            "cache), or give the path of their file, or weights=null for random ones (None in Python)"
+        raise _DownloadError(
+            f"weights={weights or 'those bound to the builder'!r} could not be downloaded: {error}",
+            remedy=f"copy {url} from a machine with a network into {Path(torch.hub.get_dir()) / 'checkpoints'} (for "
+            "timm: Hugging Face's cache), or give the path of their file",
+            settings={"weights": None},
         ) from error
+
+
+class _DownloadError(LitLoaderError, OSError):
+    """Weights cannot be downloaded."""
 
 
 def _read_state(path: Path) -> dict[str, Tensor]:

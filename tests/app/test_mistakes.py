@@ -49,6 +49,17 @@ def test_missing_weights_file_names_its_node(app):
     assert "model: weights='other/retina.pth' does not exist; give the path of a file, a name of weights" in line
 
 
+def test_failed_download_of_weights_names_the_override_without_them(app, monkeypatch):
+    def download(*_, **__):
+        raise OSError("no network")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", download)
+    builder = "{_target_: torchvision.models.mobilenet_v3_small, _partial_: true}"
+    line = one_line(app("train", "model.weights=DEFAULT", f"model.model={builder}", code=1))
+    assert "could not be downloaded: no network" in line
+    assert line.partition(" (HYDRA_FULL_ERROR")[0].endswith(", or pass model.weights=null")
+
+
 def test_missing_accelerator_is_reported_with_a_choice(app, monkeypatch):
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
     line = one_line(app("train", "trainer=gpu", code=1))

@@ -158,7 +158,7 @@ def test_headroom_stands_in_one_place():
 def test_transforms_that_wait_are_told_from_those_that_compute():
     waiting = diagnose(made_report(stages={"transform": 190.0}, cpu=10.0))[0]
     assert "they wait rather than compute" in waiting.problem
-    assert "a core busy for only 5% of it" in waiting.problem
+    assert "a core was busy for only 5% of the workers' time" in waiting.problem
     assert "rather" not in diagnose(made_report(stages={"transform": 190.0}))[0].problem
     # On full cores a low share is a lack of cores.
     full = made_report(stages={"transform": 190.0}, cpu=10.0, cores=2, main_cpu_s=180.0)

@@ -20,6 +20,7 @@ from torchvision import models
 from torchvision.models import MobileNet_V3_Small_Weights, mobilenet_v3_small
 from torchvision.ops.misc import FrozenBatchNorm2d
 
+from lit_loader.errors import LitLoaderError
 from lit_loader.recipes import fcos_small
 from lit_loader.recipes.weights import build_model, freeze_batch_norm, load_weights, model_builder
 from tests.support.toy_task import Net, ToyTask, loader, trainer
@@ -134,9 +135,10 @@ def test_failed_download_names_the_file_and_the_folder_to_copy_it_to(
     folder = re.escape(str(Path(torch.hub.get_dir()) / "checkpoints"))
     file = r"copy \S+/mobilenet_v3_small-\w+\.pth"
     weights, num_classes = ("DEFAULT", 5) if builder is mobilenet_v3_small else (None, 1000)
-    message = rf"could not be downloaded: .*{file} .*{folder} .*, or give the path of their file"
-    with pytest.raises(OSError, match=message):
+    message = rf"could not be downloaded: .*{file} .*{folder} .*, or give the path of their file, or pass weights=None"
+    with pytest.raises(OSError, match=message) as info:
         build(builder, weights, num_classes=num_classes)
+    assert isinstance(info.value, LitLoaderError)  # so an app writes the setting as its own key
 
 
 def test_error_of_the_builder_is_not_reported_as_a_failed_download() -> None:

@@ -214,19 +214,21 @@ def _show(arguments: argparse.Namespace) -> None:
 
 
 def _split(arguments: argparse.Namespace) -> None:
-    """Divide sets into splits or folds by class and group.
+    r"""Divide sets into splits or folds by class and group.
 
     Examples:
       lit-loader split voc faces-xml train --share train=0.8 --share val=0.1 --share test=0.1 --out faces.split.json
       lit-loader split faces-xml --folds 5 --keep test --group-pattern '([A-Za-z_]+)_[0-9]+' --out faces.folds.json
       lit-loader split voc faces-xml train --share train=0.9 --share val=0.1 --lists 'new_{}'
-      lit-loader train dataset=auto dataset.root=faces-xml dataset.split_file=faces.folds.json dataset.fold=0
+      lit-loader train experiment=landmarks dataset=auto dataset.root=faces-xml \
+          dataset.split_file=faces.folds.json dataset.fold=0
 
     All named sets become one set, without those of --keep. Each class gets its share in each part, as far as groups
     allow; groups and byte-identical copies are never divided. The result depends on the names, the annotations
     and the seed, not on the order of the images. Annotations and images stay unchanged. A split file serves every
     format; --lists writes lists of VOC (in ImageSets/Main) or YOLO, or COCO files, which other programs read as well.
-    Without --out and --lists nothing is written.
+    Without --out and --lists nothing is written. Train with the experiment of your task, such as experiment=landmarks,
+    experiment=classification or experiment=shapes (boxes).
 
     KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
     option of only one set.
@@ -294,7 +296,8 @@ def _profile(arguments: argparse.Namespace) -> None:
     Composes the config as lit-loader train does, and trains for some seconds on one device, without validation, loggers
     and checkpoints. Measures first the loader alone, then training steps on one batch that stays in memory, with a
     model that is thrown away, then both together. Prints the time of each stage, the stage at fault, the overrides that
-    help, and by how much a faster loader could speed up the run. Pretrained weights are not loaded.
+    help, and by how much a faster loader could speed up the run. Pretrained weights are not loaded. Slow transforms are
+    measured one by one.
     --timeline draws a lane for each worker, with the stages of its batches, and one for the training loop.
     The config may name modules in the current folder.
     exit codes: 0 done, 1 the data is wrong, 2 the command or the config is wrong.
@@ -305,7 +308,25 @@ def _profile(arguments: argparse.Namespace) -> None:
 
 
 class _Parser(argparse.ArgumentParser):
-    """A parser whose help ends with the docstring of its command, and with the formats if one is an argument."""
+    """Parser of a command.
+
+    Its help ends with the docstring of the command, and with the formats if one is an argument. Overrides of a config
+    may come before and after options.
+    """
+
+    # The type of the namespace is of no use here.
+    def parse_known_args(  # type: ignore[override]
+        self, args: Any = None, namespace: Any = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        """Parse the words after the command; an unknown one is an error with the usage of the command."""
+        arguments, words = super().parse_known_args(args, namespace)
+        if hasattr(arguments, "overrides"):
+            # argparse fills a positional argument from one group of words only.
+            arguments.overrides = [*arguments.overrides, *(word for word in words if not word.startswith("-"))]
+            words = [word for word in words if word.startswith("-")]
+        if words:
+            self.error(f"unrecognized arguments: {' '.join(words)}")
+        return arguments, []
 
     def format_help(self) -> str:
         run = self.get_default("run")

@@ -27,23 +27,26 @@ from omegaconf import DictConfig
 from lit_loader.app.building import build_model
 from lit_loader.app.commands.printing import print_lines, print_table
 from lit_loader.app.commands.settings import UsageError, usage_errors
+from lit_loader.app.commands.transform_times import measure_transforms
+from lit_loader.app.commands.window import WARM_UP_SHARE, Window, sufficient_s
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import config_errors, setting_override
 from lit_loader.callbacks import DataMonitor
 from lit_loader.datamodules import LoaderDataModule
 from lit_loader.engine.stats import BatchRecord
 from lit_loader.foundation.extras import require
-from lit_loader.loader import DataLoader
 from lit_loader.loader.device import moved
-from lit_loader.monitoring import DataReport, LoopMonitor, LoopTotals, StepRecord, diagnose, save_timeline
+from lit_loader.monitoring import DataReport, LoopMonitor, LoopTotals, StepRecord, Verdict, diagnose, save_timeline
 
 __all__ = ["profile"]
 
 # Share of --seconds for the loader alone, and for the step alone.
 _ALONE_SHARE: Final = 1 / 3
 
-# Share of a measurement after which its warm-up ends at the latest.
-_WARM_UP_SHARE: Final = 0.3
+# Share of --seconds for single transforms, which are measured only if transforms are at fault.
+_TRANSFORM_SHARE: Final = 0.1
+
+_MAX_TRANSFORMS: Final = 5
 
 # Steps before a measurement of the step alone, in which memory is allocated and kernels are chosen.
 _WARM_UP_STEPS: Final = 3
@@ -62,6 +65,8 @@ class _Profile:
         run: Report of the training.
         steps: Times of its last steps.
         batches: Times of its last batches.
+        verdicts: Causes of its waiting.
+        transforms: Seconds per sample by the name of a transform; None if transforms are not at fault.
     """
 
     loader: DataReport
@@ -69,6 +74,8 @@ class _Profile:
     run: DataReport
     steps: list[StepRecord]
     batches: list[BatchRecord]
+    verdicts: list[Verdict]
+    transforms: dict[str, float] | None
 
 
 def profile(arguments: argparse.Namespace) -> None:
@@ -96,7 +103,7 @@ def profile(arguments: argparse.Namespace) -> None:
     finally:
         sys.path[:] = original_path
         torch.set_num_threads(num_threads)
-    verdicts = diagnose(measured.run)
+    verdicts = measured.verdicts
     if arguments.timeline is not None:
         save_timeline(arguments.timeline, measured.batches, measured.steps)
     if arguments.json:
@@ -104,11 +111,12 @@ def profile(arguments: argparse.Namespace) -> None:
             "loader": measured.loader.as_dict(),
             "step_s": measured.step_s,
             "run": measured.run.as_dict(),
+            "transforms": measured.transforms,
             "diagnosis": [verdict.as_dict(write) for verdict in verdicts],
         }
         print_lines(json.dumps(result, indent=1))
         return
-    _print(measured)
+    _print(measured, arguments.seconds)
     print_lines(*(f"- {verdict.text(write)}" for verdict in verdicts))
     overrides = [write(name, value) for verdict in verdicts for name, value in verdict.settings.items()]
     if overrides:
@@ -153,6 +161,8 @@ def _quiet_lightning() -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", PossibleUserWarning)
             warnings.filterwarnings("ignore", message=".*no `val_dataloader`")
+            # torch warns about more workers than cores, but the diagnosis counts the cores.
+            warnings.filterwarnings("ignore", message="This DataLoader will create .* worker processes in total")
             # Lightning 2.6 calls a deprecated function of torch for iterables such as `_Repeat`.
             warnings.filterwarnings("ignore", message=r"`isinstance\(treespec, LeafSpec\)` is deprecated")
             yield
@@ -182,16 +192,24 @@ def _measure(cfg: DictConfig, datamodule: LoaderDataModule, arguments: argparse.
         show("both together")
         run = _TimedRun(arguments.seconds, num_bursts=0 if arguments.step else 3)
         make_trainer(run).fit(build_model(cfg, datamodule), datamodule=datamodule)
-    if arguments.progress:
-        sys.stderr.write(f"\r{'':40}\r")
     report = replace(run.loop.report(since=run.warm_totals), free_step_s=step_s or run.report().free_step_s)
     loaders = run.loop.loaders
+    batches = loaders[0].batch_records() if loaders else []
+    verdicts = diagnose(report)
+    transforms: dict[str, float] | None = None
+    if any(verdict.cause == "transform" for verdict in verdicts):
+        show("single transforms")
+        transforms = measure_transforms(datamodule, _TRANSFORM_SHARE * arguments.seconds)
+    if arguments.progress:
+        sys.stderr.write(f"\r{'':40}\r")
     return _Profile(
         loader=loader_report,
         step_s=step_s,
         run=report,
         steps=list(run.loop.records),
-        batches=loaders[0].batch_records() if loaders else [],
+        batches=batches,
+        verdicts=verdicts,
+        transforms=transforms,
     )
 
 
@@ -231,31 +249,23 @@ def _measure_loader(datamodule: LoaderDataModule, seconds: float) -> tuple[DataR
     loader = datamodule.train_dataloader()
     loaders = loader if isinstance(loader, list) else [loader]
     monitor = LoopMonitor(loaders[0], num_bursts=0)
-    # Batches that are made ahead before the first one is taken would raise the rate.
-    num_skipped = _num_ahead(loaders[0])
-    num_batches = 0
+    window = Window(loaders[:1], (1 - WARM_UP_SHARE) * seconds)
     warm_totals: LoopTotals | None = None
-    begin_s = time.perf_counter()
     batch: Any = None
+    window.begin()
     try:
-        while batch is None or time.perf_counter() - begin_s < seconds:
+        while not window.is_over:
             for loaded_batch in monitor.batches():
                 batch = loaded_batch
-                num_batches += 1
-                elapsed_s = time.perf_counter() - begin_s
-                if warm_totals is None and (num_batches > num_skipped or elapsed_s > _WARM_UP_SHARE * seconds):
-                    warm_totals = monitor.totals()
-                if elapsed_s >= seconds:
+                if window.add_batch():
                     break
+                if warm_totals is None and window.is_warm:
+                    warm_totals = monitor.totals()
             if batch is None:
                 raise ValueError("training has no batch")
         return monitor.report(since=warm_totals), batch
     finally:
         datamodule.teardown()  # closes the loader
-
-
-def _num_ahead(loader: DataLoader[Any]) -> int:
-    return loader.num_workers * (loader.prefetch_factor or 0)
 
 
 class _RepeatedBatch(LightningDataModule):
@@ -362,8 +372,7 @@ class _TimedRun(DataMonitor):
         super().__init__(warn_above=None, num_bursts=num_bursts)
         self.warm_totals: LoopTotals | None = None
         self._seconds = seconds
-        self._num_skipped = 0
-        self._begin_s = 0.0
+        self._window: Window | None = None
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         super().setup(trainer, pl_module, stage)
@@ -371,21 +380,19 @@ class _TimedRun(DataMonitor):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         super().on_train_start(trainer, pl_module)
-        self._begin_s = time.perf_counter()
-        self._num_skipped = max(_WARM_UP_STEPS, *map(_num_ahead, self.loop.loaders))
+        self._window = Window(self.loop.loaders, self._seconds, min_skipped=_WARM_UP_STEPS)
+        self._window.begin()
 
     def on_train_batch_end(self, trainer: Trainer, pl_module: LightningModule, *_: Any) -> None:
         super().on_train_batch_end(trainer, pl_module)
-        elapsed_s = time.perf_counter() - self._begin_s
-        if self.warm_totals is None:
-            if self.num_batches >= self._num_skipped or elapsed_s > _WARM_UP_SHARE * self._seconds:
-                self.warm_totals = self.loop.totals()
-                self._begin_s = time.perf_counter()
-        elif elapsed_s >= self._seconds:
+        assert self._window is not None
+        if self._window.add_batch():
             trainer.should_stop = True
+        if self._window.is_warm and self.warm_totals is None:
+            self.warm_totals = self.loop.totals()
 
 
-def _print(measured: _Profile) -> None:
+def _print(measured: _Profile, seconds: float) -> None:
     """Print the tables of the loop and of its stages."""
     run = measured.run
     batches_per_s = measured.loader.num_steps / max(measured.loader.total_s, 1e-9)
@@ -395,7 +402,21 @@ def _print(measured: _Profile) -> None:
     batch_ms = run.total_s / max(run.num_steps, 1) * 1e3
     rows.append(["both together", f"{batch_ms:.2f}", f"{1e3 / max(batch_ms, 1e-9):.1f}"])
     print_table("rates", ["", "ms per batch", "batches/s"], rows)
+    loader_s = sufficient_s(measured.loader)
+    if loader_s is not None:
+        print_lines(
+            f"only {measured.loader.num_steps} batches of the loader alone were measured, so its rate is uncertain; "
+            f"pass --seconds {math.ceil(max(seconds, loader_s / _ALONE_SHARE))}",
+            "",
+        )
     print_table(f"training loop, {run.num_steps} steps", ["part", "seconds", "share"], run.loop_rows())
     title = "workers" if run.stats.num_workers else "making batches, without workers"
     print_table(title, ["stage", "seconds", "share", "ms per sample"], run.stage_rows())
+    if measured.transforms:
+        sum_s = sum(measured.transforms.values())
+        rows = [
+            [name, f"{sample_s * 1e3:.3f}", f"{sample_s / max(sum_s, 1e-9):.1%}"]
+            for name, sample_s in list(measured.transforms.items())[:_MAX_TRANSFORMS]
+        ]
+        print_table("slowest transforms, without workers", ["transform", "ms per sample", "share"], rows)
     print_lines(run.figures_text(), run.headroom_text())

@@ -5,13 +5,19 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import time
+import warnings
 from argparse import Namespace
 
 import pytest
 
 from lit_loader.app.commands import main, profile
+from lit_loader.app.commands.transform_times import measure_transforms
+from lit_loader.app.commands.window import Window, sufficient_s
 from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import setting_override
+from lit_loader.loader import DataLoader
+from tests.support.data_reports import made_report
 from tests.support.documents import PAGES, commands
 
 SMALL = [
@@ -55,13 +61,22 @@ def test_real_run_measures_loader_step_and_both_and_draws_the_timeline(command, 
     assert {path.name for path in folder.iterdir()} == {"cache", "timeline.png"}
 
 
-def test_text_output_has_tables_diagnosis_and_no_step_on_demand(command, folder):
+def test_text_output_has_tables_diagnosis_and_no_step_on_demand(command, folder, monkeypatch):
+    iterate = DataLoader.__iter__
+
+    def warn_and_iterate(loader):
+        warnings.warn("This DataLoader will create 4 worker processes in total. Our suggested max", stacklevel=2)
+        return iterate(loader)
+
+    monkeypatch.setattr(DataLoader, "__iter__", warn_and_iterate)
+    warnings.simplefilter("always")  # the settings of the tests ignore it
     command("profile", *SMALL, "--seconds", "0.2", "--no-step")
     for part in ("loader alone", "both together", "waiting for data", "decode", "no loader can make this run", "\n- "):
         assert part in command.out
     assert "step alone" not in command.out
     assert "an upper bound" in command.out  # the run is too short for a burst
     assert "measuring both together" in command.err
+    assert "suggested" not in command.err
 
 
 def test_model_that_ends_the_training_leaves_the_step_unmeasured():
@@ -118,3 +133,74 @@ def test_commands_of_the_help_and_the_docs_compose(command, folder, monkeypatch)
         if arguments.config_name == "train":  # `app` is a placeholder for another config
             assert compose_config(None, arguments.config_name, arguments.overrides).datamodule
     assert len(parsed) >= 5
+
+
+def loader_with(workers, prefetch_factor=2):
+    return Namespace(num_workers=workers, prefetch_factor=prefetch_factor)
+
+
+def measured_rate(arrivals, window, monkeypatch):
+    """Return the seconds per batch in the window of a measurement, for batches that arrive at these times."""
+    now = 0.0
+    monkeypatch.setattr(time, "perf_counter", lambda: now)
+    window.begin()
+    start_s = 0.0
+    num_batches = 0
+    for now in arrivals:
+        was_warm = window.is_warm
+        window.add_batch()
+        num_batches += was_warm
+        if window.is_warm and not was_warm:
+            start_s = now
+        if window.is_over:
+            return (now - start_s) / num_batches
+    raise AssertionError("the window does not end")
+
+
+@pytest.mark.parametrize("seconds", [0.5, 2.8, 6.0, 20.0])
+@pytest.mark.parametrize("delays", [(0.0, 0.0, 0.0, 0.0), (1.2, 0.4, 0.4, 0.0)])
+def test_rate_of_a_loader_does_not_depend_on_the_duration(monkeypatch, delays, seconds):
+    # Four workers take 1.6 s for a batch and start one after another; batches arrive in order.
+    ready = [1.0 + delays[number % 4] + 1.6 * (1 + number // 4) for number in range(100)]
+    arrivals = [max(ready[: number + 1]) for number in range(100)]
+    window = Window([loader_with(4)], seconds)
+    assert measured_rate(arrivals, window, monkeypatch) == pytest.approx(0.4)
+
+
+def test_batches_that_were_made_ahead_are_not_counted(monkeypatch):
+    # With a long warm-up all queues are emptied first.
+    arrivals = [0.1] * 12 + [0.1 + 0.4 * number for number in range(1, 100)]
+    window = Window([loader_with(4)], 10.0)
+    assert measured_rate(arrivals, window, monkeypatch) == pytest.approx(0.4)
+
+
+def test_few_turns_are_not_sufficient():
+    # 8 turns of 4 batches of 0.4 s.
+    assert sufficient_s(made_report(workers=4, steps=4, total=1.6)) == pytest.approx(12.8)
+    assert sufficient_s(made_report(workers=4)) is None
+
+
+def test_slow_transform_is_named(folder):
+    sleepy = "datamodule.train_transforms.extra_after=[{_target_: tests.support.sleepy.Sleepy, seconds: 0.02}]"
+    datamodule = build_datamodule(compose_config(overrides=[*SMALL, sleepy]))
+    datamodule.prepare_data()
+    workers = datamodule.workers
+    seconds_by_name = measure_transforms(datamodule, 0.0)
+    name, seconds = next(iter(seconds_by_name.items()))
+    assert name == "Sleepy"
+    assert seconds >= 0.02
+    # Compositions do not count for the transforms that they call.
+    assert sum(seconds_by_name.values()) < 2 * seconds
+    assert datamodule.workers == workers
+
+
+@pytest.mark.parametrize("name", ["profile", "tune"])
+def test_overrides_may_stand_around_options(command, monkeypatch, name):
+    parsed: list[Namespace] = []
+    monkeypatch.setattr(f"lit_loader.app.commands.{name}.{name}", parsed.append)
+    command(name, "a=1", "--config-name", "app", "b=2", "--json", "~c")
+    assert parsed[0].overrides == ["a=1", "b=2", "~c"]
+    assert parsed[0].config_name == "app"
+    command(name, "a=1", "--unknown", "b=2", code=2)
+    assert f"usage: lit-loader {name} " in command.err
+    assert "unrecognized arguments: --unknown" in command.err
