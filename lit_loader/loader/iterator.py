@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
 import warnings
@@ -62,18 +63,39 @@ class TimedBatches(WrappedBatches):
         self.check_s = 0.0
         # Batches that were collected, and the error that ended the collection; see NOTE [Held batches].
         self._held: deque[tuple[Any, Exception | None]] = deque()
+        # One thread collects at a time. Reentrant, because a signal handler may ask for a batch meanwhile.
+        self._collect_lock = threading.RLock()
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
         hooks = self._hooks
         if hooks.num_to_hold:
             self._collect()
+        delivery: tuple[Any, Exception | None] | None = None
         if self._held:
-            batch = self._next_held()
+            # Another thread may take the last one meanwhile.
+            with contextlib.suppress(IndexError):
+                delivery = self._held.popleft()
+        if delivery is not None:
+            batch, error = delivery
+            # Its traceback holds this frame, a reference cycle.
+            del delivery
+            if error is not None:
+                try:
+                    raise error
+                finally:
+                    # Its traceback holds this frame, a reference cycle.
+                    del error
         else:
             start = time.perf_counter()
             try:
                 batch = self._batches.next_batch()
+            except EndOfEpoch:
+                # Another thread may be collecting the last batches.
+                with self._collect_lock:
+                    if not self._held:
+                        raise
+                return self.next_batch()
             finally:
                 hooks.counters.wait_s += time.perf_counter() - start
         if hooks.check_batch is not None:
@@ -81,21 +103,6 @@ class TimedBatches(WrappedBatches):
             hooks.check_batch(batch)
             self.check_s += time.perf_counter() - start
         return batch
-
-    def _next_held(self) -> Any:
-        """Return the first held batch, or raise the error in its place."""
-        try:
-            batch, error = self._held.popleft()
-        except IndexError:
-            # Another thread has taken the last one meanwhile.
-            return self._batches.next_batch()
-        if error is None:
-            return batch
-        try:
-            raise error
-        finally:
-            # Its traceback holds this frame, a reference cycle.
-            del error
 
     def poll(self) -> bool:
         """Return True if `next_batch` would return or raise at once, or if it is to collect batches."""
@@ -110,20 +117,21 @@ class TimedBatches(WrappedBatches):
         """Take batches from the engine and wait until the workers are idle: see NOTE [Held batches]."""
         hooks = self._hooks
         counters = hooks.counters
-        num_batches, hooks.num_to_hold = hooks.num_to_hold, 0
         start = time.perf_counter()
-        counters.is_holding = True
-        try:
-            # Batches of an earlier call that were not delivered yet come first.
-            while len(self._held) < num_batches:
-                self._held.append((self._batches.next_batch(), None))
-            self._batches.wait_until_idle()
-        except Exception as error:
-            # Raised in its turn; also the end of the epoch.
-            self._held.append((None, error))
-        finally:
-            counters.is_holding = False
-            counters.hold_s += time.perf_counter() - start
+        with self._collect_lock:
+            num_batches, hooks.num_to_hold = hooks.num_to_hold, 0
+            counters.is_holding = True
+            try:
+                # Batches of an earlier call that were not delivered yet come first.
+                while len(self._held) < num_batches:
+                    self._held.append((self._batches.next_batch(), None))
+                self._batches.wait_until_idle()
+            except Exception as error:
+                # Raised in its turn; also the end of the epoch.
+                self._held.append((None, error))
+            finally:
+                counters.is_holding = False
+                counters.hold_s += time.perf_counter() - start
 
 
 class TimedTransfer(WrappedBatches):

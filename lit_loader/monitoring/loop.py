@@ -168,8 +168,8 @@ class LoopMonitor:
     Args:
         loader: A `lit_loader.DataLoader`, the loader that Fabric makes of one, or None to set ``loaders`` later.
         device: Device of the model, which bursts wait for; None for the loader's device.
-        num_bursts: Number of bursts, with one loader that has a seed, also those that a validation ends; 0 for none, and the headroom is then an upper
-            bound.
+        num_bursts: Number of bursts, with one loader that has a seed, counting those that a validation ends; 0 for
+            none, and the headroom is then an upper bound.
         num_records: Number of the last steps whose times are stored in ``records``, for a timeline.
         rank: Rank of this process, for the report.
 
