@@ -8,6 +8,7 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
+from lit_loader.annotations.columns import sorted_unique
 from lit_loader.annotations.table import AnnotationTable
 
 __all__ = ["POINT_STATES", "figures_of"]
@@ -32,7 +33,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
     counts = table.class_counts()
     present = counts[counts > 0]  # a class that occurs in another set only would make the ratio infinite
     # One number for each pair of image and class, so that an image counts once per class.
-    pairs = np.unique(table.image_of_object() * max(1, table.num_classes) + table.labels)
+    pairs = sorted_unique(table.image_of_object() * max(1, table.num_classes) + table.labels)
     images = _counts(pairs % max(1, table.num_classes), table.class_names)
     has_size = (table.widths > 0) & (table.heights > 0)
     points = np.zeros((0, 0)) if table.visibility is None else table.visibility

@@ -22,6 +22,8 @@ class Problem:
         message: The wrong value and the rule.
         line: Line in the file, from 1, or None if unknown.
         object_index: Position of the object in the file, from 0, or None if the problem is not about one object.
+        entry: Position in a list of a JSON file, such as ``annotations[17]``, or None.
+        image: Path of the image relative to the root, or None if the problem was found before images were resolved.
     """
 
     kind: str
@@ -30,6 +32,8 @@ class Problem:
     message: str
     line: int | None = None
     object_index: int | None = None
+    entry: str | None = None
+    image: str | None = None
 
 
 @dataclass(kw_only=True, repr=False)

@@ -10,6 +10,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
+from lit_loader.annotations.columns import sorted_unique
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.types import IndexArray
 
@@ -123,7 +124,7 @@ class _UnitCounts:
         self.sizes = np.bincount(unit_of_image, minlength=num_units)
         empty_images = np.flatnonzero(np.bincount(images, minlength=table.num_images) == 0)
         object_cells = images * self.num_labels + labels
-        image_cells = np.unique(np.concatenate([object_cells, empty_images * self.num_labels + len(names)]))
+        image_cells = sorted_unique(np.concatenate([object_cells, empty_images * self.num_labels + len(names)]))
         units = unit_of_image[image_cells // self.num_labels]
         cells, self.images = np.unique(units * self.num_labels + image_cells % self.num_labels, return_counts=True)
         self.units = cells // self.num_labels

@@ -7,7 +7,7 @@ from typing import Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.columns import offsets_of
+from lit_loader.annotations.columns import offsets_of, sorted_unique
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.types import IndexArray
 
@@ -43,7 +43,7 @@ def image_labels(table: AnnotationTable, by: str | None = None) -> LabelSets:
     # A table without names has no labels, and must not divide by zero.
     stride = max(len(names), 1)
     # Unique (image, label) cells, sorted, so the labels of an image are consecutive and ascending.
-    cells = np.unique((table.image_of_object() * stride + ids)[ids >= 0])
+    cells = sorted_unique((table.image_of_object() * stride + ids)[ids >= 0])
     counts = np.bincount(cells // stride, minlength=table.num_images)
     return LabelSets(offsets=offsets_of(counts), classes=cells % stride)
 

@@ -21,8 +21,8 @@ from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_duplica
 from lit_loader.datamodules import TableDataModule, draw_found
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
-from lit_loader.inspection.curve_pictures import draw_curves
-from lit_loader.inspection.curves import write_curves
+from lit_loader.inspection.curve_pictures import check_max_classes, draw_curves
+from lit_loader.inspection.curves import CURVE_FILES, CurveTask, write_curves
 from lit_loader.loader.data_loader import DataLoader
 
 __all__ = ["EvaluationCurves"]
@@ -55,7 +55,7 @@ class EvaluationCurves(Callback):
     Everything is exact over ranks, which leave out the duplicates that fill up their last batches. Each rank keeps
     the numbers of its worst samples; at the end these are read and predicted once more, one by one. All ranks do so, as
     sharded models require; rank 0 draws. Worst samples need a data module of lit_loader, and are left out with a
-    message where tiles are merged before they are scored.
+    message where tiles are merged before they are scored. The files of an earlier test are removed at the start.
 
     Args:
         num_worst: Number of the worst samples to draw, 0 for none.
@@ -63,7 +63,8 @@ class EvaluationCurves(Callback):
         confusion_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
             highest mean F1 over classes at IoU 0.5.
         confusion_iou: Smallest IoU of an object and its detection in the confusion matrix.
-        max_classes: Largest number of classes to draw of an output; of more, the most frequent half and the rarest.
+        max_classes: Largest number of classes to draw of an output, up to 100; of more, the most frequent half and the
+            rarest.
         folder: Folder of the files, or None for ``curves`` in the trainer's ``default_root_dir``.
 
     Attributes:
@@ -84,8 +85,9 @@ class EvaluationCurves(Callback):
         max_classes: int = 30,
         folder: Path | str | None = None,
     ) -> None:
-        if num_worst < 0 or max_classes < 2:
-            raise ValueError(f"num_worst={num_worst} must be 0 or more, and max_classes={max_classes} 2 or more")
+        if num_worst < 0:
+            raise ValueError(f"num_worst={num_worst} must be 0 or more")
+        check_max_classes(max_classes)
         if not (0 <= min_score <= 1 and 0 <= (confusion_score or 0.0) <= 1 and 0 < confusion_iou <= 1):
             scores = f"min_score={min_score} and confusion_score={confusion_score}"
             raise ValueError(f"{scores} must be in [0, 1], and confusion_iou={confusion_iou} in (0, 1]")
@@ -107,11 +109,20 @@ class EvaluationCurves(Callback):
         require("matplotlib.figure", "plot")
 
     def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Let the task record its curves."""
+        """Let the task record its curves, and remove the files of an earlier test."""
         self.worst = []
-        task: Any = pl_module  # recipes are above callbacks, so `Task` has no name here
-        if hasattr(task, "record_curves"):
-            task.record_curves(min_score=self.confusion_score, min_iou=self.confusion_iou)
+        if not isinstance(pl_module, CurveTask):
+            return
+        obstacle = _obstacle(trainer) if self.num_worst else None
+        if obstacle:
+            rank_zero_info(f"worst_images.png is left out: {obstacle}")
+        error_min_score = self.min_score if self.num_worst and not obstacle else None
+        limits: dict[str, Any] = {"min_score": self.confusion_score, "min_iou": self.confusion_iou}
+        pl_module.record_curves(**limits, error_min_score=error_min_score)
+        if trainer.is_global_zero:
+            # This test may not write all of them; old files would then look like its results.
+            for name in ("curves.png", "worst_images.png", *CURVE_FILES):
+                (self._folder(trainer) / name).unlink(missing_ok=True)
 
     def on_test_batch_end(
         self,
@@ -123,12 +134,11 @@ class EvaluationCurves(Callback):
         dataloader_idx: int = 0,
     ) -> None:
         """Keep the numbers of the worst samples so far."""
-        # Steps of tiles, and of tasks that do not tell, return nothing.
-        task: Any = pl_module
-        has_errors = self.num_worst and outputs is not None and hasattr(task, "sample_errors")
-        errors = task.sample_errors(batch, outputs, min_score=self.min_score) if has_errors else []
-        if not errors:
+        if not isinstance(pl_module, CurveTask) or not pl_module.batch_errors:
             return
+        errors = pl_module.batch_errors
+        # The step of a subclass may record no errors; the next batch must not count these again.
+        pl_module.batch_errors = []
         samples = zip(errors, _image_ids(batch), batch_duplicates(batch).tolist(), strict=True)
         self.worst += [
             WorstSample(error, dataloader_idx, image_id, text)
@@ -139,21 +149,18 @@ class EvaluationCurves(Callback):
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Gather the worst samples of all ranks, and draw them on rank 0."""
-        if not self.num_worst:
+        if not (self.num_worst and isinstance(pl_module, CurveTask)):
             return
         if dist.is_available() and dist.is_initialized():
             parts: list[list[WorstSample]] = [[] for _ in range(dist.get_world_size())]
             dist.all_gather_object(parts, self.worst)
             self.worst = _largest([sample for part in parts for sample in part], self.num_worst)
-        obstacle = _obstacle(trainer)
-        if obstacle:
-            rank_zero_info(f"worst_images.png is left out: {obstacle}")
-        elif self.worst:
+        if self.worst:
             self._draw_worst(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Write the curves on rank 0."""
-        curves = getattr(pl_module, "test_curves", [])
+        curves = pl_module.test_curves if isinstance(pl_module, CurveTask) else []
         if not trainer.is_global_zero or not curves:
             return
         folder = self._folder(trainer)

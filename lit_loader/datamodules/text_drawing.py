@@ -94,7 +94,8 @@ def font_for(texts: Iterable[str], size: int) -> Font:
         texts: The texts, as `draw_texts` and `wrapped_text` get them.
         size: Size of the font in pixels.
     """
-    characters = {character for text in texts for character in text if not character.isascii()}
+    # Others are drawn as escape sequences, see `printable`.
+    characters = {c for text in texts for c in text if c.isprintable() and not c.isascii()}
     # A hostile file may use every character there is.
     characters = set(sorted(characters)[:_MAX_CHARACTERS])
     fonts: list[tuple[int, Font]] = []

@@ -173,7 +173,7 @@ def _check_not_empty(empty: Sequence[str], path: Path | str) -> None:
 
 
 def _check_fold(file: SplitFile, fold: int | None, path: Path | str) -> None:
-    """Raise AnnotationError if there is one fold only, and SettingError if there is no such fold."""
+    """Raise AnnotationError for a file with a single fold, and SettingError for a fold that is not in the file."""
     if len(file.parts) < 2:
         message = "a single fold leaves no training images; split the data set into at least 2"
         raise AnnotationError(message, path=path)

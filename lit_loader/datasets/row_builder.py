@@ -134,13 +134,21 @@ class RowBuilder(Rows):
                 self._report_wrong(number, error)
 
     def problem(
-        self, kind: str, action: str, message: str, *, line: int | None = None, index: int | None = None
+        self,
+        kind: str,
+        action: str,
+        message: str,
+        *,
+        line: int | None = None,
+        index: int | None = None,
+        image: str | None = None,
     ) -> None:
         """Add a problem, with the row in its message; see `Rows.problem`."""
         if line:
             message = f"row {-1 - line}{'' if index is None else f', object {index}'}: {message}"
         # The base class would name the object of a raised problem a second time.
-        super().problem(kind, action, message, index=None if action == "raise" else index)
+        index = None if action == "raise" else index
+        super().problem(kind, action, message, line=line, index=index, image=image)
 
     def _report_wrong(self, number: int, error: _WrongRow) -> None:
         message = f"column {error.column!r}: {error}"

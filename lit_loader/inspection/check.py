@@ -13,7 +13,7 @@ from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.images import ImageReading
-from lit_loader.inspection.check_images import ImageFiles, check_copies, check_images, scan_images
+from lit_loader.inspection.check_images import ImageFiles, check_copies, check_depths, check_images, scan_images
 from lit_loader.inspection.check_objects import check_boxes
 from lit_loader.inspection.check_points import check_points
 from lit_loader.inspection.check_sets import check_class_names, check_reports, check_sets
@@ -100,6 +100,7 @@ def check_tables(
     for source in sources:
         check_reports(recorder, source)
         check_images(recorder, source, files)
+        check_depths(recorder, source, files, reading=reading)
     check_copies(recorder, sources, files, reading=reading, progress=progress)
     check_boxes(recorder, sources, min_side=settings.min_side, duplicate_iou=settings.duplicate_iou)
     check_points(recorder, sources)

@@ -34,10 +34,12 @@ from lit_loader.foundation.host import count_cores
 from lit_loader.images import ImageReading
 from lit_loader.inspection.recorder import Recorder, TableSet
 
-__all__ = ["ImageFiles", "check_copies", "check_images", "scan_images"]
+__all__ = ["ImageFiles", "check_copies", "check_depths", "check_images", "scan_images"]
 
 _MAX_THREADS: Final = 32
 _CHUNK_IMAGES: Final = 16
+# Usually all images of a set have 16 bits or none has.
+_MAX_INSPECTED: Final = 256
 _MAX_REASONS: Final = 10_000
 
 _Result: TypeAlias = tuple[int, int] | str
@@ -131,8 +133,19 @@ def check_images(recorder: Recorder, source: TableSet, files: ImageFiles) -> Non
     _check_sizes(recorder, source, measured)
 
 
+def check_depths(recorder: Recorder, source: TableSet, files: ImageFiles, *, reading: ImageReading) -> None:
+    """Add a note if training reduces images with 16 bits to 8 bits; a sample of the files is inspected, as there."""
+    numbers = files.rows[source.name]
+    inspected = numbers[:: max(1, len(numbers) // _MAX_INSPECTED)].tolist()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        reading.warn_of_sixteen_bits([files.paths[number] for number in inspected])
+    for warning in caught:
+        recorder.add("sixteen_bit", source.name, shorten(str(warning.message)))
+
+
 def _exists(path: Path) -> bool:
-    """Return False if there is no such file; a path that is too long has none."""
+    """Return True if the file exists or access to it is refused, False also for paths that are too long."""
     try:
         path.stat()
     except PermissionError:

@@ -30,7 +30,7 @@ _EDGE_PIXELS: Final = 0.5
 _ROUNDING_PIXELS: Final = 0.01
 # Boxes of one image that a box is compared with; a million equal boxes would otherwise take hours.
 _MAX_NEIGHBOURS: Final = 500
-# Boxes that are a pixel apart are no conflict if they hardly overlap, as tiny ones may.
+# Tiny boxes at a distance of a pixel may hardly overlap, and are two objects then.
 _MIN_CONFLICT_IOU: Final = 0.5
 
 _Mask = npt.NDArray[np.bool_]
@@ -201,23 +201,22 @@ class _Neighbours:
             partners = active + shift
             iou = _iou(self._corners[active], self._corners[partners])
             is_pair = iou > self._min_iou
-            left = self._order[active[is_pair]]
-            right = self._order[partners[is_pair]]
+            rows = self._order[active[is_pair]]
+            later = self._order[partners[is_pair]]
             # An object may be right of one partner and left of another, so one chunk could have it second twice.
-            for selected, first, second in ((left < right, left, right), (left > right, right, left)):
+            for selected, first, second in ((rows < later, rows, later), (rows > later, later, rows)):
                 yield _Pairs(first=first[selected], second=second[selected], iou=iou[is_pair][selected])
 
     def incomplete_images(self) -> IndexArray:
         """Return the images with a box that has more neighbours than `pairs` compares."""
         active = self._near(np.arange(len(self._order)), _MAX_NEIGHBOURS + 1)
-        images: IndexArray = np.unique(self._images[active])
-        return images
+        return np.unique(self._images[active])
 
     def _near(self, active: IndexArray, shift: int) -> IndexArray:
         """Return the active positions whose box can overlap enough with the box that is ``shift`` positions later."""
         active = active[active + shift < len(self._order)]
         partners = active + shift
-        is_near = self._images[active] == self._images[partners]
+        is_near: _Mask = self._images[active] == self._images[partners]
         is_near &= self._corners[partners, 0] <= self._reach[active]
         return active[is_near]
 

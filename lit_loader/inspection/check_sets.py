@@ -31,19 +31,29 @@ def check_reports(recorder: Recorder, source: TableSet) -> None:
     if unread_fields:
         text = f"{_listed(unread_fields, 'fields')} not read"
         recorder.add("not_read", source.name, text, count=len(unread_fields))
+    rows = _rows_of_reported_images(source)
     for (problem, action), count in report.counts.items():
         if action == "not read" or (problem in _SEEN_IN_TABLES and action == "keep"):
             continue
         details = report.details.get((problem, action), [])
         for detail in details:
-            place = Place(file=detail.file, line=detail.line)
+            place = Place(file=detail.file, line=detail.line, entry=detail.entry)
             message = f"{shorten(detail.message)} (reader's action: {action})"
-            recorder.add(problem, source.name, message, place=place)
+            image_row = None if detail.image is None else rows.get(detail.image)
+            recorder.add(problem, source.name, message, place=place, image=detail.image, image_row=image_row)
         text = f"{kind_of(problem).rule} (reader's action: {action})"
         if details:
             recorder.add_count(problem, source.name, count - len(details))
         else:
             recorder.add(problem, source.name, text, count=count)
+
+
+def _rows_of_reported_images(source: TableSet) -> dict[str, int]:
+    """Return the rows of the images that the reader's problems name; images that it dropped have none."""
+    paths = {problem.image for problem in source.table.report if problem.image is not None}
+    if not paths:
+        return {}
+    return {path: row for row, path in enumerate(source.table.image_paths) if path in paths}
 
 
 def check_class_names(recorder: Recorder, sources: Sequence[TableSet]) -> None:

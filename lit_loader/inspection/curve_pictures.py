@@ -11,12 +11,19 @@ import numpy.typing as npt
 
 from lit_loader.datamodules.text_drawing import figure_text
 from lit_loader.foundation.extras import require
-from lit_loader.inspection.curves import ConfusionMatrix, ErrorCurve, EvaluationCurves, PrecisionRecall, best_threshold
+from lit_loader.inspection.curves import (
+    ConfusionMatrix,
+    ErrorCurve,
+    EvaluationCurves,
+    PrecisionRecall,
+    ThresholdCounts,
+    best_threshold,
+)
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-__all__ = ["draw_curves"]
+__all__ = ["check_max_classes", "draw_curves"]
 
 _COLOURS: Final = (
     *("#4363d8", "#e6194b", "#3cb44b", "#f58231", "#911eb4"),
@@ -25,6 +32,9 @@ _COLOURS: Final = (
 # Limits of lines with a colour of their own, and of rows whose cells have numbers.
 _MAX_COLOURED: Final = len(_COLOURS)
 _MAX_NUMBERED: Final = 16
+# The time of matplotlib's layout grows with the square of the number of charts, and a canvas has at most 65,535 pixels.
+_MAX_OUTPUTS: Final = 8
+_MAX_DRAWN_CLASSES: Final = 100
 # Names of more columns are written upwards.
 _MAX_LEVEL_NAMES: Final = 5
 _MEAN_COLOUR: Final = "black"
@@ -35,7 +45,7 @@ def draw_curves(curves: Sequence[EvaluationCurves], *, max_classes: int = 30, ti
 
     Classes have precision-recall curves, bars of average precision, means of precision, recall and F1 by the threshold
     of scores, and a confusion matrix whose colours are shares of each row; points have the cumulative distribution of
-    errors, and bars of the mean error of each point.
+    errors, and bars of the mean error of each point. Of more than 8 outputs the first are drawn, and the title says so.
 
     Args:
         curves: The curves of each output.
@@ -45,15 +55,15 @@ def draw_curves(curves: Sequence[EvaluationCurves], *, max_classes: int = 30, ti
         title: Title of the figure.
 
     Raises:
-        ValueError: If ``curves`` is empty or ``max_classes`` is below 2.
+        ValueError: If ``curves`` is empty or ``max_classes`` is not 2 to 100.
         ImportError: If matplotlib is not installed.
     """
-    if not curves or max_classes < 2:
-        raise ValueError(
-            f"expected curves of at least 1 output and max_classes of at least 2, got {len(curves)} outputs and "
-            f"max_classes={max_classes}"
-        )
-    rows: list[tuple[float, Any]] = [row for part in curves for row in _rows(part, max_classes)]
+    if not curves:
+        raise ValueError("expected curves of at least 1 output, got none")
+    check_max_classes(max_classes)
+    if len(curves) > _MAX_OUTPUTS:
+        title = f"{title}: the first {_MAX_OUTPUTS} of {len(curves)} outputs; the CSV files have all"
+    rows = [row for part in curves[:_MAX_OUTPUTS] for row in _rows(part, max_classes)]
     heights = [height for height, _ in rows]
     figure: Figure = require("matplotlib.figure", "plot").Figure(figsize=(13, sum(heights) + 0.5), layout="constrained")
     # A part of its own for each row, so that long names in one row do not narrow the charts of others.
@@ -62,6 +72,12 @@ def draw_curves(curves: Sequence[EvaluationCurves], *, max_classes: int = 30, ti
         draw(*part.subplots(1, 2))
     figure.suptitle(figure_text(title, 100))
     return figure
+
+
+def check_max_classes(max_classes: int) -> None:
+    """Raise ValueError for a number of classes that one picture cannot have."""
+    if not 2 <= max_classes <= _MAX_DRAWN_CLASSES:
+        raise ValueError(f"max_classes={max_classes} must be 2 to {_MAX_DRAWN_CLASSES}")
 
 
 def _rows(curves: EvaluationCurves, max_classes: int) -> list[tuple[float, Any]]:
@@ -77,8 +93,11 @@ def _rows(curves: EvaluationCurves, max_classes: int) -> list[tuple[float, Any]]
                 f"{label}: precision by recall{', ' + kind.name if kind.name else ''}", fontsize=10, loc="left"
             )
             _draw_precision_recall(curve_axis, kind, curves.class_names, order)
+            if curves.by_threshold is None:
+                threshold_axis.axis("off")
+                return
             threshold_axis.set_title(f"{label}: mean over classes by threshold of scores", fontsize=10, loc="left")
-            _draw_thresholds(threshold_axis, kind)
+            _draw_thresholds(threshold_axis, curves.by_threshold)
 
         rows.append((4.2, draw_lines))
     if curves.precision_recall or curves.confusion is not None:
@@ -144,13 +163,12 @@ def _interpolate(grid: npt.NDArray[np.float64], recall: Any, precision: Any) -> 
     return values
 
 
-def _draw_thresholds(axis: Any, kind: PrecisionRecall) -> None:
-    means = kind.means_by_threshold()
-    for colour, name in zip(_COLOURS, ("precision", "recall", "F1"), strict=False):
-        if means:
-            axis.plot(means["threshold"], means[name], color=colour, lw=2.4 if name == "F1" else 1.4, label=name)
+def _draw_thresholds(axis: Any, counts: ThresholdCounts) -> None:
+    means = counts.means()
+    for colour, (name, values) in zip(_COLOURS, means.items(), strict=False):
+        axis.plot(counts.thresholds, values, color=colour, lw=2.4 if name == "F1" else 1.4, label=name)
     if means:
-        threshold = best_threshold(kind)
+        threshold = best_threshold(counts)
         text = f"best F1 {means['F1'].max():.3f} at {threshold:.3f}"
         axis.axvline(threshold, color="#888888", ls=":", label=text)
     axis.set(xlabel="threshold of scores", xlim=(0, 1.01), ylim=(0, 1.03))
@@ -212,15 +230,19 @@ def _draw_confusion(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -
     small = 8 if num_rows <= _MAX_NUMBERED else 6
     axis.set_xticks(
         range(num_columns),
-        map(figure_text, matrix.column_names),
+        map(_cell_name, matrix.column_names),
         rotation=0 if num_columns <= _MAX_LEVEL_NAMES else 90,
         fontsize=small,
     )
-    axis.set_yticks(range(num_rows), map(figure_text, matrix.row_names), fontsize=small)
+    axis.set_yticks(range(num_rows), map(_cell_name, matrix.row_names), fontsize=small)
     axis.set_ylabel("true", fontsize=8)
     axis.set_xlabel("predicted", fontsize=8)
     note = f", {matrix.note}" if matrix.note else ""
     axis.set_title(f"{figure_text(curves.label)}: confusion{note}", fontsize=10, loc="left")
+
+
+def _cell_name(name: str | None) -> str:
+    return "background" if name is None else figure_text(name)
 
 
 def _reduced(matrix: ConfusionMatrix, num_classes: int, order: Sequence[int]) -> ConfusionMatrix:
@@ -231,7 +253,7 @@ def _reduced(matrix: ConfusionMatrix, num_classes: int, order: Sequence[int]) ->
         background = [[index] for index in range(num_classes, size)]
         return [*([index] for index in order), *([omitted] if omitted else []), *background]
 
-    def names(all_names: Sequence[str], parts: Sequence[Sequence[int]]) -> list[str]:
+    def names(all_names: Sequence[str | None], parts: Sequence[Sequence[int]]) -> list[str | None]:
         return [all_names[part[0]] if len(part) == 1 else f"{len(part)} others" for part in parts]
 
     row_groups = groups(len(matrix.row_names))

@@ -17,12 +17,24 @@ import numpy.typing as npt
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.files import new_file
 
-__all__ = ["ConfusionMatrix", "ErrorCurve", "EvaluationCurves", "PrecisionRecall", "best_threshold", "write_curves"]
+__all__ = [
+    "CURVE_FILES",
+    "ConfusionMatrix",
+    "CurveTask",
+    "ErrorCurve",
+    "EvaluationCurves",
+    "PrecisionRecall",
+    "ThresholdCounts",
+    "best_threshold",
+    "write_curves",
+]
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_NUM_THRESHOLDS: Final = 1001
-"""Thresholds of scores at which classes are compared: 0, 0.001, ... 1."""
+CURVE_FILES: Final = ("curves.csv", "classes.csv", "confusion.csv")
+"""Names of the files of `write_curves`."""
+
+_FORMULA_STARTS: Final = ("=", "+", "-", "@", "'")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -46,56 +58,65 @@ class PrecisionRecall:
     @property
     def f1(self) -> Floats:
         """F1 at each point, ``(C, R)``; 0 where precision and recall are both 0."""
-        return _f1(self.precision, self.recall)
+        total = self.precision + self.recall
+        return np.divide(2 * self.precision * self.recall, total, out=np.zeros_like(total), where=total != 0)
 
-    def by_threshold(self) -> tuple[Floats, Floats, Floats]:
-        """Return thresholds ``(T,)``, and each class's precision and recall, ``(T, C)``, of scores at or above them.
 
-        Above the highest score of a class nothing is predicted: recall is 0 and precision NaN. Below the score of the
-        last point, the values of that point are repeated. A class without occurrences is NaN.
+@dataclass(frozen=True, kw_only=True, eq=False)
+class ThresholdCounts:
+    """Numbers of predictions of C classes whose scores are at or above each of T thresholds.
+
+    Attributes:
+        thresholds: Ascending, ``(T,)``.
+        num_correct: int64 ``(C, T)``.
+        num_predicted: int64 ``(C, T)``.
+        support: Number of annotated occurrences of each class, int64 ``(C,)``.
+    """
+
+    thresholds: Floats
+    num_correct: npt.NDArray[np.int64]
+    num_predicted: npt.NDArray[np.int64]
+    support: npt.NDArray[np.int64]
+
+    @property
+    def precision(self) -> Floats:
+        """Share of the predictions that are correct, ``(C, T)``; NaN without predictions."""
+        return _ratio(self.num_correct, self.num_predicted)
+
+    @property
+    def recall(self) -> Floats:
+        """Share of the occurrences that are predicted, ``(C, T)``; NaN of a class that does not occur."""
+        return _ratio(self.num_correct, self.support[:, None])
+
+    @property
+    def f1(self) -> Floats:
+        """Harmonic mean of precision and recall, ``(C, T)``; NaN of a class that does not occur."""
+        f1 = _ratio(2 * self.num_correct, self.num_predicted + self.support[:, None])
+        f1[self.support == 0] = np.nan
+        return f1
+
+    def means(self) -> dict[str, Floats]:
+        """Return ``precision``, ``recall`` and ``F1``, ``(T,)`` each, means over the classes that occur.
+
+        The mean precision is over the classes that are predicted, NaN without one. Empty without a class that occurs.
         """
-        thresholds = np.linspace(0, 1, _NUM_THRESHOLDS)
-        precision = np.full((_NUM_THRESHOLDS, len(self.recall)), np.nan)
-        recall = precision.copy()
-        for column in np.flatnonzero(~np.isnan(self.average_precision)).tolist():
-            is_point = ~np.isnan(self.score[column]) & ~np.isnan(self.precision[column])
-            # Scores fall as recall rises, so the last point with a score at or above a threshold counts.
-            counts = np.searchsorted(-self.score[column][is_point], -thresholds, side="right")
-            precision[:, column] = np.concatenate([[np.nan], self.precision[column][is_point]])[counts]
-            recall[:, column] = np.concatenate([[0.0], self.recall[column][is_point]])[counts]
-        return thresholds, precision, recall
-
-    def means_by_threshold(self) -> dict[str, Floats]:
-        """Return ``threshold``, ``precision``, ``recall`` and ``F1``, ``(T,)`` each, means over the classes that occur.
-
-        The mean precision is over the classes that are predicted, NaN without one. Thresholds begin at the lowest score
-        of any point, since below it nothing was measured. Empty without a class that occurs.
-        """
-        thresholds, precision, recall = self.by_threshold()
-        is_measured = ~np.isnan(self.average_precision)
-        if not is_measured.any():
+        occurs = self.support > 0
+        if not occurs.any():
             return {}
-        precision = precision[:, is_measured]
-        recall = recall[:, is_measured]
-        scores = self.score[is_measured]
-        lowest = 1.0 if np.isnan(scores).all() else float(np.nanmin(scores))
-        start = max(0, int(np.searchsorted(thresholds, lowest, side="right")) - 1)
-        num_predicted = (~np.isnan(precision)).sum(axis=1)
-        sums = np.nansum(precision, axis=1)
-        undefined = np.full(len(sums), np.nan)
-        means = {
-            "threshold": thresholds,
-            "precision": np.divide(sums, num_predicted, out=undefined, where=num_predicted > 0),
-            "recall": recall.mean(axis=1),
-            "F1": np.nan_to_num(_f1(precision, recall)).mean(axis=1),
+        precision = self.precision[occurs]
+        num_predicted = (~np.isnan(precision)).sum(axis=0)
+        return {
+            "precision": _ratio(np.nansum(precision, axis=0), num_predicted),
+            "recall": self.recall[occurs].mean(axis=0),
+            "F1": self.f1[occurs].mean(axis=0),
         }
-        return {name: values[start:] for name, values in means.items()}
 
 
-def _f1(precision: Floats, recall: Floats) -> Floats:
-    """Return the harmonic mean, 0 where both are 0, NaN where one is."""
-    total = precision + recall
-    return np.divide(2 * precision * recall, total, out=np.zeros_like(total), where=total != 0)
+def _ratio(numerator: npt.NDArray[Any], denominator: npt.NDArray[Any]) -> Floats:
+    """Return the quotient, NaN where the denominator is 0."""
+    quotient = np.full(np.broadcast_shapes(numerator.shape, denominator.shape), np.nan)
+    np.divide(numerator, denominator, out=quotient, where=denominator != 0)
+    return quotient
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -103,14 +124,14 @@ class ConfusionMatrix:
     """Counts of true classes (rows) by answers (columns).
 
     Attributes:
-        row_names: Names of the rows.
-        column_names: Names of the columns.
+        row_names: Names of the rows; None of the background, which no class can have as its name.
+        column_names: Names of the columns; None of the background.
         counts: int64 ``(rows, columns)``.
         note: How the counts were made, such as the thresholds of detections; may be empty.
     """
 
-    row_names: Sequence[str]
-    column_names: Sequence[str]
+    row_names: Sequence[str | None]
+    column_names: Sequence[str | None]
     counts: npt.NDArray[np.int64]
     note: str = ""
 
@@ -149,6 +170,7 @@ class EvaluationCurves:
         class_names: Names of the C classes; empty for points.
         support: Number of annotated occurrences of each class, int64 ``(C,)``.
         precision_recall: Kinds of precision-recall curves; the first one has scores.
+        by_threshold: Predictions by threshold of scores, correct as for the first kind, or None without them.
         confusion: Confusion matrix, or None without one.
         errors: Distribution of errors, or None of outputs other than points.
     """
@@ -157,29 +179,58 @@ class EvaluationCurves:
     class_names: Sequence[str]
     support: npt.NDArray[np.int64]
     precision_recall: Sequence[PrecisionRecall] = ()
+    by_threshold: ThresholdCounts | None = None
     confusion: ConfusionMatrix | None = None
     errors: ErrorCurve | None = None
 
 
-def best_threshold(curves: PrecisionRecall) -> float:
+class CurveTask:
+    """Base of modules whose tests have curves and errors of samples, see `lit_loader.callbacks.EvaluationCurves`.
+
+    Attributes:
+        test_curves: The curves of the last test, over all of its sets and ranks; empty unless they were recorded.
+        batch_errors: Error of each sample of the last test batch, and a text that says it; empty unless recorded, or if
+            the task has none. A larger error is worse; a sample that cannot be measured has NaN.
+    """
+
+    test_curves: list[EvaluationCurves]
+    batch_errors: list[tuple[float, str]]
+
+    def record_curves(
+        self, *, min_score: float | None = None, min_iou: float = 0.5, error_min_score: float | None = None
+    ) -> None:
+        """Record `test_curves` and `batch_errors` in the following tests.
+
+        Args:
+            min_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
+                highest mean F1 over classes.
+            min_iou: Smallest IoU of an object and its detection in the confusion matrix.
+            error_min_score: Detections with lower scores do not count for `batch_errors`; None for no errors.
+        """
+        raise NotImplementedError(f"{type(self).__name__} needs a method record_curves")
+
+
+def best_threshold(counts: ThresholdCounts) -> float:
     """Return the threshold of scores with the highest mean F1 over classes, 0.5 if there is nothing to compare.
 
     Of equal ones, the highest is returned.
     """
-    means = curves.means_by_threshold()
-    if not means or not means["F1"].any():
+    f1 = counts.means().get("F1", np.zeros(1))
+    if not f1.any():
         return 0.5
     # The maximum is often a plateau; at its upper end no prediction between two scores is let in.
-    is_best = means["F1"] >= means["F1"].max() - 1e-12
-    return float(means["threshold"][is_best].max())
+    is_best = f1 >= f1.max() - 1e-12
+    return float(counts.thresholds[is_best].max())
 
 
 def write_curves(folder: Path, curves: Sequence[EvaluationCurves]) -> list[Path]:
     """Write curves as CSV files, UTF-8 with a header, and return their paths.
 
     ``curves.csv`` has a row for each point of a curve, ``classes.csv`` one for each class, and ``confusion.csv`` one
-    for each cell of a confusion matrix that is not 0; a file without rows is not written. Control characters in names
-    are escaped.
+    for each cell of a confusion matrix that is not 0; a file without rows is not written. Missed objects have an
+    empty ``predicted``, false detections an empty ``true``. Control characters in names are escaped, and a name that
+    begins with ``=``, ``+``, ``-``, ``@`` or an apostrophe follows an apostrophe, as spreadsheets would take it for a
+    formula.
 
     Args:
         folder: Folder of the files, created if missing.
@@ -188,16 +239,17 @@ def write_curves(folder: Path, curves: Sequence[EvaluationCurves]) -> list[Path]
     Raises:
         OSError: If a file cannot be written.
     """
+    curve_name, class_name, confusion_name = CURVE_FILES
     tables = {
-        "curves.csv": (
+        curve_name: (
             ("label", "class", "curve", "recall", "precision", "f1", "score", "error", "share"),
             (row for part in curves for row in _curve_rows(part)),
         ),
-        "classes.csv": (
+        class_name: (
             ("label", "class", "curve", "occurrences", "average_precision", "best_f1", "best_score", "mean_error"),
             (row for part in curves for row in _class_rows(part)),
         ),
-        "confusion.csv": (
+        confusion_name: (
             ("label", "true", "predicted", "count"),
             (row for part in curves for row in _confusion_rows(part)),
         ),
@@ -224,17 +276,26 @@ def _curve_rows(curves: EvaluationCurves) -> Iterator[Sequence[Any]]:
 
 
 def _class_rows(curves: EvaluationCurves) -> Iterator[Sequence[Any]]:
-    for kind in curves.precision_recall:
-        f1 = np.nan_to_num(kind.f1, nan=-1.0)
-        best_points = f1.argmax(axis=1).tolist()
-        for index, (name, best) in enumerate(zip(curves.class_names, best_points, strict=True)):
-            is_defined = not math.isnan(kind.average_precision[index])
-            values = (kind.average_precision[index], kind.f1[index, best], kind.score[index, best])
-            numbers = [float(value) if is_defined else None for value in values]
-            yield (curves.label, name, kind.name, int(curves.support[index]), *numbers, None)
+    for number, kind in enumerate(curves.precision_recall):
+        best = _best_f1(curves.by_threshold) if number == 0 and curves.by_threshold is not None else {}
+        for index, name in enumerate(curves.class_names):
+            best_f1, best_score = best.get(index, (None, None))
+            average_precision = float(kind.average_precision[index])
+            support = int(curves.support[index])
+            yield (curves.label, name, kind.name, support, average_precision, best_f1, best_score, None)
     if curves.errors is not None:
         for name, error in zip(curves.errors.point_names, curves.errors.point_errors.tolist(), strict=True):
             yield (curves.label, name, "point", None, None, None, None, error)
+
+
+def _best_f1(counts: ThresholdCounts) -> dict[int, tuple[float, float]]:
+    """Return the highest F1 of each class that occurs, and the highest threshold where it is reached."""
+    f1 = counts.f1[:, ::-1]
+    thresholds = counts.thresholds[::-1]
+    return {
+        index: (float(f1[index].max()), float(thresholds[f1[index].argmax()]))
+        for index in np.flatnonzero(counts.support).tolist()
+    }
 
 
 def _confusion_rows(curves: EvaluationCurves) -> Iterator[Sequence[Any]]:
@@ -263,4 +324,7 @@ def _cell(value: Any) -> Any:
     """Return a value as `csv` writes it: nothing for an undefined number, six digits of others, escaped text."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
-    return printable(value) if isinstance(value, str) else value
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text

@@ -80,6 +80,9 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "restore the file, remove its annotation, or set --option image_dir=DIR if all images are elsewhere",
         ),
         "unreadable_image": _error("the image cannot be decoded", "replace the file, or remove its annotation"),
+        "sixteen_bit": _note(
+            "images have 16 bits, and training reads 8", "set sixteen_bit_max, if the highest value is lower"
+        ),
         "turned_image": _error(
             "EXIF turns the image onto its side, but the annotations have the size of the stored pixels",
             "remove the orientation from the EXIF data, or correct the size if the boxes fit the upright image",

@@ -62,6 +62,7 @@ class Recorder:
         severity: Severity | None = None,
         place: Place | None = None,
         image: str | None = None,
+        image_row: int | None = None,
         count: int = 1,
     ) -> None:
         """Add a finding about a set as a whole.
@@ -72,7 +73,8 @@ class Recorder:
             message: The value and the rule.
             severity: Severity, or None for the kind's.
             place: Place in the annotation file, or None.
-            image: Path of an image that is not a row of the table, or None.
+            image: Path of the image that a reader's problem is about, or None.
+            image_row: Row of the image in the table, or None.
             count: Number of findings that the message summarizes.
         """
         if kind in self._ignored_kinds or not count:
@@ -80,7 +82,16 @@ class Recorder:
         severity = self._severity(kind, severity)
         remedy = kind_of(kind).remedy
         self.findings.add(
-            Finding(kind=kind, severity=severity, message=message, remedy=remedy, split=name, place=place, image=image)
+            Finding(
+                kind=kind,
+                severity=severity,
+                message=message,
+                remedy=remedy,
+                split=name,
+                image=image,
+                image_row=image_row,
+                place=place,
+            )
         )
         self.findings.add_count(kind, severity, name, count - 1)
 

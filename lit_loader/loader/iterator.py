@@ -63,21 +63,23 @@ class TimedBatches(WrappedBatches):
         self.elapsed_s = 0.0
         # Batches that were collected, and the error that ended the collection; see NOTE [Held batches].
         self._held: deque[tuple[Any, Exception | None]] = deque()
+        # One thread collects at a time. Reentrant, because a signal handler may ask for a batch meanwhile.
+        self._collect_lock = threading.RLock()
 
     def next_batch(self) -> Any:
         """Return the next batch; the engine and the check may raise errors."""
         hooks = self._hooks
         if hooks.num_to_hold:
             self._collect()
-        held: tuple[Any, Exception | None] | None = None
+        delivery: tuple[Any, Exception | None] | None = None
         if self._held:
             # Another thread may take the last one meanwhile.
             with contextlib.suppress(IndexError):
-                held = self._held.popleft()
-        if held is not None:
-            batch, error = held
+                delivery = self._held.popleft()
+        if delivery is not None:
+            batch, error = delivery
             # Its traceback holds this frame, a reference cycle.
-            del held
+            del delivery
             if error is not None:
                 try:
                     raise error
@@ -88,6 +90,12 @@ class TimedBatches(WrappedBatches):
             start = time.perf_counter()
             try:
                 batch = self._batches.next_batch()
+            except EndOfEpoch:
+                # Another thread may be collecting the last batches.
+                with self._collect_lock:
+                    if not self._held:
+                        raise
+                return self.next_batch()
             finally:
                 wait_s = time.perf_counter() - start
                 hooks.counters.wait_s += wait_s
@@ -111,22 +119,23 @@ class TimedBatches(WrappedBatches):
         """Take batches from the engine and wait until the workers are idle: see NOTE [Held batches]."""
         hooks = self._hooks
         counters = hooks.counters
-        num_batches, hooks.num_to_hold = hooks.num_to_hold, 0
         start = time.perf_counter()
-        counters.is_holding = True
-        try:
-            # Batches of an earlier call that were not delivered yet come first.
-            while len(self._held) < num_batches:
-                self._held.append((self._batches.next_batch(), None))
-            self._batches.wait_until_idle()
-        except Exception as error:
-            # Raised in its turn; also the end of the epoch.
-            self._held.append((None, error))
-        finally:
-            counters.is_holding = False
-            hold_s = time.perf_counter() - start
-            counters.hold_s += hold_s
-            self.elapsed_s += hold_s
+        with self._collect_lock:
+            num_batches, hooks.num_to_hold = hooks.num_to_hold, 0
+            counters.is_holding = True
+            try:
+                # Batches of an earlier call that were not delivered yet come first.
+                while len(self._held) < num_batches:
+                    self._held.append((self._batches.next_batch(), None))
+                self._batches.wait_until_idle()
+            except Exception as error:
+                # Raised in its turn; also the end of the epoch.
+                self._held.append((None, error))
+            finally:
+                counters.is_holding = False
+                hold_s = time.perf_counter() - start
+                counters.hold_s += hold_s
+                self.elapsed_s += hold_s
 
 
 class TimedTransfer(WrappedBatches):

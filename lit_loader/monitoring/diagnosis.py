@@ -362,8 +362,8 @@ def _few_workers(report: DataReport) -> Iterator[Verdict]:
     stats = report.stats
     settings = report.settings
     working_s = max(report.total_s - stats.wait_s, 1e-9)
-    # Steps per second while nothing is waited for, times the seconds of a worker that a batch takes. A step takes a
-    # batch of each loader, and the figures below are those of one loader.
+    # Steps per second without waiting, times the seconds of a worker for a batch. With several loaders a step takes a
+    # batch of each, and the number of workers is for one loader.
     num_batches = max(stats.num_batches, 1)
     step_s = report.free_step_s or working_s * settings.num_loaders / num_batches
     needed = math.ceil(_RESERVE * report.busy_s / num_batches / step_s)

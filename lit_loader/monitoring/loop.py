@@ -106,8 +106,8 @@ class _Burst:
 
     def __init__(self, loader: DataLoader[Any], size: int, synchronize: Callable[[], None]) -> None:
         self._loader = loader
-        # The first step may wait for other ranks, which collect batches too. With a transfer ahead, workers begin again
-        # during the last one.
+        # The first step may wait for other ranks that collect batches. With a transfer ahead, workers begin again
+        # during the last step.
         self._num_steps = size - 3
         self._synchronize = synchronize
         self._num_batches = 0
@@ -168,8 +168,8 @@ class LoopMonitor:
     Args:
         loader: A `lit_loader.DataLoader`, the loader that Fabric makes of one, or None to set ``loaders`` later.
         device: Device of the model, which bursts wait for; None for the loader's device.
-        num_bursts: Number of bursts, with one loader that has a seed, also those that a validation ends; 0 for none, and the headroom is then an upper
-            bound.
+        num_bursts: Number of bursts, with one loader that has a seed, counting those that a validation ends; 0 for
+            none, and the headroom is then an upper bound.
         num_records: Number of the last steps whose times are stored in ``records``, for a timeline.
         rank: Rank of this process, for the report.
 
@@ -240,7 +240,7 @@ class LoopMonitor:
     def resume(self) -> None:
         """Start or continue to count time; without effect while it is counted."""
         if self._snapshot is None:
-            # Workers were idle while nobody asked for a batch.
+            # During a validation workers have no tasks.
             self._snapshot = self._take_snapshot(restart_idle=True)
             self._mark_s = self._snapshot.time_s
             self._gap_wait_s = self._wait_s
@@ -400,7 +400,7 @@ class LoopMonitor:
         period = self.totals() - (since or LoopTotals())
         # Without a loader of lit_loader, all time between steps counts as waiting.
         stats = period.stats if self.loaders else replace(period.stats, wait_s=period.gap_s)
-        # Batches that the loop's owner had collected are no part of the loop, like bursts.
+        # The loop does not include the collecting of batches, even if user code called `hold_batches`.
         report = DataReport(
             total_s=period.total_s - stats.hold_s,
             between_s=max(0.0, period.gap_s - stats.hold_s - stats.wait_s - stats.transfer_s),

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
+from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
 from lit_loader.recipes.classification import ClassificationTask, replace_classifier
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
 from lit_loader.recipes.heatmap_model import HeatmapModel, heatmap_model, heatmaps_small
 from lit_loader.recipes.landmarks import LandmarkTask
 from lit_loader.recipes.losses import ClassificationLoss, LandmarkLoss, WingLoss
-from lit_loader.recipes.metrics import (
-    AveragePrecision,
-    ClassificationScores,
-    ClassMetric,
-    DetectionScores,
-    LandmarkScores,
-    NormalizedMeanError,
-)
+from lit_loader.recipes.metrics import ClassificationScores, ClassMetric, LandmarkScores, NormalizedMeanError
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel

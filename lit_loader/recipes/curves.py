@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Final
 
@@ -9,26 +10,33 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from lit_loader.inspection.curves import ErrorCurve, PrecisionRecall
+from lit_loader.inspection.curves import ErrorCurve, PrecisionRecall, ThresholdCounts
 
 __all__ = [
     "MAX_CONFUSION_CLASSES",
     "NUM_ERROR_BINS",
+    "NUM_LOGIT_BINS",
     "NUM_SCORE_BINS",
+    "add_logits",
+    "class_curve",
+    "class_thresholds",
     "coco_curves",
     "error_curve",
     "error_histogram",
-    "score_curve",
-    "score_histogram",
+    "score_thresholds",
+    "threshold_counts",
 ]
 
 MAX_CONFUSION_CLASSES: Final = 2000
-"""Largest number of classes with a confusion matrix, which then takes 32 MB."""
+"""Largest number of classes with a confusion matrix, which then takes 32 MB, and with histograms, of 64 MB."""
 
-_NUM_THRESHOLDS: Final = 201
-_MAX_LOGIT: Final = 10.0
-NUM_SCORE_BINS: Final = _NUM_THRESHOLDS + 1
-"""Bins of scores between thresholds, the first below all of them and the last above."""
+_NUM_LOGITS: Final = 2001
+_MAX_LOGIT: Final = 1000.0
+_CURVE_STEP: Final = 10
+NUM_LOGIT_BINS: Final = _NUM_LOGITS + 1
+"""Bins of logits between thresholds, the first below all of them."""
+NUM_SCORE_BINS: Final = 1001
+"""Bins of the scores of detections, which begin at 0, 0.001, ... 1."""
 
 # Twice the failure threshold, where nearly all curves are flat.
 _ERROR_RANGE: Final = 2.0
@@ -72,13 +80,47 @@ def coco_curves(precision: Tensor, scores: Tensor, labels: Sequence[int], num_cl
     return curves
 
 
-def score_histogram(logits: Tensor, target: Tensor, *, multi_label: bool) -> Tensor:
-    """Return the number of negatives and positives of each class by score, int64 ``(C, NUM_SCORE_BINS, 2)``.
-
-    The thresholds between bins are equally spaced logits, from -10 to 10 by 0.1: networks give many scores near 0 and
-    near 1, where equally spaced probabilities would not separate them.
+def threshold_counts(histogram: Tensor, thresholds: Tensor, support: Tensor) -> ThresholdCounts:
+    """Return the predictions at or above each threshold.
 
     Args:
+        histogram: Wrong and correct predictions of each class by score, int64 ``(C, T, 2)``; bin t begins at
+            threshold t.
+        thresholds: Lower ends of the bins, ascending, float64 ``(T,)``.
+        support: Number of annotated occurrences of each class, ``(C,)``.
+    """
+    counts = histogram.cpu().numpy()[:, ::-1].cumsum(axis=1)[:, ::-1]
+    return ThresholdCounts(
+        thresholds=thresholds.numpy(),
+        num_correct=counts[..., 1],
+        num_predicted=counts.sum(axis=2),
+        support=support.cpu().numpy(),
+    )
+
+
+def score_thresholds() -> Tensor:
+    """Return the thresholds of the scores of detections, float64 ``(NUM_SCORE_BINS,)``."""
+    return torch.arange(NUM_SCORE_BINS, dtype=torch.float64) / (NUM_SCORE_BINS - 1)
+
+
+def class_thresholds() -> Tensor:
+    """Return the thresholds of the probabilities of classes, ascending from 0, float64 ``(NUM_LOGIT_BINS,)``."""
+    return torch.cat([torch.zeros(1, dtype=torch.float64), _logit_thresholds().sigmoid()])
+
+
+def _logit_thresholds() -> Tensor:
+    """Return ascending logits, float64 ``(_NUM_LOGITS,)``: 0.0076 apart near 0, and 0.8 % apart if they are large."""
+    # Networks give many scores near 0 and near 1, where equally spaced probabilities would not separate them. Logits of
+    # confident networks differ by hundreds.
+    largest = math.asinh(_MAX_LOGIT)
+    return torch.linspace(-largest, largest, _NUM_LOGITS, dtype=torch.float64).sinh()
+
+
+def add_logits(histogram: Tensor, logits: Tensor, target: Tensor, *, multi_label: bool) -> None:
+    """Add samples to the numbers of wrong and correct predictions of each class by logit, in place.
+
+    Args:
+        histogram: int64 ``(C, NUM_LOGIT_BINS, 2)``.
         logits: float ``(N, C)``; scores are their softmax, with ``multi_label`` their sigmoid.
         target: Class ids int64 ``(N,)``, with ``multi_label`` ``(N, C)`` of 0 and 1; -1 is not counted.
         multi_label: Whether a sample has any number of classes.
@@ -89,43 +131,44 @@ def score_histogram(logits: Tensor, target: Tensor, *, multi_label: bool) -> Ten
         is_positive = target == 1
         is_counted = target >= 0
     else:
-        log_probabilities = logits.log_softmax(dim=1)
-        # The logit of each class against all others: log p - log(1 - p).
-        logits = log_probabilities - torch.log1p(-log_probabilities.exp())
+        logits = _logits_against_others(logits)
         is_counted = (target >= 0)[:, None].expand_as(logits)
         is_positive = target[:, None] == torch.arange(num_classes, device=target.device)
-    thresholds = torch.linspace(-_MAX_LOGIT, _MAX_LOGIT, _NUM_THRESHOLDS, device=logits.device)
-    bins = torch.bucketize(logits, thresholds, right=True)
-    columns = torch.arange(num_classes, device=logits.device) * NUM_SCORE_BINS
-    cells = ((columns + bins) * 2 + is_positive)[is_counted]
-    return torch.bincount(cells, minlength=num_classes * NUM_SCORE_BINS * 2).reshape(num_classes, NUM_SCORE_BINS, 2)
+    bins = torch.bucketize(logits, _logit_thresholds().float().to(logits.device), right=True)
+    columns = torch.arange(num_classes, device=logits.device) * NUM_LOGIT_BINS
+    cells = (columns + bins) * 2 + is_positive
+    # In place: a histogram of the batch would be as large as the whole one. Weights instead of a selection, whose size
+    # the device would have to tell.
+    histogram.view(-1).scatter_add_(0, cells.reshape(-1), is_counted.reshape(-1).long())
 
 
-def score_curve(histogram: Tensor) -> PrecisionRecall:
-    """Return the curves of a `score_histogram`.
+def _logits_against_others(logits: Tensor) -> Tensor:
+    """Return log p - log(1 - p) of the softmax p of logits ``(N, C)``."""
+    log_probabilities = logits.log_softmax(dim=1)
+    values = log_probabilities - torch.log1p(-log_probabilities.exp())
+    # 1 - p is rounded to 0 for the largest logit of a confident network.
+    largest, index = logits.max(dim=1, keepdim=True)
+    denominator = logits.scatter(1, index, -math.inf).logsumexp(dim=1, keepdim=True)
+    return values.scatter(1, index, largest - denominator)
 
-    Average precision is the sum over thresholds of the gain in recall times precision, as torchmetrics and scikit-learn
-    have it, at the thresholds of the histogram.
+
+def class_curve(counts: ThresholdCounts) -> PrecisionRecall:
+    """Return the curves of classes, with about 200 points.
+
+    Average precision is the sum over all thresholds of the gain in recall times precision, as torchmetrics and
+    scikit-learn have it at all scores.
     """
-    # From the highest threshold to the lowest, so that recall rises; the last threshold is below all scores.
-    counts = histogram.cpu().numpy()[:, ::-1].cumsum(axis=1)
-    num_true = counts[..., 1].astype(np.float64)
-    num_predicted = counts.sum(axis=2).astype(np.float64)
-    num_positives = num_true[:, -1:]
-    undefined = np.full(num_true.shape, np.nan)
-    recall = np.divide(num_true, num_positives, out=undefined.copy(), where=num_positives > 0)
-    is_defined = (num_predicted > 0) & (num_positives > 0)
-    precision = np.divide(num_true, num_predicted, out=undefined.copy(), where=is_defined)
+    # From the highest threshold to the lowest, so that recall rises; all predictions are at or above the last one.
+    recall = counts.recall[:, ::-1]
+    precision = np.where(counts.support[:, None] > 0, counts.precision, np.nan)[:, ::-1]
     gains = np.diff(recall, axis=1, prepend=0.0)
-    average_precision = (gains * np.nan_to_num(precision)).sum(axis=1)
-    logits = np.linspace(_MAX_LOGIT, -_MAX_LOGIT, _NUM_THRESHOLDS)
-    score = np.append(1 / (1 + np.exp(-logits)), 0.0)
+    points = np.append(np.arange(0, recall.shape[1] - 1, _CURVE_STEP), recall.shape[1] - 1)
     return PrecisionRecall(
         name="",
-        recall=recall,
-        precision=precision,
-        score=np.broadcast_to(score, recall.shape),
-        average_precision=average_precision,
+        recall=recall[:, points],
+        precision=precision[:, points],
+        score=np.broadcast_to(counts.thresholds[::-1][points], (len(recall), len(points))),
+        average_precision=(gains * np.nan_to_num(precision)).sum(axis=1),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import torch
@@ -10,7 +11,7 @@ from torchvision.ops import box_area, box_iou
 
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["add_confusions", "detection_error", "match_detections"]
+__all__ = ["add_confusions", "add_scores", "detection_error", "match_detections"]
 
 
 def match_detections(
@@ -48,7 +49,9 @@ def match_detections(
         if classes is not None:
             overlaps = overlaps.masked_fill(classes[0][:, None] != classes[1], -1.0)
         overlaps = overlaps.cpu()
-        for row in scores.argsort(descending=True, stable=True).tolist():
+        order = scores.argsort(descending=True, stable=True).cpu()
+        # Most detections overlap nothing, and need no step.
+        for row in order[(overlaps >= min_iou).any(dim=1)[order]].tolist():
             best = int(overlaps[row].argmax())
             if overlaps[row, best] >= min_iou:
                 pairs.append((row, best))
@@ -88,6 +91,34 @@ def add_confusions(
     row_ids = torch.cat([true_labels, torch.full_like(false_labels, background)])
     column_ids = torch.cat([answers, false_labels])
     counts.index_put_((row_ids, column_ids), torch.ones_like(row_ids), accumulate=True)
+
+
+def add_scores(
+    histogram: Tensor, thresholds: Tensor, detections: Mapping[str, Tensor], target: Mapping[str, Tensor]
+) -> None:
+    """Add the detections of an image to the numbers of wrong and correct ones of each class by score, in place.
+
+    A detection is correct if it has an object of its class at an IoU of at least 0.5, see `match_detections`. One on a
+    crowd region of its class does not count.
+
+    Args:
+        histogram: int64 ``(C, T, 2)`` on the CPU.
+        thresholds: Scores at which the T bins begin, ascending, ``(T,)``.
+        detections: ``boxes``, ``labels`` from 1, and ``scores``.
+        target: ``boxes``, ``labels`` and ``iscrowd``.
+    """
+    counted, objects, crowds = _counted(detections, target, min_score=-math.inf)
+    classes = (counted["labels"], objects["labels"])
+    rows, _ = match_detections(counted["boxes"], counted["scores"], objects["boxes"], classes=classes)
+    is_false = _is_false(counted, rows, crowds, min_iou=0.5)
+    is_correct = torch.zeros_like(is_false)
+    is_correct[rows] = True
+    is_counted = is_correct | is_false
+    # Thresholds in the precision of scores, so that a score of 0.9 is at the threshold 0.9.
+    scores = counted["scores"].float()
+    bins = (torch.bucketize(scores, thresholds.float(), right=True) - 1).clamp(min=0)
+    cells = (counted["labels"] - FIRST_LABEL, bins, is_correct.long())
+    histogram.index_put_(cells, is_counted.long(), accumulate=True)
 
 
 def detection_error(

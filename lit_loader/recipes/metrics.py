@@ -1,40 +1,33 @@
-"""Metrics of one task each, exact over ranks, and their scores."""
+"""Metrics of classes and of landmarks, exact over ranks, and their scores."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torchmetrics import Metric
-from torchmetrics.detection import MeanAveragePrecision
 from torchmetrics.functional.classification import multiclass_stat_scores, multilabel_stat_scores
-from torchmetrics.utilities.distributed import gather_all_tensors
 
-from lit_loader.foundation.extras import require
-from lit_loader.inspection.curves import ConfusionMatrix, EvaluationCurves, best_threshold
+from lit_loader.inspection.curves import ConfusionMatrix, EvaluationCurves
 from lit_loader.recipes.curves import (
     MAX_CONFUSION_CLASSES,
     NUM_ERROR_BINS,
-    NUM_SCORE_BINS,
-    coco_curves,
+    NUM_LOGIT_BINS,
+    add_logits,
+    class_curve,
+    class_thresholds,
     error_curve,
     error_histogram,
-    score_curve,
-    score_histogram,
+    threshold_counts,
 )
-from lit_loader.recipes.matching import add_confusions
-from lit_loader.types import FIRST_LABEL
 
 __all__ = [
-    "AveragePrecision",
     "ClassMetric",
     "ClassificationScores",
-    "DetectionScores",
     "JointMetric",
     "LandmarkScores",
     "NormalizeBy",
@@ -58,245 +51,6 @@ class JointMetric(nn.Module):
         for metric in self.modules():
             if isinstance(metric, Metric):
                 metric.reset()
-
-
-# -- detection -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, kw_only=True)
-class DetectionScores:
-    """Scores of boxes or of masks.
-
-    Args:
-        map: Mean over classes and IoU thresholds 0.50 to 0.95; 0 without annotated objects.
-        map_50: Mean over classes at IoU 0.5; 0 without annotated objects.
-        ap_50: AP at IoU 0.5 of every class by name; NaN for a class without annotated objects.
-        masks: The scores of masks, or None if the model predicts no masks.
-        map_75: Mean over classes at IoU 0.75; 0 without annotated objects.
-        ap: AP of every class by name, mean over IoU thresholds 0.50 to 0.95; NaN as ``ap_50``.
-        map_by_size: mAP of small, medium and large objects; NaN for a size without objects. The limits are COCO's
-            areas, ``32**2`` and ``96**2`` pixels.
-        recall: Average recall by the number of detections counted per image, such as ``"1"``, ``"10"`` and ``"100"``:
-            mean over classes and IoU thresholds of the largest recall.
-        recall_by_size: Average recall of small, medium and large objects, for the largest number of detections.
-    """
-
-    map: float
-    map_50: float
-    ap_50: Mapping[str, float]
-    masks: DetectionScores | None = None
-    map_75: float = float("nan")
-    ap: Mapping[str, float] = field(default_factory=dict)
-    map_by_size: Mapping[str, float] = field(default_factory=dict)
-    recall: Mapping[str, float] = field(default_factory=dict)
-    recall_by_size: Mapping[str, float] = field(default_factory=dict)
-
-    @property
-    def logged(self) -> dict[str, float]:
-        """MAP and mAP@50, of masks as ``mask_map`` and ``mask_map_50``."""
-        boxes = {"map": self.map, "map_50": self.map_50}
-        return boxes if self.masks is None else boxes | {f"mask_{k}": v for k, v in self.masks.logged.items()}
-
-    def report(self) -> Report:
-        """Return mAP and mAP@50, and AP@50 by class."""
-        figures = {"mAP@50": self.map_50, "mAP": self.map}
-        if self.masks is None:
-            return [("test", figures), ("AP@50", dict(self.ap_50))]
-        mask_figures = {"mask mAP@50": self.masks.map_50, "mask mAP": self.masks.map}
-        return [("test", figures | mask_figures), ("AP@50", dict(self.ap_50)), ("mask AP@50", dict(self.masks.ap_50))]
-
-
-_SIZES: Final = ("small", "medium", "large")
-_IOU_75: Final = 5  # of the thresholds 0.50, 0.55, ... 0.95
-
-
-class AveragePrecision(MeanAveragePrecision):
-    """torchmetrics' mean average precision of boxes, and of masks, with AP of each class by name.
-
-    A detection on a crowd region, marked by ``iscrowd`` in the targets, counts neither for nor against. Masks are bool
-    or uint8 ``(n, H, W)``, in detections and targets.
-
-
-    Args:
-        class_names: Names of the classes; label ``i + 1`` is ``class_names[i]``.
-        masks: Also score masks.
-        max_detections: Number of detections counted per image, those with the highest scores; COCO counts 100.
-
-    Raises:
-        ImportError: If faster-coco-eval is not installed.
-        ValueError: If ``max_detections`` is below 1.
-    """
-
-    def __init__(self, class_names: Sequence[str], *, masks: bool = False, max_detections: int = 100) -> None:
-        # torchmetrics' own backend, pycocotools, is several times slower, and needs a compiler to install.
-        require("faster_coco_eval", "recipes")
-        if max_detections < 1:
-            raise ValueError(f"max_detections={max_detections} must be 1 or more; COCO counts 100")
-        super().__init__(
-            backend="faster_coco_eval",
-            iou_type=("bbox", "segm") if masks else "bbox",
-            extended_summary=True,
-            max_detection_thresholds=[1, min(10, max_detections), max_detections],
-        )
-        self.warn_on_many_detections = False  # a detector may return more detections than COCO counts
-        self.class_names = tuple(class_names)
-        self.masks = masks
-        self.min_score: float | None = None
-        self.min_iou = 0.5
-
-    def record_curves(self, *, min_score: float | None = None, min_iou: float = 0.5) -> None:
-        """Set the limits of `compute_curves`; the collected data is the same.
-
-        Args:
-            min_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
-                highest mean F1 over classes.
-            min_iou: Smallest IoU of an object and its detection in the confusion matrix.
-        """
-        self.min_score = min_score
-        self.min_iou = min_iou
-
-    def update(self, preds: list[dict[str, Tensor]], target: list[dict[str, Tensor]]) -> None:
-        """Collect the detections and the targets of images."""
-        if self.masks:  # the encoder of masks takes uint8 only
-            preds = [{**image, "masks": image["masks"].to(torch.uint8)} for image in preds]
-            target = [{**image, "masks": image["masks"].to(torch.uint8)} for image in target]
-        super().update(preds, target)
-
-    def compute_scores(self) -> DetectionScores:
-        """Return the scores of everything collected since the last reset, over all ranks."""
-        self._fill_up()
-        result: dict[str, Any] = self.compute()
-        classes = result["classes"]
-        # torchmetrics prefixes its results with the kind of overlap only if there are several.
-        if not self.masks:
-            return self._scores(result["precision"], result["recall"], classes)
-        masks = self._scores(result["segm_precision"], result["segm_recall"], classes)
-        return replace(self._scores(result["bbox_precision"], result["bbox_recall"], classes), masks=masks)
-
-    def compute_curves(self) -> list[EvaluationCurves]:
-        """Return the curves of boxes, and of masks, of everything collected since the last reset, over all ranks.
-
-        Precision and recall are the ones behind `compute_scores`. Only boxes have a confusion matrix, see
-        `add_confusions`.
-        """
-        self._fill_up()
-        # torchmetrics keeps the result of `compute_scores` until the next update.
-        result: dict[str, Any] = self.compute()
-        labels = [label - FIRST_LABEL for label in result["classes"].reshape(-1).tolist()]
-        kinds = {"boxes": "bbox_", "masks": "segm_"} if self.masks else {"boxes": ""}
-        curves_by_kind = {
-            kind: coco_curves(
-                result[f"{prefix}precision"][:, :, :, 0, -1],
-                result[f"{prefix}scores"][:, :, :, 0, -1],
-                labels,
-                len(self.class_names),
-            )
-            for kind, prefix in kinds.items()
-        }
-        min_score = self.min_score
-        if min_score is None:
-            min_score = best_threshold(curves_by_kind["boxes"][0])
-        confusion, support = self._confusion(min_score)
-        return [
-            EvaluationCurves(
-                label=kind,
-                class_names=self.class_names,
-                support=support,
-                precision_recall=curves,
-                confusion=confusion if kind == "boxes" else None,
-            )
-            for kind, curves in curves_by_kind.items()
-        ]
-
-    def _confusion(self, min_score: float) -> tuple[ConfusionMatrix | None, np.ndarray[Any, np.dtype[np.int64]]]:
-        """Return the confusion matrix of the images of all ranks, and the number of objects of each class."""
-        num_classes = len(self.class_names)
-        has_matrix = num_classes <= MAX_CONFUSION_CLASSES
-        # Of this rank's images: each rank matches its own.
-        support = torch.zeros(num_classes, dtype=torch.int64)
-        side = num_classes + 1 if has_matrix else 0
-        counts = torch.zeros(side, side, dtype=torch.int64)
-        for image in range(len(self.detection_labels)):
-            target = {
-                "boxes": _xyxy(self.groundtruth_box[image]),
-                "labels": self.groundtruth_labels[image],
-                "iscrowd": self.groundtruth_crowds[image],
-            }
-            detections = {
-                "boxes": _xyxy(self.detection_box[image]),
-                "labels": self.detection_labels[image],
-                "scores": self.detection_scores[image],
-            }
-            labels = target["labels"][target["iscrowd"] == 0].cpu() - FIRST_LABEL
-            support += torch.bincount(labels, minlength=num_classes)
-            if has_matrix:
-                add_confusions(counts, detections, target, min_score=min_score, min_iou=self.min_iou)
-        support, counts = (_sum_over_ranks(values.to(self.device)).cpu() for values in (support, counts))
-        names = (*self.class_names, "background")
-        note = f"scores from {min_score:.3f}, IoU from {self.min_iou:g}"
-        matrix = ConfusionMatrix(row_names=names, column_names=names, counts=counts.numpy(), note=note)
-        return matrix if has_matrix else None, support.numpy()
-
-    def _fill_up(self) -> None:
-        """Add images without objects, which no score counts, until all ranks have equally many, and at least one."""
-        # torchmetrics gathers image by image, so ranks with different numbers of images would wait forever.
-        count = torch.tensor(len(self.detection_labels), device=self.device)
-        counts = gather_all_tensors(count) if dist.is_available() and dist.is_initialized() else [count]
-        num_missing = max(1, *map(int, counts)) - len(self.detection_labels)
-        if num_missing > 0:
-            boxes = torch.zeros(0, 4, device=self.device)
-            labels = torch.zeros(0, dtype=torch.int64, device=self.device)
-            masks = torch.zeros(0, 1, 1, dtype=torch.uint8, device=self.device)
-            image = {"boxes": boxes, "labels": labels, "scores": boxes[:, 0], "masks": masks}
-            self.update([image] * num_missing, [image] * num_missing)
-
-    def _scores(self, precision: Tensor, recall: Tensor, classes: Tensor) -> DetectionScores:
-        # Not `class_metrics=True`, which evaluates once more for every class and averages over ten IoU thresholds. The
-        # precision table of the one evaluation (`extended_summary=True`) already has every class at every threshold;
-        # AP@50 of a class is the mean of its row over the recall thresholds, as in COCO.
-        # torchmetrics' own means always use 100 detections, for any thresholds.
-        # Axes: IoU threshold, recall threshold (of precision alone), class, area, number of detections.
-        table = precision[:, :, :, 0, -1]
-        nan = float("nan")
-        ap = dict.fromkeys(self.class_names, nan)
-        ap_50 = dict.fromkeys(self.class_names, nan)
-        # torchmetrics returns a 0-d tensor of classes if there is only one.
-        for column, label in enumerate(classes.reshape(-1).tolist()):
-            name = self.class_names[label - FIRST_LABEL]
-            ap[name] = _mean_of_defined(table[:, :, column], default=nan)
-            ap_50[name] = _mean_of_defined(table[0, :, column], default=nan)
-        areas = tuple(enumerate(_SIZES, start=1))  # area 0 is objects of any size
-        counts = [str(count) for count in self.max_detection_thresholds]
-        return DetectionScores(
-            map=_mean_of_defined(table, default=0.0),
-            map_50=_mean_of_defined(table[0], default=0.0),
-            ap_50=ap_50,
-            map_75=_mean_of_defined(table[_IOU_75], default=0.0),
-            ap=ap,
-            map_by_size={size: _mean_of_defined(precision[:, :, :, area, -1], default=nan) for area, size in areas},
-            recall={
-                count: _mean_of_defined(recall[:, :, 0, column], default=nan) for column, count in enumerate(counts)
-            },
-            recall_by_size={size: _mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas},
-        )
-
-
-def _xyxy(boxes: Tensor) -> Tensor:
-    """Return boxes ``(N, 4)`` from those that torchmetrics collects: x, y, width and height."""
-    boxes = boxes.reshape(-1, 4)
-    return torch.cat([boxes[:, :2], boxes[:, :2] + boxes[:, 2:]], dim=1)
-
-
-def _sum_over_ranks(values: Tensor) -> Tensor:
-    if dist.is_available() and dist.is_initialized():
-        dist.all_reduce(values)
-    return values
-
-
-def _mean_of_defined(values: Tensor, *, default: float) -> float:
-    """Return the mean of the values other than -1, COCO's mark for undefined ones, or a default without any."""
-    defined = values[values > -1]
-    return float(defined.mean()) if len(defined) else default
 
 
 # -- classification --------------------------------------------------------------------------------------
@@ -356,20 +110,17 @@ class ClassMetric(Metric):
         # By class: true positives, false positives, true negatives, false negatives, support.
         self.add_state("counts", torch.zeros(len(class_names), 5, dtype=torch.int64), dist_reduce_fx="sum")
         self.add_state("losses", torch.zeros(2), dist_reduce_fx="sum")  # sum and number
-        self._records_curves = False
+        self.records_curves = False
 
     def record_curves(self) -> None:
-        """Also collect a confusion matrix and histograms of scores, from now on.
-
-        Class names of one label per image have a matrix up to `MAX_CONFUSION_CLASSES` of them.
-        """
-        if self._records_curves:
-            return
-        self._records_curves = True
+        """Also collect a confusion matrix and histograms of scores, from now on, up to `MAX_CONFUSION_CLASSES`."""
         num_classes = len(self.class_names)
-        side = 0 if self.multi_label or num_classes > MAX_CONFUSION_CLASSES else num_classes
+        if self.records_curves or num_classes > MAX_CONFUSION_CLASSES:
+            return
+        self.records_curves = True
+        side = 0 if self.multi_label else num_classes
         integers: dict[str, Any] = {"dtype": torch.int64, "device": self.device}
-        histograms = torch.zeros(num_classes, NUM_SCORE_BINS, 2, **integers)
+        histograms = torch.zeros(num_classes, NUM_LOGIT_BINS, 2, **integers)
         self.add_state("confusion", torch.zeros(side, side, **integers), dist_reduce_fx="sum")
         self.add_state("histograms", histograms, dist_reduce_fx="sum")
 
@@ -393,7 +144,7 @@ class ClassMetric(Metric):
             settings: dict[str, Any] = {"average": None, "ignore_index": -1, "validate_args": False}
             counts = stat_scores(predicted, target, len(self.class_names), **settings)
             self.counts += counts.reshape(-1, 5)  # for a single class torchmetrics returns a row, not a table
-        if self._records_curves and len(target):
+        if self.records_curves and len(target):
             self._update_curves(predicted, target, logits)
         if losses is not None:
             is_labelled = (target >= 0).any(dim=1) if self.multi_label else target >= 0
@@ -401,16 +152,16 @@ class ClassMetric(Metric):
             self.losses += torch.stack([labelled_losses.sum(), is_labelled.sum().to(losses.dtype)])
 
     def _update_curves(self, predicted: Tensor, target: Tensor, logits: Tensor | None) -> None:
+        # In place: a matrix for each batch would take as much memory as the whole one.
         if len(self.confusion):
-            is_known = target >= 0
-            cells = target[is_known] * len(self.class_names) + predicted[is_known]
-            self.confusion += torch.bincount(cells, minlength=self.confusion.numel()).reshape_as(self.confusion)
+            cells = target.clamp(min=0) * len(self.class_names) + predicted
+            self.confusion.view(-1).scatter_add_(0, cells, (target >= 0).long())
         if logits is not None:
-            self.histograms += score_histogram(logits, target, multi_label=self.multi_label)
+            add_logits(self.histograms, logits, target, multi_label=self.multi_label)
 
     def compute(self) -> dict[str, Tensor]:
         """Return the counts by class, the mean loss and the number of losses, and what curves need if recorded."""
-        recorded = {"confusion": self.confusion, "histograms": self.histograms} if self._records_curves else {}
+        recorded = {"confusion": self.confusion, "histograms": self.histograms} if self.records_curves else {}
         scores = {"counts": self.counts, "loss": self.losses[0] / self.losses[1], "num_losses": self.losses[1]}
         return {**scores, **recorded}
 
@@ -420,11 +171,16 @@ class ClassMetric(Metric):
         Args:
             label: Name of the output, such as the attribute.
 
+        Returns:
+            The curves, or an empty list with more than `MAX_CONFUSION_CLASSES`.
+
         Raises:
             RuntimeError: If `record_curves` was not called before the collection.
         """
+        if len(self.class_names) > MAX_CONFUSION_CLASSES:
+            return []
         result = self.compute()
-        if "histograms" not in result:
+        if not self.records_curves:
             raise RuntimeError("curves were not recorded; call record_curves() before the first update")
         counts = result["counts"].cpu()
         confusion = None
@@ -436,12 +192,16 @@ class ClassMetric(Metric):
         elif len(result["confusion"]):
             table = result["confusion"].cpu().numpy()
             confusion = ConfusionMatrix(row_names=self.class_names, column_names=self.class_names, counts=table)
-        has_scores = bool(result["histograms"].any())
+        histograms = result["histograms"]
+        by_threshold = None
+        if histograms.any():
+            by_threshold = threshold_counts(histograms, class_thresholds(), histograms[..., 1].sum(dim=1))
         curves = EvaluationCurves(
             label=label,
             class_names=self.class_names,
             support=counts[:, 4].numpy(),
-            precision_recall=[score_curve(result["histograms"])] if has_scores else [],
+            precision_recall=[] if by_threshold is None else [class_curve(by_threshold)],
+            by_threshold=by_threshold,
             confusion=confusion,
         )
         return [curves]

@@ -8,8 +8,9 @@ from typing import Any, Final
 from torch import Tensor, nn
 
 from lit_loader.collate.multi_task import MultiTaskBatch
+from lit_loader.recipes.average_precision import AveragePrecision
 from lit_loader.recipes.detection import DetectionTask
-from lit_loader.recipes.metrics import AveragePrecision, NormalizeBy, landmark_metric
+from lit_loader.recipes.metrics import NormalizeBy, landmark_metric
 from lit_loader.recipes.multi_task_metric import MultiTaskMetric
 from lit_loader.recipes.multi_task_model import MultiTaskModel
 from lit_loader.recipes.network import check_keypoints, check_labels, check_names, plain

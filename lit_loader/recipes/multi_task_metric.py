@@ -11,13 +11,12 @@ from torch import Tensor, nn
 from torchmetrics import SumMetric
 
 from lit_loader.inspection.curves import EvaluationCurves
+from lit_loader.recipes.average_precision import AveragePrecision, DetectionScores
 from lit_loader.recipes.detection import plain_targets
 from lit_loader.recipes.matching import match_detections
 from lit_loader.recipes.metrics import (
-    AveragePrecision,
     ClassificationScores,
     ClassMetric,
-    DetectionScores,
     JointMetric,
     LandmarkScores,
     NormalizedMeanError,
@@ -122,8 +121,10 @@ class MultiTaskMetric(JointMetric):
             for name, metric in self._metric_by_attribute().items():
                 # Merged detections of tiles have no probabilities.
                 probabilities = detection.get(f"{name}_probabilities")
-                # Logarithms of probabilities are logits with the same softmax.
-                logits = None if probabilities is None else probabilities[rows].log()
+                logits = None
+                if probabilities is not None and metric.records_curves:
+                    # Logarithms of probabilities are logits with the same softmax.
+                    logits = probabilities[rows].log()
                 metric.update(detection[name][rows], objects[name][columns], logits=logits)
 
     def compute_scores(self) -> MultiTaskScores:

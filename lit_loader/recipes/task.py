@@ -20,7 +20,7 @@ from torch.optim.lr_scheduler import LambdaLR, LRScheduler, ReduceLROnPlateau
 
 from lit_loader.collate import batch_images
 from lit_loader.datamodules.resuming import held_loaders
-from lit_loader.inspection.curves import EvaluationCurves
+from lit_loader.inspection.curves import CurveTask
 from lit_loader.recipes.metrics import Report
 from lit_loader.recipes.network import check_unit_range
 from lit_loader.recipes.parameters import freeze_parameters, parameter_groups
@@ -91,7 +91,7 @@ class WarmupCosineLR(LambdaLR):
         vars(self).update(state_dict)
 
 
-class Task(LightningModule):
+class Task(LightningModule, CurveTask):
     """A LightningModule around a model that an app can fit, test and report on without knowing its task.
 
     A subclass gives ``monitor`` and ``monitor_mode``, calls `set_model` and `set_metric` in its constructor, and has
@@ -119,6 +119,7 @@ class Task(LightningModule):
         test_set_scores: The scores of each set of the last test by name, empty for a single set.
         val_set_scores: The scores of each set of the last validation by name, empty for a single set.
         test_curves: The curves of the last test, over all of its sets; empty unless `record_curves` was called.
+        batch_errors: The errors of the samples of the last test batch, see `sample_errors`; empty unless recorded.
 
     Raises:
         ValueError: If an argument is out of range.
@@ -150,8 +151,10 @@ class Task(LightningModule):
         self.test_scores: Any = None
         self.val_set_scores: dict[str, Any] = {}
         self.test_set_scores: dict[str, Any] = {}
-        self.test_curves: list[EvaluationCurves] = []
+        self.test_curves = []
+        self.batch_errors = []
         self._records_curves = False
+        self._error_min_score: float | None = None
 
     def keep_arguments(self) -> None:
         """Save the arguments of the calling constructor as hyperparameters, in plain values.
@@ -195,14 +198,11 @@ class Task(LightningModule):
         self.val_set_metrics = SetMetrics()
         self.test_set_metrics = SetMetrics()
 
-    def record_curves(self, *, min_score: float | None = None, min_iou: float = 0.5) -> None:
-        """Compute `test_curves` in the following tests, if the metric of the task has curves.
-
-        Args:
-            min_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
-                highest mean F1 over classes.
-            min_iou: Smallest IoU of an object and its detection in the confusion matrix.
-        """
+    def record_curves(
+        self, *, min_score: float | None = None, min_iou: float = 0.5, error_min_score: float | None = None
+    ) -> None:
+        """Record `test_curves`, if the metric of the task has curves, and `batch_errors`; see `CurveTask`."""
+        self._error_min_score = error_min_score
         # A subclass may have a metric of its own.
         self._records_curves = hasattr(self.test_metric.metric, "compute_curves")
         if self._records_curves:
@@ -222,8 +222,8 @@ class Task(LightningModule):
             min_score: Detections with lower scores do not count.
 
         Returns:
-            One pair a sample, or an empty list of a task that does not tell. A larger error is worse; NaN stands for a
-            sample that cannot be measured.
+            One pair a sample, or an empty list if the task has no errors. A larger error is worse; a sample that cannot
+            be measured has NaN.
         """
         return []
 
@@ -301,9 +301,13 @@ class Task(LightningModule):
         """Update the metric of validation and, if there are several sets, of the batch's set."""
         self._evaluate("val", batch, dataloader_idx)
 
-    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> Any:
-        """Update the metric of tests and, if there are several sets, of the batch's set; return the predictions."""
-        return self._evaluate("test", batch, dataloader_idx)
+    def test_step(self, batch: Any, batch_idx: int, dataloader_idx: int = 0) -> None:
+        """Update the metric of tests and, if there are several sets, of the batch's set; record errors of samples."""
+        predictions = self._evaluate("test", batch, dataloader_idx)
+        self.batch_errors = []
+        # A subclass may collect without telling its predictions.
+        if self._error_min_score is not None and predictions is not None:
+            self.batch_errors = self.sample_errors(batch, predictions, min_score=self._error_min_score)
 
     def _evaluate(self, stage: Literal["val", "test"], batch: Any, number: int) -> Any:
         """Update the metrics of a stage with a batch of one of its sets; return the result of `collect`."""

@@ -62,6 +62,7 @@ def test_a_batch_beyond_the_epoch_is_wrong(run, tmp_path):
     err = run("--batches", *DATA, "--stage", "val", "--batch", "9", code=2).err
     assert "--batch 9 is beyond the last batch of stage val in epoch 0" in err
     assert not list(tmp_path.glob("show*"))
+    assert "the config has no set for this stage" in run("--batches", *DATA, "--stage", "test", code=2).err
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 import torch
 from lightning.pytorch.callbacks import Callback
 from PIL import Image
+from torch.utils.data import Dataset
 
 from lit_loader import ClassificationDataModule, DetectionDataModule
 from lit_loader.callbacks import EvaluationCurves, evaluation_curves
@@ -77,8 +78,8 @@ def test_files_and_pictures_of_a_detector(source, drawn_figures, tmp_path):
     with (tmp_path / "curves/confusion.csv").open(newline="") as file:
         counts = {(row["true"], row["predicted"]): int(row["count"]) for row in csv.DictReader(file)}
     num_objects = len(source.tables("test")[0].labels)
-    assert sum(count for (true, _), count in counts.items() if true != "background") == num_objects
-    assert sum(count for (_, predicted), count in counts.items() if predicted == "background") == 3
+    assert sum(count for (true, _), count in counts.items() if true) == num_objects
+    assert sum(count for (_, predicted), count in counts.items() if not predicted) == 3
     scores = module.test_scores.ap_50
     with (tmp_path / "curves/classes.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["curve"] == "IoU 0.50"]
@@ -104,9 +105,9 @@ def test_worst_images_of_a_classifier_have_the_largest_losses(source, drawn_figu
 
     class Losses(Callback):
         def on_test_batch_end(self, trainer, pl_module, outputs, batch, batch_idx, dataloader_idx=0):
-            losses.update(zip(batch.image_ids.tolist(), outputs.tolist(), strict=True))
+            losses.update(zip(batch.image_ids.tolist(), (error for error, _ in pl_module.batch_errors), strict=True))
 
-    trainer_of(tmp_path, callback, Losses()).test(module, datamodule=datamodule, verbose=False)
+    trainer_of(tmp_path, Losses(), callback).test(module, datamodule=datamodule, verbose=False)
     assert len(losses) == len(source.tables("test")[0].labels)
     largest = sorted(losses, key=lambda image_id: (-losses[image_id], image_id))[:4]
     assert [sample.image_id for sample in callback.worst] == largest
@@ -126,7 +127,51 @@ def test_tiles_have_curves_and_a_reason_instead_of_worst_images(source, tmp_path
     assert "worst_images.png is left out: detections are merged from tiles" in caplog.text
 
 
+class Plain(Dataset):
+    """Images without ids, or with file names as ids."""
+
+    def __init__(self, fields):
+        self.fields = fields
+
+    def __len__(self):
+        return 2
+
+    def __getitem__(self, index):
+        boxes = torch.tensor([[1.0, 1, 9, 9]])
+        target = {"boxes": boxes, "labels": torch.tensor([1]), "is_duplicate": False, "iscrowd": torch.tensor([0])}
+        return torch.rand(3, 32, 32), {**target, **self.fields}
+
+
+@pytest.mark.parametrize("fields", [{}, {"image_id": "cat.jpg"}])
+def test_loader_of_the_user_has_curves_and_a_reason_instead_of_worst_images(fields, tmp_path, caplog):
+    def collate(samples):
+        return torch.stack([image for image, _ in samples]), [target for _, target in samples]
+
+    loader = torch.utils.data.DataLoader(Plain(fields), batch_size=2, collate_fn=collate)
+    with caplog.at_level(logging.INFO):
+        trainer_of(tmp_path, EvaluationCurves()).test(
+            small_task("detection", class_names=CLASSES), dataloaders=loader, verbose=False
+        )
+    assert (tmp_path / "curves/classes.csv").exists()
+    assert "worst_images.png is left out: the data module is not one of lit_loader" in caplog.text
+
+
+@pytest.mark.parametrize("result", [torch.tensor(0.5), {"loss": torch.tensor(0.5)}])
+def test_step_that_returns_values_of_its_own_keeps_the_worst_images(result, source, tmp_path):
+    class ReturnsLoss(Misses):
+        def test_step(self, batch, batch_idx, dataloader_idx=0):
+            super().test_step(batch, batch_idx, dataloader_idx)
+            return result
+
+    callback = EvaluationCurves(num_worst=1)
+    datamodule = DetectionDataModule(source, batch_size=3, num_workers=0)
+    trainer_of(tmp_path, callback).test(ReturnsLoss(CLASSES), datamodule=datamodule, verbose=False)
+    assert [sample.image_id for sample in callback.worst] == [3]
+
+
 def test_perfect_predictions_have_no_worst_images(source, tmp_path):
+    (tmp_path / "curves").mkdir()
+    (tmp_path / "curves/worst_images.png").write_text("of an earlier test")
     datamodule = DetectionDataModule(source, batch_size=4, num_workers=0)
     trainer_of(tmp_path, EvaluationCurves()).test(EchoDetection(CLASSES), datamodule=datamodule, verbose=False)
     assert {path.name for path in (tmp_path / "curves").iterdir()} == FILES - {"worst_images.png"}
@@ -134,7 +179,10 @@ def test_perfect_predictions_have_no_worst_images(source, tmp_path):
 
 def test_module_that_is_no_task_has_no_files(source, tmp_path):
     datamodule = DetectionDataModule(source, batch_size=4, num_workers=0)
-    trainer_of(tmp_path, EvaluationCurves()).test(Tiny(), datamodule=datamodule, verbose=False)
+    module = Tiny()
+    # Names that the task has as well.
+    module.record_curves = module.sample_errors = None
+    trainer_of(tmp_path, EvaluationCurves()).test(module, datamodule=datamodule, verbose=False)
     assert not (tmp_path / "curves").exists()
 
 
@@ -142,7 +190,7 @@ def test_module_that_is_no_task_has_no_files(source, tmp_path):
     ("settings", "message"),
     [
         ({"num_worst": -1}, "num_worst=-1 must be 0 or more"),
-        ({"max_classes": 1}, "max_classes=1 2 or more"),
+        ({"max_classes": 1}, "max_classes=1 must be 2 to 100"),
         ({"min_score": 1.5}, "min_score=1.5"),
         ({"confusion_score": -0.1}, r"confusion_score=-0.1 must be in \[0, 1\]"),
         ({"confusion_iou": 0.0}, "confusion_iou=0.0 in"),

@@ -142,6 +142,18 @@ def test_copies_with_other_attributes_or_flags_conflict(tmp_path, count):
     assert counts_of(check(replace(table, masks=masks)))["conflicting_duplicate"] == 1
 
 
+@pytest.mark.parametrize("decode", [True, False])
+def test_images_with_16_bits_are_one_note(table, decode):
+    for number in (1, 2):
+        values = np.full((SIZE[1], SIZE[0]), 4000 + number, dtype=np.uint16)
+        Image.fromarray(values).save(table.root / f"{number}.png")
+    findings = check(table, decode=decode)
+    (note,) = findings.details["sixteen_bit", "note", "set0"]
+    assert note.message.startswith("2 of 4 inspected images are 16-bit grayscale")
+    assert counts_of(findings) == {}
+    assert ("sixteen_bit", "note", "set0") not in check(table, reading=ImageReading(sixteen_bit_max=4095)).counts
+
+
 def test_path_that_is_too_long_is_a_missing_image(table):
     findings = check(replace(table, image_paths=["0.png", "1.png", "2.png", "x" * 300 + ".png"], image_ids=None))
     assert counts_of(findings) == {"missing_image": 1}

@@ -12,6 +12,7 @@ from lit_loader.errors import SettingError
 from lit_loader.inspection import CheckSettings, check_tables
 from lit_loader.inspection.kinds import KINDS
 from tests.support.checking import box_table, check_annotations, counts_of
+from tests.support.coco_set import CocoSet
 
 BOX = [10, 10, 40, 50]
 
@@ -85,11 +86,27 @@ def test_problems_of_the_reader_are_findings_with_file_and_line(reported):
     assert findings.details["out_of_image", "warning", "0"][0].object_row == 1
 
 
+def test_object_that_the_reader_dropped_has_entry_and_image(tmp_path):
+    coco_set = CocoSet(tmp_path)
+    coco_set.category()
+    coco_set.image(1, "a.jpg")
+    coco_set.image(2, "b.jpg")
+    for number, box in enumerate([(1, 2, 3, 4), (5, 6, 0, 8), (5, 6, 7, 8)]):
+        coco_set.add(box, image_id=2 - number % 2)
+    # The cache stores them also.
+    table = replace(
+        coco_set.read(degenerate="drop"), report=ReadReport.from_dict(coco_set.read(degenerate="drop").report.to_dict())
+    )
+    (finding,) = check_annotations(table).details["degenerate", "warning", "0"]
+    assert finding.place.entry == "annotations[1]"
+    assert (finding.image, finding.image_row) == ("img/a.jpg", 0)
+
+
 def test_accepted_problems_are_notes(reported):
     findings = check_annotations(reported, accepted_kinds=["malformed"])
     assert counts_of(findings) == {"swapped": 3, "out_of_image": 1}
     assert notes_of(findings)["malformed", "0"] == 1
-    # The rules on the table accept it, too.
+    # Rules on the table accept the kind also.
     assert notes_of(check_annotations(reported, accepted_kinds=["out_of_image"]))["out_of_image", "0"] == 1
 
 

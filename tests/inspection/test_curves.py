@@ -15,6 +15,7 @@ from lit_loader.inspection.curves import (
     ErrorCurve,
     EvaluationCurves,
     PrecisionRecall,
+    ThresholdCounts,
     best_threshold,
     write_curves,
 )
@@ -67,8 +68,8 @@ def test_csv_files_are_read_back_with_hostile_names(tmp_path):
     assert [path.name for path in paths] == ["curves.csv", "classes.csv", "confusion.csv"]
     rows = rows_of(paths[0])
     names = list(dict.fromkeys(row["class"] for row in rows if row["label"] == "class"))
-    # The first class does not occur; control characters and broken bytes are escaped, all else is unchanged.
-    assert names == [HOSTILE[1], HOSTILE[2], "<b>\\x1b[31mred", "two\nlines", "\\udcff", "plain"]
+    # The first class does not occur; control characters and broken bytes are escaped, a formula becomes text.
+    assert names == [HOSTILE[1], f"'{HOSTILE[2]}", "<b>\\x1b[31mred", "two\nlines", "\\udcff", "plain"]
     last = [row for row in rows if row["class"] == "plain"]
     assert [float(row["recall"]) for row in last] == [0, 0.25, 0.5, 0.75, 1]
     assert [float(row["precision"]) for row in last] == [1, 0.875, 0.75, 0.625, 0.5]
@@ -104,32 +105,49 @@ def test_many_classes_and_hostile_names_stay_readable():
 
 
 def test_drawing_without_curves_is_refused():
-    with pytest.raises(ValueError, match="got 0 outputs and max_classes=30"):
+    with pytest.raises(ValueError, match="at least 1 output, got none"):
         draw_curves([])
-    with pytest.raises(ValueError, match="max_classes=1"):
+    with pytest.raises(ValueError, match="max_classes=1 must be 2 to 100"):
         draw_curves([points()], max_classes=1)
 
 
 def test_best_threshold_is_the_highest_score_with_the_best_mean_f1():
-    # Precision and recall of 1 down to score 0.6, then false answers.
-    kind = PrecisionRecall(
-        name="",
-        recall=np.array([[0.5, 1.0, 1.0]]),
-        precision=np.array([[1.0, 1.0, 0.4]]),
-        score=np.array([[0.8, 0.6, 0.2]]),
-        average_precision=np.array([1.0]),
+    # Two objects with scores of 0.8 and 0.6, then three false answers at 0.2; the second class does not occur.
+    counts = ThresholdCounts(
+        thresholds=np.array([0.0, 0.2, 0.4, 0.6, 0.8, 1.0]),
+        num_correct=np.array([[2, 2, 2, 2, 1, 0], [0] * 6]),
+        num_predicted=np.array([[5, 5, 2, 2, 1, 0], [9] * 6]),
+        support=np.array([2, 0]),
     )
-    assert best_threshold(kind) == pytest.approx(0.6)
-    means = kind.means_by_threshold()
-    assert means["threshold"][0] == pytest.approx(0.2)
-    assert means["precision"][0] == pytest.approx(0.4)
-    # No prediction has a score above 0.8.
-    assert (math.isnan(means["precision"][-1]), means["recall"][-1], means["F1"][-1]) == (True, 0, 0)
-    never = PrecisionRecall(
-        name="",
-        recall=kind.recall,
-        precision=kind.precision * np.nan,
-        score=kind.score,
-        average_precision=np.full(1, np.nan),
+    assert best_threshold(counts) == 0.6
+    means = counts.means()
+    assert means["precision"] == pytest.approx([0.4, 0.4, 1, 1, 1, math.nan], nan_ok=True)
+    assert means["recall"].tolist() == [1, 1, 1, 1, 0.5, 0]
+    assert means["F1"] == pytest.approx([4 / 7, 4 / 7, 1, 1, 2 / 3, 0])
+    assert np.isnan(counts.f1[1]).all()
+    never = ThresholdCounts(
+        thresholds=counts.thresholds,
+        num_correct=counts.num_correct[1:],
+        num_predicted=counts.num_predicted[1:],
+        support=np.zeros(1, dtype=np.int64),
     )
     assert best_threshold(never) == 0.5
+
+
+def test_background_is_told_apart_from_a_class_of_that_name(tmp_path):
+    names = ("background", "cat", None)
+    confusion = ConfusionMatrix(row_names=names, column_names=names, counts=np.arange(9).reshape(3, 3))
+    curves = EvaluationCurves(label="boxes", class_names=names[:2], support=np.array([3, 12]), confusion=confusion)
+    (path,) = write_curves(tmp_path, [curves])
+    cells = {(row["true"], row["predicted"]): int(row["count"]) for row in rows_of(path)}
+    assert (cells["cat", "background"], cells["cat", ""], cells["", "background"]) == (3, 5, 6)
+    figure = draw_curves([curves])
+    texts = [text.get_text() for axis in figure.axes for text in axis.get_yticklabels()]
+    assert texts[-3:] == ["cat", "background", "background"]  # the most frequent class first
+
+
+def test_pictures_of_many_outputs_are_limited_with_a_note():
+    figure = draw_curves([curves_of(HOSTILE[-2:], label=f"attribute {i}") for i in range(71)])
+    assert len(figure.axes) == 8 * 4
+    assert figure.get_suptitle() == "test: the first 8 of 71 outputs; the CSV files have all"
+    assert figure.get_figheight() < 80

@@ -57,20 +57,19 @@ def panel(figure, title):
     return axes
 
 
-@pytest.mark.parametrize("sets", [{"train": 30}, {"_train": 30, "$val$": 3, "\x1btest": 1}], ids=["one", "several"])
-def test_names_from_files_are_drawn_literally(sets):
+def test_names_from_files_are_drawn_literally_and_without_warnings():
     table = table_of(HOSTILE)
-    tables = {name: table.select(range(count)) for name, count in sets.items()}
+    tables = {name: table.select(range(count)) for name, count in {"_train": 30, "$val$": 3, "\x1btest": 1}.items()}
     figure = draw_statistics(statistics_of(tables), sampling_statistics(table))
-    data = figure_bytes(figure, "png")
+    with warnings.catch_warnings(action="error"):
+        data = figure_bytes(figure, "png")
     image = Image.open(io.BytesIO(data))
     assert image.format == "PNG"
     assert image.width == 1440
-    names = texts(panel(figure, "objects of each class"))
-    assert all("\x1b" not in name and len(name) <= 22 for name in names)
-    if len(sets) > 1:
-        legend = panel(figure, "objects of each class").get_legend()
-        assert [text.get_text().replace("\\$", "$") for text in legend.get_texts()] == [" _train", "$val$", "\\x1btest"]
+    axes = panel(figure, "objects of each class")
+    assert all("\x1b" not in name and len(name) <= 22 for name in texts(axes))
+    legend = axes.get_legend()
+    assert [text.get_text().replace("\\$", "$") for text in legend.get_texts()] == [" _train", "$val$", "\\x1btest"]
 
 
 def test_many_classes_show_the_most_frequent_and_the_rarest():
@@ -119,8 +118,8 @@ def test_measures_without_variation_and_certain_points_have_no_panel():
 def test_smallest_sets_are_drawn(columns):
     table = small_table(**columns)
     sampling = sampling_statistics(table)
-    assert figure_bytes(draw_statistics(statistics_of({"train": table}), sampling), "png").startswith(b"\x89PNG")
-    assert figure_bytes(draw_sampling(sampling), "svg")
+    assert b"<svg" in figure_bytes(draw_statistics(statistics_of({"train": table}), sampling), "svg")
+    assert draw_sampling(sampling).axes
 
 
 def test_sets_with_other_points_share_a_panel():
@@ -128,8 +127,3 @@ def test_sets_with_other_points_share_a_panel():
     other = replace(table, keypoint_names=("_right", "nose"))
     axes = panel(draw_statistics(statistics_of({"train": table, "val": other})), "visibility")
     assert texts(axes) == [r"left \$eye\$", " _right", "nose"]
-
-
-def test_missing_glyphs_are_no_warnings():
-    with warnings.catch_warnings(action="error"):
-        figure_bytes(draw_statistics(statistics_of({"train": table_of(("語", "b"))})), "png")

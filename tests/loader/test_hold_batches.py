@@ -5,16 +5,17 @@ from __future__ import annotations
 import threading
 import time
 import warnings
-from collections import deque
 
 import pytest
 import torch
-from torch.utils.data import Dataset, IterableDataset
+from torch.utils.data import Dataset, IterableDataset, Sampler
 
 from lit_loader import DataLoader
+from lit_loader.engine import Batches, EndOfEpoch
 from lit_loader.errors import WorkerRestartWarning
 from lit_loader.loader import data_loader
 from lit_loader.loader.device.pin_thread import PinnedBatches
+from lit_loader.loader.iterator import IterationHooks, TimedBatches
 from tests.support.dying_sets import Dying
 from tests.support.scheduled_set import Counted
 
@@ -274,27 +275,63 @@ def test_thread_that_loses_the_last_result_to_another_one_stops_waiting():
     loader.close()
 
 
-def test_thread_that_loses_the_last_held_batch_to_another_one_asks_the_engine():
-    class Emptied(deque):
-        def popleft(self):
-            self.clear()
-            return super().popleft()
+class Reversed(Sampler):
+    def __iter__(self):
+        time.sleep(0.03)
+        return iter(range(47, -1, -1))
 
-    iterator = iter(new_loader())
-    first = next(iterator)
-    iterator._batches._held = Emptied([(first, None)])
-    assert not torch.equal(next(iterator), first)
+    def __len__(self):
+        return 48
 
 
 def test_start_of_an_epoch_is_waiting():
-    loader = new_loader()
-    iterator = iter(loader)
-    start = iterator._start
+    with new_loader(num_workers=1, worker_method="thread", sampler=Reversed()) as loader:
+        next(iter(loader))
+        assert loader.wait_s >= 0.03
 
-    def slow_start():
-        time.sleep(0.03)
-        return start()
 
-    iterator._start = slow_start
-    next(iterator)
-    assert loader.wait_s >= 0.03
+class SharedEngine(Batches):
+    """Has one batch; while a thread collects it, another thread sees the end of the epoch."""
+
+    def __init__(self):
+        self.num_asked = 0
+        self.collects = threading.Event()
+        self.is_closed = threading.Event()
+
+    def next_batch(self):
+        self.num_asked += 1
+        if self.num_asked == 1:
+            self.collects.set()
+            # The other thread waits for this one, and must not close the epoch meanwhile.
+            self.is_closed.wait(0.1)
+            return "last"
+        raise EndOfEpoch
+
+    def wait_until_idle(self):
+        pass
+
+    def close(self):
+        self.is_closed.set()
+
+
+def test_end_of_an_epoch_waits_for_the_thread_that_collects_its_last_batches():
+    engine = SharedEngine()
+    hooks = IterationHooks()
+    batches = TimedBatches(engine, hooks)
+    hooks.num_to_hold = 2
+    results = []
+
+    def take():
+        try:
+            results.append(batches.next_batch())
+        except EndOfEpoch:
+            results.append("end")
+            batches.close()
+
+    threads = [threading.Thread(target=take, daemon=True) for _ in range(2)]
+    threads[0].start()
+    assert engine.collects.wait(5)
+    threads[1].start()
+    for thread in threads:
+        thread.join(5)
+    assert sorted(results) == ["end", "last"]

@@ -90,10 +90,10 @@ def test_advice_for_a_loader_without_a_datamodule_has_only_arguments_of_the_load
 
 
 def test_several_loaders_are_advised_the_workers_of_one():
-    one = made_report(stages={"decode": 190.0}, cores=64)
-    both = replace(one, stats=add_stats(one.stats, replace(one.stats, wait_s=0.0)))
-    both = replace(both, settings=replace(one.settings, num_loaders=2))
-    assert diagnose(one)[1].settings == diagnose(both)[1].settings == {"num_workers": 5}
+    single = made_report(stages={"decode": 190.0}, cores=64)
+    stats = add_stats(single.stats, replace(single.stats, wait_s=0.0))
+    both = replace(single, stats=stats, settings=replace(single.settings, num_loaders=2))
+    assert diagnose(single)[1].settings == diagnose(both)[1].settings == {"num_workers": 5}
     assert "for each of 2 loaders" in diagnose(both)[1].problem
 
 

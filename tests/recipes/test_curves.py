@@ -13,9 +13,17 @@ from torchmetrics.functional.classification import (
     multiclass_precision_recall_curve,
     multilabel_average_precision,
 )
+from torchvision.ops import box_iou
 
 from lit_loader.recipes import AveragePrecision, ClassMetric, NormalizedMeanError
-from lit_loader.recipes.curves import score_curve, score_histogram
+from lit_loader.recipes.curves import (
+    MAX_CONFUSION_CLASSES,
+    NUM_LOGIT_BINS,
+    add_logits,
+    class_curve,
+    class_thresholds,
+    threshold_counts,
+)
 from lit_loader.recipes.matching import add_confusions, detection_error
 
 NAMES = ("disc", "square", "star")
@@ -101,15 +109,58 @@ def test_detection_confusions_add_up_to_the_objects_and_the_detections() -> None
     assert np.triu(counts[:3, :3], 1).sum() > 0
 
 
-def test_default_threshold_of_confusions_is_that_of_the_best_f1() -> None:
-    metric = AveragePrecision(["disc"])
-    target = image((10.0, 10, 50, 50), (60.0, 60, 90, 90), labels=[1, 1])
-    boxes = ((10.0, 10, 50, 50), (60.0, 60, 90, 90), (0.0, 90, 9, 99))
-    metric.update([image(*boxes, labels=[1] * 3, scores=[0.9, 0.6, 0.2])], [target])
+def test_counts_by_threshold_are_those_of_detections_at_or_above_each_score() -> None:
+    detections, targets = random_images()
+    for number, fields in enumerate(detections):
+        fields["scores"] = (fields["scores"] * 20).round() / 20  # also equal ones, and ones at a threshold
+        targets[number]["iscrowd"][0] = number % 2
+    metric = AveragePrecision(NAMES)
+    metric.update(detections, targets)
     (curves,) = metric.compute_curves()
+    counts = curves.by_threshold
+    assert counts is not None
+    for threshold in (0.0, 0.3, 0.301, 0.55, 0.95, 1.0):
+        correct = [0] * 3
+        predicted = [0] * 3
+        for fields, target in zip(detections, targets, strict=True):
+            free = [row for row in range(5) if not target["iscrowd"][row]]
+            for row in fields["scores"].argsort(descending=True, stable=True).tolist():
+                label = int(fields["labels"][row])
+                overlaps = box_iou(fields["boxes"][row : row + 1], target["boxes"])[0]
+                rows = [object_row for object_row in free if target["labels"][object_row] == label]
+                best = max(rows, key=lambda object_row: float(overlaps[object_row]), default=None)
+                is_correct = best is not None and float(overlaps[best]) >= 0.5
+                if is_correct:
+                    free.remove(best)
+                is_on_crowd = bool(target["iscrowd"][0]) and _is_inside(fields["boxes"][row], target["boxes"][0])
+                is_ignored = not is_correct and is_on_crowd and target["labels"][0] == label
+                if fields["scores"][row] >= threshold and not is_ignored:
+                    predicted[label - 1] += 1
+                    correct[label - 1] += is_correct
+        column = round(threshold * 1000)
+        assert counts.num_correct[:, column].tolist() == correct
+        assert counts.num_predicted[:, column].tolist() == predicted
+    assert counts.num_correct[:, 300].sum() > counts.num_correct[:, 301].sum() > 0
+
+
+def _is_inside(box: Tensor, crowd: Tensor) -> bool:
+    sides = (torch.minimum(box[2:], crowd[2:]) - torch.maximum(box[:2], crowd[:2])).clamp(min=0)
+    return float(sides.prod() / (box[2:] - box[:2]).prod()) >= 0.5
+
+
+def test_default_threshold_of_confusions_leaves_out_false_detections_below_the_last_object() -> None:
+    metric = AveragePrecision(["disc"])
+    target = image((10.0, 10, 50, 50), (60.0, 60, 90, 90), (60.0, 0, 90, 20), labels=[1, 1, 1])
+    # The third object is never detected: COCO's curve ends above the false detections.
+    boxes = ((10.0, 10, 50, 50), (60.0, 60, 90, 90), *[(0.0, 90, 9, 99)] * 8)
+    metric.update([image(*boxes, labels=[1] * 10, scores=[0.9, 0.6, *[0.2] * 8])], [target])
+    (curves,) = metric.compute_curves()
+    assert curves.by_threshold is not None
+    assert curves.by_threshold.precision[0, 200] == 0.2
     assert curves.confusion is not None
     assert curves.confusion.note == "scores from 0.600, IoU from 0.5"
-    assert curves.confusion.counts.tolist() == [[2, 0], [0, 0]]
+    assert curves.confusion.row_names == ("disc", None)
+    assert curves.confusion.counts.tolist() == [[2, 1], [0, 0]]
 
 
 def test_detection_of_another_class_is_a_confusion_and_one_on_a_crowd_does_not_count() -> None:
@@ -140,16 +191,19 @@ def test_classification_curves_are_those_of_torchmetrics() -> None:
         metric.update(logits[rows].argmax(dim=1), labels[rows], logits=logits[rows])
     (curves,) = metric.compute_curves()
     (kind,) = curves.precision_recall
-    thresholds = torch.linspace(-10, 10, 201, dtype=torch.float64).sigmoid()
     is_known = labels >= 0
     probabilities = logits[is_known].double().softmax(dim=1)
+    counts = curves.by_threshold
+    assert counts is not None
+    thresholds = torch.from_numpy(counts.thresholds)
     precision, recall, _ = multiclass_precision_recall_curve(probabilities, labels[is_known], 3, thresholds=thresholds)
-    # torchmetrics ascends by threshold, and adds a point at the end.
-    assert kind.recall[:, :-1] == pytest.approx(recall[:, :-1].flip(1).numpy(), abs=1e-6)
-    expected_precision = precision[:, :-1].flip(1).numpy()
-    assert kind.precision[:, :-1] == pytest.approx(expected_precision, abs=1e-6, nan_ok=True)
+    # torchmetrics adds a point at the end.
+    assert counts.recall == pytest.approx(recall[:, :-1].numpy(), abs=1e-6)
+    assert counts.precision == pytest.approx(precision[:, :-1].numpy(), abs=1e-6, nan_ok=True)
+    assert kind.recall[:, -1].tolist() == [1.0, 1.0, 1.0]
+    assert np.isin(kind.precision[0], counts.precision[0]).sum() > 100
     exact = multiclass_average_precision(probabilities, labels[is_known], 3, average=None)
-    assert kind.average_precision == pytest.approx(exact.numpy(), abs=0.01)
+    assert kind.average_precision == pytest.approx(exact.numpy(), abs=0.002)
     expected = multiclass_confusion_matrix(logits.argmax(dim=1), labels, 3, ignore_index=-1)
     assert curves.confusion is not None
     assert curves.confusion.counts.tolist() == expected.tolist()
@@ -166,16 +220,50 @@ def test_several_labels_have_a_curve_and_four_counts_a_class() -> None:
     metric.update((logits > 0).long(), target, logits=logits)
     (curves,) = metric.compute_curves()
     exact = multilabel_average_precision(logits.sigmoid(), target, 3, average=None, ignore_index=-1)
-    assert curves.precision_recall[0].average_precision == pytest.approx(exact.numpy(), abs=0.01)
+    assert curves.precision_recall[0].average_precision == pytest.approx(exact.numpy(), abs=0.002)
     assert curves.confusion is not None
     assert curves.confusion.counts.sum(axis=1).tolist() == (target >= 0).sum(dim=0).tolist()
 
 
-def test_confident_scores_are_told_apart() -> None:
-    # Probabilities of 0.9933 and 0.9975, which thresholds of two digits would merge.
-    logits = torch.tensor([[5.0], [6.0]])
-    curve = score_curve(score_histogram(logits, torch.tensor([[0], [1]]), multi_label=True))
-    assert curve.average_precision.tolist() == [1.0]
+@pytest.mark.parametrize("scale", [1, 20, 50])
+def test_average_precision_of_confident_networks_is_close_to_the_exact_one(scale: int) -> None:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.randint(0, 3, (3000,), generator=generator)
+    logits = scale * (torch.randn(3000, 3, generator=generator) + torch.nn.functional.one_hot(labels, 3))
+    histogram = torch.zeros(3, NUM_LOGIT_BINS, 2, dtype=torch.int64)
+    for rows in torch.arange(3000).split(1000):
+        add_logits(histogram, logits[rows], labels[rows], multi_label=False)
+    curve = class_curve(threshold_counts(histogram, class_thresholds(), histogram[..., 1].sum(dim=1)))
+    for column in range(3):
+        # Probabilities would be rounded to 1.
+        other_columns = [index for index in range(3) if index != column]
+        odds = logits[:, column].double() - logits[:, other_columns].double().logsumexp(dim=1)
+        is_true = (labels == column)[odds.argsort(descending=True)].double()
+        exact = (is_true * is_true.cumsum(0) / torch.arange(1, 3001)).sum() / is_true.sum()
+        assert curve.average_precision[column] == pytest.approx(float(exact), abs=0.001)
+
+
+def allocated_bytes(metric: ClassMetric) -> int:
+    logits = torch.zeros(2, MAX_CONFUSION_CLASSES)
+    with torch.profiler.profile(profile_memory=True) as profiler:
+        metric.update(torch.tensor([4, 5]), torch.tensor([3, -1]), logits=logits)
+    return sum(max(0, event.self_cpu_memory_usage) for event in profiler.events())
+
+
+def test_update_of_curves_takes_memory_for_the_batch_and_not_for_all_classes() -> None:
+    metric = ClassMetric([str(i) for i in range(MAX_CONFUSION_CLASSES)])
+    num_bytes = allocated_bytes(metric)
+    metric.record_curves()
+    assert allocated_bytes(metric) - num_bytes < 1e6 < min(metric.confusion.nbytes, metric.histograms.nbytes)
+    assert metric.confusion.nonzero().tolist() == [[3, 4]]
+    assert metric.histograms.sum() == MAX_CONFUSION_CLASSES
+
+
+def test_more_classes_than_the_limit_have_no_curves() -> None:
+    metric = ClassMetric([str(i) for i in range(MAX_CONFUSION_CLASSES + 1)])
+    metric.record_curves()
+    metric.update(torch.tensor([0]), torch.tensor([0]), logits=torch.zeros(1, MAX_CONFUSION_CLASSES + 1))
+    assert metric.compute_curves() == []
 
 
 def test_attribute_without_scores_has_the_confusion_matrix_alone() -> None:

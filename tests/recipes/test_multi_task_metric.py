@@ -118,3 +118,18 @@ def test_reset_clears_all_scores() -> None:
     assert scores.landmarks is not None
     assert scores.landmarks.num_faces + scores.landmarks.num_excluded == 0
     assert sum(scores.attributes["finish"].support.values()) == 0
+
+
+def test_logarithms_of_probabilities_are_taken_for_curves_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[Tensor] = []
+    logarithm = Tensor.log
+    monkeypatch.setattr(Tensor, "log", lambda values: (calls.append(values), logarithm(values))[1])
+    detection, target = image()
+    detection["finish_probabilities"] = torch.tensor([[0.3, 0.7]]).expand(len(detection["boxes"]), 2)
+    scores = metric(normalize_by="box")
+    scores.update([detection], [target])
+    assert not calls
+    scores.record_curves(point_names=["tip", "tail"])
+    scores.update([detection], [target])
+    assert len(calls) == 1
+    assert {part.label: len(part.precision_recall) for part in scores.compute_curves()}["finish"] == 1

@@ -24,7 +24,7 @@ class _Echo:
 
     def test_step(self, batch, batch_idx, dataloader_idx=0):
         self.batch = batch
-        return super().test_step(batch, batch_idx, dataloader_idx)
+        super().test_step(batch, batch_idx, dataloader_idx)
 
     def predict_step(self, batch, batch_idx, dataloader_idx=0):
         self.batch = batch

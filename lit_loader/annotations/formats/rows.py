@@ -459,9 +459,24 @@ class Rows:
         self.problem("malformed", self.policy.malformed, message, line=line, index=index)
 
     def problem(
-        self, kind: str, action: str, message: str, *, line: int | None = None, index: int | None = None
+        self,
+        kind: str,
+        action: str,
+        message: str,
+        *,
+        line: int | None = None,
+        index: int | None = None,
+        image: str | None = None,
     ) -> None:
         """Add a problem to the report.
+
+        Args:
+            kind: Kind of the problem.
+            action: Action of the reader.
+            message: The wrong value and the rule.
+            line: Line in the current file, from 1, or -1 - i for entry i of its list of images, or None.
+            index: Position of the object in the file, or None.
+            image: Path of the image, or None.
 
         Raises:
             AnnotationError: If ``action`` is ``"raise"``; names file and line.
@@ -470,7 +485,13 @@ class Rows:
         if action != "raise" and not self.report.keeps_detail(kind, action):
             self.report.add_count(kind, action, 1)
             return
+        entry = None
         if line is None or line < 0:
+            # As in the places of the table.
+            if line is not None:
+                entry = f"{self.entry_lists[0]}[{-1 - line}]"
+            elif index is not None:
+                entry = f"{self.entry_lists[1]}[{index}]"
             position = index if line is None else line
             line = None if position is None else self.find_line(self.file, position)
         if action == "raise":
@@ -480,8 +501,18 @@ class Rows:
             path = self.root / self.file
             self.raised = AnnotationError(text + message, path=path, line=line, remedy="correct it", settings=settings)
             raise self.raised
-        detail: dict[str, Any] = {"file": self.file, "line": line, "object_index": index, "message": shorten(message)}
-        self.report.add(Problem(kind=kind, action=action, **detail))
+        self.report.add(
+            Problem(
+                kind=kind,
+                action=action,
+                file=self.file,
+                message=shorten(message),
+                line=line,
+                object_index=index,
+                entry=entry,
+                image=image,
+            )
+        )
 
     def not_read(self, name: str, count: int = 1) -> None:
         """Count values that have no column in the table, by their name in the format."""

@@ -296,7 +296,7 @@ class _Images:
         action = action or getattr(rows.policy, kind)
         # Problems are reported for the current file.
         rows.file = self._files[rows.images.files[number]]
-        rows.problem(kind, action, message, line=rows.images.lines[number] or None)
+        rows.problem(kind, action, message, line=rows.images.lines[number] or None, image=self.paths[number])
         if action == "drop":
             self.keep[number] = False
 
@@ -322,6 +322,7 @@ class _Objects:
         self._files = list(rows.files)
         # Objects of rows that were united belong to the first of them.
         self.images = images.first_rows[objects["image"]]
+        self._image_paths = images.paths
         ids = {name: i for i, name in enumerate(declared.class_names)}
         # Label -1, an object that is left out, selects the last entry.
         lookup = np.array([*(ids.get(name, -1) for name in rows.class_names), -1], dtype=np.int64)
@@ -592,7 +593,8 @@ class _Objects:
             rows.file = self._files[record["file"]]
             index = None if record["index"] < 0 else int(record["index"])
             text = message if isinstance(message, str) else message(row)
-            rows.problem(kind, action, text, line=int(record["line"]) or None, index=index)
+            image = self._image_paths[self.images[row]]
+            rows.problem(kind, action, text, line=int(record["line"]) or None, index=index, image=image)
 
 
 def _file_columns(

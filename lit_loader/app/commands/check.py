@@ -38,13 +38,13 @@ def check(arguments: argparse.Namespace) -> int:
         UsageError: If an argument is wrong.
         AnnotationError: If the annotations cannot be read at all.
     """
-    splits = named_splits(arguments)
     # JSON is for programs, which need no page unless they ask for it.
     default_page = None if arguments.json else "check.html"
     page = (arguments.page or default_page) if arguments.write_page else None
-    # A wrong argument is refused before the data is read, which may take hours.
+    # Wrong arguments are refused before the data is read, which may take hours.
     if page is not None:
         _check_target(Path(page))
+    splits = named_splits(arguments)
     try:
         settings = CheckSettings(
             decode=arguments.decode,
@@ -75,7 +75,7 @@ def check(arguments: argparse.Namespace) -> int:
 
 
 def _check_target(path: Path) -> None:
-    """Refuse a page that is no HTML file, since it would replace a file of another kind, or that cannot be written.
+    """Refuse a page that cannot be written, or whose name ends like a file of another kind, which it would replace.
 
     Raises:
         UsageError: If the page is refused.
@@ -172,7 +172,8 @@ def _page(tables: Mapping[str, AnnotationTable], findings: Findings, *, title: s
 def _with_images(findings: Sequence[Finding]) -> list[Finding]:
     """Return the worst findings that a picture can show."""
     kinds_without_pixels = ("missing_image", "unreadable_image")
-    pictured = [finding for finding in findings if finding.image is not None]
+    # An image that the reader dropped has no row to draw.
+    pictured = [finding for finding in findings if finding.image_row is not None]
     return [finding for finding in pictured if finding.kind not in kinds_without_pixels][:_MAX_PICTURES]
 
 

@@ -132,7 +132,7 @@ def _lines_of(
 ) -> Iterator[bytes]:
     """Yield the lines of some images, in the order of the files, after the heading of the first file.
 
-    Lines without a place in the table are left out: those of an image that was taken from another file or dropped.
+    Lines without a place in the table are left out: their image comes from another file, or the reader dropped it.
 
     Args:
         format: Name of the format.
@@ -153,7 +153,7 @@ def _lines_of(
 
 
 def _blocks(format: str, lines: Iterable[tuple[int, str]]) -> Iterator[list[tuple[int, str]]]:
-    """Yield the lines of a file with their numbers, together for those of one image."""
+    """Yield the numbered lines of a file in blocks of one image."""
     is_first = _FIRST_LINES.get(format)
     block: list[tuple[int, str]] = []
     for line, text in lines:
@@ -166,6 +166,7 @@ def _blocks(format: str, lines: Iterable[tuple[int, str]]) -> Iterator[list[tupl
 
 
 def _check_lines(texts: Iterable[str], root: Path) -> None:
+    """Raise AnnotationError if an image cannot be a line of a list."""
     for text in texts:
         if "\n" in text or "\r" in text or text != text.strip():
             raise AnnotationError(f"the image {text!r} cannot be a line of a list; rename its file", path=root)

@@ -201,6 +201,8 @@ def _batches(arguments: argparse.Namespace) -> Gallery:
                 )
     finally:
         sys.path[:] = original_path
+    if not gallery.sections:
+        raise UsageError(f"--stage {stage}: the config has no set for this stage; choose another stage")
     if not len(gallery):
         raise UsageError(f"--batch {arguments.batch or 0} is beyond the last batch of stage {stage} in epoch {epoch}")
     return gallery

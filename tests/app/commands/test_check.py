@@ -204,6 +204,6 @@ def test_wrong_commands_end_with_code_2(command, set_words, words, message, tmp_
     (tmp_path / "folder.html").mkdir()
     if "--ignore" not in words and "--policy" not in words:
         # Readers know some of the kinds and policies; everything else is refused before the data is read.
-        monkeypatch.setattr(command_module, "read_sets", None)
+        monkeypatch.setattr(command_module, "read_broken_sets", None)
     command(*set_words, *words, code=2)
     assert message in command.err
