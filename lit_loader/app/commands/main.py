@@ -55,13 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     if words and words[0] in _APP:
         return _run_app(words[0], words[1:])
     try:
-        parser = _parser()
-        arguments, other_words = parser.parse_known_args(words)
-        # argparse takes a positional list in one piece, but overrides may be on both sides of an option.
-        if other_words and (not hasattr(arguments, "overrides") or any(word[0] == "-" for word in other_words if word)):
-            parser.error(f"unrecognized arguments: {' '.join(other_words)}")
-        if other_words:
-            arguments.overrides += other_words
+        arguments = _parser().parse_args(words)
     except SystemExit as stop:  # argparse has printed help or an error
         return int(stop.code or 0)
     try:
