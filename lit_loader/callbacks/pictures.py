@@ -154,7 +154,7 @@ def publish_picture(trainer: Trainer, folder: Path, name: str, figure: Figure) -
     # Encoded once, for the file and for loggers that take images.
     buffer = io.BytesIO()
     with warnings.catch_warnings():
-        # A class may have a name that matplotlib's font cannot show; boxes then stand for its characters.
+        # matplotlib's font may lack characters of a class name and draw boxes instead.
         warnings.filterwarnings("ignore", "Glyph .* missing from")
         figure.savefig(buffer, format="png", dpi=120)
     with new_file(folder / f"{name}.png", mode=0o666) as file:

@@ -209,5 +209,5 @@ def wrapped_text(text: str, font: Font, width: int, *, max_lines: int) -> list[s
 
 
 def figure_text(text: str, length: int = 28) -> str:
-    """Return a short text that matplotlib draws as it is: in one line, and not as a formula between dollar signs."""
+    """Return a short, single-line text with escaped dollar signs, which matplotlib would draw as a formula."""
     return short_text(printable(text).replace("\n", " "), length).replace("$", r"\$")

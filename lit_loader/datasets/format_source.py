@@ -149,7 +149,7 @@ class FormatSource(FileSource):
     def _check_groups(self, tables: StageTables, pattern: str) -> None:
         paths: dict[str, list[str]] = {}
         for split in _SPLITS:
-            # A run without a test set tests on the validation set, which is no leak.
+            # A run without a test set tests on the validation set.
             if split == "test" and list(map(id, tables["test"])) == list(map(id, tables["val"])):
                 continue
             paths[split] = [path for table in tables[split] for path in table.image_paths]

@@ -80,7 +80,7 @@ class InlineBatches:
         return False
 
     def wait_until_idle(self) -> None:
-        """Return at once: there are no workers."""
+        """Return at once, because no workers exist."""
 
     @property
     def workers(self) -> list[Any]:

@@ -96,12 +96,7 @@ class ProcessBackend(Backend):
         self._queue: TaskQueue | None = None
         # The first warning that a worker has sent; empty after it was issued, because one is enough.
         self._notice: str | None = None
-        # Windows has neither.
-        if not (hasattr(os, "readv") and hasattr(select, "poll")):
-            raise NotImplementedError(
-                f"num_workers={spec.num_workers} processes need pipes that can be polled, which this platform lacks; "
-                'use worker_method="thread" or num_workers=0'
-            )
+        _check_platform(spec.num_workers)
         check_descriptors(spec.num_workers)
         if spec.shared_tasks:
             # macOS defines the constant, but has no such sockets
@@ -406,6 +401,15 @@ class ProcessBackend(Backend):
                 self._send_to_any(task_id, self._in_flight[task_id].packed)
             else:
                 del self._in_flight[task_id]
+
+
+def _check_platform(num_workers: int) -> None:
+    # Windows has neither.
+    if not (hasattr(os, "readv") and hasattr(select, "poll")):
+        raise NotImplementedError(
+            f"num_workers={num_workers} processes need pipes that can be polled, which this platform lacks; "
+            'use worker_method="thread" or num_workers=0'
+        )
 
 
 def _end(

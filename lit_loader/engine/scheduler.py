@@ -236,9 +236,14 @@ class Scheduler:
     @property
     def _num_ahead(self) -> int:
         """Number of batches in flight, of this epoch and of the next one until that is claimed."""
-        following = self._next_epoch
-        num_following = 0 if following is None or following._claimed else following._num_ahead
+        following = self._unclaimed_epoch()
+        num_following = 0 if following is None else following._num_ahead
         return num_following + len(self._in_flight) + len(self._results)
+
+    def _unclaimed_epoch(self) -> Scheduler | None:
+        """Return the scheduler of the prefetched next epoch, or None if there is none or an iterator has it."""
+        following = self._next_epoch
+        return None if following is None or following._claimed else following
 
     def next_batch(self) -> Any:
         """Return the next batch.
@@ -325,7 +330,7 @@ class Scheduler:
             return True
 
     def wait_until_idle(self) -> None:
-        """Wait until every task in flight has a result, those of the next epoch too if that is begun ahead.
+        """Wait until every task in flight has a result, including tasks of a prefetched next epoch.
 
         With ``timeout_s`` it returns if no result arrives in that time, and `next_batch` waits once more.
         """
@@ -343,8 +348,8 @@ class Scheduler:
         except RuntimeError:
             # `next_batch` raises the same error.
             return
-        following = self._next_epoch
-        if following is not None and not following._claimed:
+        following = self._unclaimed_epoch()
+        if following is not None:
             following.wait_until_idle()
 
     def _deliverable(self) -> int | None:
@@ -444,9 +449,9 @@ class Scheduler:
         if begin_next is not None:
             self._begin_next = None
             self._next_epoch = begin_next()
-        following = self._next_epoch
         # Look before taking its lock, which an iterator in another thread may hold for a long time.
-        if following is None or following._claimed:
+        following = self._unclaimed_epoch()
+        if following is None:
             return False
         with following._lock:
             return not following._claimed and following._send()

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Final
 
-from lit_loader.foundation.stage_times import NO_TIMES, STAGES, Stage, WorkTimes
+from lit_loader.foundation.stage_times import STAGES, Stage, WorkTimes
 
 __all__ = ["BatchRecord", "Counters", "LoaderStats", "STAGES", "Stage"]
 
@@ -121,8 +121,8 @@ class Counters:
         self.num_bad_samples = 0
         self.is_measuring = False
         self.is_holding = False
-        # Sums of the fields of `WorkTimes`, also of the batch numbers and end times, which nobody reads.
-        self._sums = NO_TIMES
+        # Sums of the fields of `WorkTimes`; the sums of batch numbers and end times are meaningless.
+        self._sums = WorkTimes()
         # Time from which workers count as idle.
         self._idle_start_s = 0.0
         # Not part of the sums yet: adding up many at a time costs less than adding one by one.

@@ -42,28 +42,24 @@ class WorkTimes(NamedTuple):
         idle_s: Seconds for which the thread waited for a task.
     """
 
-    number: int
-    num_samples: int
-    end_s: float
-    cpu_s: float
-    read_bytes: int
-    sent_bytes: int
-    read_s: float
-    decode_s: float
-    transform_s: float
-    sample_s: float
-    collate_s: float
-    send_s: float
-    idle_s: float
+    number: int = 0
+    num_samples: int = 0
+    end_s: float = 0.0
+    cpu_s: float = 0.0
+    read_bytes: int = 0
+    sent_bytes: int = 0
+    read_s: float = 0.0
+    decode_s: float = 0.0
+    transform_s: float = 0.0
+    sample_s: float = 0.0
+    collate_s: float = 0.0
+    send_s: float = 0.0
+    idle_s: float = 0.0
 
     @property
     def stage_s(self) -> tuple[float, ...]:
         """Seconds in each of `STAGES`, in that order."""
         return self[-1 - len(STAGES) : -1]
-
-
-NO_TIMES: Final = WorkTimes(*[0] * len(WorkTimes._fields))
-"""Times of no work."""
 
 
 class StageClock:

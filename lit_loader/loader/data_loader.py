@@ -480,7 +480,7 @@ class DataLoader(TorchDataLoader[T_co]):
         The first call begins to measure how batches are made, so make it before the loop: batches that were begun
         earlier count only in ``num_batches``, ``wait_s``, ``transfer_s``, ``hold_s`` and the numbers of faults.
 
-        Batches count when they arrive from their worker, those of an epoch that was dropped do not. Without workers
+        Batches count when they arrive from their worker; batches of a dropped epoch do not count. Without workers
         all stages run in the consumer's thread. A pickled copy of the loader begins at zero.
 
         Args:

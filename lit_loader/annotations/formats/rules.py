@@ -226,7 +226,7 @@ class _Images:
             if not report.keeps_detail("missing_image", action):
                 report.add_count("missing_image", action, len(missing) - position)
                 break
-            self._problem(number, "missing_image", f"there is no image {shorten(self._rows.images.paths[number])!r}")
+            self._problem(number, "missing_image", f"image {shorten(self._rows.images.paths[number])!r} is missing")
         if action == "drop":
             self.keep[missing] = False
 

@@ -132,7 +132,7 @@ def _lines_of(
 ) -> Iterator[bytes]:
     """Yield the lines of some images, in the order of the files, after the heading of the first file.
 
-    Lines without a place in the table are left out: their image comes from another file, or the reader dropped it.
+    Lines of images that come from another file, or that the reader dropped, are not yielded.
 
     Args:
         format: Name of the format.

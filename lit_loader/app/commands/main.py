@@ -155,7 +155,7 @@ def _index(arguments: argparse.Namespace) -> None:
 
 
 def _check(arguments: argparse.Namespace) -> int:
-    """Report what is wrong with a data set before training.
+    """Find the defects of a data set before training.
 
     Examples:
       lit-loader check faces-xml
@@ -164,8 +164,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     Decodes every image, and checks images, boxes, points and sets. Prints each kind of finding with its worst example
     and a remedy, and writes them to a page with pictures, by default check.html in the current folder (--json writes
-    none, unless --page names it). Problems at which training stops are errors here, and reading goes on; a problem
-    that --policy names is accepted, and only noted.
+    none, unless --page names it). Problems that stop training are errors here, and reading goes on. A problem named
+    by --policy is a note.
 
     KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
     option of only one set.
@@ -217,7 +217,7 @@ def _split(arguments: argparse.Namespace) -> None:
       lit-loader train experiment=landmarks dataset=auto dataset.root=faces-xml \
           dataset.split_file=faces.folds.json dataset.fold=0
 
-    All named sets become one set, without those of --keep. Each class gets its share in each part, as far as groups
+    The named sets except those of --keep become one set. Each class gets its share in each part, as far as groups
     allow; groups and byte-identical copies are never divided. The result depends on the names, the annotations
     and the seed, not on the order of the images. Annotations and images stay unchanged. A split file serves every
     format; --lists writes lists of VOC (in ImageSets/Main) or YOLO, or COCO files, which other programs read as well.
@@ -449,7 +449,7 @@ def _add_checking(command: argparse.ArgumentParser) -> None:
     add("--ignore", dest="ignored_kinds", metavar="KIND", action="append", default=[], help=text)
     text = "findings with details for each kind and set, the worst ones (default: 20)"
     add("--max-details", type=int, metavar="N", default=20, help=text)
-    add("--strict", action="store_true", help="end with code 1 after warnings, too")
+    add("--strict", action="store_true", help="also end with code 1 after warnings")
     page = command.add_mutually_exclusive_group()
     text = "page to write, .html (default: check.html, none with --json)"
     page.add_argument("--page", metavar="FILE", help=text)

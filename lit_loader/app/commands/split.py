@@ -71,14 +71,12 @@ def split(arguments: argparse.Namespace) -> None:
             cache_dir=arguments.cache_dir,
             refine=True,
         )
-    empty = [name for name, rows in rows_by_part.items() if not len(rows)]
-    if empty:
-        num_groups = len(set(pool.image_paths if groups is None else groups))
-        message = (
-            f"{num_groups} groups of images are too few for {len(shares)} parts: {', '.join(empty)} would be empty"
-        )
-        raise AnnotationError(message, path=arguments.root)
-    parts = _Parts(pool, rows_by_part, arguments.by, list(pool.image_paths) if groups is None else groups)
+    group_of_image = list(pool.image_paths) if groups is None else groups
+    empty_parts = [name for name, rows in rows_by_part.items() if not len(rows)]
+    if empty_parts:
+        message = f"{len(set(group_of_image))} groups of images are too few for {len(shares)} parts"
+        raise AnnotationError(f"{message}: {', '.join(empty_parts)} would be empty", path=arguments.root)
+    parts = _Parts(pool, rows_by_part, arguments.by, group_of_image)
     for message in parts.warnings():
         warnings.warn(message, stacklevel=1)
     if groups is None:
@@ -94,12 +92,8 @@ def split(arguments: argparse.Namespace) -> None:
     if out is not None and split_file is not None:
         split_file.write(out, _settings(arguments, shares))
     if arguments.json:
-        print_lines(
-            json.dumps(
-                {**_settings(arguments, shares), **parts.figures(), "split_file": arguments.out, "lists": lists},
-                indent=1,
-            )
-        )
+        result = {**_settings(arguments, shares), **parts.figures(), "split_file": arguments.out, "lists": lists}
+        print_lines(json.dumps(result, indent=1))
         return
     parts.print()
     print_lines(*([copies] if copies else []))
