@@ -132,7 +132,7 @@ def _lines_of(
 ) -> Iterator[bytes]:
     """Yield the lines of some images, in the order of the files, after the heading of the first file.
 
-    Lines of images that come from another file, or that the reader dropped, are not yielded.
+    Skips lines of dropped images, and of images that another file has listed before.
 
     Args:
         format: Name of the format.

@@ -164,8 +164,8 @@ def _check(arguments: argparse.Namespace) -> int:
 
     Decodes every image, and checks images, boxes, points and sets. Prints each kind of finding with its worst example
     and a remedy, and writes them to a page with pictures, by default check.html in the current folder (--json writes
-    none, unless --page names it). Problems that stop training are errors here, and reading goes on. A problem named
-    by --policy is a note.
+    none, unless --page names it). Problems that stop training are errors; reading continues. A problem named by
+    --policy is a note.
 
     KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
     option of only one set.
@@ -196,7 +196,7 @@ def _show(arguments: argparse.Namespace) -> None:
     current folder.
 
     The page loads nothing and runs no script. PNG files have up to 25 pictures each; further files are numbered, and
-    those of an earlier run are deleted.
+    replace the pictures of an earlier run.
 
     KEY=VALUE: VALUE is YAML: 3, true, [path, points], "two words"; anything else is text. SPLIT:KEY=VALUE sets an
     option of only one set.
@@ -217,8 +217,8 @@ def _split(arguments: argparse.Namespace) -> None:
       lit-loader train experiment=landmarks dataset=auto dataset.root=faces-xml \
           dataset.split_file=faces.folds.json dataset.fold=0
 
-    The named sets except those of --keep become one set. Each class gets its share in each part, as far as groups
-    allow; groups and byte-identical copies are never divided. The result depends on the names, the annotations
+    The sets are pooled, except those of --keep. Each class gets its share in each part as far as groups allow;
+    groups and byte-identical copies are never divided. The result depends on the names, the annotations
     and the seed, not on the order of the images. Annotations and images stay unchanged. A split file serves every
     format; --lists writes lists of VOC (in ImageSets/Main) or YOLO, or COCO files, which other programs read as well.
     Without --out and --lists nothing is written. Train with the experiment of your task, such as experiment=landmarks,
@@ -305,7 +305,7 @@ class _Parser(argparse.ArgumentParser):
     """Parser of a command.
 
     Its help ends with the docstring of the command, and with the formats if one is an argument. Overrides of a config
-    may come before and after options.
+    may be on both sides of an option.
     """
 
     # The type of the namespace is of no use here.
