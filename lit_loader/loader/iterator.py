@@ -70,26 +70,25 @@ class TimedBatches(WrappedBatches):
         hooks = self._hooks
         if hooks.num_to_hold:
             self._collect()
-        batch = self._next_held() if self._held else self._next_of_engine()
+        if self._held:
+            batch = self._next_held()
+        else:
+            start = time.perf_counter()
+            try:
+                batch = self._batches.next_batch()
+            except EndOfEpoch:
+                # Another thread may be collecting the last batches.
+                with self._collect_lock:
+                    if not self._held:
+                        raise
+                batch = self._next_held()
+            finally:
+                hooks.counters.wait_s += time.perf_counter() - start
         if hooks.check_batch is not None:
             start = time.perf_counter()
             hooks.check_batch(batch)
             self.check_s += time.perf_counter() - start
         return batch
-
-    def _next_of_engine(self) -> Any:
-        """Return the engine's next batch, and count the time as waiting."""
-        start = time.perf_counter()
-        try:
-            return self._batches.next_batch()
-        except EndOfEpoch:
-            # Another thread may be collecting the last batches.
-            with self._collect_lock:
-                if not self._held:
-                    raise
-        finally:
-            self._hooks.counters.wait_s += time.perf_counter() - start
-        return self._next_held()
 
     def _next_held(self) -> Any:
         """Return the first held batch, or raise the error in its place."""
@@ -97,7 +96,7 @@ class TimedBatches(WrappedBatches):
             batch, error = self._held.popleft()
         except IndexError:
             # Another thread has taken the last one meanwhile.
-            return self._next_of_engine()
+            return self._batches.next_batch()
         if error is None:
             return batch
         try:
