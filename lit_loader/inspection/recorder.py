@@ -25,8 +25,7 @@ class TableSet:
     Attributes:
         name: Name of the set, such as ``train``.
         table: Its images and objects.
-        sizes: int64 ``(num_images, 2)``, annotated width and height; measured where the annotations have none, 0 if
-            unknown.
+        sizes: int64 ``(num_images, 2)``, the larger of annotated and measured width, and of both heights; 0 if unknown.
     """
 
     name: str

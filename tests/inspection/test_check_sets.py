@@ -72,7 +72,7 @@ def reported(tmp_path):
     report.add(Problem(kind="malformed", action="drop", file="a.txt", line=9, message="expected 4 numbers"))
     report.add(Problem(kind="out_of_image", action="keep", file="a.txt", line=2, message="beyond"))
     report.add_count("licenses", "not read", 7)
-    return replace(box_table(tmp_path, [[BOX, [60, 10, 120, 50]]]), report=report)
+    return replace(box_table(tmp_path, [[BOX, [60, 10, 109, 50]]]), report=report)
 
 
 def test_problems_of_the_reader_are_findings_with_file_and_line(reported):
