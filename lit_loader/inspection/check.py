@@ -105,8 +105,8 @@ def check_tables(
     check_copies(recorder, sources, files, reading=reading, progress=progress)
     check_boxes(recorder, sources, min_side=settings.min_side, duplicate_iou=settings.duplicate_iou)
     check_points(recorder, sources)
-    check_class_names(recorder, sources)
-    check_sets(recorder, sources, min_images=settings.min_images)
+    misspelled = check_class_names(recorder, sources)
+    check_sets(recorder, sources, min_images=settings.min_images, misspelled=misspelled)
     return findings
 
 

@@ -139,7 +139,10 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "empty_images": _note(
             "images have no objects", "check that these images show no objects, and are not just unlabelled"
         ),
-        "similar_class_names": _warning("class names differ only in case or spaces", "give both classes one name"),
+        "similar_class_names": _warning(
+            "class names differ only in case, spaces, or a letter of a rare one",
+            "give both classes one name; if they are different classes, pass --ignore similar_class_names",
+        ),
     }
 )
 """All kinds of findings by name."""

@@ -49,6 +49,10 @@ class Recorder:
         self._ignored_kinds = frozenset(ignored_kinds)
         self._accepted_kinds = frozenset(accepted_kinds)
 
+    def is_ignored(self, kind: str) -> bool:
+        """Return True if findings of a kind are not added."""
+        return kind in self._ignored_kinds
+
     def _severity(self, kind: str, severity: Severity | None) -> Severity:
         return "note" if kind in self._accepted_kinds else severity or kind_of(kind).severity
 
@@ -76,7 +80,7 @@ class Recorder:
             image_row: Row of the image in the table, or None.
             count: Number of findings that the message summarizes.
         """
-        if kind in self._ignored_kinds or not count:
+        if self.is_ignored(kind) or not count:
             return
         severity = self._severity(kind, severity)
         remedy = kind_of(kind).remedy
@@ -96,7 +100,7 @@ class Recorder:
 
     def add_count(self, kind: str, name: str, count: int) -> None:
         """Count findings of a set without details."""
-        if kind not in self._ignored_kinds:
+        if not self.is_ignored(kind):
             self.findings.add_count(kind, self._severity(kind, None), name, count)
 
     def add_rows(
@@ -124,7 +128,7 @@ class Recorder:
             severity: Severity, or None for the kind's.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        if kind in self._ignored_kinds or not len(rows):
+        if self.is_ignored(kind) or not len(rows):
             return
         severity = self._severity(kind, severity)
         values = np.zeros(len(rows)) if scores is None else np.asarray(scores, dtype=np.float64)
