@@ -138,6 +138,7 @@ class Recorder:
         for row, score in zip(rows[worst].tolist(), values[worst].tolist(), strict=True):
             is_object = unit == "objects"
             image = int(np.searchsorted(table.offsets, row, side="right")) - 1 if is_object else row
+            partner = None if partners is None else int(partners[row])
             self.findings.add(
                 Finding(
                     kind=kind,
@@ -148,8 +149,9 @@ class Recorder:
                     image=table.image_paths[image],
                     image_row=image,
                     object_row=row if is_object else None,
-                    partner_row=None if partners is None else int(partners[row]),
+                    partner_row=partner,
                     place=table.place_of_object(row) if is_object else table.place_of_image(row),
+                    partner_place=None if partner is None else table.place_of_object(partner),
                     score=score,
                 )
             )

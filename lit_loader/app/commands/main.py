@@ -473,7 +473,7 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     add("--class", dest="classes", metavar="NAME", help=text, **repeated)
     text = "show images that contain an object with this value; may be repeated for other attributes"
     add("--attribute", dest="attributes", metavar="NAME=VALUE", help=text, **repeated)
-    add("--image", metavar="PATH", help="show one image, large, with its objects numbered")
+    add("--image", metavar="PATH", help="show one image, by its path or id, large, with its objects numbered")
     add("--split", metavar="NAME", help="show only this set")
     add("--worst", metavar="FILE", help="show the worst findings in the output of lit-loader check --json")
     text = "show batches of a config, with overrides in Hydra's syntax"

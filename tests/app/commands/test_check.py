@@ -79,6 +79,8 @@ def test_defects_are_named_with_file_and_line(command, voc, set_words):
         "conflicting_box": "Annotations/c.xml:5",
     }
     assert all(entry["count"] == 1 for entry in report["counts"])
+    partners = [finding["partner_place"] for finding in report["findings"] if finding["kind"] == "duplicate_box"]
+    assert partners == [{"file": "Annotations/c.xml", "line": 2, "entry": None}]
     out = " ".join(command(*set_words, code=1).split())
     assert "out_of_image warning . 1 Annotations/c.xml:3: 'dog' box [60, 10, 109, 50]" in out
     assert "remedy: correct or clip the box" in out
@@ -88,7 +90,19 @@ def test_json_has_the_documented_keys_and_writes_no_page(command, voc, set_words
     add(voc, "c", ("dog", 60, 10, 109, 50))
     report = json.loads(command(*set_words, "--json"))
     assert not (tmp_path / "check.html").exists()
-    keys = ["version", "format", "root", "sets", "errors", "warnings", "notes", "max_details", "counts", "findings"]
+    keys = [
+        "version",
+        "format",
+        "root",
+        "sets",
+        "errors",
+        "warnings",
+        "notes",
+        "failed",
+        "max_details",
+        "counts",
+        "findings",
+    ]
     assert list(report) == keys
     assert report["sets"] == {".": {"images": 3, "objects": 3}}
     assert (report["errors"], report["warnings"], report["notes"]) == (0, 1, 0)
@@ -103,6 +117,8 @@ def test_strict_turns_warnings_into_failure_and_ignored_kinds_are_silent(command
     add(voc, "c", ("dog", 60, 10, 109, 50))
     assert "1 warning" in command(*set_words)
     command(*set_words, "--strict", code=1)
+    assert json.loads(command(*set_words, "--json"))["failed"] is False
+    assert json.loads(command(*set_words, "--json", "--strict", code=1))["failed"] is True
     assert "0 warnings" in command(*set_words, "--strict", "--ignore", "out_of_image")
 
 
