@@ -419,7 +419,7 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
         is_optional: If True, the command may read no annotations.
     """
     add = command.add_argument
-    search = "; or the folder alone, whose format and layout are then found" if may_search else ""
+    search = "; or a folder, whose format and layout are then found, and names of its sets" if may_search else ""
     add("format", metavar="FORMAT", nargs="?" if is_optional else None, help=f"format to read{search}")
     text = "folder of the dataset; its files must not name paths outside of it"
     add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
