@@ -70,8 +70,9 @@ def check_tables(
 ) -> Findings:
     """Check the sets of a data set against each other and against their image files.
 
-    Each defect is reported once, with the severity of its kind in `KINDS`. There are two exceptions: images without
-    objects are a warning if they are more than half of a set, and accepted kinds are notes.
+    Each defect is reported once, with the severity of its kind in `KINDS`. There are three exceptions: images without
+    objects are a warning if they are more than half of a set, boxes that reach far beyond the image are errors, and
+    accepted kinds are notes.
 
     Args:
         tables: The table of each set, by the name of the set.
@@ -104,8 +105,8 @@ def check_tables(
     check_copies(recorder, sources, files, reading=reading, progress=progress)
     check_boxes(recorder, sources, min_side=settings.min_side, duplicate_iou=settings.duplicate_iou)
     check_points(recorder, sources)
-    check_class_names(recorder, sources)
-    check_sets(recorder, sources, min_images=settings.min_images)
+    misspelled = check_class_names(recorder, sources)
+    check_sets(recorder, sources, min_images=settings.min_images, misspelled=misspelled)
     return findings
 
 
@@ -120,7 +121,12 @@ def _check_ignored_kinds(kinds: Collection[str], tables: Mapping[str, Annotation
 
 
 def _sizes(name: str, table: AnnotationTable, files: ImageFiles) -> npt.NDArray[np.int64]:
-    """Return the annotated sizes of a set, and the measured ones where the annotations have none."""
+    """Return the sizes that boxes and points are compared with, see `TableSet`."""
     annotated = np.stack([table.widths, table.heights], axis=1).astype(np.int64)
-    measured = files.sizes[files.rows[name]]
-    return np.where((annotated > 0).all(axis=1, keepdims=True), annotated, measured)
+    # A wrong size is a finding of its own. Only boxes that fit neither the annotated nor the measured one are others.
+    sizes = np.maximum(annotated, files.sizes[files.rows[name]])
+    if table.regions is not None:
+        # Such a row has the size of its part of the file.
+        is_part = table.regions.any(axis=1) & (annotated > 0).all(axis=1)
+        sizes[is_part] = annotated[is_part]
+    return sizes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Final, Literal
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations.formats.rules import point_boxes
 from lit_loader.annotations.problems import shorten
+from lit_loader.inspection.findings import Severity
 from lit_loader.inspection.recorder import Recorder, TableSet
 from lit_loader.types import IndexArray
 
@@ -26,6 +27,10 @@ _RARE_SHARE: Final = 0.05
 _MIN_OBJECTS: Final = 20
 _SAME_BOX_PIXELS: Final = 1.0
 _EDGE_PIXELS: Final = 0.5
+# Share of the image's width or height, and of its own area, that a box with rough edges has outside at most. In the
+# sets that were tried, boxes around people and faces at the edge had 2.6 % and 3.5 %.
+_MAX_EXCESS_SHARE: Final = 0.1
+_MAX_OUTSIDE_SHARE: Final = 0.5
 # Coordinates that are fractions of an image are a little off in pixels.
 _ROUNDING_PIXELS: Final = 0.01
 # Boxes of one image that a box is compared with; a million equal boxes would otherwise take hours.
@@ -124,6 +129,7 @@ def _check_place(recorder: Recorder, boxes: _Boxes) -> None:
     excess = np.hstack([-boxes.boxes[:, :2], boxes.boxes[:, 2:] - sizes]).max(axis=1, initial=0)
     is_off = is_checked & ((boxes.boxes[:, 2:] <= 0) | (boxes.boxes[:, :2] >= sizes)).any(axis=1)
     is_partly = is_checked & ~is_off & (excess > TOLERANCE_PIXELS)
+    is_far = is_partly & _reaches_far(boxes.boxes, sizes)
 
     def partly(row: int) -> str:
         return f"{boxes.text(row)} reaches {excess[row]:.4g} pixels beyond the image"
@@ -131,9 +137,29 @@ def _check_place(recorder: Recorder, boxes: _Boxes) -> None:
     def off(row: int) -> str:
         return f"{boxes.text(row)} is completely outside the image"
 
-    for kind, selected, message in (("out_of_image", is_partly, partly), ("box_off_image", is_off, off)):
+    rules: tuple[tuple[str, _Mask, Callable[[int], str], Severity | None], ...] = (
+        ("box_off_image", is_off, off, None),
+        ("out_of_image", is_far, partly, "error"),
+        ("out_of_image", is_partly & ~is_far, partly, None),
+    )
+    for kind, selected, message, severity in rules:
         rows = np.flatnonzero(selected)
-        recorder.add_rows(kind, boxes.source, rows, message, scores=excess[rows])
+        recorder.add_rows(kind, boxes.source, rows, message, scores=excess[rows], severity=severity)
+
+
+def _reaches_far(boxes: npt.NDArray[np.float64], sizes: npt.NDArray[np.float64]) -> _Mask:
+    """Return True for boxes that reach so far beyond the image that a coordinate must be wrong, ``(num_objects,)``.
+
+    Args:
+        boxes: Boxes with an area, ``(num_objects, 4)``; the result is arbitrary for others.
+        sizes: Width and height of the image of each, ``(num_objects, 2)``.
+    """
+    excess = np.maximum(-boxes[:, :2], boxes[:, 2:] - sizes)
+    sides = boxes[:, 2:] - boxes[:, :2]
+    inner_sides = np.minimum(boxes[:, 2:], sizes) - np.maximum(boxes[:, :2], 0)
+    is_outside = inner_sides.prod(axis=1) < (1 - _MAX_OUTSIDE_SHARE) * sides.prod(axis=1)
+    far: _Mask = is_outside | (excess > _MAX_EXCESS_SHARE * sizes).any(axis=1)
+    return far
 
 
 def _check_area(recorder: Recorder, boxes: _Boxes, *, min_side: float) -> None:

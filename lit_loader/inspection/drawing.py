@@ -181,9 +181,10 @@ def _fields(
         size: Width and height of the image that the annotations refer to.
     """
     height, width = canvas.shape[-2:]
-    scale = np.array([width / size[0], height / size[1]], dtype=np.float32)
-    limits = np.array([width, height], dtype=np.float32)
-    corners = np.clip(table.boxes[objects].reshape(-1, 2, 2) * scale, 0, limits)
+    # In double precision, because coordinates of a broken file times the scale may be beyond single precision.
+    scale = np.array([width / size[0], height / size[1]])
+    limits = np.array([width, height])
+    corners = np.clip(table.boxes[objects].reshape(-1, 2, 2) * scale, 0, limits).astype(np.float32)
     # Readers may keep boxes whose corners are exchanged, which torchvision refuses to draw.
     boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
     fields = {"boxes": torch.from_numpy(boxes)}
@@ -198,7 +199,7 @@ def _fields(
     if table.keypoints is not None and table.visibility is not None:
         points = table.keypoints[objects] * scale
         inside = ((points >= 0) & (points <= limits)).all(axis=2)
-        fields["keypoints"] = torch.from_numpy(np.clip(points, 0, limits))
+        fields["keypoints"] = torch.from_numpy(np.clip(points, 0, limits).astype(np.float32))
         fields["visibility"] = torch.from_numpy(np.where(inside, table.visibility[objects], np.uint8(0)))
     return fields
 

@@ -30,6 +30,7 @@ class Finding:
         object_row: Row of the object in the table, or None if the finding is not about one object.
         partner_row: Row of the other object of a pair of boxes, or None.
         place: Place in the annotation file, or None if unknown.
+        partner_place: Place of the other object of a pair, or None.
         score: How far the value is from the allowed ones, within its kind; the worst examples are drawn first.
     """
 
@@ -43,6 +44,7 @@ class Finding:
     object_row: int | None = None
     partner_row: int | None = None
     place: Place | None = None
+    partner_place: Place | None = None
     score: float = 0.0
 
 

@@ -103,7 +103,8 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "duplicate_image": _warning("an image is a byte-identical copy of another one in the set", "remove one copy"),
         "degenerate": _warning("a box has no width or no height", "correct or remove the box"),
         "out_of_image": _warning(
-            "a box reaches more than a pixel beyond the image", "clip the box, or check the size of the image"
+            "a box reaches more than a pixel beyond the image",
+            "correct or clip the box; if boxes show hidden parts on purpose, pass --policy out_of_image=keep",
         ),
         "box_off_image": _error("a box is completely outside the image", "correct or remove the box"),
         "tiny_box": _warning("the shorter side of a box is below the limit", "correct or remove the box"),
@@ -138,7 +139,10 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
         "empty_images": _note(
             "images have no objects", "check that these images show no objects, and are not just unlabelled"
         ),
-        "similar_class_names": _warning("class names differ only in case or spaces", "give both classes one name"),
+        "similar_class_names": _warning(
+            "class names differ only in case, spaces, or a letter of a rare one",
+            "give both classes one name; if they are different classes, pass --ignore similar_class_names",
+        ),
     }
 )
 """All kinds of findings by name."""

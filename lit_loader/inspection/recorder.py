@@ -25,8 +25,7 @@ class TableSet:
     Attributes:
         name: Name of the set, such as ``train``.
         table: Its images and objects.
-        sizes: int64 ``(num_images, 2)``, annotated width and height; measured where the annotations have none, 0 if
-            unknown.
+        sizes: int64 ``(num_images, 2)``, the larger of annotated and measured width, and of both heights; 0 if unknown.
     """
 
     name: str
@@ -49,6 +48,10 @@ class Recorder:
         self.findings = findings
         self._ignored_kinds = frozenset(ignored_kinds)
         self._accepted_kinds = frozenset(accepted_kinds)
+
+    def is_ignored(self, kind: str) -> bool:
+        """Return True if findings of a kind are not added."""
+        return kind in self._ignored_kinds
 
     def _severity(self, kind: str, severity: Severity | None) -> Severity:
         return "note" if kind in self._accepted_kinds else severity or kind_of(kind).severity
@@ -77,7 +80,7 @@ class Recorder:
             image_row: Row of the image in the table, or None.
             count: Number of findings that the message summarizes.
         """
-        if kind in self._ignored_kinds or not count:
+        if self.is_ignored(kind) or not count:
             return
         severity = self._severity(kind, severity)
         remedy = kind_of(kind).remedy
@@ -97,7 +100,7 @@ class Recorder:
 
     def add_count(self, kind: str, name: str, count: int) -> None:
         """Count findings of a set without details."""
-        if kind not in self._ignored_kinds:
+        if not self.is_ignored(kind):
             self.findings.add_count(kind, self._severity(kind, None), name, count)
 
     def add_rows(
@@ -125,7 +128,7 @@ class Recorder:
             severity: Severity, or None for the kind's.
         """
         rows = np.asarray(rows, dtype=np.int64)
-        if kind in self._ignored_kinds or not len(rows):
+        if self.is_ignored(kind) or not len(rows):
             return
         severity = self._severity(kind, severity)
         values = np.zeros(len(rows)) if scores is None else np.asarray(scores, dtype=np.float64)
@@ -135,6 +138,7 @@ class Recorder:
         for row, score in zip(rows[worst].tolist(), values[worst].tolist(), strict=True):
             is_object = unit == "objects"
             image = int(np.searchsorted(table.offsets, row, side="right")) - 1 if is_object else row
+            partner = None if partners is None else int(partners[row])
             self.findings.add(
                 Finding(
                     kind=kind,
@@ -145,8 +149,9 @@ class Recorder:
                     image=table.image_paths[image],
                     image_row=image,
                     object_row=row if is_object else None,
-                    partner_row=None if partners is None else int(partners[row]),
+                    partner_row=partner,
                     place=table.place_of_object(row) if is_object else table.place_of_image(row),
+                    partner_place=None if partner is None else table.place_of_object(partner),
                     score=score,
                 )
             )

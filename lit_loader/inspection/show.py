@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import io
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -76,7 +77,8 @@ def show_table(
     if rows is None:
         rows = choose_images(table, matches, num_images=num_images, seed=seed).tolist()
     gallery = Gallery(title or str(table.root))
-    gallery.add_section(heading, f"{len(rows)} of {table.num_images} images")
+    num_images = table.num_images if matches is None else len(np.unique(table.image_of_object()[matches]))
+    gallery.add_section(heading, f"{len(rows)} of {num_images} images{_condition(classes, attributes or {})}")
     for row in rows:
         objects = table.objects(row)
         highlighted = [] if matches is None else (np.flatnonzero(matches[objects]) + objects.start).tolist()
@@ -85,6 +87,13 @@ def show_table(
         )
         gallery.add(picture, caption_of(table, row))
     return gallery
+
+
+def _condition(classes: Sequence[str], attributes: Mapping[str, str]) -> str:
+    """Return the condition on the images of a gallery, such as `` with cat or dog, pose=front``; empty for none."""
+    parts = [" or ".join(classes), *(f"{name}={value}" for name, value in attributes.items())]
+    text = ", ".join(part for part in parts if part)
+    return f" with {shorten(text)}" if text else ""
 
 
 def show_findings(
@@ -140,10 +149,11 @@ def _objects_of(finding: Finding, table: AnnotationTable, row: int) -> list[int]
         return []
     objects = table.objects(row)
     if finding.place is not None:
-        return [i for i in range(objects.start, objects.stop) if table.place_of_object(i) == finding.place]
+        places = {finding.place, finding.partner_place} - {None}
+        return [i for i in range(objects.start, objects.stop) if table.place_of_object(i) in places]
     # Without places, rows are comparable only if the table is the one that was checked; a file has no image_row.
-    is_same_table = finding.image_row == row and objects.start <= finding.object_row < objects.stop
-    return [finding.object_row] if is_same_table else []
+    rows = (finding.object_row, finding.partner_row) if finding.image_row == row else ()
+    return [i for i in rows if i is not None and objects.start <= i < objects.stop]
 
 
 def show_batches(
@@ -236,7 +246,7 @@ def matching_objects(
     for name, value in attributes.items():
         _position("attributes", name, tuple(table.attributes))
         attribute = table.attributes[name]
-        matches &= attribute.ids == _position("attributes", value, attribute.names)
+        matches &= attribute.ids == _position("attributes", value, attribute.names, owner=name)
     return matches
 
 
@@ -334,7 +344,13 @@ def _finding(path: Path, number: int, entry: Any) -> Finding:
         raise AnnotationError(problem, path=path, remedy="write the file with lit-loader check --json")
     # Captions show them, so they must not be longer than a picture is wide. Names of sets and images are looked up.
     texts |= {name: shorten(texts[name]) for name in ("message", "remedy")}
-    return Finding(**texts, image=image, object_row=object_row, place=_place(fields.get("place")))
+    return Finding(
+        **texts,
+        image=image,
+        object_row=object_row,
+        place=_place(fields.get("place")),
+        partner_place=_place(fields.get("partner_place")),
+    )
 
 
 def _place(value: Any) -> Place | None:
@@ -353,7 +369,22 @@ def _check_number(num_images: int) -> None:
         raise SettingError("num_images", num_images, "must be at least 1")
 
 
-def _position(argument: str, name: str, names: Sequence[str]) -> int:
+def _position(argument: str, name: str, names: Sequence[str], *, owner: str | None = None) -> int:
+    """Return the position of a name.
+
+    Args:
+        argument: Argument that has the name, for a message.
+        name: The name.
+        names: All names.
+        owner: Attribute whose values the names are, or None.
+
+    Raises:
+        SettingError: If the name is unknown; suggests a similar one.
+    """
     if name not in names:
-        raise SettingError(argument, name, f"is unknown; the data has {', '.join(names) or 'none'}")
+        rule = f"is unknown; the data has {', '.join(names) or 'none'}"
+        name_by_folded = {known.casefold(): known for known in names}
+        similar = difflib.get_close_matches(name.casefold(), name_by_folded, n=1)
+        remedy = f"did you mean {name_by_folded[similar[0]]!r}?" if similar else ""
+        raise SettingError(argument, name if owner is None else f"{owner}={name}", rule, remedy)
     return list(names).index(name)

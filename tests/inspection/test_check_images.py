@@ -76,6 +76,14 @@ def test_size_that_differs_from_the_annotated_one_is_an_error(table, decode):
     assert "has 100 x 90 pixels, but the annotations say 100 x 80" in finding.message
 
 
+def test_wrong_size_is_the_only_finding_of_boxes_that_fit_one_of_the_sizes(table):
+    outside = [60, 10, 120, 50]
+    table = replace(table, widths=[60, 100, 100, 140], boxes=[[60, 10, 95, 50], outside, BOX, outside])
+    assert counts_of(check(table)) == {"size_mismatch": 2, "out_of_image": 1}
+    # A box beyond both sizes is wrong by itself.
+    assert counts_of(check(replace(table, widths=[60, 100, 100, 110]))) == {"size_mismatch": 2, "out_of_image": 2}
+
+
 def test_unknown_size_is_measured(table):
     table = replace(table, widths=[0] * 4, heights=[0] * 4, boxes=[BOX, BOX, BOX, [60, 10, 130, 50]])
     assert counts_of(check(table)) == {"out_of_image": 1}

@@ -41,6 +41,23 @@ def test_defect_of_a_box_is_found_once(tmp_path, box, kind):
             assert finding.image == "0.png"
 
 
+@pytest.mark.parametrize(
+    ("box", "severity"),
+    [
+        ([10, 10, 109, 50], "warning"),
+        ([10, 10, 111, 50], "error"),  # more than a tenth of the width
+        ([10, -7, 40, 50], "warning"),
+        ([10, -7, 40, 5], "error"),  # more than half of the box
+    ],
+)
+def test_box_that_reaches_far_beyond_the_image_is_an_error(tmp_path, box, severity):
+    table = box_table(tmp_path, [box])
+    assert list(check_annotations(table).counts) == [("out_of_image", severity, "0")]
+    # Some sets annotate whole people and cars, also beyond the image.
+    accepted = check_annotations(table, accepted_kinds=["out_of_image"])
+    assert list(accepted.counts) == [("out_of_image", "note", "0")]
+
+
 def test_boxes_of_an_image_without_a_size_are_not_compared_with_it(tmp_path):
     table = box_table(tmp_path, [[-5, 0, 900, 900]], size=(0, 0))
     assert counts_of(check_annotations(table)) == {}

@@ -60,7 +60,47 @@ def test_class_names_that_differ_only_in_case_or_spaces_are_one_warning(tmp_path
     findings = check_annotations(table)
     assert counts_of(findings) == {"similar_class_names": 1}
     message = findings.details["similar_class_names", "warning", "0"][0].message
-    assert "'Cat' (1 objects) and 'cat ' (1 objects) and 'ca t' (1 objects)" in message
+    assert "'Cat' (1 object) and 'cat ' (1 object) and 'ca t' (1 object)" in message
+
+
+@pytest.mark.parametrize(
+    ("names", "is_misspelling"),
+    [
+        (("RBC", "RCB"), True),
+        (("traffic light", "Trafic Light"), True),
+        (("dog", "dogs"), True),
+        (("stop_sign", "stop_sigh"), True),
+        (("car1", "car2"), False),
+        (("type10", "type1"), False),
+        (("eye_l", "eye_r"), False),
+        (("cat", "dot"), False),
+        (("ox", "ax"), False),
+    ],
+)
+def test_rare_class_with_almost_the_name_of_a_frequent_one_is_a_misspelling_only(tmp_path, names, is_misspelling):
+    usual = box_table(tmp_path / "a", [[BOX]] * 70, labels=[0] * 70, class_names=names)
+    other = box_table(tmp_path / "b", [[BOX]] * 70, labels=[0] * 69 + [1], class_names=names)
+    findings = check_annotations(usual, other)
+    if not is_misspelling:
+        assert counts_of(findings) == {"missing_class": 1}
+        return
+    # It is neither missing nor rare also.
+    assert list(findings.counts) == [("similar_class_names", "warning", "1")]
+    (finding,) = findings
+    assert finding.message == f"{names[1]!r} (1 object) may be a misspelling of {names[0]!r} (139 objects)"
+    assert (finding.image, finding.object_row) == ("69.png", 69)
+    # A user who ignores similar names says that these are two classes.
+    assert counts_of(check_annotations(usual, other, ignored_kinds=["missing_image", "similar_class_names"])) == {
+        "missing_class": 1
+    }
+
+
+def test_similar_names_of_classes_that_are_not_rare_are_two_classes(tmp_path):
+    table = box_table(tmp_path, [[BOX]] * 102, labels=[0] * 100 + [1] * 2, class_names=("car", "cat"))
+    assert counts_of(check_annotations(table)) == {}
+    table = box_table(tmp_path, [[BOX]] * 3000, labels=[0] * 2999 + [1], class_names=("car", "dog"))
+    (imbalance,) = check_annotations(table).details["imbalance", "note", "0"]
+    assert imbalance.message == "'car' (2,999 objects) has 2,999 times the objects of 'dog' (1 object)"
 
 
 @pytest.fixture
@@ -72,7 +112,7 @@ def reported(tmp_path):
     report.add(Problem(kind="malformed", action="drop", file="a.txt", line=9, message="expected 4 numbers"))
     report.add(Problem(kind="out_of_image", action="keep", file="a.txt", line=2, message="beyond"))
     report.add_count("licenses", "not read", 7)
-    return replace(box_table(tmp_path, [[BOX, [60, 10, 120, 50]]]), report=report)
+    return replace(box_table(tmp_path, [[BOX, [60, 10, 109, 50]]]), report=report)
 
 
 def test_problems_of_the_reader_are_findings_with_file_and_line(reported):

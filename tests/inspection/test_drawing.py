@@ -158,6 +158,14 @@ def test_large_images_are_shrunk_while_they_are_decoded(table):
     [
         {"boxes": [[400, 300, 100, 100], [7, 7, 7, 7]]},
         {"boxes": [[-1e30, -1e30, 1e30, 1e30], [1e30, 1e30, 1e30, 1e30]]},
+        {
+            "boxes": [[1, 1, 3e38, 3e38], [7, 7, 7, 7]],
+            "keypoints": np.full((2, 1, 2), 3e38, dtype=np.float32),
+            "visibility": np.full((2, 1), 2, dtype=np.uint8),
+            "keypoint_names": ("a",),
+            "widths": [80],
+            "heights": [40],
+        },
         {"class_names": ["a\nb\x1b[31m\u202e", "x" * 5000]},
         {"widths": [1], "heights": [100_000]},
         {
@@ -168,7 +176,7 @@ def test_large_images_are_shrunk_while_they_are_decoded(table):
         },
         {"masks": Masks.from_rows([[np.array([[-1e30, 0], [1e30, 0], [0, 1e30]])], []])},
     ],
-    ids=["inverted", "huge", "names", "size", "points", "masks"],
+    ids=["inverted", "huge", "overflow", "names", "size", "points", "masks"],
 )
 def test_hostile_annotations_are_drawn_on_a_picture_of_the_same_size(table, columns):
     assert draw_image(table(**columns), 0, longer_side=SIDE).shape == (3, 200, 400)

@@ -51,12 +51,19 @@ def test_a_larger_choice_contains_the_smaller_one(table):
 
 
 def test_images_of_a_class_are_shown_with_its_objects_highlighted(table, drawings):
-    show_table(table, classes=["rare"], num_images=5)
+    gallery = show_table(table, classes=["rare"], num_images=5)
+    num_images = np.count_nonzero(table.image_class_counts()[:, CLASSES.index("rare")])
+    assert gallery.sections[0].texts == [f"5 of {num_images} images with rare"]
     assert len(drawings) == 5
     for row, drawing in drawings:
         objects = table.objects(row)
         rare = [o for o in range(objects.start, objects.stop) if table.labels[o] == CLASSES.index("rare")]
         assert drawing["highlighted"] == rare != []
+
+
+def test_all_conditions_are_named_above_the_images(table, drawings):
+    gallery = show_table(table, classes=["common", "rare"], attributes={"finish": "dotted"}, num_images=1)
+    assert gallery.sections[0].texts[0].endswith(" images with common or rare, finish=dotted")
 
 
 def test_several_classes_show_images_with_any_of_them(table):
@@ -82,9 +89,14 @@ def test_rows_are_shown_in_their_order_with_path_size_and_objects_as_captions(ta
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"classes": ["comon"]}, "classes='comon' is unknown; the data has common, rare, pointless"),
+        (
+            {"classes": ["comon"]},
+            r"classes='comon' is unknown; the data has common, rare, pointless; did you mean 'common'\?",
+        ),
+        ({"classes": ["RARE"]}, "did you mean 'rare'"),
+        ({"classes": ["zebra"]}, "common, rare, pointless$"),
         ({"attributes": {"colour": "red"}}, "attributes='colour' is unknown; the data has finish"),
-        ({"attributes": {"finish": "red"}}, "attributes='red' is unknown; the data has plain, dotted, hollow"),
+        ({"attributes": {"finish": "red"}}, "attributes='finish=red' is unknown; the data has plain, dotted, hollow"),
         ({"num_images": 0}, "num_images=0 must be at least 1"),
     ],
 )
@@ -135,6 +147,18 @@ def test_findings_show_their_object_and_place_by_kind(table, drawings):
     assert drawings[0][0] == 3
     assert [drawing["highlighted"] for _, drawing in drawings] == [[row], []]
     assert gallery.pictures[0][1] == f"train: 3.png: a box of 1 px ({place})"
+
+
+def test_both_boxes_of_a_pair_are_highlighted(table, drawings, tmp_path):
+    row = table.objects(3).start
+    places = Places.from_rows(Place(file="a.json", entry=f"annotations[{i}]") for i in range(table.num_objects))
+    placed = replace(table, object_places=places)
+    pair = finding(object_row=row + 2, partner_row=row, place=placed.place_of_object(row + 2),
+                   partner_place=placed.place_of_object(row))  # fmt: skip
+    (tmp_path / "findings.json").write_text(json.dumps({"findings": [asdict(pair)]}))
+    show_findings({"train": placed}, read_findings(tmp_path / "findings.json"))
+    show_findings({"train": table}, [replace(pair, place=None, partner_place=None, image_row=3)])
+    assert [drawing["highlighted"] for _, drawing in drawings] == [[row, row + 2], [row + 2, row]]
 
 
 def test_an_object_row_without_a_place_highlights_only_in_the_checked_table(table, drawings):

@@ -71,7 +71,11 @@ def check(arguments: argparse.Namespace) -> int:
         _page(tables, findings, title=f"Check of {arguments.root}").save(page)
         if not arguments.json:
             print_lines(f"page: {page}")
-    return int(findings.count("error") > 0 or (arguments.strict and findings.count("warning") > 0))
+    return int(_has_failed(arguments, findings))
+
+
+def _has_failed(arguments: argparse.Namespace, findings: Findings) -> bool:
+    return findings.count("error") > 0 or (arguments.strict and findings.count("warning") > 0)
 
 
 def _check_target(path: Path) -> None:
@@ -97,6 +101,7 @@ def _report(arguments: argparse.Namespace, tables: Mapping[str, AnnotationTable]
         "errors": findings.count("error"),
         "warnings": findings.count("warning"),
         "notes": findings.count("note"),
+        "failed": _has_failed(arguments, findings),
         **findings.to_dict(),
     }
 

@@ -419,7 +419,7 @@ def _add_reading(command: argparse.ArgumentParser, *, may_search: bool, is_optio
         is_optional: If True, the command may read no annotations.
     """
     add = command.add_argument
-    search = "; or the folder alone, whose format and layout are then found" if may_search else ""
+    search = "; or a folder, whose format and layout are then found, and names of its sets" if may_search else ""
     add("format", metavar="FORMAT", nargs="?" if is_optional else None, help=f"format to read{search}")
     text = "folder of the dataset; its files must not name paths outside of it"
     add("root", metavar="ROOT", nargs="?" if may_search else None, help=text)
@@ -473,7 +473,7 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     add("--class", dest="classes", metavar="NAME", help=text, **repeated)
     text = "show images that contain an object with this value; may be repeated for other attributes"
     add("--attribute", dest="attributes", metavar="NAME=VALUE", help=text, **repeated)
-    add("--image", metavar="PATH", help="show one image, large, with its objects numbered")
+    add("--image", metavar="PATH", help="show one image, by its path or id, large, with its objects numbered")
     add("--split", metavar="NAME", help="show only this set")
     add("--worst", metavar="FILE", help="show the worst findings in the output of lit-loader check --json")
     text = "show batches of a config, with overrides in Hydra's syntax"

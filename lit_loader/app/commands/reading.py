@@ -1,4 +1,4 @@
-"""Reading of the sets that a command names: FORMAT ROOT NAME..., or the folder alone."""
+"""Reading of the sets that a command names: FORMAT ROOT NAME..., or the folder, whose layout is then found."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import find_reader, read_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.formats.registry import takes_option
-from lit_loader.annotations.layouts import choose_layout
+from lit_loader.annotations.layouts import Layout, choose_layout
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.settings import (
@@ -42,9 +42,10 @@ _DROP_IMAGES: Final = {"missing_image": "drop", "unreadable_image": "drop"}
 
 
 def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
-    """Return the name of the file, folder or list of each split; a folder alone is searched, and the result printed.
+    """Return the name of the file, folder or list of each split.
 
-    The search completes the arguments, so that they name format, root, names and options.
+    A folder without a format is searched, and the result printed; names after it select sets that were found. The
+    search completes the arguments, so that they name format, root, names and options.
 
     Args:
         arguments: The arguments of a command that may search, see ``_add_reading``.
@@ -53,30 +54,39 @@ def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
         UsageError: If the arguments are incomplete, or there is no such folder.
         AnnotationError: If no layout fits, or several do.
     """
-    if arguments.root is None:
+    if arguments.root is None or (Path(arguments.format).is_dir() and not _is_format(arguments.format)):
         _fill_in_layout(arguments)
     elif arguments.layout is not None or not arguments.names:
         raise UsageError("give FORMAT, ROOT and at least one NAME; or the folder alone, and --layout if several fit")
     return parse_splits(arguments.names, default=None)
 
 
+def _is_format(name: str) -> bool:
+    try:
+        find_reader(name)
+    except ValueError:
+        return False
+    return True
+
+
 def _fill_in_layout(arguments: argparse.Namespace) -> None:
-    """Set format, names and options of the data set in the folder that is the only argument, and print them.
+    """Set format, names and options of the data set in the folder that is the first argument, and print them.
 
     Raises:
-        UsageError: If there is no such folder.
+        UsageError: If there is no such folder, or it lacks a set that further arguments name.
         AnnotationError: If no layout fits, or several do.
     """
     if not Path(arguments.format).is_dir():
         raise UsageError(f"{arguments.format!r} is not a folder; give a folder, or FORMAT, ROOT and NAME")
     layout = choose_layout(arguments.format, arguments.layout)
+    root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
+    stages = _selected_stages(arguments, layout, root)
     settings = dict(layout.options)
-    for stage, values in layout.stage_options.items():
-        settings |= {f"{stage}:{key}": value for key, value in values.items()}
+    for stage in stages:
+        settings |= {f"{stage}:{key}": value for key, value in layout.stage_options.get(stage, {}).items()}
     options = [f"{key}={_yaml_text(value)}" for key, value in settings.items()]
     policy = [f"{problem}={action}" for problem, action in layout.policy.items()]
-    root = arguments.format if layout.root == "." else str(Path(arguments.format, layout.root))
-    names = [f"{stage}={name}" for stage, name in layout.stages.items()]
+    names = [f"{stage}={name}" for stage, name in stages.items()]
     words = ["lit-loader", arguments.command, layout.format, root, *names]
     words += [word for option in options for word in ("--option", option)]
     words += [word for action in policy for word in ("--policy", action)]
@@ -88,6 +98,18 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     # Options of the command line come last, because they override those that were found.
     arguments.option = [*options, *arguments.option]
     arguments.policy = [*policy, *arguments.policy]
+
+
+def _selected_stages(arguments: argparse.Namespace, layout: Layout, root: str) -> dict[str, str]:
+    """Return the stages of a layout that are named after its folder, by the stage or its file; all without names."""
+    words = [] if arguments.root is None else [arguments.root, *arguments.names]
+    stages = {stage: name for stage, name in layout.stages.items() if not words or {stage, name} & set(words)}
+    for word in words:
+        if not any(word in pair for pair in stages.items()):
+            command = shell_command(["lit-loader", arguments.command, layout.format, root, word])
+            known = f"the sets that {root} has as {layout.format}: {', '.join(layout.stages)}"
+            raise UsageError(f"{word!r} is none of {known}; for another set: {command}")
+    return stages
 
 
 def _yaml_text(value: Any) -> str:

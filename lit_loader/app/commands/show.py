@@ -5,16 +5,16 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats.parallel import status_spinner
 from lit_loader.app.commands.printing import print_lines
 from lit_loader.app.commands.reading import named_splits, read_broken_sets, read_sets
-from lit_loader.app.commands.settings import UsageError, usage_errors
+from lit_loader.app.commands.settings import UsageError, as_option, usage_errors
 from lit_loader.datasets import Stage
-from lit_loader.errors import AnnotationError
+from lit_loader.errors import AnnotationError, SettingError, message_of
 from lit_loader.inspection import Gallery, show_findings, show_table
 from lit_loader.inspection.gallery import check_ending
 from lit_loader.inspection.show import object_cells, read_findings
@@ -32,6 +32,7 @@ _DATA_OPTIONS: Final = (
     *("layout", "option", "policy", "class_names", "cache_dir", "num_workers"),
 )
 _BATCH_OPTIONS: Final = ("config_dir", "config_name", "epoch", "batch", "stage")
+_OPTION_NAMES: Final = {"classes": "class", "attributes": "attribute"}
 _ABSENT: Final[tuple[Any, ...]] = (None, [])
 
 
@@ -58,10 +59,9 @@ def show(arguments: argparse.Namespace) -> None:
 
 def _refuse(arguments: argparse.Namespace, names: tuple[str, ...], reason: str) -> None:
     """Refuse options that would have no effect."""
-    options = {"classes": "class", "attributes": "attribute"}
     for name in names:
         if getattr(arguments, name) not in _ABSENT:
-            raise UsageError(f"--{options.get(name, name).replace('_', '-')} {reason}")
+            raise UsageError(f"--{_OPTION_NAMES.get(name, name).replace('_', '-')} {reason}")
 
 
 # -- annotations ----------------------------------------------------------------------------------------------------
@@ -96,25 +96,34 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
             return _one_image(tables, arguments.image)
         gallery = Gallery(str(arguments.root))
         for split, table in tables.items():
-            chosen = show_table(
-                table,
-                num_images=num_images,
-                seed=arguments.seed or 0,
-                classes=arguments.classes,
-                attributes=attributes,
-                heading=split,
-            )
+            try:
+                chosen = show_table(
+                    table,
+                    num_images=num_images,
+                    seed=arguments.seed or 0,
+                    classes=arguments.classes,
+                    attributes=attributes,
+                    heading=split,
+                )
+            except SettingError as error:
+                raise UsageError(message_of(error, _as_option)) from error
             gallery.sections += chosen.sections
     if not len(gallery):
         raise UsageError("no image has an object of these classes and attributes; choose others")
     return gallery
 
 
+def _as_option(name: str, value: Any) -> str:
+    return f"--{_OPTION_NAMES[name]} {value}" if name in _OPTION_NAMES else as_option(name, value)
+
+
 def _one_image(tables: dict[str, AnnotationTable], name: str) -> Gallery:
     """Return a large picture of an image, with a table of its objects."""
     matches = [(split, row) for split, table in tables.items() for row in _rows_of_image(table, name)]
     if not matches:
-        raise UsageError(f"--image {name!r} is in none of the sets {', '.join(tables)}; give its path below ROOT")
+        raise UsageError(
+            f"--image {name!r} is in none of the sets {', '.join(tables)}; give its path below ROOT, or its id"
+        )
     paths = {tables[split].image_paths[row] for split, row in matches}
     if len(paths) > 1:
         raise UsageError(f"--image {name!r} fits {len(paths)} images: {', '.join(sorted(paths)[:5])}; give the path")
@@ -129,11 +138,20 @@ def _one_image(tables: dict[str, AnnotationTable], name: str) -> Gallery:
 
 
 def _rows_of_image(table: AnnotationTable, name: str) -> list[int]:
-    """Return the rows of images with a path: relative to the root, absolute, or its end."""
+    """Return the rows of images with a path: relative to the root, absolute, or its end; or else with an id.
+
+    The ending of the file may be absent, as in lists of VOC.
+    """
     paths = list(table.image_paths)
     names = {name, *_below(Path(name), table.root)}
-    exact = [row for row, path in enumerate(paths) if path in names]
-    return exact or [row for row, path in enumerate(paths) if path.endswith(f"/{name}")]
+    stems = [path.removesuffix(PurePosixPath(path).suffix) for path in paths]
+    # The first rule that fits an image decides.
+    return (
+        [row for row, path in enumerate(paths) if path in names]
+        or [row for row, path in enumerate(paths) if path.endswith(f"/{name}")]
+        or [row for row, stem in enumerate(stems) if stem in names or stem.endswith(f"/{name}")]
+        or [row for row, image_id in enumerate(table.image_ids) if image_id == name]
+    )
 
 
 def _below(path: Path, root: Path) -> list[str]:

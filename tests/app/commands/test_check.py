@@ -50,7 +50,7 @@ def test_clean_set_ends_with_code_0(command, set_words, tmp_path):
 
 def test_defects_are_named_with_file_and_line(command, voc, set_words):
     good = ("dog", 10, 10, 40, 50)
-    add(voc, "c", good, ("dog", 60, 10, 120, 50), good, ("cat", 10, 10, 40, 50), ("dog", 60, 10, 61, 50))
+    add(voc, "c", good, ("dog", 60, 10, 109, 50), good, ("cat", 10, 10, 40, 50), ("dog", 60, 10, 61, 50))
     add(
         voc,
         "d",
@@ -79,16 +79,30 @@ def test_defects_are_named_with_file_and_line(command, voc, set_words):
         "conflicting_box": "Annotations/c.xml:5",
     }
     assert all(entry["count"] == 1 for entry in report["counts"])
+    partners = [finding["partner_place"] for finding in report["findings"] if finding["kind"] == "duplicate_box"]
+    assert partners == [{"file": "Annotations/c.xml", "line": 2, "entry": None}]
     out = " ".join(command(*set_words, code=1).split())
-    assert "out_of_image warning . 1 Annotations/c.xml:3: 'dog' box [60, 10, 120, 50]" in out
-    assert "remedy: clip the box" in out
+    assert "out_of_image warning . 1 Annotations/c.xml:3: 'dog' box [60, 10, 109, 50]" in out
+    assert "remedy: correct or clip the box" in out
 
 
 def test_json_has_the_documented_keys_and_writes_no_page(command, voc, set_words, tmp_path):
-    add(voc, "c", ("dog", 60, 10, 120, 50))
+    add(voc, "c", ("dog", 60, 10, 109, 50))
     report = json.loads(command(*set_words, "--json"))
     assert not (tmp_path / "check.html").exists()
-    keys = ["version", "format", "root", "sets", "errors", "warnings", "notes", "max_details", "counts", "findings"]
+    keys = [
+        "version",
+        "format",
+        "root",
+        "sets",
+        "errors",
+        "warnings",
+        "notes",
+        "failed",
+        "max_details",
+        "counts",
+        "findings",
+    ]
     assert list(report) == keys
     assert report["sets"] == {".": {"images": 3, "objects": 3}}
     assert (report["errors"], report["warnings"], report["notes"]) == (0, 1, 0)
@@ -96,13 +110,15 @@ def test_json_has_the_documented_keys_and_writes_no_page(command, voc, set_words
     (finding,) = report["findings"]
     assert finding["image"] == "JPEGImages/c.jpg"
     assert finding["place"]["line"] == 2
-    assert finding["score"] == 20
+    assert finding["score"] == 9
 
 
 def test_strict_turns_warnings_into_failure_and_ignored_kinds_are_silent(command, voc, set_words):
-    add(voc, "c", ("dog", 60, 10, 120, 50))
+    add(voc, "c", ("dog", 60, 10, 109, 50))
     assert "1 warning" in command(*set_words)
     command(*set_words, "--strict", code=1)
+    assert json.loads(command(*set_words, "--json"))["failed"] is False
+    assert json.loads(command(*set_words, "--json", "--strict", code=1))["failed"] is True
     assert "0 warnings" in command(*set_words, "--strict", "--ignore", "out_of_image")
 
 
@@ -130,7 +146,7 @@ def test_missing_images_of_a_format_with_fractions_are_found(command, tmp_path, 
 
 
 def test_page_shows_the_object_and_its_place(command, voc, set_words, tmp_path):
-    add(voc, "c", ("dog", 10, 10, 40, 50), ("dog", 60, 10, 120, 50))
+    add(voc, "c", ("dog", 10, 10, 40, 50), ("dog", 60, 10, 109, 50))
     command(*set_words, "--page", "out/report.html")
     page = (tmp_path / "out/report.html").read_text()
     assert "warning: out_of_image" in page
@@ -167,7 +183,7 @@ def test_caption_names_the_image_once_and_both_boxes_are_drawn(command, voc, set
 
 
 def test_names_with_markup_are_inert_on_terminal_and_page(command, voc, set_words, tmp_path):
-    add(voc, "c", ("&lt;script&gt;alert(1)&lt;/script&gt;[red]", 60, 10, 120, 50))
+    add(voc, "c", ("&lt;script&gt;alert(1)&lt;/script&gt;[red]", 60, 10, 109, 50))
     out = command(*set_words)
     assert "[red]" in out
     assert "\x1b" not in out

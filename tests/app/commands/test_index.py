@@ -137,9 +137,12 @@ def test_error_names_the_option_that_solves_it(command, tmp_path):
     assert "label_columns must name the labels; pass --option header=true" in command.err
 
 
-def test_csv_table_is_read_by_the_name_of_its_config(command, tmp_path):
+def test_csv_table_is_read_by_the_name_of_its_config(command, tmp_path, monkeypatch):
     Image.new("RGB", (60, 50)).save(tmp_path / "a.jpg")
     (tmp_path / "train.csv").write_text("path,label,xmin,ymin,xmax,ymax\na.jpg,dog,1,2,30,40\n")
+    # A folder with the name of a format changes nothing.
+    (tmp_path / "csv").mkdir()
+    monkeypatch.chdir(tmp_path)
     out = command("index", "csv", tmp_path, "train.csv", "--cache-dir", tmp_path / "cache", "--no-progress")
     assert "dog 1 in 1 images" in " ".join(out.split())
 
@@ -154,6 +157,17 @@ def test_a_folder_alone_is_indexed_by_the_layout_that_is_found(command, voc, tmp
     assert first == f"{voc.root}: voc (VOC's XML files in Annotations, with the lists train, val of ImageSets/Main)"
     named = command(*shlex.split(words)[1:], "--cache-dir", tmp_path / "cache")
     assert named.splitlines() == figures
+
+
+def test_sets_named_after_a_folder_are_those_of_its_layout(command, voc, tmp_path):
+    voc.add("a", ("dog", 1, 1, 5, 5))
+    for name in ("train", "val"):
+        voc.split(name, "a\n")
+    out = command("index", voc.root, "val", "--cache-dir", tmp_path / "cache")
+    assert f"lit-loader index voc {voc.root} val=val\n" in out
+    command("index", voc.root, "train", "voc", code=2)
+    assert f"'voc' is none of the sets that {voc.root} has as voc: train, val" in command.err
+    assert f"for another set: lit-loader index voc {voc.root} voc" in command.err
 
 
 def test_a_folder_with_several_layouts_is_indexed_by_the_one_that_is_named(command, voc, tmp_path):

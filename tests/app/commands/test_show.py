@@ -9,6 +9,7 @@ import pytest
 from PIL import Image
 
 from lit_loader.inspection import Finding, Findings
+from tests.support.coco_set import CocoSet
 
 OPTIONS = ("--option", "columns=path points class", "--option", "schema=face_5", "--no-progress")
 
@@ -66,12 +67,24 @@ def test_a_folder_alone_is_searched(command, tmp_path, faces):
 
 def test_one_image_is_shown_large_with_a_table_of_its_objects(show, tmp_path, faces):
     path = (faces / "val.txt").read_text().split()[0]
-    for name in (path, str(faces / path), path.rpartition("/")[2]):
+    stem = path.removesuffix(".png")
+    for name in (path, str(faces / path), path.rpartition("/")[2], stem, stem.rpartition("/")[2]):
         assert show("--image", name, "--out", "one.html") == "1 picture in one.html\n"
         text = (tmp_path / "one.html").read_text()
         assert f"<h1>{path}</h1>" in text
         assert ">number</th>" in text
         assert "val.txt:1</td>" in text
+
+
+def test_one_image_is_shown_by_the_id_that_its_annotations_have(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    coco_set = CocoSet(tmp_path)
+    coco_set.category()
+    coco_set.image(7, "a.jpg")
+    coco_set.add((1, 2, 3, 4), image_id=7)
+    coco_set.write()
+    words = ["coco", ".", "a.json", "--option", "image_dir=img", "--cache-dir", "cache", "--no-progress"]
+    assert "1 picture" in command("show", *words, "--image", "7")
 
 
 def test_a_picture_of_one_image_says_that_it_lacks_the_table(show, faces):
@@ -105,7 +118,7 @@ def test_findings_of_a_check_are_shown_though_training_stops_at_them(show, comma
         (["--num", "0"], "--num 0 must be at least 1"),
         (["--split", "test"], "--split 'test' is not one of the sets train, val"),
         (["--image", "no.jpg"], "--image 'no.jpg' is in none of the sets train, val"),
-        (["--class", "zebra"], "is unknown; the data has"),
+        (["--class", "Calm"], "--class Calm is unknown; the data has angry, calm; did you mean 'calm'?"),
         (["--attribute", "pose"], "--attribute 'pose' must be NAME=VALUE"),
         (["--epoch", "3"], "--epoch needs --batches"),
         (["--stage", "val"], "--stage needs --batches"),
