@@ -209,6 +209,20 @@ class CurveTask:
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method record_curves")
 
+    def mark_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[Any, Any]]:
+        """Mark the false detections and the missed objects of a batch.
+
+        Args:
+            batch: A batch with annotations on the CPU.
+            predictions: Result of ``predict_step`` for the batch.
+            min_score: Detections with lower scores do not count.
+
+        Returns:
+            The detections and the objects of each image, as `draw_boxes` takes them, both with ``is_wrong``: bool
+            ``(N,)``, true for false detections and missed objects. An empty list of a task without boxes.
+        """
+        return []
+
 
 def best_threshold(counts: ThresholdCounts) -> float:
     """Return the threshold of scores with the highest mean F1 over classes, 0.5 if there is nothing to compare.
