@@ -36,14 +36,16 @@ __all__ = [
     "label_texts",
 ]
 
-_COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
+_COLOURS = (
+    *("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4"),
+    *("#008080", "#9a6324", "#800000", "#808000", "#f032e6"),
+)
 # Keys are visibilities: 1 hidden, 2 visible.
 _POINT_COLOURS = {1: "orange", 2: "lime"}
 _POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
 LONGER_SIDE: Final = 448
 """Longer side of a drawn image in pixels; its texts and points have a fixed size."""
-_CORRECT_COLOUR = "#3cb44b"
-_WRONG_COLOUR = "#e6194b"
+_WRONG_COLOUR, _CORRECT_COLOUR = _COLOURS[:2]
 _ERROR_LEGEND = {"correct": _CORRECT_COLOUR, "missed or false": _WRONG_COLOUR}
 # Texts of objects in an image of errors; more would cover what the image shows.
 _MAX_ERROR_TEXTS = 10
@@ -221,7 +223,7 @@ def draw_fitted_objects(
 
 
 def class_colours(labels: Tensor) -> list[str]:
-    """Return the colour ``#rrggbb`` of each class id ``(N,)``; an object's box, mask and text share it."""
+    """Return the colour ``#rrggbb`` of each class id ``(N,)``, of ten; an object's box, mask and text share it."""
     return [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
 
 

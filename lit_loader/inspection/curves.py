@@ -98,15 +98,16 @@ class ThresholdCounts:
     def means(self) -> dict[str, Floats]:
         """Return ``precision``, ``recall`` and ``F1``, ``(T,)`` each, means over the classes that occur.
 
-        The mean precision is over the classes that are predicted, NaN without one. Empty without a class that occurs.
+        The mean precision is over the classes that are predicted, and NaN where one of them has no predictions left: a
+        mean over fewer classes would jump. Empty without a class that occurs.
         """
         occurs = self.support > 0
         if not occurs.any():
             return {}
-        precision = self.precision[occurs]
-        num_predicted = (~np.isnan(precision)).sum(axis=0)
+        is_predicted = (self.num_predicted > 0).any(axis=1)
+        precision = self.precision[occurs & is_predicted]
         return {
-            "precision": _ratio(np.nansum(precision, axis=0), num_predicted),
+            "precision": precision.mean(axis=0) if len(precision) else np.full(len(self.thresholds), np.nan),
             "recall": self.recall[occurs].mean(axis=0),
             "F1": self.f1[occurs].mean(axis=0),
         }
