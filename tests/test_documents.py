@@ -67,6 +67,7 @@ def scripts():
         "own mix",
         "mixed batches",
         "mixed batches of a data set",
+        "monitored training",
         "why training waits",
     ],
 )

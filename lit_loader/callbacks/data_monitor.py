@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -21,7 +22,10 @@ from lit_loader.monitoring.report import LoaderSettings
 
 __all__ = ["DataMonitor"]
 
-# Steps that are left out of the diagnosis while workers start and caches fill, and the smallest number after them.
+_log = logging.getLogger(__name__)
+
+# Steps that are left out of the diagnosis while workers start and caches fill, and the smallest number after them. A
+# shorter fit has its diagnosis at the end, unless it is over within the warm-up.
 _WARM_UP_STEPS = 20
 _DIAGNOSED_STEPS = 50
 
@@ -41,8 +45,8 @@ class DataMonitor(Callback):
     fraction of the batches ahead that were ready when a batch was asked for.
 
     Args:
-        warn_above: Fraction of loop time spent waiting above which the run warns, once for each cause; None for no
-            warning.
+        warn_above: Fraction of loop time spent waiting above which the run warns, once for each cause, from step 70 on;
+            fits of 20 steps or more that did not warn do so at the end. None for no warning.
         num_bursts: Number of times in a run that the loader holds back a few batches, so that the steps between them
             show the rate without waiting. With 0 the headroom is an upper bound. ``fast_dev_run`` has none.
         path: JSON file for the reports of all ranks and the diagnosis at the end of a fit; None to write none.
@@ -173,9 +177,14 @@ class DataMonitor(Callback):
                 self._warn(diagnose(reports[0], ranks=reports, above=self._warn_above))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather the reports of all ranks, and write them on rank 0."""
+        """Gather the reports of all ranks, write them on rank 0, and warn of waiting that was not warned of before."""
         self.loop.pause()
         self.reports = gather_reports(self.report())
+        if self._warn_above is not None and self.num_batches >= _WARM_UP_STEPS and not self._warned_causes:
+            if max(report.wait_fraction for report in self.reports) > self._warn_above:
+                self._warn(self.diagnosis())
+            elif trainer.is_global_zero:
+                _log.info("%s", self.diagnosis()[0].text(self.setting_text))
         if self.path is not None and trainer.is_global_zero:
             verdicts = [verdict.as_dict(self.setting_text) for verdict in self.diagnosis()]
             content = {"diagnosis": verdicts, "ranks": [report.as_dict() for report in self.reports]}

@@ -22,7 +22,8 @@ from lit_loader.datamodules import TableDataModule, draw_found
 from lit_loader.foundation.escaping import printable
 from lit_loader.foundation.extras import require
 from lit_loader.inspection.curve_pictures import check_max_classes, draw_curves
-from lit_loader.inspection.curves import CURVE_FILES, CurveTask, write_curves
+from lit_loader.inspection.curves import CURVE_FILES, CurveTask, best_threshold, write_curves
+from lit_loader.inspection.curves import EvaluationCurves as CurvesOfOutput
 from lit_loader.loader.data_loader import DataLoader
 
 __all__ = ["EvaluationCurves"]
@@ -48,9 +49,10 @@ class EvaluationCurves(Callback):
     ``curves.png`` has precision-recall curves, average precision by class, precision, recall and F1 by the threshold of
     scores, confusion matrices, and the distribution of the errors of points; ``curves.csv``, ``classes.csv`` and
     ``confusion.csv`` have the same numbers, see `write_curves`. ``worst_images.png`` shows the samples with the largest
-    errors, with annotations and predictions: images with most missed objects and false detections, images or crops of
-    the largest loss, crops whose points are off most. Loggers that accept pictures get both as ``curves`` and
-    ``worst_images``, see `PictureLogger`. Several test sets have the curves of all of them together.
+    errors, with annotations and predictions: images with most missed objects and false detections, in red, from the
+    threshold of the confusion matrix on; images or crops of the largest loss; crops whose points are off most. Loggers
+    that accept pictures get both as ``curves`` and ``worst_images``, see `PictureLogger`. Several test sets have the
+    curves of all of them together.
 
     Everything is exact over ranks, which leave out the duplicates that fill up their last batches. Each rank keeps
     the numbers of its worst samples; at the end these are read and predicted once more, one by one. All ranks do so, as
@@ -59,7 +61,8 @@ class EvaluationCurves(Callback):
 
     Args:
         num_worst: Number of the worst samples to draw, 0 for none.
-        min_score: Detections with lower scores do not count for the worst samples, and are not drawn.
+        min_score: Detections with lower scores do not count in the choice of the worst samples, which precedes the
+            threshold with the highest F1.
         confusion_score: Detections with lower scores are not in the confusion matrix; None for the threshold with the
             highest mean F1 over classes at IoU 0.5.
         confusion_iou: Smallest IoU of an object and its detection in the confusion matrix.
@@ -148,40 +151,61 @@ class EvaluationCurves(Callback):
         self.worst = _largest(self.worst, self.num_worst)
 
     def on_test_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather the worst samples of all ranks, and draw them on rank 0."""
-        if not (self.num_worst and isinstance(pl_module, CurveTask)):
-            return
-        if dist.is_available() and dist.is_initialized():
+        """Gather the worst samples of all ranks."""
+        if self.num_worst and isinstance(pl_module, CurveTask) and dist.is_available() and dist.is_initialized():
             parts: list[list[WorstSample]] = [[] for _ in range(dist.get_world_size())]
             dist.all_gather_object(parts, self.worst)
             self.worst = _largest([sample for part in parts for sample in part], self.num_worst)
-        if self.worst:
-            self._draw_worst(trainer, pl_module)
 
     def on_test_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Write the curves on rank 0."""
+        """Write the curves and the worst samples on rank 0."""
         curves = pl_module.test_curves if isinstance(pl_module, CurveTask) else []
+        # On all ranks, before rank 0 writes: sharded models predict together. Not earlier, since the curves have the
+        # threshold.
+        if self.worst:
+            self._draw_worst(trainer, pl_module, self._drawn_score(curves))
         if not trainer.is_global_zero or not curves:
             return
         folder = self._folder(trainer)
         write_curves(folder, curves)
         publish_picture(trainer, folder, "curves", draw_curves(curves, max_classes=self.max_classes))
 
+    def _drawn_score(self, curves: Sequence[CurvesOfOutput]) -> float:
+        """Return the threshold of the confusion matrix, or `min_score` without one."""
+        if self.confusion_score is not None:
+            return self.confusion_score
+        return next((best_threshold(part.by_threshold) for part in curves if part.by_threshold), self.min_score)
+
     def _folder(self, trainer: Trainer) -> Path:
         return Path(trainer.default_root_dir, "curves") if self.folder is None else self.folder
 
-    def _draw_worst(self, trainer: Trainer, module: LightningModule) -> None:
+    def _draw_worst(self, trainer: Trainer, module: Any, min_score: float) -> None:
         datamodule: Any = trainer.datamodule  # type: ignore[attr-defined] # checked by `_obstacle`
         collate = datamodule.collate_fn("test") or default_collate
         with isolate_rng():
             samples, paths = _read(_test_datasets(trainer), self.worst, seed=datamodule.seed)
             predictions = _merged([_predict(trainer, module, collate([sample])) for sample in samples])
-        if trainer.is_global_zero:
-            captions = [f"{sample.text}: {path}" for sample, path in zip(self.worst, paths, strict=True)]
-            drawing: dict[str, Any] = {"captions": captions, "max_images": len(samples), "min_score": self.min_score}
-            title = f"the {len(samples)} worst of the test"
-            figure = draw_found(datamodule, collate(samples), predictions, title=title, **drawing)
-            publish_picture(trainer, self._folder(trainer), "worst_images", figure)
+        if not trainer.is_global_zero:
+            return
+        batch = collate(samples)
+        texts = [sample.text for sample in self.worst]
+        drawing: dict[str, Any] = {"max_images": len(samples), "title": f"the {len(samples)} worst of the test"}
+        marked = module.mark_errors(batch, predictions, min_score=min_score)
+        if marked:
+            # The samples were chosen before the threshold was known, and other detections counted.
+            counts = [[int(fields["is_wrong"].sum()) for fields in pair] for pair in marked]
+            rows = [row for row, pair in enumerate(counts) if any(pair)]
+            if not rows:
+                return
+            texts = [f"{counts[row][1]} missed, {counts[row][0]} false" for row in rows]
+            paths = [paths[row] for row in rows]
+            batch = collate([samples[row] for row in rows])
+            predictions = [marked[row][0] for row in rows]
+            drawing["truths"] = [marked[row][1] for row in rows]
+            drawing["title"] = f"the {len(rows)} worst of the test, scores from {min_score:.3f} on"
+        captions = [f"{text}: {path}" for text, path in zip(texts, paths, strict=True)]
+        figure = draw_found(datamodule, batch, predictions, captions=captions, min_score=min_score, **drawing)
+        publish_picture(trainer, self._folder(trainer), "worst_images", figure)
 
 
 def _test_datasets(trainer: Trainer) -> list[Any]:

@@ -36,12 +36,19 @@ __all__ = [
     "label_texts",
 ]
 
-_COLOURS = ("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4", "#008080", "#9a6324", "#800000")
+_COLOURS = (
+    *("#e6194b", "#3cb44b", "#4363d8", "#f58231", "#911eb4"),
+    *("#008080", "#9a6324", "#800000", "#808000", "#f032e6"),
+)
 # Keys are visibilities: 1 hidden, 2 visible.
 _POINT_COLOURS = {1: "orange", 2: "lime"}
 _POINT_LEGEND = {"true point": "lime", "true point, hidden": "orange", "prediction": "red"}
 LONGER_SIDE: Final = 448
 """Longer side of a drawn image in pixels; its texts and points have a fixed size."""
+_WRONG_COLOUR, _CORRECT_COLOUR = _COLOURS[:2]
+_ERROR_LEGEND = {"correct": _CORRECT_COLOUR, "missed or false": _WRONG_COLOUR}
+# Texts of objects in an image of errors; more would cover what the image shows.
+_MAX_ERROR_TEXTS = 10
 # Distance of neighbouring points in radii of their dots.
 _SPACING = 5
 # Pixels between an image with true objects and one with predicted objects.
@@ -93,7 +100,9 @@ def draw_boxes(
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
         targets: ``boxes`` (N, 4) xyxy in pixels and ``labels`` (N,); detections also have ``scores`` (N,). Optional
             ``keypoints`` (N, K, 2) with ``visibility`` (N, K) are drawn, and so are ``masks`` (N, H, W) or
-            (N, 1, H, W): pixels that are not 0, or above 0.5 in float masks.
+            (N, 1, H, W): pixels that are not 0, or above 0.5 in float masks. Objects with ``is_wrong``, bool (N,), are
+            red if it is true and green if not, and at most 10 of an image have a text, the wrong ones first; the figure
+            then has a legend.
         class_names: Names of the classes.
         first_label: The label of the first class.
         attributes: For each attribute to write next to the class the names of its values; the targets have the
@@ -118,7 +127,8 @@ def draw_boxes(
             canvas = torch.cat([draw(image, truths[row]), gap, canvas], dim=2)
         canvases.append(canvas)
     halves = ("ground truth", "predictions") if truths else ()
-    return _figure(canvases, title, halves=halves, captions=captions)
+    legend = _ERROR_LEGEND if any("is_wrong" in target for target in targets) else {}
+    return _figure(canvases, title, halves=halves, captions=captions, legend=legend)
 
 
 def draw_objects(
@@ -148,7 +158,7 @@ def draw_objects(
     names = attributes or {}
     keep = target["scores"] >= min_score if "scores" in target else slice(None)
     # All per-object fields are filtered by the score.
-    fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", *names)
+    fields = ("boxes", "labels", "scores", "keypoints", "visibility", "masks", "is_wrong", *names)
     objects = {name: target[name][keep].detach().cpu() for name in fields if name in target}
     labels = objects["labels"] - first_label
     values = {name: (objects[name], texts) for name, texts in names.items() if name in objects}
@@ -164,7 +174,15 @@ def draw_objects(
     for name in ("boxes", "keypoints"):
         if name in objects:
             objects[name] = objects[name].float() * zoom
-    return draw_fitted_objects(canvas, objects, texts=texts, colours=class_colours(labels))
+    colours = class_colours(labels)
+    if "is_wrong" in objects:
+        is_wrong = objects["is_wrong"].tolist()
+        colours = [_WRONG_COLOUR if wrong else _CORRECT_COLOUR for wrong in is_wrong]
+        scores = objects["scores"].tolist() if "scores" in objects else [0.0] * len(texts)
+        order = sorted(range(len(texts)), key=lambda row: (not is_wrong[row], -scores[row]))
+        named = set(order[:_MAX_ERROR_TEXTS])
+        texts = [text if row in named else "" for row, text in enumerate(texts)]
+    return draw_fitted_objects(canvas, objects, texts=texts, colours=colours)
 
 
 def draw_fitted_objects(
@@ -205,7 +223,7 @@ def draw_fitted_objects(
 
 
 def class_colours(labels: Tensor) -> list[str]:
-    """Return the colour ``#rrggbb`` of each class id ``(N,)``; an object's box, mask and text share it."""
+    """Return the colour ``#rrggbb`` of each class id ``(N,)``, of ten; an object's box, mask and text share it."""
     return [_COLOURS[label % len(_COLOURS)] for label in labels.tolist()]
 
 

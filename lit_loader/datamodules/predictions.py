@@ -22,6 +22,7 @@ def draw_found(
     batch: Any,
     predictions: Any,
     *,
+    truths: Sequence[Mapping[str, Any]] | None = None,
     captions: Sequence[str] = (),
     min_score: float = 0.5,
     max_images: int = 16,
@@ -37,6 +38,7 @@ def draw_found(
         datamodule: The data module that made the batch.
         batch: A batch as the model gets it.
         predictions: The result of ``predict_step`` of a task of `lit_loader.recipes` for the batch.
+        truths: True targets of whole images, as in `draw_boxes`, or None for those of the batch.
         captions: A line to write above each image, such as its path, or empty.
         min_score: Detections with a lower score are left out.
         max_images: Maximum number of images.
@@ -71,7 +73,7 @@ def draw_found(
         class_names=names,
         first_label=datamodule.first_label,
         attributes=datamodule.attributes,
-        truths=_true_targets(batch),
+        truths=_true_targets(batch) if truths is None else truths,
         min_score=min_score,
         **drawing,
     )

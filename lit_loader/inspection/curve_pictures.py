@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
+from lit_loader.datamodules.pictures import class_colours
 from lit_loader.datamodules.text_drawing import figure_text
 from lit_loader.foundation.extras import require
 from lit_loader.inspection.curves import (
@@ -25,12 +27,12 @@ if TYPE_CHECKING:
 
 __all__ = ["check_max_classes", "draw_curves"]
 
-_COLOURS: Final = (
-    *("#4363d8", "#e6194b", "#3cb44b", "#f58231", "#911eb4"),
-    *("#008080", "#9a6324", "#800000", "#808000", "#f032e6"),
-)
-# Limits of lines with a colour of their own, and of rows whose cells have numbers.
-_MAX_COLOURED: Final = len(_COLOURS)
+# Colours of lines and bars that are no classes, none of which has one of these.
+_COLOURS: Final = ("#1b3a5c", "#8fa3b8", "#000000")
+# Classes with the same colour differ by the style of their lines.
+_LINE_STYLES: Final = ("-", "--", ":", "-.")
+# Limits of coloured lines, and of rows whose cells have numbers.
+_MAX_COLOURED: Final = 10
 _MAX_NUMBERED: Final = 16
 # The time of matplotlib's layout grows with the square of the number of charts, and a canvas has at most 65,535 pixels.
 _MAX_OUTPUTS: Final = 8
@@ -103,7 +105,6 @@ def _rows(curves: EvaluationCurves, max_classes: int) -> list[tuple[float, Any]]
     if curves.precision_recall or curves.confusion is not None:
 
         def draw_classes(bar_axis: Any, confusion_axis: Any) -> None:
-            bar_axis.set_title(f"{label}: average precision", fontsize=10, loc="left")
             _draw_bars(bar_axis, curves, order)
             _draw_confusion(confusion_axis, curves, order)
 
@@ -141,9 +142,12 @@ def _draw_precision_recall(axis: Any, kind: PrecisionRecall, class_names: Sequen
     for index in measured:
         if index not in coloured:
             axis.plot(kind.recall[index], kind.precision[index], **style | {"lw": 0.6}, color="#bbbbbb")
-    for colour, index in zip(_COLOURS, coloured, strict=False):
+    # The colours that the classes have in pictures of objects.
+    colours = class_colours(torch.tensor(coloured, dtype=torch.int64))
+    for position, (colour, index) in enumerate(zip(colours, coloured, strict=True)):
         label = f"{figure_text(class_names[index])} {kind.average_precision[index]:.3f}"
-        axis.plot(kind.recall[index], kind.precision[index], **style, color=colour, label=label)
+        line = _LINE_STYLES[colours[:position].count(colour) % len(_LINE_STYLES)]
+        axis.plot(kind.recall[index], kind.precision[index], **style, color=colour, ls=line, label=label)
     all_measured = np.flatnonzero(~np.isnan(kind.average_precision)).tolist()
     if len(all_measured) > 1:
         grid = np.linspace(0, 1, 101)
@@ -166,7 +170,8 @@ def _interpolate(grid: npt.NDArray[np.float64], recall: Any, precision: Any) -> 
 def _draw_thresholds(axis: Any, counts: ThresholdCounts) -> None:
     means = counts.means()
     for colour, (name, values) in zip(_COLOURS, means.items(), strict=False):
-        axis.plot(counts.thresholds, values, color=colour, lw=2.4 if name == "F1" else 1.4, label=name)
+        label = "precision, while each\nclass has predictions" if np.isnan(values).any() else name
+        axis.plot(counts.thresholds, values, color=colour, lw=2.4 if name == "F1" else 1.4, label=label)
     if means:
         threshold = best_threshold(counts)
         text = f"best F1 {means['F1'].max():.3f} at {threshold:.3f}"
@@ -191,6 +196,7 @@ def _draw_bars(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -> Non
     if not curves.precision_recall:
         axis.axis("off")
         return
+    axis.set_title(f"{figure_text(curves.label)}: average precision", fontsize=10, loc="left")
     height = 0.8 / len(curves.precision_recall)
     for number, kind in enumerate(curves.precision_recall):
         values = kind.average_precision[order]
@@ -238,7 +244,8 @@ def _draw_confusion(axis: Any, curves: EvaluationCurves, order: Sequence[int]) -
     axis.set_ylabel("true", fontsize=8)
     axis.set_xlabel("predicted", fontsize=8)
     note = f", {matrix.note}" if matrix.note else ""
-    axis.set_title(f"{figure_text(curves.label)}: confusion{note}", fontsize=10, loc="left")
+    title = f"{figure_text(curves.label)}: confusion{note}\nshade: share of the row"
+    axis.set_title(title, fontsize=10, loc="left")
 
 
 def _cell_name(name: str | None) -> str:
@@ -282,11 +289,10 @@ def _draw_error_curve(axis: Any, errors: ErrorCurve) -> None:
 
 
 def _draw_point_errors(axis: Any, errors: ErrorCurve, max_points: int) -> None:
-    """Draw the mean error of each point, in their order; of too many, those with the largest errors."""
+    """Draw the mean error of each point, in their order; of too many, the largest errors in descending order."""
     order = list(range(len(errors.point_names)))
     if len(order) > max_points:
-        largest = np.argsort(-np.nan_to_num(errors.point_errors, nan=-1.0), kind="stable")[:max_points]
-        order = sorted(largest.tolist())
+        order = np.argsort(-np.nan_to_num(errors.point_errors, nan=-1.0), kind="stable")[:max_points].tolist()
         axis.set_xlabel(f"the {max_points} of {len(errors.point_names)} points with the largest errors", fontsize=8)
     values = errors.point_errors[order]
     bars = axis.barh(range(len(order)), np.nan_to_num(values), 0.8, color=_COLOURS[0])

@@ -98,15 +98,16 @@ class ThresholdCounts:
     def means(self) -> dict[str, Floats]:
         """Return ``precision``, ``recall`` and ``F1``, ``(T,)`` each, means over the classes that occur.
 
-        The mean precision is over the classes that are predicted, NaN without one. Empty without a class that occurs.
+        The mean precision is over the classes that are predicted, and NaN where one of them has no predictions left: a
+        mean over fewer classes would jump. Empty without a class that occurs.
         """
         occurs = self.support > 0
         if not occurs.any():
             return {}
-        precision = self.precision[occurs]
-        num_predicted = (~np.isnan(precision)).sum(axis=0)
+        is_predicted = (self.num_predicted > 0).any(axis=1)
+        precision = self.precision[occurs & is_predicted]
         return {
-            "precision": _ratio(np.nansum(precision, axis=0), num_predicted),
+            "precision": precision.mean(axis=0) if len(precision) else np.full(len(self.thresholds), np.nan),
             "recall": self.recall[occurs].mean(axis=0),
             "F1": self.f1[occurs].mean(axis=0),
         }
@@ -208,6 +209,20 @@ class CurveTask:
             error_min_score: Detections with lower scores do not count for `batch_errors`; None for no errors.
         """
         raise NotImplementedError(f"{type(self).__name__} needs a method record_curves")
+
+    def mark_errors(self, batch: Any, predictions: Any, *, min_score: float) -> list[tuple[Any, Any]]:
+        """Mark the false detections and the missed objects of a batch.
+
+        Args:
+            batch: A batch with annotations on the CPU.
+            predictions: Result of ``predict_step`` for the batch.
+            min_score: Detections with lower scores do not count.
+
+        Returns:
+            The detections and the objects of each image, as `draw_boxes` takes them, both with ``is_wrong``: bool
+            ``(N,)``, true for false detections and missed objects. An empty list of a task without boxes.
+        """
+        return []
 
 
 def best_threshold(counts: ThresholdCounts) -> float:

@@ -38,10 +38,14 @@ NUM_LOGIT_BINS: Final = _NUM_LOGITS + 1
 NUM_SCORE_BINS: Final = 1001
 """Bins of the scores of detections, which begin at 0, 0.001, ... 1."""
 
-# Twice the failure threshold, where nearly all curves are flat.
-_ERROR_RANGE: Final = 2.0
-NUM_ERROR_BINS: Final = 201
-"""Bins of errors up to twice the failure threshold, the last one of all larger errors."""
+# A hundredth of the failure threshold.
+_NUM_BINS_BELOW_LIMIT: Final = 100
+_ERROR_RANGE: Final = 20
+NUM_ERROR_BINS: Final = _ERROR_RANGE * _NUM_BINS_BELOW_LIMIT + 1
+"""Bins of errors up to 20 times the failure threshold, the last one of all larger errors."""
+# Curves end at twice the failure threshold, or where nearly all errors of a poor model are smaller.
+_SHORTEST_CURVE: Final = 2 * _NUM_BINS_BELOW_LIMIT + 1
+_DRAWN_SHARE: Final = 0.95
 
 
 def coco_curves(precision: Tensor, scores: Tensor, labels: Sequence[int], num_classes: int) -> list[PrecisionRecall]:
@@ -177,10 +181,10 @@ def error_histogram(errors: Tensor, limit: float) -> Tensor:
 
     Args:
         errors: float ``(N,)``, 0 or larger.
-        limit: Half of the largest error with a bin of its own.
+        limit: A twentieth of the largest error with a bin of its own.
     """
     num_inner_bins = NUM_ERROR_BINS - 1
-    positions = errors.detach().float() * (num_inner_bins / (_ERROR_RANGE * limit))
+    positions = errors.detach().float() * (_NUM_BINS_BELOW_LIMIT / limit)
     # Rounded up: an error at the upper end of a bin is in it, as a share of errors "at most" this one has it.
     bins = positions.nan_to_num(nan=NUM_ERROR_BINS).clamp(max=NUM_ERROR_BINS).ceil().long() - 1
     return torch.bincount(bins.clamp(0, num_inner_bins), minlength=NUM_ERROR_BINS)
@@ -210,11 +214,12 @@ def error_curve(
     counts = histogram.cpu().numpy()
     total = counts.sum()
     shares = np.concatenate([[0], counts[:-1].cumsum()]) / total if total else np.full(NUM_ERROR_BINS, np.nan)
+    end = max(_SHORTEST_CURVE, int(np.searchsorted(shares, _DRAWN_SHARE)) + 1 if total else 0)
     sums = point_sums.cpu().double().numpy()
     undefined = np.full(len(sums), np.nan)
     return ErrorCurve(
-        errors=np.linspace(0, _ERROR_RANGE * limit, NUM_ERROR_BINS),
-        shares=shares,
+        errors=np.linspace(0, _ERROR_RANGE * limit, NUM_ERROR_BINS)[:end],
+        shares=shares[:end],
         limit=limit,
         area=area,
         mean=mean,

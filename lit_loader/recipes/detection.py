@@ -20,7 +20,7 @@ from torchvision.models.detection.transform import GeneralizedRCNNTransform
 from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.errors import SettingError
 from lit_loader.recipes.average_precision import AveragePrecision
-from lit_loader.recipes.matching import detection_error
+from lit_loader.recipes.matching import detection_error, mark_errors
 from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
 from lit_loader.recipes.tiles import TiledSet, tiled_sets
@@ -168,6 +168,18 @@ class DetectionTask(Task):
         """
         pairs = zip(*_without_unlabelled(predictions, self.read_targets(batch)), strict=True)
         return [detection_error(detections, target, min_score=min_score, min_iou=0.5) for detections, target in pairs]
+
+    def mark_errors(
+        self, batch: Any, predictions: Any, *, min_score: float
+    ) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        """Mark false detections and missed objects, see `CurveTask`; the pairs are those of `sample_errors`."""
+        # `predict_step` adds the number of the image, which has no row for each detection.
+        rows = [{name: value.cpu() for name, value in fields.items() if value.ndim} for fields in predictions]
+        marked = []
+        for detections, target in zip(*_without_unlabelled(rows, self.read_targets(batch)), strict=True):
+            is_false, is_missed = mark_errors(detections, target, min_score=min_score, min_iou=0.5)
+            marked.append(({**detections, "is_wrong": is_false}, {**target, "is_wrong": is_missed}))
+        return marked
 
     def _start_curves(self, **limits: Any) -> None:
         metric: Any = self.test_metric.metric

@@ -11,7 +11,7 @@ from torchvision.ops import box_area, box_iou
 
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["add_confusions", "add_scores", "detection_error", "match_detections"]
+__all__ = ["add_confusions", "add_scores", "detection_error", "mark_errors", "match_detections"]
 
 
 def match_detections(
@@ -135,13 +135,31 @@ def detection_error(
         min_score: Detections with lower scores do not count.
         min_iou: Smallest IoU of a pair.
     """
+    is_false, is_missed = mark_errors(detections, target, min_score=min_score, min_iou=min_iou)
+    num_missed = int(is_missed.sum())
+    error = num_missed + float(detections["scores"].detach().cpu()[is_false].double().sum())
+    return error, f"{num_missed} missed, {int(is_false.sum())} false"
+
+
+def mark_errors(
+    detections: Mapping[str, Tensor], target: Mapping[str, Tensor], *, min_score: float, min_iou: float
+) -> tuple[Tensor, Tensor]:
+    """Return masks of the false detections and of the missed objects of an image, bool ``(N,)`` and ``(M,)``.
+
+    Arguments and errors are those of `detection_error`.
+    """
     counted, objects, crowds = _counted(detections, target, min_score)
     classes = (counted["labels"], objects["labels"])
-    rows, _ = match_detections(counted["boxes"], counted["scores"], objects["boxes"], min_iou=min_iou, classes=classes)
-    is_false = _is_false(counted, rows, crowds, min_iou)
-    num_missed = len(objects["labels"]) - len(rows)
-    error = num_missed + float(counted["scores"][is_false].double().sum())
-    return error, f"{num_missed} missed, {int(is_false.sum())} false"
+    rows, columns = match_detections(
+        counted["boxes"], counted["scores"], objects["boxes"], min_iou=min_iou, classes=classes
+    )
+    is_false = detections["scores"].detach().cpu() >= min_score
+    is_false[is_false.clone()] = _is_false(counted, rows, crowds, min_iou)
+    is_unmatched = torch.ones(len(objects["labels"]), dtype=torch.bool)
+    is_unmatched[columns] = False
+    is_missed = ~_is_crowd(target)
+    is_missed[is_missed.clone()] = is_unmatched
+    return is_false, is_missed
 
 
 def _counted(
@@ -153,12 +171,17 @@ def _counted(
     annotated = {name: target[name].detach().cpu() for name in ("boxes", "labels")}
     is_counted = counted["scores"] >= min_score
     counted = {name: values[is_counted] for name, values in counted.items()}
-    is_crowd = torch.zeros(len(annotated["labels"]), dtype=torch.bool)
-    if "iscrowd" in target:
-        is_crowd = target["iscrowd"].cpu() != 0
+    is_crowd = _is_crowd(target)
     objects = {name: values[~is_crowd] for name, values in annotated.items()}
     crowds = {name: values[is_crowd] for name, values in annotated.items()}
     return counted, objects, crowds
+
+
+def _is_crowd(target: Mapping[str, Tensor]) -> Tensor:
+    """Return a mask of the crowd regions of an image on the CPU, bool ``(M,)``."""
+    if "iscrowd" in target:
+        return target["iscrowd"].cpu() != 0
+    return torch.zeros(len(target["labels"]), dtype=torch.bool)
 
 
 def _is_false(counted: Mapping[str, Tensor], matched: Tensor, crowds: Mapping[str, Tensor], min_iou: float) -> Tensor:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import torch
 from torch import Tensor, nn
 
 from lit_loader.collate.multi_task import MultiTaskBatch
@@ -129,6 +130,15 @@ class MultiTask(DetectionTask):
             # Visibility 1 is an annotated but hidden point, which is trained and measured as well.
             target["keypoint_mask"] = fields["visibility"] > 0
         return targets
+
+    def mark_errors(
+        self, batch: Any, predictions: Any, *, min_score: float
+    ) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        """Mark false detections and missed objects as `DetectionTask` does; absent points are not to be drawn."""
+        marked = super().mark_errors(batch, predictions, min_score=min_score)
+        for _, target in marked:
+            target["visibility"] = 2 * target.pop("keypoint_mask").to(torch.uint8)
+        return marked
 
     def check_batch(self, batch: Any) -> None:
         """Raise ValueError for labels and attribute values without a name."""

@@ -180,10 +180,23 @@ def test_warning_is_switched_off(monitor):
         fit(monitor, sample_s=0.01, max_epochs=1)
 
 
-def test_short_run_does_not_warn_while_it_warms_up():
+def test_run_within_the_warm_up_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error", DataWaitWarning)
         fit(DataMonitor(), sample_s=0.01)
+
+
+def test_short_run_warns_once_at_its_end():
+    with pytest.warns(DataWaitWarning, match="sample: training waited for data") as caught:
+        fit(DataMonitor(), sample_s=0.003, max_epochs=5)
+    assert len([warning for warning in caught if warning.category is DataWaitWarning]) == 1
+
+
+def test_short_run_without_waiting_logs_one_line(caplog):
+    with caplog.at_level("INFO", logger="lit_loader"), warnings.catch_warnings():
+        warnings.simplefilter("error", DataWaitWarning)
+        fit(DataMonitor(warn_above=0.9), max_epochs=5)
+    assert len([record for record in caplog.records if record.name == module.__name__]) == 1
 
 
 @pytest.mark.parametrize(

@@ -75,6 +75,9 @@ def test_files_and_pictures_of_a_detector(source, drawn_figures, tmp_path):
     ((_, predictions, settings),) = drawn_figures
     assert len(predictions) == 2
     assert settings["captions"] == ["3 missed, 0 false: 3.png", "0 missed, 1 false: 5.png"]
+    assert settings["title"] == f"the 2 worst of the test, scores from {settings['min_score']:.3f} on"
+    assert settings["truths"][0]["is_wrong"].tolist() == [True] * 3
+    assert predictions[1]["is_wrong"].nonzero().flatten().tolist() == [len(predictions[1]["scores"]) - 1]
     with (tmp_path / "curves/confusion.csv").open(newline="") as file:
         counts = {(row["true"], row["predicted"]): int(row["count"]) for row in csv.DictReader(file)}
     num_objects = len(source.tables("test")[0].labels)
@@ -84,6 +87,18 @@ def test_files_and_pictures_of_a_detector(source, drawn_figures, tmp_path):
     with (tmp_path / "curves/classes.csv").open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["curve"] == "IoU 0.50"]
     assert {row["class"]: float(row["average_precision"]) for row in rows} == pytest.approx(scores, abs=1e-5)
+
+
+def test_worst_images_are_drawn_from_the_threshold_of_the_confusion_matrix_on(source, drawn_figures, tmp_path):
+    callback = EvaluationCurves(confusion_score=0.7)
+    datamodule = DetectionDataModule(source, batch_size=3, num_workers=0)
+    trainer_of(tmp_path, callback).test(Misses(CLASSES), datamodule=datamodule, verbose=False)
+    assert 5 in [sample.image_id for sample in callback.worst]
+    ((_, predictions, settings),) = drawn_figures
+    # The false detection of image 5 has a score of 0.6.
+    assert not any(detections["is_wrong"].any() for detections in predictions)
+    assert settings["min_score"] == 0.7
+    assert "scores from 0.700 on" in settings["title"]
 
 
 def test_worst_images_are_those_of_each_of_several_sets(tmp_path):

@@ -11,7 +11,15 @@ import pytest
 import torch
 from PIL import Image
 
-from lit_loader.datamodules import ClassReport, draw_boxes, draw_class_report, draw_labels, draw_points, label_texts
+from lit_loader.datamodules import (
+    ClassReport,
+    draw_boxes,
+    draw_class_report,
+    draw_labels,
+    draw_points,
+    label_texts,
+    pictures,
+)
 
 IMAGES = [torch.zeros(3, 80, 120), torch.full((3, 80, 120), 255, dtype=torch.uint8)]
 POINTS = torch.tensor([[[20.0, 30], [100, 30], [60, 60]], [[10.0, 10], [20, 20], [900, 900]]])
@@ -76,6 +84,21 @@ def test_true_boxes_are_to_the_left_of_predicted_ones():
     )
     assert tuple(true_half[50 * ZOOM, 110 * ZOOM - 1]) == tuple(predicted_half[50 * ZOOM, 50 * ZOOM - 1]) == BLACK
     assert [text.get_text() for text in axis.texts] == ["ground truth", "predictions"]
+
+
+def test_errors_are_red_and_few_objects_have_a_text(monkeypatch):
+    is_wrong = torch.tensor([False] * 12 + [True] * 2)
+    boxes = torch.tensor([[8.0 * i, 20, 8 * i + 6, 60] for i in range(14)])
+    objects = {"boxes": boxes, "labels": torch.ones(14, dtype=torch.int64), "is_wrong": is_wrong}
+    drawn_texts = []
+    monkeypatch.setattr(
+        pictures, "draw_texts", lambda canvas, boxes, texts, colours: drawn_texts.append(texts) or canvas
+    )
+    figure = draw_boxes(IMAGES, [objects], class_names=("disc",))
+    assert pixel(figure, 8, 40) == (60, 180, 75)
+    assert pixel(figure, 8 * 13, 40) == (230, 25, 75)
+    assert [len(texts) for texts in drawn_texts] == [10]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["correct", "missed or false"]
 
 
 @pytest.mark.parametrize("size", [(900, 1400), (300, 200), (20, 31)])

@@ -8,7 +8,9 @@ import math
 
 import numpy as np
 import pytest
+import torch
 
+from lit_loader.datamodules.pictures import class_colours
 from lit_loader.inspection.curve_pictures import draw_curves
 from lit_loader.inspection.curves import (
     ConfusionMatrix,
@@ -100,6 +102,7 @@ def test_many_classes_and_hostile_names_stay_readable():
     assert "290 of 300 classes, of medium frequency, are left out" in texts
     assert "290 others" in texts
     assert "the 10 of 98 points with the largest errors" in texts
+    assert [text for text in texts if text.startswith("point ")] == [f"point {i}" for i in range(97, 87, -1)]
     # matplotlib takes text between plain dollar signs for a formula.
     assert "\\$\\frac{" in texts
 
@@ -132,6 +135,28 @@ def test_best_threshold_is_the_highest_score_with_the_best_mean_f1():
         support=np.zeros(1, dtype=np.int64),
     )
     assert best_threshold(never) == 0.5
+
+
+def test_mean_precision_ends_with_the_predictions_of_a_class():
+    # The second class has no predictions from 0.5 on; the third one never has any.
+    counts = ThresholdCounts(
+        thresholds=np.array([0.0, 0.5, 0.9]),
+        num_correct=np.array([[4, 4, 4], [1, 0, 0], [0, 0, 0]]),
+        num_predicted=np.array([[4, 4, 4], [4, 0, 0], [0, 0, 0]]),
+        support=np.array([4, 4, 4]),
+    )
+    assert counts.means()["precision"] == pytest.approx([0.625, math.nan, math.nan], nan_ok=True)
+
+
+def test_lines_of_classes_have_the_colours_of_their_boxes():
+    names = [f"class {i}" for i in range(13)]
+    axis = draw_curves([curves_of(names)]).axes[0]
+    colours = {line.get_label().partition(" 0.")[0]: line.get_color() for line in axis.get_lines()}
+    coloured = [1, 2, 3, 4, 5, 8, 9, 10, 11, 12]
+    expected = class_colours(torch.tensor(coloured))
+    assert [colours[f"class {index}"] for index in coloured] == expected
+    lines = {(line.get_color(), line.get_linestyle()) for line in axis.get_lines() if line.get_color() in expected}
+    assert len(lines) == 10
 
 
 def test_background_is_told_apart_from_a_class_of_that_name(tmp_path):

@@ -215,4 +215,4 @@ def test_numbers_and_attributes_are_in_the_texts(table, monkeypatch):
 
 
 def test_colours_follow_the_class(table):
-    assert class_colours(torch.tensor([0, 1, 8])) == ["#e6194b", "#3cb44b", "#e6194b"]
+    assert class_colours(torch.tensor([0, 1, 10])) == ["#e6194b", "#3cb44b", "#e6194b"]

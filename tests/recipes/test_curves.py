@@ -285,6 +285,19 @@ def test_curves_that_were_not_recorded_are_refused() -> None:
         NormalizedMeanError().compute_curves()
 
 
+def test_error_curve_reaches_to_the_errors_of_a_poor_model() -> None:
+    metric = NormalizedMeanError(failure_threshold=0.1)
+    metric.record_curves(["a"])
+    target = torch.zeros(20, 1, 2)
+    boxes = torch.tensor([[0.0, 0, 100, 100]]).expand(20, 4)
+    mask = torch.ones(20, 1, dtype=torch.bool)
+    metric.update(target + 50, target, mask, boxes)
+    (curves,) = metric.compute_curves()
+    assert curves.errors is not None
+    assert curves.errors.errors[-1] == pytest.approx(0.5**0.5, abs=0.002)
+    assert curves.errors.shares[-1] == 1
+
+
 def test_error_curve_is_the_cumulative_distribution_and_has_the_area_of_auc() -> None:
     generator = torch.Generator().manual_seed(0)
     boxes = torch.tensor([[0.0, 0, 100, 100]]).expand(200, 4)

@@ -17,15 +17,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.split_file import SplitFile
-from lit_loader.annotations.splitting import (
-    attribute_groups,
-    check_groups,
-    frame_groups,
-    group_names,
-    hold_out,
-    pooled,
-    shared_names,
-)
+from lit_loader.annotations.splitting import attribute_groups, frame_groups, group_names, hold_out, pooled, shared_names
 from lit_loader.app.commands.list_files import write_lists
 from lit_loader.app.commands.next_command import training_command
 from lit_loader.app.commands.printing import print_lines, print_table
@@ -240,7 +232,12 @@ def _check_kept_sets(
         raise UsageError(f"{len(shared)} images are in {a} and in {b}, such as {shared[0]!r}; split {b} as well")
     if arguments.group_pattern is not None and arguments.keep:
         with usage_errors():
-            check_groups(paths, arguments.group_pattern, root=arguments.root)
+            groups = {name: group_names(set_paths, arguments.group_pattern) for name, set_paths in paths.items()}
+        for a, b, shared in shared_names(groups):
+            raise UsageError(
+                f"{len(shared)} groups of {arguments.group_pattern!r} are in {a} and in {b}, such as {shared[0]!r}; "
+                f"without --keep {b} its images are split too"
+            )
 
 
 def _warn_of_frames(pool: AnnotationTable, num_parts: int) -> None:

@@ -41,6 +41,8 @@ _NUM_SIZES: Final = 5
 _MAX_CLASSES: Final = 20
 _MAX_POINTS: Final = 10
 _MAX_PAGE_CLASSES: Final = 200
+# A smaller change of a class's share does not balance, and a smaller excess over the even share needs no balance.
+_NOTICEABLE_CHANGE: Final = 0.05
 
 
 class _Table(NamedTuple):
@@ -79,7 +81,7 @@ def stats(arguments: argparse.Namespace) -> None:
     else:
         for table in [*_set_tables(statistics), *_sampling_tables(sampling, train, arguments)]:
             print_table(*table)
-        print_lines(*_notes(sampling, arguments))
+        print_lines(*_notes(sampling, statistics.sets[train].figures, arguments))
     if picture_format is not None:
         with new_file(Path(arguments.out), mode=0o666) as file:
             file.write(figure_bytes(draw_statistics(statistics, sampling), picture_format))
@@ -233,7 +235,7 @@ def _sampling_tables(sampling: SamplingStatistics, train: str, arguments: argpar
         yield _Table(
             f"samplers of {train}: {sampling.num_images} {units}, {sampling.empty_share:.1%} empty", columns, rows
         )
-    if any(_has_padding(sampling)):
+    if len(set(_padding_shares(sampling))) > 1:
         yield _padding_table(sampling)
     if sampling.changed_mixes:
         yield _mix_table(sampling, arguments.balance_by)
@@ -265,13 +267,38 @@ def _mix_table(sampling: SamplingStatistics, attribute: str | None) -> _Table:
     return _Table(title, ("class" if attribute is None else attribute, "annotated", *names), rows)
 
 
-def _has_padding(sampling: SamplingStatistics) -> Iterator[bool]:
-    for part in sampling.samplers.values():
-        yield from (share is not None for share in part.padding.values())
+def _padding_shares(sampling: SamplingStatistics) -> list[str]:
+    """Return the known shares of padding as texts, of all samplers and batchings."""
+    shares = [share for part in sampling.samplers.values() for share in part.padding.values()]
+    return [_percent(share) for share in shares if share is not None]
 
 
-def _notes(sampling: SamplingStatistics, arguments: argparse.Namespace) -> Iterator[str]:
+def _mix_notes(sampling: SamplingStatistics, figures: Mapping[str, Any]) -> Iterator[str]:
+    """Yield why no sampler of whole images balances the classes, if they are not balanced as annotated."""
+    present = sampling.class_mix[sampling.class_mix > 0]
+    if not len(present) or present.max() < 1 / len(present) + _NOTICEABLE_CHANGE:
+        return
+    mixes = [part.class_mix for part in sampling.samplers.values() if part.class_mix is not None]
+    if not mixes or max(np.abs(mix - sampling.class_mix).max() for mix in mixes) >= _NOTICEABLE_CHANGE:
+        return
+    name = sampling.class_names[int(sampling.class_mix.argmax())]
+    share = figures["classes"][name]["images"] / figures["images"]
+    yield (
+        f"no sampler changes the share of a class by {_NOTICEABLE_CHANGE:.0%} or more: {share:.0%} of the images "
+        f"contain {name}, so drawing whole images cannot balance the classes; mixing=copy_paste "
+        "mixing.copy_paste.class_weights=balanced pastes objects of rare classes, and a classifier of objects "
+        "(--samples object) draws each object alone"
+    )
+
+
+def _notes(sampling: SamplingStatistics, figures: Mapping[str, Any], arguments: argparse.Namespace) -> Iterator[str]:
     units = _units(arguments)
+    if arguments.samples == "image" and arguments.balance_by is None:
+        yield from _mix_notes(sampling, figures)
+    shares_of_padding = _padding_shares(sampling)
+    if len(set(shares_of_padding)) == 1:
+        share = shares_of_padding[0]
+        yield f"padding: {share} of the pixels with all samplers and batchings, {_batch_text(sampling.batch)}"
     yield f"unseen: {units} that an epoch does not contain, mean of {sampling.num_epochs} epochs with seed 0"
     shares = "the shares of " + ("the classes" if arguments.balance_by is None else arguments.balance_by)
     unchanged = [name for name, part in sampling.samplers.items() if part.class_mix is not None]
@@ -358,6 +385,6 @@ def _page(
     for table in _sampling_tables(sampling, train, arguments):
         page.add_heading(table.title, level=3)
         page.add_table(table.columns, table.rows)
-    for note in _notes(sampling, arguments):
+    for note in _notes(sampling, statistics.sets[train].figures, arguments):
         page.add_text(note)
     return page

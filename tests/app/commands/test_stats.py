@@ -11,7 +11,7 @@ from PIL import Image
 from lit_loader.app.composition import compose_config
 from tests.support.documents import ROOT
 from tests.support.extras import needs
-from tests.support.face_lists import READ
+from tests.support.face_lists import READ, write_faces
 
 SETS = ("keypoints_txt", "faces", "train.txt", "val.txt", *READ)
 
@@ -28,10 +28,36 @@ def test_distributions_and_samplers_are_printed(command, faces):
     assert "sampler=random 20 1 0.0% 0.0%" in lines
     assert any(line.startswith("sampler=class_balanced 20 ") for line in lines)
     assert "angry 20.0% 50.0% 50.0% 50.0% 49.9%" in lines
-    assert "override batching=plain batching=aspect_ratio batching=size" in lines
+    padding = [line for line in lines if "padd" in line]
+    assert padding == [
+        "padding: 2.0% of the pixels with all samplers and batchings, batches of 8, shorter side 800, longer at most "
+        "1333, rounded up to multiples of 32"
+    ]
+    assert not any("cannot balance" in line for line in lines)
     assert command.err == ""
     assert "\x1b" not in out
     assert all(line == line.rstrip() for line in out.splitlines())
+
+
+def test_padding_of_different_images_is_a_table(command, faces):
+    write_faces(faces, "wide.txt", 6, folder="wide", size=(60, 30))
+    with (faces / "train.txt").open("a") as file:
+        file.write((faces / "wide.txt").read_text())
+    lines = lines_of(command("stats", "keypoints_txt", "faces", "train.txt", *READ))
+    assert "override batching=plain batching=aspect_ratio batching=size" in lines
+    assert not any(line.startswith("padding:") for line in lines)
+
+
+def test_class_in_all_images_is_the_reason_why_no_sampler_balances(command, voc, tmp_path):
+    cells = [("red", 1 + i, 2, 30, 40) for i in range(9)]
+    for number in range(10):
+        voc.add(f"{number}", *cells, *([("white", 1, 2, 30, 40)] if number < 5 else []))
+    voc.split("train", "\n".join(map(str, range(10))))
+    words = ["stats", "voc", voc.root, "train", "--cache-dir", tmp_path / "cache", "--no-progress", "--num-workers", 0]
+    reason = "100% of the images contain red, so drawing whole images cannot balance the classes"
+    assert reason in " ".join(lines_of(command(*words)))
+    # A sampler of objects balances them.
+    assert reason not in " ".join(lines_of(command(*words, "--samples", "object")))
 
 
 def test_counts_of_index_are_not_printed_again(command, faces):
