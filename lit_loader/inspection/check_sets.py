@@ -70,7 +70,7 @@ def check_class_names(recorder: Recorder, sources: Sequence[TableSet]) -> set[in
     Each is reported once, for the first set that has the class.
 
     Returns:
-        The labels of the classes whose name should be that of another class; empty if such names are ignored.
+        Labels of classes that seem to mean another class; empty if findings about similar names are ignored.
     """
     counts = np.sum([source.table.class_counts() for source in sources], axis=0)
     names = sources[0].table.class_names
@@ -116,15 +116,15 @@ def _misspellings(names: Sequence[str], counts: Sequence[int]) -> dict[int, int]
     """
     words = [_WORD.findall(name.casefold()) if len(name) <= _MAX_LENGTH else [] for name in names]
     # Names that differ by an edit are equal without one of their letters, so few pairs are compared.
-    labels_by_rest: dict[str, list[int]] = defaultdict(list)
+    labels_by_text: dict[str, list[int]] = defaultdict(list)
     frequent = (label for label, count in enumerate(counts) if count * _MAX_RARE_SHARE >= 1)
     for label in sorted(frequent, key=lambda label: -counts[label]):
-        for rest in _without_one_letter(words[label]):
-            if len(labels_by_rest[rest]) < _MAX_CANDIDATES:
-                labels_by_rest[rest].append(label)
+        for text in _without_one_letter(words[label]):
+            if len(labels_by_text[text]) < _MAX_CANDIDATES:
+                labels_by_text[text].append(label)
     misspellings: dict[int, int] = {}
     for label, count in enumerate(counts):
-        candidates = {other for rest in _without_one_letter(words[label]) for other in labels_by_rest.get(rest, ())}
+        candidates = {other for text in _without_one_letter(words[label]) for other in labels_by_text.get(text, ())}
         matches = [
             other
             for other in candidates

@@ -383,7 +383,7 @@ def _position(argument: str, name: str, names: Sequence[str], *, owner: str | No
     """
     if name not in names:
         rule = f"is unknown; the data has {', '.join(names) or 'none'}"
-        name_by_folded = {known.casefold(): known for known in names}
+        name_by_folded = {candidate.casefold(): candidate for candidate in names}
         similar = difflib.get_close_matches(name.casefold(), name_by_folded, n=1)
         remedy = f"did you mean {name_by_folded[similar[0]]!r}?" if similar else ""
         raise SettingError(argument, name if owner is None else f"{owner}={name}", rule, remedy)

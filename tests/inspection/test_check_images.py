@@ -80,7 +80,7 @@ def test_wrong_size_is_the_only_finding_of_boxes_that_fit_one_of_the_sizes(table
     outside = [60, 10, 120, 50]
     table = replace(table, widths=[60, 100, 100, 140], boxes=[[60, 10, 95, 50], outside, BOX, outside])
     assert counts_of(check(table)) == {"size_mismatch": 2, "out_of_image": 1}
-    # A box beyond both sizes is wrong by itself.
+    # A box beyond both sizes is another defect.
     assert counts_of(check(replace(table, widths=[60, 100, 100, 110]))) == {"size_mismatch": 2, "out_of_image": 2}
 
 

@@ -73,7 +73,7 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     """Set format, names and options of the data set in the folder that is the first argument, and print them.
 
     Raises:
-        UsageError: If there is no such folder, or it lacks a set that further arguments name.
+        UsageError: If there is no such folder, or it has no set of a name after it.
         AnnotationError: If no layout fits, or several do.
     """
     if not Path(arguments.format).is_dir():
@@ -107,8 +107,8 @@ def _selected_stages(arguments: argparse.Namespace, layout: Layout, root: str) -
     for word in words:
         if not any(word in pair for pair in stages.items()):
             command = shell_command(["lit-loader", arguments.command, layout.format, root, word])
-            known = f"the sets that {root} has as {layout.format}: {', '.join(layout.stages)}"
-            raise UsageError(f"{word!r} is none of {known}; for another set: {command}")
+            listed = f"the sets that {root} has as {layout.format}: {', '.join(layout.stages)}"
+            raise UsageError(f"{word!r} is none of {listed}; for another set: {command}")
     return stages
 
 
