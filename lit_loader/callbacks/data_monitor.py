@@ -177,7 +177,7 @@ class DataMonitor(Callback):
                 self._warn(diagnose(reports[0], ranks=reports, above=self._warn_above))
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Gather the reports of all ranks, write them on rank 0, and warn of waiting that was not warned of before."""
+        """Gather the reports of all ranks, write them on rank 0, and warn unless the run warned before."""
         self.loop.pause()
         self.reports = gather_reports(self.report())
         if self._warn_above is not None and self.num_batches >= _WARM_UP_STEPS and not self._warned_causes:

@@ -47,7 +47,7 @@ LONGER_SIDE: Final = 448
 """Longer side of a drawn image in pixels; its texts and points have a fixed size."""
 _WRONG_COLOUR, _CORRECT_COLOUR = _COLOURS[:2]
 _ERROR_LEGEND = {"correct": _CORRECT_COLOUR, "missed or false": _WRONG_COLOUR}
-# Texts of objects in an image of errors; more would cover what the image shows.
+# Texts of objects in an image of errors; more would cover the objects.
 _MAX_ERROR_TEXTS = 10
 # Distance of neighbouring points in radii of their dots.
 _SPACING = 5

@@ -38,7 +38,7 @@ def draw_found(
         datamodule: The data module that made the batch.
         batch: A batch as the model gets it.
         predictions: The result of ``predict_step`` of a task of `lit_loader.recipes` for the batch.
-        truths: True targets of whole images, as in `draw_boxes`, or None for those of the batch.
+        truths: True targets of whole images, as in `draw_boxes`, or None for the targets of the batch.
         captions: A line to write above each image, such as its path, or empty.
         min_score: Detections with a lower score are left out.
         max_images: Maximum number of images.

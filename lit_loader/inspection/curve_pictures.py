@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 __all__ = ["check_max_classes", "draw_curves"]
 
-# Colours of lines and bars that are no classes, none of which has one of these.
+# Colours of lines and bars other than classes; no class has one of these.
 _COLOURS: Final = ("#1b3a5c", "#8fa3b8", "#000000")
 # Classes with the same colour differ by the style of their lines.
 _LINE_STYLES: Final = ("-", "--", ":", "-.")

@@ -172,7 +172,7 @@ class DetectionTask(Task):
     def mark_errors(
         self, batch: Any, predictions: Any, *, min_score: float
     ) -> list[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-        """Mark false detections and missed objects, see `CurveTask`; the pairs are those of `sample_errors`."""
+        """Mark false detections and missed objects, see `CurveTask`, with the pairs of `sample_errors`."""
         # `predict_step` adds the number of the image, which has no row for each detection.
         rows = [{name: value.cpu() for name, value in fields.items() if value.ndim} for fields in predictions]
         marked = []

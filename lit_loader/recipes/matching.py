@@ -146,7 +146,7 @@ def mark_errors(
 ) -> tuple[Tensor, Tensor]:
     """Return masks of the false detections and of the missed objects of an image, bool ``(N,)`` and ``(M,)``.
 
-    Arguments and errors are those of `detection_error`.
+    See `detection_error` for the arguments, and for the definition of errors.
     """
     counted, objects, crowds = _counted(detections, target, min_score)
     classes = (counted["labels"], objects["labels"])

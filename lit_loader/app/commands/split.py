@@ -236,7 +236,7 @@ def _check_kept_sets(
         for a, b, shared in shared_names(groups):
             raise UsageError(
                 f"{len(shared)} groups of {arguments.group_pattern!r} are in {a} and in {b}, such as {shared[0]!r}; "
-                f"without --keep {b} its images are split too"
+                f"without --keep {b}, its images are split as well"
             )
 
 

@@ -183,7 +183,7 @@ def test_set_that_is_kept_is_not_split(split, command, tmp_path):
     assert "6 images are in the images to split and in test" in command.err
     words = ["--keep", "test", "--folds", "2", "--group-pattern", r"(person)\d+"]
     split("train=train.txt", "test=val.txt", *words, code=2)
-    assert "are in the images to split and in test, such as 'person'; without --keep test its images" in command.err
+    assert "images to split and in test, such as 'person'; without --keep test, its images" in command.err
 
 
 def test_lists_of_lines_have_the_objects_of_their_images(split, faces):
