@@ -116,12 +116,12 @@ def _open(table: AnnotationTable, row: int, reading: ImageReading) -> LazyImage:
     # A region of zeros is the whole file.
     if table.regions is None or not table.regions[row].any():
         return image
-    left, top, right, bottom = table.regions[row].tolist()
+    x1, y1, x2, y2 = table.regions[row].tolist()
     height, width = image.size
-    if not (left < right <= width and top < bottom <= height):
-        corners = f"{left}, {top}, {right}, {bottom} (left, top, right, bottom)"
+    if not (x1 < x2 <= width and y1 < y2 <= height):
+        corners = f"{x1}, {y1}, {x2}, {y2} (left, top, right, bottom)"
         raise ImageError(f"{path}: the region {corners} is not inside the image, which is {width}x{height}")
-    return image.cropped((left, top, right, bottom))
+    return image.cropped((x1, y1, x2, y2))
 
 
 def _drawn_objects(table: AnnotationTable, rows: slice, highlighted: Sequence[int], canvas: Tensor) -> IndexArray:

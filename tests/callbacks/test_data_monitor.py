@@ -210,10 +210,10 @@ def test_wrong_arguments_are_refused(arguments, message):
 
 def test_two_ranks_log_the_mean_wait_and_the_summed_speed_and_gather_reports(tmp_path):
     class Recording(DataMonitor):
-        def on_train_batch_start(self, trainer, pl_module, batch, *rest):
+        def on_train_batch_start(self, trainer, pl_module, batch, *arguments):
             # A rank without known images logs the same names as the other one.
             batch = None if trainer.global_rank else tuple(batch)
-            super().on_train_batch_start(trainer, pl_module, batch, *rest)
+            super().on_train_batch_start(trainer, pl_module, batch, *arguments)
 
         def on_train_end(self, trainer, pl_module):
             super().on_train_end(trainer, pl_module)

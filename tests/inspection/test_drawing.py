@@ -25,7 +25,8 @@ ORANGE = (255, 165, 0)
 WHITE = (255, 255, 255)
 RED = (230, 25, 75)  # class 0
 GREEN = (60, 180, 75)  # class 1
-WIDTH, HEIGHT = 800, 400
+WIDTH = 800
+HEIGHT = 400
 SIDE = 400  # of the result, so that it is half as large
 
 
@@ -117,10 +118,10 @@ def test_a_row_that_is_a_region_shows_the_region(table, tmp_path):
     pixels = np.full((HEIGHT, WIDTH, 3), 100, dtype=np.uint8)
     pixels[:, 400:] = 30
     Image.fromarray(pixels).save(tmp_path / "a.png")
-    left, right = (draw_image(tiles, row, longer_side=400) for row in range(2))
-    assert tuple(left[:, 350, 390].tolist()) == GREY
-    assert tuple(right[:, 350, 390].tolist()) == (30, 30, 30)
-    assert tuple(left[:, 200, 102].tolist()) == RED
+    tile_pictures = [draw_image(tiles, row, longer_side=400) for row in range(2)]
+    assert tuple(tile_pictures[0][:, 350, 390].tolist()) == GREY
+    assert tuple(tile_pictures[1][:, 350, 390].tolist()) == (30, 30, 30)
+    assert tuple(tile_pictures[0][:, 200, 102].tolist()) == RED
 
 
 def test_a_region_outside_of_its_file_is_a_tile_with_the_reason(table):

@@ -15,10 +15,10 @@ PICTURE = torch.full((3, 40, 60), 90, dtype=torch.uint8)
 
 
 def gallery(count, picture=PICTURE):
-    shown = Gallery("a set")
+    pictures = Gallery("a set")
     for number in range(count):
-        shown.add(picture, f"img/{number}.jpg")
-    return shown
+        pictures.add(picture, f"img/{number}.jpg")
+    return pictures
 
 
 def size_of(path):
@@ -27,13 +27,13 @@ def size_of(path):
 
 
 def test_a_page_has_each_picture_with_its_caption_under_its_heading(tmp_path):
-    shown = Gallery("a set")
+    pictures = Gallery("a set")
     for heading in ("train", "val"):
-        shown.add_section(heading, "2 of 9 images")
-        shown.add(PICTURE, f"{heading}/<i>.jpg")
-    shown.sections[1].columns = ["class"]
-    shown.sections[1].rows = [["cat"]]
-    assert shown.save(tmp_path / "new" / "show.html") == [tmp_path / "new" / "show.html"]
+        pictures.add_section(heading, "2 of 9 images")
+        pictures.add(PICTURE, f"{heading}/<i>.jpg")
+    pictures.sections[1].columns = ["class"]
+    pictures.sections[1].rows = [["cat"]]
+    assert pictures.save(tmp_path / "new" / "show.html") == [tmp_path / "new" / "show.html"]
     text = (tmp_path / "new" / "show.html").read_text()
     marks = [
         "<h1>a set",
@@ -44,15 +44,15 @@ def test_a_page_has_each_picture_with_its_caption_under_its_heading(tmp_path):
         "<td>cat",
     ]
     assert [text.index(mark) for mark in marks] == sorted(text.index(mark) for mark in marks)
-    assert text.count("data:image/jpeg;base64,") == len(shown) == 2
+    assert text.count("data:image/jpeg;base64,") == len(pictures) == 2
 
 
 def test_a_sheet_shows_each_picture_once(tmp_path):
-    shown = Gallery("a set")
+    pictures = Gallery("a set")
     colours = [(250, 10, 10), (10, 250, 10), (10, 10, 250)]
     for colour in colours:
-        shown.add(torch.tensor(colour, dtype=torch.uint8)[:, None, None].expand(3, 40, 60), "caption")
-    (path,) = shown.save(tmp_path / "show.png")
+        pictures.add(torch.tensor(colour, dtype=torch.uint8)[:, None, None].expand(3, 40, 60), "caption")
+    (path,) = pictures.save(tmp_path / "show.png")
     with Image.open(path) as image:
         assert image.format == "PNG"
         counts = {colour: count for count, colour in image.getcolors(2**16)}
@@ -85,10 +85,10 @@ def test_large_pictures_fill_a_sheet_earlier(tmp_path, monkeypatch):
 
 
 def test_sections_have_sheets_of_their_own(tmp_path):
-    shown = gallery(1)
-    shown.add_section("val")
-    shown.add(PICTURE, "b")
-    assert len(shown.save(tmp_path / "show.png")) == 2
+    pictures = gallery(1)
+    pictures.add_section("val")
+    pictures.add(PICTURE, "b")
+    assert len(pictures.save(tmp_path / "show.png")) == 2
 
 
 def test_a_gallery_without_pictures_is_saved(tmp_path):
@@ -104,11 +104,11 @@ def test_other_endings_are_refused(tmp_path, name):
 
 
 def test_a_notebook_shows_all_parts_without_the_style_of_a_page():
-    shown = gallery(2)
-    shown.add_section("val <b>", "2 of 9 images")
-    shown.sections[1].columns = ["class"]
-    shown.sections[1].rows = [["cat"]]
-    html = shown._repr_html_()
+    pictures = gallery(2)
+    pictures.add_section("val <b>", "2 of 9 images")
+    pictures.sections[1].columns = ["class"]
+    pictures.sections[1].rows = [["cat"]]
+    html = pictures._repr_html_()
     assert html.count("<figure") == html.count("<img") == 2
     assert all(part in html for part in ("a set", "val &lt;b&gt;", "2 of 9 images", "<td>cat"))
     assert not re.search("<style|<html|<body|<script|http", html)

@@ -169,10 +169,10 @@ def test_an_object_row_without_a_place_highlights_only_in_the_checked_table(tabl
 
 
 def test_findings_of_other_sets_and_images_are_left_out(table, drawings):
-    others = [finding(split="val"), finding(image="../../etc/passwd"), finding(image=None)]
-    assert len(show_findings({"train": table}, [*others, finding()])) == 1
+    unfitting = [finding(split="val"), finding(image="../../etc/passwd"), finding(image=None)]
+    assert len(show_findings({"train": table}, [*unfitting, finding()])) == 1
     with pytest.raises(SettingError, match=r"no finding about an image of the sets train; check the same data"):
-        show_findings({"train": table}, others)
+        show_findings({"train": table}, unfitting)
 
 
 def test_the_number_limits_the_pictures_of_each_kind(table, drawings):
@@ -192,8 +192,8 @@ def test_invented_kinds_count_as_one(table, drawings):
 def test_long_texts_of_findings_are_shortened(tmp_path):
     path = tmp_path / "findings.json"
     path.write_text(json.dumps({"findings": [asdict(finding(message="m" * 9999, remedy="r" * 9999))]}))
-    (shown,) = read_findings(path)
-    assert len(shown.message) == len(shown.remedy) < 600
+    (read_finding,) = read_findings(path)
+    assert len(read_finding.message) == len(read_finding.remedy) < 600
 
 
 def test_findings_of_a_check_are_read_back(tmp_path):
@@ -202,9 +202,9 @@ def test_findings_of_a_check_are_read_back(tmp_path):
         findings.add(finding(object_row=number, score=float(number), place=Place(file="a.txt", line=number + 1)))
     path = tmp_path / "findings.json"
     path.write_text(json.dumps({"version": 1, "sets": {"train": {}}, **findings.to_dict()}))
-    shown = read_findings(path)
-    assert [(f.object_row, f.place) for f in shown] == [(n, Place(file="a.txt", line=n + 1)) for n in (2, 1, 0)]
-    assert {f.message for f in shown} == {"a box of 1 px"}
+    read_back = read_findings(path)
+    assert [(f.object_row, f.place) for f in read_back] == [(n, Place(file="a.txt", line=n + 1)) for n in (2, 1, 0)]
+    assert {f.message for f in read_back} == {"a box of 1 px"}
 
 
 @pytest.mark.parametrize(

@@ -46,12 +46,12 @@ def make(source, task="detection", **settings):
 @pytest.mark.parametrize("task", TASKS)
 def test_batches_are_those_of_the_training_loader(source, task):
     datamodule = make(source, task)
-    shown = datamodule.batches("train", epoch=2, start=1, num_batches=2)
+    batches = datamodule.batches("train", epoch=2, start=1, num_batches=2)
     with make(source, task).train_dataloader() as loader:
         loader.set_epoch(2)
         trained = list(islice(loader, 1, 3))
-    assert plain(shown) == plain(trained)
-    assert plain(shown[0]) != plain(datamodule.first_batch("train", epoch=2))
+    assert plain(batches) == plain(trained)
+    assert plain(batches[0]) != plain(datamodule.first_batch("train", epoch=2))
 
 
 def test_batches_do_not_change_the_epoch_of_training(source):
@@ -64,12 +64,12 @@ def test_batches_do_not_change_the_epoch_of_training(source):
 def test_batch_transforms_have_the_draws_of_training(source):
     flip = v2.RandomHorizontalFlip(0.5)
     datamodule = make(source, "landmarks", batch_transforms=flip)
-    shown = datamodule.batches("train", epoch=1, num_batches=4)
+    batches = datamodule.batches("train", epoch=1, num_batches=4)
     untransformed = make(source, "landmarks").batches("train", epoch=1, num_batches=4)
     for number, batch in enumerate(untransformed):
         datamodule.trainer = stub_trainer(epoch=1, batch=number)
-        assert plain(shown[number]) == plain(datamodule.on_after_batch_transfer(batch, 0))
-    assert 0 < sum(not torch.equal(a.images, b.images) for a, b in zip(shown, untransformed, strict=True)) < 4
+        assert plain(batches[number]) == plain(datamodule.on_after_batch_transfer(batch, 0))
+    assert 0 < sum(not torch.equal(a.images, b.images) for a, b in zip(batches, untransformed, strict=True)) < 4
 
 
 def test_evaluation_batches_use_their_own_batch_transform(source):

@@ -17,6 +17,7 @@ from lit_loader.loader import data_loader
 from lit_loader.loader.device.pin_thread import PinnedBatches
 from lit_loader.loader.iterator import IterationHooks, TimedBatches
 from tests.support.dying_sets import Dying
+from tests.support.fake_backend import FakeBackend, plan, schedule
 from tests.support.scheduled_set import Counted
 
 BACKENDS = {
@@ -257,22 +258,29 @@ def test_zero_withdraws_an_earlier_call():
     assert loader.stats().hold_s == 0
 
 
+class BackendWithWaiter(FakeBackend):
+    """Lets another thread wait for idle workers while the consumer receives all results."""
+
+    scheduler = None
+    waiter = None
+
+    def poll(self, epoch, timeout_s, number=None):
+        if self.waiter is None and timeout_s != 0.0:
+            self.waiter = threading.Thread(target=self.scheduler.wait_until_idle, daemon=True)
+            self.waiter.start()
+            # It waits for the lock, which this consumer has.
+            time.sleep(0.05)
+            while self.tasks:
+                self.do()
+        return super().poll(epoch, timeout_s, number)
+
+
 def test_thread_that_loses_the_last_result_to_another_one_stops_waiting():
-    loader = new_loader(num_workers=1, worker_method="thread")
-    iterator = iter(loader)
-    next(iterator)
-    scheduler = iterator._batches._batches
-    with scheduler._lock:
-        waiter = threading.Thread(target=scheduler.wait_until_idle, daemon=True)
-        waiter.start()
-        # It waits for the lock, while this thread receives all results.
-        time.sleep(0.05)
-        while scheduler._in_flight:
-            scheduler.poll()
-    waiter.join(5)
-    assert not waiter.is_alive()
-    iterator.close()
-    loader.close()
+    backend = BackendWithWaiter()
+    backend.scheduler = schedule(backend, plan(4))
+    backend.scheduler.next_batch()
+    backend.waiter.join(5)
+    assert not backend.waiter.is_alive()
 
 
 class Reversed(Sampler):

@@ -20,7 +20,8 @@ from lit_loader.engine import WrappedBatches
 from lit_loader.engine.stats import STAGES
 from lit_loader.errors import BadSamplesWarning, WorkerRestartWarning
 from lit_loader.foundation.stage_times import DECODING, READING, TRANSFORMING
-from lit_loader.images import EncodedImage, ImageReading
+from lit_loader.images import ImageReading, encoded_image
+from lit_loader.images.jpeg_decoders import turbo_decoder
 from lit_loader.loader import data_loader
 from lit_loader.transforms import DecodeAwareCompose
 from tests.support.drawn_set import draw_set
@@ -319,13 +320,11 @@ def test_detection_dataset_reads_decodes_and_transforms(tmp_path):
 
 
 def test_pixels_that_a_transform_asks_for_are_decoding(tmp_path, monkeypatch):
-    read = EncodedImage._decode_stored
-
-    def slow_read(self, *arguments, **options):
+    def slow_decoder():
         time.sleep(PAUSE_S)
-        return read(self, *arguments, **options)
+        return turbo_decoder()
 
-    monkeypatch.setattr(EncodedImage, "_decode_stored", slow_read)
+    monkeypatch.setattr(encoded_image, "turbo_decoder", slow_decoder)
     table = draw_set(tmp_path)
     for index in range(table.num_images):
         # The content decides the format, and only JPEG is decoded on demand.

@@ -217,7 +217,7 @@ def _split(arguments: argparse.Namespace) -> None:
       lit-loader train experiment=landmarks dataset=auto dataset.root=faces-xml \
           dataset.split_file=faces.folds.json dataset.fold=0
 
-    The sets are pooled, except those of --keep. Each class gets its share in each part as far as groups allow;
+    The sets are pooled, except those of --keep. Each part gets its share of each class as far as groups allow;
     groups and byte-identical copies are never divided. The result depends on the names, the annotations
     and the seed, not on the order of the images. Annotations and images stay unchanged. A split file serves every
     format; --lists writes lists of VOC (in ImageSets/Main) or YOLO, or COCO files, which other programs read as well.

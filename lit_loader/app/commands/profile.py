@@ -187,7 +187,7 @@ def _measure(cfg: DictConfig, datamodule: LoaderDataModule, arguments: argparse.
         step_s: float | None = None
         if arguments.step:
             show("the step alone")
-            step_s = _measure_step(build_model(cfg, datamodule), make_trainer, datamodule, batch, alone_s)
+            step_s = measure_step(build_model(cfg, datamodule), make_trainer, datamodule, batch, alone_s)
         del batch
         show("both together")
         run = _TimedRun(arguments.seconds, num_bursts=0 if arguments.step else 3)
@@ -346,7 +346,7 @@ class _StepClock(Callback):
             trainer.should_stop = True
 
 
-def _measure_step(
+def measure_step(
     model: LightningModule, make_trainer: Any, datamodule: LightningDataModule, batch: Any, seconds: float
 ) -> float | None:
     """Train on one repeated batch, and return the seconds per step, or None if the model ended the training."""

@@ -51,7 +51,7 @@ def named_splits(arguments: argparse.Namespace) -> dict[str, str]:
         arguments: The arguments of a command that may search, see ``_add_reading``.
 
     Raises:
-        UsageError: If the arguments are incomplete, or there is no such folder.
+        UsageError: If the arguments are incomplete, or the folder does not exist.
         AnnotationError: If no layout fits, or several do.
     """
     if arguments.root is None or (Path(arguments.format).is_dir() and not _is_format(arguments.format)):
@@ -73,7 +73,7 @@ def _fill_in_layout(arguments: argparse.Namespace) -> None:
     """Set format, names and options of the data set in the folder that is the first argument, and print them.
 
     Raises:
-        UsageError: If there is no such folder, or it has no set of a name after it.
+        UsageError: If the folder does not exist, or lacks a set that is named after it.
         AnnotationError: If no layout fits, or several do.
     """
     if not Path(arguments.format).is_dir():

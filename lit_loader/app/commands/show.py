@@ -130,8 +130,7 @@ def _one_image(tables: dict[str, AnnotationTable], name: str) -> Gallery:
     gallery = Gallery(paths.pop())
     for split, row in matches:
         table = tables[split]
-        shown = show_table(table, rows=[row], numbered=True, longer_side=_LARGE_SIDE, heading=split)
-        (section,) = shown.sections
+        (section,) = show_table(table, rows=[row], numbered=True, longer_side=_LARGE_SIDE, heading=split).sections
         section.columns, section.rows = object_cells(table, row)
         gallery.sections.append(section)
     return gallery

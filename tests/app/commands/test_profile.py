@@ -85,7 +85,7 @@ def test_model_that_ends_the_training_leaves_the_step_unmeasured():
             pass
 
     with pytest.warns(UserWarning, match="the step alone was not measured"):
-        assert profile._measure_step(None, lambda clock: NoTraining(), None, None, 1.0) is None
+        assert profile.measure_step(None, lambda clock: NoTraining(), None, None, 1.0) is None
 
 
 def test_overrides_of_a_diagnosis_compose_to_its_settings(folder):

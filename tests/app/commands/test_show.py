@@ -34,11 +34,11 @@ def test_each_set_is_shown_in_one_page(show, tmp_path):
 
 
 def test_the_same_seed_shows_the_same_images(show, tmp_path):
-    shown = []
+    captions_by_seed = []
     for seed in (0, 0, 5):
         show("--seed", seed, "--num", 4, "--out", "a.html")
-        shown.append(captions(tmp_path / "a.html"))
-    assert shown[0] == shown[1] != shown[2]
+        captions_by_seed.append(captions(tmp_path / "a.html"))
+    assert captions_by_seed[0] == captions_by_seed[1] != captions_by_seed[2]
 
 
 def test_a_split_is_shown_alone_as_a_picture(show, tmp_path):

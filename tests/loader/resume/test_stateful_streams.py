@@ -204,7 +204,7 @@ def state_after(make, epoch, batches):
 def unbroken_with_states(make, count):
     """Return the batches of the first epochs of a new loader, and its state after each batch and before each epoch.
 
-    A run saves this state at that batch, and the loader goes on undisturbed.
+    A run saves this state at that batch, and the loader continues.
     """
     batches = []
     states = {}
