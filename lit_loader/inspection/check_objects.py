@@ -172,7 +172,9 @@ def _check_area(recorder: Recorder, boxes: _Boxes, *, min_side: float) -> None:
     def tiny(row: int) -> str:
         return f"{boxes.text(row)} has a side of {sides[row]:.3g} pixels, below {min_side:g}"
 
-    recorder.add_rows("degenerate", boxes.source, np.flatnonzero(~boxes.has_area), degenerate)
+    # The label of a whole image is its box, which is empty if the image is missing; that has a finding of its own.
+    is_missing_image = ~boxes.boxes.any(axis=1) & ~boxes.sizes.any(axis=1)
+    recorder.add_rows("degenerate", boxes.source, np.flatnonzero(~boxes.has_area & ~is_missing_image), degenerate)
     rows = np.flatnonzero(boxes.has_area & boxes.is_drawn & (sides < min_side - _ROUNDING_PIXELS))
     recorder.add_rows("tiny_box", boxes.source, rows, tiny, scores=-sides[rows])
 

@@ -8,10 +8,14 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from lit_loader.annotations.formats import read_annotations
+from lit_loader.inspection import check_tables
 from tests.support.checking import SIZE, assert_known_kinds, box_table, check_annotations, counts_of
 
 GOOD = [10, 10, 40, 50]
 WHOLE = [0, 0, *SIZE]
+
+KEEP_MISSING = {"missing_image": "keep", "unreadable_image": "keep"}
 
 
 @pytest.mark.parametrize(
@@ -61,6 +65,12 @@ def test_box_that_reaches_far_beyond_the_image_is_an_error(tmp_path, box, severi
 def test_boxes_of_an_image_without_a_size_are_not_compared_with_it(tmp_path):
     table = box_table(tmp_path, [[-5, 0, 900, 900]], size=(0, 0))
     assert counts_of(check_annotations(table)) == {}
+
+
+def test_label_of_a_missing_image_has_no_box_to_correct(tmp_path):
+    (tmp_path / "list.txt").write_text("a.jpg dog\n")
+    findings = check_tables({"train": read_annotations("class_list", tmp_path, "list.txt", policy=KEEP_MISSING)})
+    assert {kind for kind, severity, _ in findings.counts if severity != "note"} == {"missing_image"}
 
 
 def test_worst_box_comes_first_and_the_others_are_counted(tmp_path):
