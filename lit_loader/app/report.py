@@ -9,6 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from lit_loader.callbacks import ClassMix, ClassMixMonitor, DataMonitor
+from lit_loader.callbacks.attached import find_callback
 from lit_loader.foundation.escaping import printable
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
@@ -32,14 +33,14 @@ def print_report(
         _print_scores(model.test_report() if model.test_scores is not None else validation, out)
     else:
         _print_scores([("", metrics)] if metrics else [], out)
-    for callback in trainer.callbacks:  # type: ignore[attr-defined] # set by a connector of Lightning
-        if isinstance(callback, ClassMixMonitor):
-            for mix in callback.mixes.values():
-                _print_mix(mix, out)
-        elif isinstance(callback, DataMonitor) and callback.num_batches:
-            # The overrides in a diagnosis are to be copied, so their lines stay whole.
-            for line in callback.lines():
-                out.print(line, soft_wrap=True, highlight=False)
+    class_monitor = find_callback(trainer, ClassMixMonitor)
+    for mix in () if class_monitor is None else class_monitor.mixes.values():
+        _print_mix(mix, out)
+    data_monitor = find_callback(trainer, DataMonitor)
+    if data_monitor is not None and data_monitor.num_batches:
+        # The overrides in a diagnosis are to be copied, so their lines stay whole.
+        for line in data_monitor.lines():
+            out.print(line, soft_wrap=True, highlight=False)
 
 
 def _print_scores(results: Sequence[tuple[str, Mapping[str, float]]], out: Console) -> None:

@@ -152,6 +152,7 @@ class TableDataModule(LoaderDataModule):
     counts_images: bool = False
     tiling: Tiling | None = None
     _is_prepared = False
+    _fingerprint: Any = None  # of the source, see `_close_changed`
 
     def __init__(
         self,
@@ -214,7 +215,6 @@ class TableDataModule(LoaderDataModule):
         )
         self._cache = cache_settings if cache else None
         self._cached_bytes: dict[str, int] = {}  # of the open caches by key; they count against cache_budget
-        self._fingerprint: Any = None  # of the source, see `_close_changed`
 
     def _checked_transforms(self, stage_transforms: Mapping[Stage, Transforms | None]) -> dict[Stage, Transforms]:
         """Return the transforms, or the checked keywords, of every stage, and save keywords as hyperparameters."""

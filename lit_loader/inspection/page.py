@@ -28,7 +28,6 @@ th, td { overflow-wrap: break-word; padding: 0.25rem 0.8rem; text-align: left; }
 th { border-bottom: 2px solid #8888; white-space: nowrap; } td { border-bottom: 1px solid #8884; vertical-align: top; }
 td { max-width: 40rem; } tbody tr:hover { background: #8882; }
 .number { font-variant-numeric: tabular-nums; text-align: right; white-space: nowrap; } .scroll { overflow-x: auto; }
-pre { background: #8882; border-radius: 6px; overflow-x: auto; padding: 0.7rem; }
 """
 # Attributes instead of the style above, because a notebook shows pictures without the page.
 _PICTURES: Final = "display: flex; flex-wrap: wrap; gap: 1rem; align-items: flex-start; margin: 0.8rem 0"
@@ -59,10 +58,6 @@ class Page:
     def add_text(self, text: str) -> None:
         """Add a paragraph."""
         self._parts.append(f"<p>{_text(text)}</p>")
-
-    def add_code(self, text: str) -> None:
-        """Add a command or another text in a fixed-width font."""
-        self._parts.append(f"<pre>{_text(text)}</pre>")
 
     def add_table(self, columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
         """Add a table.

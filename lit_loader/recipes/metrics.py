@@ -425,9 +425,13 @@ class NormalizedMeanError(Metric):
 
     def compute_scores(self) -> LandmarkScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
-        values = {name: value.item() for name, value in self.compute().items() if value.ndim == 0}
+        values = self.compute()
         return LandmarkScores(
-            **values,  # type: ignore[arg-type] # two are ints
+            nme=float(values["nme"]),
+            failure_rate=float(values["failure_rate"]),
+            auc=float(values["auc"]),
+            num_faces=int(values["num_faces"]),
+            num_excluded=int(values["num_excluded"]),
             failure_threshold=self.failure_threshold,
             normalize_by=self.normalize_by,
         )

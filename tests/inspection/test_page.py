@@ -40,7 +40,6 @@ def hostile_page():
     page.add_heading(MARKUP)
     page.add_heading(MARKUP, level=3)
     page.add_text(MARKUP)
-    page.add_code(MARKUP)
     page.add_table([MARKUP, "count"], [[MARKUP, 3]])
     return page
 

@@ -25,11 +25,11 @@ from lightning.pytorch import Callback, LightningDataModule, LightningModule, Tr
 from omegaconf import DictConfig
 
 from lit_loader.app.building import build_model
+from lit_loader.app.commands.config_data import loader_datamodule
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.settings import UsageError, usage_errors
+from lit_loader.app.commands.settings import UsageError
 from lit_loader.app.commands.transform_times import measure_transforms
 from lit_loader.app.commands.window import WARM_UP_SHARE, Window, sufficient_s
-from lit_loader.app.composition import build_datamodule, compose_config
 from lit_loader.app.running import config_errors, setting_override
 from lit_loader.callbacks import DataMonitor
 from lit_loader.datamodules import LoaderDataModule
@@ -93,7 +93,7 @@ def profile(arguments: argparse.Namespace) -> None:
     # The config may name modules in the current folder, as in `lit_loader.app.run`.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        cfg, datamodule = _build_datamodule(arguments)
+        cfg, datamodule = loader_datamodule(arguments)
         torch.set_num_threads(cfg.get("num_threads") or num_threads)
         # A dataset or a model may print, and stdout may be JSON.
         with redirect_stdout(sys.stderr), config_errors(cfg), _quiet_lightning():
@@ -137,18 +137,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--timeline {arguments.timeline}: expected a file name ending in .{', .'.join(formats)}")
     if not path.absolute().parent.is_dir():
         raise UsageError(f"--timeline {arguments.timeline}: the folder {path.absolute().parent} does not exist")
-
-
-def _build_datamodule(arguments: argparse.Namespace) -> tuple[DictConfig, LoaderDataModule]:
-    with usage_errors():
-        cfg = compose_config(arguments.config_dir, arguments.config_name, arguments.overrides)
-        datamodule = build_datamodule(cfg)
-    if not isinstance(datamodule, LoaderDataModule):
-        raise UsageError(
-            f"datamodule is a {type(datamodule).__name__}; profile measures the loaders of a "
-            "lit_loader.datamodules.LoaderDataModule"
-        )
-    return cfg, datamodule
 
 
 @contextmanager

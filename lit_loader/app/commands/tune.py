@@ -13,9 +13,10 @@ from typing import Any
 
 import torch
 
+from lit_loader.app.commands.config_data import loader_datamodule
 from lit_loader.app.commands.printing import print_lines, print_table
-from lit_loader.app.commands.settings import UsageError, usage_errors
-from lit_loader.app.composition import build_datamodule, compose_config, worker_override
+from lit_loader.app.commands.settings import UsageError
+from lit_loader.app.composition import worker_override
 from lit_loader.app.running import config_errors
 from lit_loader.app.tuning import (
     METHODS,
@@ -48,7 +49,7 @@ def tune(arguments: argparse.Namespace) -> None:
     # The config may name modules in the current folder, as in `lit_loader.app.run`.
     sys.path.insert(0, str(Path.cwd()))
     try:
-        cfg, datamodule = _build_datamodule(arguments)
+        cfg, datamodule = loader_datamodule(arguments)
         # The main process of a run has as many threads for torch's operators.
         torch.set_num_threads(cfg.get("num_threads") or num_threads)
         config_context = datamodule.workers.multiprocessing_context
@@ -95,18 +96,6 @@ def _check(arguments: argparse.Namespace) -> None:
         raise UsageError(f"--simulate-step {arguments.simulate_step:g} must be at least 0 milliseconds")
     if arguments.max_workers is not None and arguments.max_workers < 1:
         raise UsageError(f"--max-workers {arguments.max_workers} must be at least 1")
-
-
-def _build_datamodule(arguments: argparse.Namespace) -> tuple[Any, LoaderDataModule]:
-    with usage_errors():
-        cfg = compose_config(arguments.config_dir, arguments.config_name, arguments.overrides)
-        datamodule = build_datamodule(cfg)
-    if not isinstance(datamodule, LoaderDataModule):
-        raise UsageError(
-            f"datamodule is a {type(datamodule).__name__}; tune sets the workers of a "
-            "lit_loader.datamodules.LoaderDataModule"
-        )
-    return cfg, datamodule
 
 
 def _search(datamodule: LoaderDataModule, host: Resources, arguments: argparse.Namespace) -> TuningResult:
