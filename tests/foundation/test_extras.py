@@ -83,7 +83,8 @@ assert len(list(batches)) == 3
 root = draw_shapes(FOLDER + "/set", num_images={"train": 3}, image_size=32, progress=False)
 assert lit_loader.read_annotations("voc", root, "train", progress=False).num_images == 3
 assert main(["index", "voc", str(root), "train"]) in (None, 0)
-for words in (["tune"], ["tune", "--config-dir", FOLDER], ["train", "experiment=shapes"], ["eval"], ["predict"]):
+measuring = (["tune"], ["tune", "--config-dir", FOLDER], ["profile"], ["show", "--batches"])
+for words in (*measuring, ["train", "experiment=shapes"], ["eval"], ["predict"]):
     errors = io.StringIO()
     with contextlib.redirect_stderr(errors):
         assert main(words) == 1

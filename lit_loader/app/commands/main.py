@@ -250,6 +250,7 @@ def _tune(arguments: argparse.Namespace) -> None:
     config may name modules in the current folder.
     exit codes: 0 done, 1 the data is wrong, 2 the command or the config is wrong.
     """
+    require("hydra", "hydra")  # before the modules that import it
     from lit_loader.app.commands.tune import tune
 
     tune(arguments)
@@ -296,6 +297,7 @@ def _profile(arguments: argparse.Namespace) -> None:
     The config may name modules in the current folder.
     exit codes: 0 done, 1 the data is wrong, 2 the command or the config is wrong.
     """
+    require("hydra", "hydra")  # before the modules that import it
     from lit_loader.app.commands.profile import profile
 
     profile(arguments)
