@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import runpy
@@ -85,6 +86,9 @@ def _serve(modules: list[str]) -> list[str] | None:
     """Fork for each line of stdin; return the arguments of the script in a fork, and None at the end of stdin."""
     for name in modules:
         import_module(name)
+    # The end of every fork collects garbage several times, which takes a second with the objects of the imports.
+    gc.collect()
+    gc.freeze()
     while line := sys.stdin.readline():
         pid = os.fork()
         if pid == 0:
