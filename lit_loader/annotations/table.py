@@ -391,9 +391,19 @@ class AnnotationTable:
 
         Images without any object stay. Returns this table if it has no crowd objects.
         """
-        if not self.crowd.any():
+        return self.without_objects(self.crowd)
+
+    def without_objects(self, is_dropped: npt.NDArray[np.bool_]) -> AnnotationTable:
+        """Return a table without some objects, and without images that had nothing else.
+
+        Images without any object stay. Returns this table if nothing is dropped.
+
+        Args:
+            is_dropped: bool ``(num_objects,)``.
+        """
+        if not is_dropped.any():
             return self
-        objects = np.flatnonzero(~self.crowd)
+        objects = np.flatnonzero(~is_dropped)
         counts = np.bincount(self.image_of_object()[objects], minlength=self.num_images)
         images = np.flatnonzero((counts > 0) | (np.diff(self.offsets) == 0))
         # No lineage: an image with only some of its objects is not a row of the file.
