@@ -379,7 +379,8 @@ def _replace_keypoint_head(model: nn.Module, num_keypoints: int) -> None:
     if type(predictor) is not KeypointRCNNPredictor:
         raise ValueError(
             f"the heads of a {type(model).__name__} can't be replaced for {num_keypoints} points: expected "
-            "torchvision's Keypoint R-CNN; give a builder that takes num_keypoints and loads the weights itself, with weights=null"
+            "torchvision's Keypoint R-CNN; give a builder that takes num_keypoints and loads the weights itself, with "
+            "weights=null"
         )
     # The same points, such as COCO's people, keep what the predictor has learned.
     if predictor.out_channels != num_keypoints:
