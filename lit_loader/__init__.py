@@ -61,6 +61,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "DatasetsDataModule",
         "DetectionDataModule",
         "EffectiveNumberSamplerConfig",
+        "KeypointDataModule",
         "LandmarkDataModule",
         "MultiTaskDataModule",
         "PlainBatching",

@@ -42,6 +42,7 @@ from lit_loader.datamodules import ClassificationDataModule as ClassificationDat
 from lit_loader.datamodules import DatasetsDataModule as DatasetsDataModule
 from lit_loader.datamodules import DetectionDataModule as DetectionDataModule
 from lit_loader.datamodules import EffectiveNumberSamplerConfig as EffectiveNumberSamplerConfig
+from lit_loader.datamodules import KeypointDataModule as KeypointDataModule
 from lit_loader.datamodules import LandmarkDataModule as LandmarkDataModule
 from lit_loader.datamodules import MultiTaskDataModule as MultiTaskDataModule
 from lit_loader.datamodules import PlainBatching as PlainBatching

@@ -1,10 +1,11 @@
-"""Keypoint schemas: the names of an object's points, their mirror pairs, and the pair that normalizes errors."""
+"""Keypoint schemas: the names of an object's points, their mirror pairs, limbs, and the scale of their errors."""
 
 from __future__ import annotations
 
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain
 from types import MappingProxyType
 from typing import Any, Final
@@ -13,9 +14,9 @@ import numpy as np
 
 from lit_loader.annotations.columns import checked_names
 
-__all__ = ["KEYPOINT_SCHEMAS", "KeypointSchema", "keypoint_schema"]
+__all__ = ["KEYPOINT_SCHEMAS", "KeypointSchema", "common_schema", "keypoint_schema", "known_by_names"]
 
-_KEYS: Final = ("names", "flip_pairs", "normalization_pair")
+_KEYS: Final = ("names", "flip_pairs", "normalization_pair", "sigmas", "skeleton")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,16 +30,22 @@ class KeypointSchema:
         flip_pairs: Positions of points that are each other's mirror image (left eye, right eye). A point without a
             pair is its own mirror image (nose), or has none.
         normalization_pair: Positions of the two points whose distance normalizes errors, or None.
+        sigmas: One number per point for the object keypoint similarity (OKS): the standard deviation of annotators,
+            relative to the root of the object's area. Empty if unknown.
+        skeleton: Positions of the points that a drawing connects by a line, one pair per line. A repeated pair, in
+            either order, is dropped.
 
     Raises:
-        ValueError: If ``names`` is empty, a name is empty or a duplicate, or a position does not exist, is in two
-            pairs or is paired with itself.
-        TypeError: If a name is not a string or a position not an int.
+        ValueError: If ``names`` is empty, a name is empty or a duplicate; a position does not exist, is paired with
+            itself or is in two of ``flip_pairs``; or ``sigmas`` are not one finite positive number per point.
+        TypeError: If a name is not a string, a position not an int or a sigma not a number.
     """
 
     names: tuple[str, ...]
     flip_pairs: tuple[tuple[int, int], ...] = ()
     normalization_pair: tuple[int, int] | None = None
+    sigmas: tuple[float, ...] = ()
+    skeleton: tuple[tuple[int, int], ...] = ()
 
     def __post_init__(self) -> None:
         names = checked_names("names", self.names)
@@ -54,6 +61,13 @@ class KeypointSchema:
         if self.normalization_pair is not None:
             pair = self._pair(self.normalization_pair, "normalization_pair")
             object.__setattr__(self, "normalization_pair", pair)
+        object.__setattr__(self, "sigmas", self._checked_sigmas())
+        edge_by_ends: dict[frozenset[int], tuple[int, int]] = {}
+        for pair in self.skeleton:
+            edge = self._pair(pair, "skeleton")
+            # A set, because a line has no direction.
+            edge_by_ends.setdefault(frozenset(edge), edge)
+        object.__setattr__(self, "skeleton", tuple(edge_by_ends.values()))
 
     def columns(self) -> dict[str, Any]:
         """Return the arguments of an `AnnotationTable` that describe its keypoints."""
@@ -61,7 +75,22 @@ class KeypointSchema:
             "keypoint_names": self.names,
             "flip_pairs": self.flip_pairs,
             "normalization_pair": self.normalization_pair,
+            "keypoint_sigmas": self.sigmas,
+            "skeleton": self.skeleton,
         }
+
+    def _checked_sigmas(self) -> tuple[float, ...]:
+        if isinstance(self.sigmas, str) or not isinstance(self.sigmas, Sequence | np.ndarray):
+            raise TypeError(f"expected sigmas as one number per point, got {self.sigmas!r}")
+        if len(self.sigmas) not in (0, len(self.names)):
+            raise ValueError(f"sigmas has {len(self.sigmas)} numbers, but there are {len(self.names)} points")
+        for sigma in self.sigmas:
+            # `bool` is a subclass of `int`.
+            if isinstance(sigma, bool) or not isinstance(sigma, int | float | np.number):
+                raise TypeError(f"sigmas must be numbers, got {sigma!r}")
+            if not 0 < sigma < math.inf:
+                raise ValueError(f"sigmas must be finite and positive, got {sigma!r}")
+        return tuple(map(float, self.sigmas))
 
     def _pair(self, pair: Any, field_name: str) -> tuple[int, int]:
         if isinstance(pair, str) or not isinstance(pair, Sequence) or len(pair) != 2:
@@ -82,9 +111,9 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
     """Return the schema that ``spec`` describes.
 
     Args:
-        spec: A name in ``KEYPOINT_SCHEMAS``; a schema; a mapping with ``names`` and optionally ``flip_pairs`` and
-            ``normalization_pair``, whose points are positions or names; or the number of points, which are then named
-            "00", "01", ... and have no pairs.
+        spec: A name in ``KEYPOINT_SCHEMAS``; a schema; a mapping with ``names`` and optionally ``flip_pairs``,
+            ``normalization_pair``, ``sigmas`` and ``skeleton``, whose points are positions or names; or the number of
+            points, which are then named "00", "01", ... and have no pairs.
 
     Raises:
         ValueError: If the name is unknown, or the mapping has other keys or invalid values.
@@ -123,7 +152,46 @@ def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:
         names=names,
         flip_pairs=tuple(_positions(pair, names) for pair in values.get("flip_pairs") or ()),
         normalization_pair=None if normalization_pair is None else _positions(normalization_pair, names),
+        sigmas=values.get("sigmas") or (),
+        skeleton=tuple(_positions(edge, names) for edge in values.get("skeleton") or ()),
     )
+
+
+def common_schema(schemas: Iterable[KeypointSchema | None]) -> KeypointSchema | None:
+    """Return the schema of tables that are joined, or None if no table has keypoints.
+
+    Sigmas and a skeleton that only some schemas have count for all.
+
+    Raises:
+        ValueError: If two schemas have other names or pairs, or other known sigmas or skeletons.
+    """
+    common: KeypointSchema | None = None
+    for schema in schemas:
+        if common is None or schema is None:
+            common = common or schema
+            continue
+        merged = _completed(common, schema)
+        if merged != _completed(schema, common):
+            raise ValueError(f"keypoint schemas {common} and {schema} differ; read both sets with one schema")
+        common = merged
+    return common
+
+
+def _completed(schema: KeypointSchema, other: KeypointSchema) -> KeypointSchema:
+    """Return a schema with the other's sigmas and skeleton where it has none."""
+    # Sigmas of another number of points would be refused, with a message about another mistake.
+    if len(schema.names) != len(other.names):
+        return schema
+    return replace(schema, sigmas=schema.sigmas or other.sigmas, skeleton=schema.skeleton or other.skeleton)
+
+
+def known_by_names(names: tuple[str, ...]) -> KeypointSchema | None:
+    """Return the schema in ``KEYPOINT_SCHEMAS`` with exactly these names, or None.
+
+    Numbered points fit any schema of that length, so they match none.
+    """
+    matches = (schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names and names[0] != "00")
+    return next(matches, None)
 
 
 def _positions(pair: Any, names: tuple[str, ...]) -> Any:
@@ -139,6 +207,12 @@ def _positions(pair: Any, names: tuple[str, ...]) -> Any:
 
 def _numbered(count: int) -> tuple[str, ...]:
     return tuple(f"{position:02d}" for position in range(count))
+
+
+def _contour(first: int, last: int, *, closed: bool = False) -> tuple[tuple[int, int], ...]:
+    """Return the lines of a contour through consecutive points."""
+    lines = tuple((point, point + 1) for point in range(first, last))
+    return (*lines, (last, first)) if closed else lines
 
 
 def _facing(first: int, last: int, count: int) -> tuple[tuple[int, int], ...]:
@@ -167,6 +241,17 @@ _FACE_68 = KeypointSchema(
         *_facing(65, 67, 1),  # inner lip, below; 66 in the middle
     ),
     normalization_pair=(36, 45),
+    skeleton=(
+        *_contour(0, 16),  # jaw
+        *_contour(17, 21),
+        *_contour(22, 26),  # brows
+        *_contour(27, 30),  # bridge
+        *_contour(31, 35),  # nostrils
+        *_contour(36, 41, closed=True),
+        *_contour(42, 47, closed=True),  # eyes
+        *_contour(48, 59, closed=True),
+        *_contour(60, 67, closed=True),  # lips
+    ),
 )
 
 _FACE_98 = KeypointSchema(
@@ -185,6 +270,17 @@ _FACE_98 = KeypointSchema(
         *_facing(96, 97, 1),  # pupils
     ),
     normalization_pair=(60, 72),
+    skeleton=(
+        *_contour(0, 32),  # jaw
+        *_contour(33, 41, closed=True),
+        *_contour(42, 50, closed=True),  # brows
+        *_contour(51, 54),  # bridge
+        *_contour(55, 59),  # nostrils
+        *_contour(60, 67, closed=True),
+        *_contour(68, 75, closed=True),  # eyes
+        *_contour(76, 87, closed=True),
+        *_contour(88, 95, closed=True),  # lips
+    ),
 )
 
 _COCO_17 = KeypointSchema(
@@ -195,6 +291,17 @@ _COCO_17 = KeypointSchema(
         *("left_hip", "right_hip", "left_knee", "right_knee", "left_ankle", "right_ankle"),
     ),
     flip_pairs=tuple((left, left + 1) for left in range(1, 17, 2)),
+    # In the order of the names: nose, eyes, ears, shoulders, elbows, wrists, hips, knees, ankles.
+    sigmas=(
+        0.026,
+        *(sigma for sigma in (0.025, 0.035, 0.079, 0.072, 0.062, 0.107, 0.087, 0.089) for _ in ("left", "right")),
+    ),
+    # The order of COCO's own files, from 0, so that a table of such a file has this schema.
+    skeleton=(
+        *((15, 13), (13, 11), (16, 14), (14, 12), (11, 12)),  # legs
+        *((5, 11), (6, 12), (5, 6), (5, 7), (6, 8), (7, 9), (8, 10)),  # trunk and arms
+        *((1, 2), (0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 6)),  # head
+    ),
 )
 
 KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(
@@ -206,8 +313,8 @@ KEYPOINT_SCHEMAS: Final[Mapping[str, KeypointSchema]] = MappingProxyType(
   normalized by the distance between the eye centres.
 - ``face_68``: the iBUG 300-W mark-up, numbered from 0, as dlib writes it; outer eye corners 36 and 45.
 - ``face_98``: the WFLW mark-up, numbered from 0; outer eye corners 60 and 72.
-- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS, so the
-  schema has no normalization pair.
+- ``coco_17``: COCO's person keypoints; "left" is the person's left. Errors are measured by OKS with the sigmas of
+  pycocotools (``kpt_oks_sigmas``), so the schema has no normalization pair.
 
 Source:
     Sagonas et al. 2013, 300 Faces in-the-Wild Challenge; Wu et al. 2018, Look at Boundary (WFLW); Deng et al.

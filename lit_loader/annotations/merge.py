@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from lit_loader.annotations.columns import offsets_of
-from lit_loader.annotations.keypoints import KeypointSchema
+from lit_loader.annotations.keypoints import KeypointSchema, common_schema
 from lit_loader.annotations.problems import ReadReport
 from lit_loader.annotations.table import COLUMNS, AnnotationTable, Attribute
 from lit_loader.types import IndexArray
@@ -50,7 +50,7 @@ def concatenate(tables: Sequence[AnnotationTable], *, split: str | None = None) 
         return first
     # All tables get the same columns first, so that joining is plain concatenation.
     attributes = _attribute_values(tables, _union)
-    schema = _common_schema(tables)
+    schema = common_schema(table.keypoint_schema for table in tables)
     aligned = _with_names(tables, _union(table.class_names for table in tables), attributes, schema)
     columns = {
         name: spec.join(
@@ -95,7 +95,7 @@ def with_same_names(tables: Sequence[AnnotationTable]) -> list[AnnotationTable]:
     """
     attributes = _attribute_values(tables, _widest)
     class_names = _widest(table.class_names for table in tables)
-    return _with_names(tables, class_names, attributes, _common_schema(tables))
+    return _with_names(tables, class_names, attributes, common_schema(table.keypoint_schema for table in tables))
 
 
 def _with_names(
@@ -112,14 +112,11 @@ def _with_names(
         values = [(name, attribute.names) for name, attribute in table.attributes.items()]
         # Any other change than renaming classes drops the table's link to its cache file, so it is made only if needed.
         if values != list(attributes.items()) or table.keypoint_schema != schema:
-            points: dict[str, Any] = {}
+            points: dict[str, Any] = {} if schema is None else schema.columns()
             if schema is not None and table.keypoints is None:
                 shape = (table.num_objects, len(schema.names))
-                points = {
-                    "keypoints": np.zeros((*shape, 2), np.float32),
-                    "visibility": np.zeros(shape, np.uint8),
-                    **schema.columns(),
-                }
+                points["keypoints"] = np.zeros((*shape, 2), np.float32)
+                points["visibility"] = np.zeros(shape, np.uint8)
             columns = {name: _attribute(table, name, names) for name, names in attributes.items()}
             table = replace(table, attributes=columns, **points)
         aligned.append(table)
@@ -167,14 +164,6 @@ def _common_unlabelled_classes(tables: Sequence[AnnotationTable]) -> tuple[str, 
         lists = sorted(by_set.values())
         raise ValueError(f"unlabelled_classes {lists} differ; keep the tables apart, as a MixedSource does")
     return next(iter(by_set.values()), tables[0].unlabelled_classes)
-
-
-def _common_schema(tables: Sequence[AnnotationTable]) -> KeypointSchema | None:
-    schemas = [schema for table in tables if (schema := table.keypoint_schema) is not None]
-    for schema in schemas[1:]:
-        if schema != schemas[0]:
-            raise ValueError(f"keypoint schemas {schemas[0]} and {schema} differ; read both sets with one schema")
-    return schemas[0] if schemas else None
 
 
 def _union(listings: Iterable[Iterable[str]]) -> tuple[str, ...]:

@@ -108,6 +108,8 @@ class AnnotationTable:
         keypoint_names: K names; required with ``keypoints``.
         flip_pairs: Pairs of keypoint positions that swap when an image is mirrored.
         normalization_pair: The two keypoint positions whose distance normalizes errors, or None.
+        keypoint_sigmas: K standard deviations for the object keypoint similarity, see `KeypointSchema`; or empty.
+        skeleton: Pairs of keypoint positions that a drawing connects by a line.
         attributes: Further named values per object.
         unlabelled_classes: Names of classes whose objects may be visible in the images without being annotated.
         split: Name of the split, or None.
@@ -155,6 +157,8 @@ class AnnotationTable:
     keypoint_names: tuple[str, ...] = ()
     flip_pairs: tuple[tuple[int, int], ...] = ()
     normalization_pair: tuple[int, int] | None = None
+    keypoint_sigmas: tuple[float, ...] = ()
+    skeleton: tuple[tuple[int, int], ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
     unlabelled_classes: tuple[str, ...] = ()
     split: str | None = None
@@ -176,6 +180,8 @@ class AnnotationTable:
             "unlabelled_classes": checked_names("unlabelled_classes", self.unlabelled_classes),
             "keypoint_names": (),
             "flip_pairs": (),
+            "keypoint_sigmas": (),
+            "skeleton": (),
             "offsets": frozen_array(self.offsets, np.int64, "offsets"),
         }
         # All three are present or all are absent, so the set has one element.
@@ -184,11 +190,8 @@ class AnnotationTable:
         if self.keypoint_schema is not None:
             # The schema has checked the names and pairs, and made tuples of them.
             values |= self.keypoint_schema.columns()
-        elif self.flip_pairs or self.normalization_pair:
-            raise ValueError(
-                f"flip_pairs={self.flip_pairs} and normalization_pair={self.normalization_pair} are positions of "
-                "keypoints, but the table has none; remove them or pass keypoints"
-            )
+        else:
+            self._refuse_schema()
         unknown_classes = sorted(set(values["unlabelled_classes"]) - set(values["class_names"]))
         if unknown_classes:
             raise ValueError(f"unlabelled_classes {unknown_classes} are not among the classes {values['class_names']}")
@@ -214,6 +217,15 @@ class AnnotationTable:
             attributes[name] = Attribute(ids=ids, names=names)
         # The dataclass is frozen; a proxy keeps callers from changing the mapping in place as well.
         object.__setattr__(self, "attributes", MappingProxyType(attributes))
+
+    def _refuse_schema(self) -> None:
+        """Raise ValueError if a table without keypoints describes some."""
+        names = ("flip_pairs", "normalization_pair", "keypoint_sigmas", "skeleton")
+        values = [f"{name}={value}" for name in names if (value := getattr(self, name))]
+        if values:
+            raise ValueError(
+                f"{', '.join(values)} describes keypoints, but the table has none; remove it or pass keypoints"
+            )
 
     def __len__(self) -> int:
         return len(self.image_paths)
@@ -293,7 +305,11 @@ class AnnotationTable:
         if self.keypoints is None:
             return None
         return KeypointSchema(
-            names=self.keypoint_names, flip_pairs=self.flip_pairs, normalization_pair=self.normalization_pair
+            names=self.keypoint_names,
+            flip_pairs=self.flip_pairs,
+            normalization_pair=self.normalization_pair,
+            sigmas=self.keypoint_sigmas,
+            skeleton=self.skeleton,
         )
 
     def labels_of(self, by: str | None = None) -> tuple[IndexArray, tuple[str, ...]]:
@@ -391,9 +407,19 @@ class AnnotationTable:
 
         Images without any object stay. Returns this table if it has no crowd objects.
         """
-        if not self.crowd.any():
+        return self.without_objects(self.crowd)
+
+    def without_objects(self, is_dropped: npt.NDArray[np.bool_]) -> AnnotationTable:
+        """Return a table without some objects, and without images that had nothing else.
+
+        Images without any object stay. Returns this table if nothing is dropped.
+
+        Args:
+            is_dropped: bool ``(num_objects,)``.
+        """
+        if not is_dropped.any():
             return self
-        objects = np.flatnonzero(~self.crowd)
+        objects = np.flatnonzero(~is_dropped)
         counts = np.bincount(self.image_of_object()[objects], minlength=self.num_images)
         images = np.flatnonzero((counts > 0) | (np.diff(self.offsets) == 0))
         # No lineage: an image with only some of its objects is not a row of the file.

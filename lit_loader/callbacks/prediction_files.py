@@ -294,9 +294,7 @@ def _as_table(predictions: Mapping[int, Prediction], predicted: PredictedSet) ->
         points = {
             "keypoints": np.concatenate([empty, *keypoints]),
             "visibility": np.full((len(score_texts), len(schema.names)), 2, dtype=np.uint8),
-            "keypoint_names": schema.names,
-            "flip_pairs": schema.flip_pairs,
-            "normalization_pair": schema.normalization_pair,
+            **schema.columns(),
         }
     return AnnotationTable(
         root=images.root,

@@ -7,6 +7,7 @@ from lit_loader.datamodules.batching import AspectRatioBatching, Batching, Plain
 from lit_loader.datamodules.classification import ClassificationDataModule
 from lit_loader.datamodules.datasets_module import DatasetsDataModule
 from lit_loader.datamodules.detection import DetectionDataModule
+from lit_loader.datamodules.keypoints import KeypointDataModule
 from lit_loader.datamodules.landmarks import LandmarkDataModule
 from lit_loader.datamodules.multi_task import MultiTaskDataModule
 from lit_loader.datamodules.pictures import (
@@ -42,6 +43,7 @@ __all__ = [
     "DatasetsDataModule",
     "DetectionDataModule",
     "EffectiveNumberSamplerConfig",
+    "KeypointDataModule",
     "LandmarkDataModule",
     "LoaderDataModule",
     "MultiTaskDataModule",

@@ -85,7 +85,7 @@ class DetectionDataModule(TableDataModule):
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
         """Return the preset's keywords that depend on the table."""
         # A transform that drops a box also drops its values of these fields.
-        return {"per_object": self.extra_fields}
+        return {"per_object": self.extra_fields, **super().transform_defaults(table)}
 
     def make_dataset(self, table: AnnotationTable, transforms: Callable[..., Any]) -> DetectionDataset:
         """Return the data set over a table of samples."""
@@ -94,7 +94,8 @@ class DetectionDataModule(TableDataModule):
             transforms=transforms,
             first_label=self.first_label,
             extra_fields=self.extra_fields,
-            # A prediction set may lack masks; for other stages select_samples() has checked them.
+            # A prediction set may lack points and masks; for other stages select_samples() has checked them.
+            keypoints=self.keypoints and table.keypoints is not None,
             masks=self.masks and table.masks is not None,
             **self.reading_arguments,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.keypoints import common_schema
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.datasets.auto_source import AutoSource
 from lit_loader.datasets.sources import Stage, StageTables, TableSource
@@ -473,11 +474,11 @@ def _check_points(tables_by_source: Mapping[str, Mapping[int, AnnotationTable]])
             if table.keypoint_schema is None:
                 continue
             first = first or (name, table)
-            if table.keypoint_schema != first[1].keypoint_schema:
-                raise ValueError(
-                    f"the points of the sources {first[0]} and {name} differ: {first[1].keypoint_schema} and "
-                    f"{table.keypoint_schema}; read both with one schema, see the options of their formats"
-                )
+            try:
+                common_schema((first[1].keypoint_schema, table.keypoint_schema))
+            except ValueError as error:
+                message = f"the points of the sources {first[0]} and {name} differ: {error}"
+                raise ValueError(f"{message}, see the options of their formats") from None
 
 
 def _class_names(tables: Any) -> tuple[str, ...]:

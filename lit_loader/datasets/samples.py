@@ -14,7 +14,15 @@ from lit_loader.errors import SettingError
 if TYPE_CHECKING:
     from lit_loader.annotations import AnnotationTable
 
-__all__ = ["SampleTable", "SampleUnit", "check_sample_unit", "every_sample", "labelled_samples", "landmark_samples"]
+__all__ = [
+    "SampleTable",
+    "SampleUnit",
+    "check_sample_unit",
+    "every_sample",
+    "keypoint_samples",
+    "labelled_samples",
+    "landmark_samples",
+]
 
 SampleUnit: TypeAlias = Literal["object", "image"]
 """A sample is one object, cut out of its image, or a whole image."""
@@ -60,10 +68,7 @@ def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "objec
         ValueError: An argument is out of range, the table has no points, or no sample is left.
     """
     check_sample_unit(sample_unit)
-    check_keypoints(table)
-    if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
-        raise ValueError(f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points.")
-    has_points = (table.visibility > 0).sum(axis=1) >= min_points
+    has_points = _has_points(table, min_points)
     requirement = f"at least min_points={min_points} points"
     if sample_unit == "object":
         selected = has_points & _can_be_cropped(table)
@@ -72,6 +77,28 @@ def landmark_samples(table: AnnotationTable, *, sample_unit: SampleUnit = "objec
     num_objects = np.bincount(table.image_of_object()[has_points], minlength=table.num_images)
     selected = (num_objects > 0) | (min_points == 0)
     return _select(table, selected, sample_unit="image", requirement=f"an object with {requirement}")
+
+
+def keypoint_samples(table: AnnotationTable, *, min_points: int = 0) -> SampleTable:
+    """Return the samples of keypoint detection: images, without their objects that have too few points.
+
+    Images that had only such objects are left out; images without any object, and crowd regions, stay.
+
+    Args:
+        table: The annotations.
+        min_points: Smallest number of points of an object that are not absent.
+
+    Returns:
+        The images; ``num_left_out`` counts objects.
+
+    Raises:
+        ValueError: ``min_points`` is out of range, the table has no points, or no object is left.
+    """
+    has_points = _has_points(table, min_points)
+    is_dropped = ~has_points & ~table.crowd
+    if table.num_objects and is_dropped.all():
+        raise ValueError(f"no object is left of {table!r}: no object has at least min_points={min_points} points.")
+    return SampleTable(table.without_objects(is_dropped), int(is_dropped.sum()))
 
 
 def labelled_samples(
@@ -125,6 +152,14 @@ def check_sample_unit(sample_unit: str, *, multi_label: bool = False) -> None:
         raise ValueError(f"sample_unit={sample_unit!r} is not one of {list(get_args(SampleUnit))}.")
     if multi_label and sample_unit == "object":
         raise ValueError("multi_label=True contradicts sample_unit='object': one object has one label; leave one out.")
+
+
+def _has_points(table: AnnotationTable, min_points: int) -> npt.NDArray[np.bool_]:
+    """Return a mask of the objects with at least ``min_points`` points that are not absent."""
+    check_keypoints(table)
+    if table.visibility is None or not 0 <= min_points <= len(table.keypoint_names):
+        raise ValueError(f"min_points={min_points} must be in [0, {len(table.keypoint_names)}], the number of points.")
+    return np.asarray((table.visibility > 0).sum(axis=1) >= min_points, dtype=np.bool_)
 
 
 def _can_be_cropped(table: AnnotationTable) -> npt.NDArray[np.bool_]:

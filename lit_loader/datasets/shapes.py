@@ -184,9 +184,7 @@ def _write_splits(folder: Path, settings: Mapping[str, Any], *, progress: bool) 
                 labels=[scene_object.class_id for scene_object in objects],
                 keypoints=np.concatenate(points),
                 visibility=np.concatenate(visibility),
-                keypoint_names=POINTS.names,
-                flip_pairs=POINTS.flip_pairs,
-                normalization_pair=POINTS.normalization_pair,
+                **POINTS.columns(),
                 attributes={"finish": Attribute(ids=finish_ids, names=FINISH_NAMES)},
             )
             write_annotations("voc", table, folder, split, allow_loss=True, progress=False)

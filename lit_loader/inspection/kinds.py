@@ -42,6 +42,9 @@ def _note(rule: str, remedy: str) -> FindingKind:
 # Errors are the problems at which training stops by default.
 READER_KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
     {
+        "bad_skeleton": _warning(
+            "a category's skeleton is not pairs of its points", "write positions from 1, or remove the skeleton"
+        ),
         "bad_size": _warning("an annotated image size is not two whole numbers from 1", "correct the size"),
         "duplicate_id": _warning("an image or annotation is listed twice", "remove one of the two"),
         "empty_class": _note("a class has no image", "add images, or remove the class"),

@@ -6,13 +6,15 @@ from lit_loader.recipes.average_precision import AveragePrecision, DetectionScor
 from lit_loader.recipes.classification import ClassificationTask, replace_classifier
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
 from lit_loader.recipes.heatmap_model import HeatmapModel, heatmap_model, heatmaps_small
+from lit_loader.recipes.keypoint_metric import KeypointScores
+from lit_loader.recipes.keypoints import KeypointTask
 from lit_loader.recipes.landmarks import LandmarkTask
 from lit_loader.recipes.losses import ClassificationLoss, LandmarkLoss, WingLoss
 from lit_loader.recipes.metrics import ClassificationScores, ClassMetric, LandmarkScores, NormalizedMeanError
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
-from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small
+from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small, keypointrcnn_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
 from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
@@ -26,6 +28,8 @@ __all__ = [
     "DetectionScores",
     "DetectionTask",
     "HeatmapModel",
+    "KeypointScores",
+    "KeypointTask",
     "LandmarkLoss",
     "LandmarkScores",
     "LandmarkTask",
@@ -44,6 +48,7 @@ __all__ = [
     "fcos_small",
     "heatmap_model",
     "heatmaps_small",
+    "keypointrcnn_small",
     "model_kwargs_from_datamodule",
     "replace_classifier",
     "replace_detection_heads",

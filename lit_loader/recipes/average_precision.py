@@ -239,21 +239,21 @@ class AveragePrecision(MeanAveragePrecision):
         # torchmetrics returns a 0-d tensor of classes if there is only one.
         for column, label in enumerate(classes.reshape(-1).tolist()):
             name = self.class_names[label - FIRST_LABEL]
-            ap[name] = _mean_of_defined(table[:, :, column], default=nan)
-            ap_50[name] = _mean_of_defined(table[0, :, column], default=nan)
+            ap[name] = mean_of_defined(table[:, :, column], default=nan)
+            ap_50[name] = mean_of_defined(table[0, :, column], default=nan)
         areas = tuple(enumerate(_SIZES, start=1))  # area 0 is objects of any size
         counts = [str(count) for count in self.max_detection_thresholds]
         return DetectionScores(
-            map=_mean_of_defined(table, default=0.0),
-            map_50=_mean_of_defined(table[0], default=0.0),
+            map=mean_of_defined(table, default=0.0),
+            map_50=mean_of_defined(table[0], default=0.0),
             ap_50=ap_50,
-            map_75=_mean_of_defined(table[_IOU_75], default=0.0),
+            map_75=mean_of_defined(table[_IOU_75], default=0.0),
             ap=ap,
-            map_by_size={size: _mean_of_defined(precision[:, :, :, area, -1], default=nan) for area, size in areas},
+            map_by_size={size: mean_of_defined(precision[:, :, :, area, -1], default=nan) for area, size in areas},
             recall={
-                count: _mean_of_defined(recall[:, :, 0, column], default=nan) for column, count in enumerate(counts)
+                count: mean_of_defined(recall[:, :, 0, column], default=nan) for column, count in enumerate(counts)
             },
-            recall_by_size={size: _mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas},
+            recall_by_size={size: mean_of_defined(recall[:, :, area, -1], default=nan) for area, size in areas},
         )
 
 
@@ -269,7 +269,7 @@ def _sum_over_ranks(values: Tensor) -> Tensor:
     return values
 
 
-def _mean_of_defined(values: Tensor, *, default: float) -> float:
+def mean_of_defined(values: Tensor, *, default: float) -> float:
     """Return the mean of the values other than -1, COCO's mark for undefined ones, or a default without any."""
     defined = values[values > -1]
     return float(defined.mean()) if len(defined) else default

@@ -13,6 +13,7 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch import Tensor, nn
 from torchvision.models.detection import FCOS, FasterRCNN, RetinaNet
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor
+from torchvision.models.detection.keypoint_rcnn import KeypointRCNNPredictor
 from torchvision.models.detection.mask_rcnn import MaskRCNNPredictor
 from torchvision.models.detection.ssd import SSD
 from torchvision.models.detection.transform import GeneralizedRCNNTransform
@@ -101,16 +102,24 @@ class DetectionTask(Task):
         self.masks = masks
         self.max_detections = max_detections
         self._tiled_sets: list[TiledSet] = []
-        detector = build_model(
+        detector = self.build_detector(model, weights)
+        self.check_detector(detector)
+        self.set_model(detector)
+        self.set_metric(self.make_metric)
+
+    def build_detector(self, model: str | ModelBuilder, weights: str | None) -> nn.Module:
+        """Return the detector with heads for the classes."""
+        return build_model(
             model_builder(model, DETECTORS),
             num_classes=len(self.class_names) + FIRST_LABEL,
             weights=weights,
             replace_heads=replace_detection_heads,
         )
+
+    def check_detector(self, detector: nn.Module) -> None:
+        """Raise ValueError for a detector that trains on fields of targets that it would not get."""
         # Before training: torchvision would raise a KeyError in the first step.
-        _check_model_targets(detector, masks=masks)
-        self.set_model(detector)
-        self.set_metric(self.make_metric)
+        _check_model_targets(detector, masks=self.masks)
 
     def make_metric(self) -> nn.Module:
         """Return the metric of validation and tests."""
@@ -312,20 +321,23 @@ def training_targets(targets: Sequence[Mapping[str, Tensor]]) -> list[dict[str, 
     return filtered
 
 
-def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
-    """Replace the layers of a torchvision detector that depend on the number of classes.
+def replace_detection_heads(model: nn.Module, num_classes: int, *, num_keypoints: int | None = None) -> None:
+    """Replace the layers of a torchvision detector that depend on the number of classes, or of points.
 
     New layers are initialized as in torchvision; all others keep their weights. New are the box predictor of Faster
-    R-CNN, in Mask R-CNN also the last layer of the mask predictor, and in RetinaNet, FCOS, SSD and SSDlite the last
-    layers of the classification head.
+    R-CNN, in Mask R-CNN also the last layer of the mask predictor, in Keypoint R-CNN the keypoint predictor if it is
+    for another number of points, and in RetinaNet, FCOS, SSD and SSDlite the last layers of the classification head.
 
     Args:
         model: The detector, modified in place.
         num_classes: Number of classes, including the background.
+        num_keypoints: Number of points of an object, or None to keep the keypoint predictor.
 
     Raises:
-        ValueError: If the detector has another architecture.
+        ValueError: If the detector has another architecture, or no points.
     """
+    if num_keypoints is not None:
+        _replace_keypoint_head(model, num_keypoints)
     if isinstance(model, FasterRCNN):
         heads = model.roi_heads
         # A subclass may have further layers, which a plain predictor would silently drop.
@@ -360,6 +372,20 @@ def replace_detection_heads(model: nn.Module, num_classes: int) -> None:
         "Faster R-CNN, Mask R-CNN, RetinaNet, FCOS, SSD or SSDlite; give a builder that takes num_classes and loads "
         "the weights itself, with weights=null"
     )
+
+
+def _replace_keypoint_head(model: nn.Module, num_keypoints: int) -> None:
+    predictor = model.roi_heads.keypoint_predictor if isinstance(model, FasterRCNN) else None
+    if type(predictor) is not KeypointRCNNPredictor:
+        raise ValueError(
+            f"the heads of a {type(model).__name__} can't be replaced for {num_keypoints} points: expected "
+            "torchvision's Keypoint R-CNN; give a builder that takes num_keypoints and loads the weights itself, with "
+            "weights=null"
+        )
+    # The same points, such as COCO's people, keep what the predictor has learned.
+    if predictor.out_channels != num_keypoints:
+        in_channels = predictor.kps_score_lowres.in_channels
+        model.roi_heads.keypoint_predictor = KeypointRCNNPredictor(in_channels, num_keypoints)
 
 
 def _with_classes(conv: nn.Conv2d, old_num_classes: int, num_classes: int) -> nn.Conv2d:
@@ -401,7 +427,7 @@ def _check_model_targets(model: nn.Module, *, masks: bool) -> None:
         return
     name = type(model).__name__
     if model.roi_heads.has_keypoint():
-        raise ValueError(f"{name} trains on keypoints, which DetectionTask does not pass on; use MultiTask")
+        raise ValueError(f"{name} trains on keypoints, which DetectionTask does not pass on; use KeypointTask")
     if masks and not model.roi_heads.has_mask():
         raise SettingError("masks", True, f"but {name} predicts no masks", "take maskrcnn_resnet50_fpn_v2")
     if model.roi_heads.has_mask() and not masks:

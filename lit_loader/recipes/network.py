@@ -11,9 +11,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models.detection.anchor_utils import AnchorGenerator
+from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.fcos import FCOS, FCOSHead
+from torchvision.models.detection.keypoint_rcnn import KeypointRCNN, KeypointRCNNHeads, KeypointRCNNPredictor
 from torchvision.models.resnet import BasicBlock
-from torchvision.ops import Conv2dNormActivation
+from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
 IMAGE_MEAN: Final = 0.5
 IMAGE_STD: Final = 0.25
@@ -261,6 +263,78 @@ def fcos_small(
     # gradient where they get below 0: with mosaics, two of three seeds never left a regression loss of 1.
     nn.init.ones_(detector.get_parameter("head.regression_head.bbox_reg.bias"))
     return detector
+
+
+def keypointrcnn_small(
+    *,
+    num_classes: int,
+    num_keypoints: int,
+    channels: int = 48,
+    head_channels: int = 64,
+    strides: Sequence[int] = (8, 16),
+    anchor_sizes: Sequence[int] = (32, 64),
+    min_size: int | Sequence[int] = 96,
+    max_size: int = 192,
+    score_thresh: float = 0.05,
+    nms_thresh: float = 0.5,
+    detections_per_img: int = 20,
+) -> KeypointRCNN:
+    """Return torchvision's Keypoint R-CNN on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
+
+    Args:
+        num_classes: Classes and the background; labels count from 1.
+        num_keypoints: Points of an object.
+        channels: Width of the backbone, a positive multiple of 8.
+        head_channels: Width of the pyramid and of the heads.
+        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
+        anchor_sizes: Typical size of an object for each map, in pixels of the resized image.
+        min_size: Images are resized so that the shorter side has this many pixels, or one of several sizes, drawn for
+            each training image; evaluation has the last...
+        max_size: ... unless the longer side would exceed this many.
+        score_thresh: Detections below this score are dropped.
+        nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
+        detections_per_img: Most detections of one image; points are predicted for each.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    strides = tuple(int(stride) for stride in strides)
+    if len(anchor_sizes) != len(strides):
+        raise ValueError(
+            f"anchor_sizes={list(anchor_sizes)} and strides={list(strides)} differ in length; give one each"
+        )
+    names = [str(stride) for stride in strides]
+    # A list of sizes, which the annotation of Keypoint R-CNN does not know.
+    shorter_sides: Any = min_size
+    box_cells = 5
+    return KeypointRCNN(
+        PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
+        # torchvision takes no number of classes next to a predictor of one's own.
+        num_classes=None,
+        min_size=shorter_sides,
+        max_size=max_size,
+        image_mean=[IMAGE_MEAN] * 3,
+        image_std=[IMAGE_STD] * 3,
+        rpn_anchor_generator=AnchorGenerator(
+            tuple((int(size),) for size in anchor_sizes), ((0.5, 1.0, 2.0),) * len(strides)
+        ),
+        # torchvision's 2000 proposals take longer than this small network.
+        rpn_pre_nms_top_n_train=300,
+        rpn_pre_nms_top_n_test=300,
+        rpn_post_nms_top_n_train=100,
+        rpn_post_nms_top_n_test=max(100, detections_per_img),
+        rpn_batch_size_per_image=64,
+        box_roi_pool=MultiScaleRoIAlign(names, box_cells, 2, canonical_scale=64, canonical_level=4),
+        box_head=TwoMLPHead(head_channels * box_cells**2, 2 * head_channels),
+        box_predictor=FastRCNNPredictor(2 * head_channels, num_classes),
+        box_score_thresh=score_thresh,
+        box_nms_thresh=nms_thresh,
+        box_detections_per_img=detections_per_img,
+        box_batch_size_per_image=64,
+        keypoint_roi_pool=MultiScaleRoIAlign(names, 14, 2, canonical_scale=64, canonical_level=4),
+        keypoint_head=KeypointRCNNHeads(head_channels, (head_channels,) * 3),
+        keypoint_predictor=KeypointRCNNPredictor(head_channels, num_keypoints),
+    )
 
 
 # -- heatmaps; absent points do not contribute ------------------------------------------------------------

@@ -64,7 +64,12 @@ def model_builder(model: str | ModelBuilder, builders: Mapping[str, ModelBuilder
 
 
 def build_model(
-    builder: ModelBuilder, *, num_classes: int, weights: str | None, replace_heads: Callable[[nn.Module, int], None]
+    builder: ModelBuilder,
+    *,
+    num_classes: int,
+    weights: str | None,
+    replace_heads: Callable[[nn.Module, int], None],
+    counts: Mapping[str, int] | None = None,
 ) -> nn.Module:
     """Build a model for a number of classes.
 
@@ -75,6 +80,8 @@ def build_model(
             classes; a file, see `load_weights`; or None for random weights. With None nothing is downloaded, unless
             weights are already bound to the builder.
         replace_heads: Replaces the heads of a model by heads for a number of classes.
+        counts: Further arguments of the builder that fix the size of its heads, such as ``num_keypoints``. Weights by
+            name fix them as well, so ``replace_heads`` has to replace these heads, too.
 
     Raises:
         ValueError: If the builder has no such weights, or the weights of the file do not fit.
@@ -83,7 +90,7 @@ def build_model(
     if weights is None or _is_path(weights):
         # torchvision's detectors download a backbone by default, so both arguments are passed as None.
         no_weights = {name: None for name in ("weights", "weights_backbone") if takes_argument(builder, name)}
-        model = _call(builder, num_classes=num_classes, **no_weights)
+        model = _call(builder, num_classes=num_classes, **(counts or {}), **no_weights)
         if weights is not None:
             load_weights(model, weights)
         return model
@@ -128,8 +135,8 @@ def image_mean_std(
 def load_weights(model: nn.Module, path: str | Path) -> None:
     """Load a state dict from a file into a model.
 
-    A tensor that differs only in its first size, the number of outputs, belongs to a head for other classes: it is
-    skipped and named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
+    A tensor that differs only in the number of outputs belongs to a head for other classes or points: it is skipped and
+    named in a warning of the log. See `freeze_batch_norm` for files of torchvision's detectors.
 
     Args:
         model: The model.
@@ -148,12 +155,14 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     state = {**state, **{name: model_state[name] for name in counts}}
     common = sorted(model_state.keys() & state.keys())
     resized = [name for name in common if model_state[name].shape != state[name].shape]
+    # Outputs are the first size of a tensor, but the second of a transposed convolution's weight, as of Keypoint R-CNN.
+    transposed = {f"{name}.weight" for name, part in model.named_modules() if isinstance(part, nn.ConvTranspose2d)}
     mismatches = {
         "missing": sorted(model_state.keys() - state.keys()),
         "unknown": sorted(state.keys() - model_state.keys()),
-        # A head may have another first size, its number of outputs; a 0-d tensor has none.
+        # A head may have another number of outputs; a 0-d tensor has none.
         "of another shape": [
-            n for n in resized if not model_state[n].ndim or model_state[n].shape[1:] != state[n].shape[1:]
+            n for n in resized if not _differ_in_outputs(model_state[n], state[n], dim=1 if n in transposed else 0)
         ],
     }
     parts = [f"{len(names)} {kind}, such as {names[0]}" for kind, names in mismatches.items() if names]
@@ -163,6 +172,14 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
     model.load_state_dict({name: model_state[name] if name in resized else state[name] for name in state})
     if resized:
         _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(resized))
+
+
+def _differ_in_outputs(first: Tensor, second: Tensor, *, dim: int) -> bool:
+    """Return True if two tensors have the same shape without a dimension that both have."""
+    shapes = [list(first.shape), list(second.shape)]
+    if min(map(len, shapes)) <= dim:
+        return False
+    return shapes[0][:dim] + shapes[0][dim + 1 :] == shapes[1][:dim] + shapes[1][dim + 1 :]
 
 
 def freeze_batch_norm(model: nn.Module, state: Mapping[str, Any]) -> None:

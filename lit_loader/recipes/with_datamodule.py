@@ -11,6 +11,7 @@ from lightning.pytorch import LightningModule
 from lit_loader.datamodules import (
     ClassificationDataModule,
     DetectionDataModule,
+    KeypointDataModule,
     LandmarkDataModule,
     MultiTaskDataModule,
     TableDataModule,
@@ -18,6 +19,7 @@ from lit_loader.datamodules import (
 )
 from lit_loader.recipes.classification import ClassificationTask
 from lit_loader.recipes.detection import DetectionTask
+from lit_loader.recipes.keypoints import KeypointTask
 from lit_loader.recipes.landmarks import LandmarkTask
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.task import Task
@@ -31,6 +33,7 @@ __all__ = ["check_model_fits", "draw_predictions", "model_kwargs_from_datamodule
 _TASKS: Final[Mapping[type[TableDataModule], type[Task]]] = {
     ClassificationDataModule: ClassificationTask,
     DetectionDataModule: DetectionTask,
+    KeypointDataModule: KeypointTask,
     LandmarkDataModule: LandmarkTask,
     MultiTaskDataModule: MultiTask,
 }
@@ -91,11 +94,12 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
 
     Returns:
         Always ``class_names``. For `DetectionTask` also ``masks`` if the data module reads them; for
-        `ClassificationTask` ``multi_label``; for `LandmarkTask` and `MultiTask` ``keypoint_names`` and
-        ``normalization_pair``; for `MultiTask` ``attributes``. All are plain lists, which a checkpoint can store.
+        `ClassificationTask` ``multi_label``; for `LandmarkTask`, `KeypointTask` and `MultiTask` ``keypoint_names`` and
+        ``normalization_pair``; for `KeypointTask` ``sigmas``; for `MultiTask` ``attributes``. All are plain lists, that
+        a checkpoint can store.
 
     Raises:
-        ValueError: If the data has no classes, or a landmark set no points.
+        ValueError: If the data has no classes, or data for landmarks or keypoints no points.
     """
     classes = list(datamodule.class_names)
     if not classes:
@@ -107,7 +111,7 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
 
     if isinstance(datamodule, DetectionDataModule) and datamodule.masks:
         kwargs["masks"] = True
-    if not isinstance(datamodule, LandmarkDataModule | MultiTaskDataModule):
+    if not isinstance(datamodule, KeypointDataModule | LandmarkDataModule | MultiTaskDataModule):
         return kwargs
     # Plain lists, which a checkpoint loads under `weights_only=True`.
     schema = datamodule.keypoint_schema
@@ -118,6 +122,8 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
         kwargs["attributes"] = {name: list(names) for name, names in datamodule.attributes.items()}
     elif schema is None:
         raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
+    elif isinstance(datamodule, KeypointDataModule):
+        kwargs["sigmas"] = [float(sigma) for sigma in getattr(schema, "sigmas", ())]
     elif len(classes) == 1:
         kwargs["class_names"] = None  # a head for a single class has nothing to learn
     return kwargs

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 import random
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, replace
 
 import numpy as np
 import pytest
 from defusedxml import ElementTree
 
-from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, keypoint_schema
+from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, common_schema, keypoint_schema
 
 REAL_FACES = {"face_68": "mmpose_samples/300w/test_300w.json", "face_98": "mmpose_samples/wflw/test_wflw.json"}
 DLIB_FACES = "dlib_faces/training_with_face_landmarks.xml"
@@ -135,6 +136,38 @@ def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
         KEYPOINT_SCHEMAS["mine"] = schema
 
 
+def test_sigmas_of_coco_17_are_those_of_its_evaluation():
+    params = pytest.importorskip("faster_coco_eval.core.cocoeval").Params(iouType="keypoints")
+    assert KEYPOINT_SCHEMAS["coco_17"].sigmas == pytest.approx(params.kpt_oks_sigmas.tolist())
+
+
+@pytest.mark.parametrize("name", ["coco_17", "face_68", "face_98"])
+def test_skeleton_of_a_known_schema_is_its_own_mirror_image(name):
+    schema = KEYPOINT_SCHEMAS[name]
+    mirror = dict([*schema.flip_pairs, *(pair[::-1] for pair in schema.flip_pairs)])
+    lines = {frozenset(edge) for edge in schema.skeleton}
+    assert {frozenset(mirror.get(point, point) for point in edge) for edge in lines} == lines
+
+
+def test_an_edge_of_a_skeleton_counts_once_in_either_direction():
+    schema = keypoint_schema({"names": ["a", "b", "c"], "skeleton": [["b", "a"], [2, 1], ["a", "b"], [2, 1]]})
+    assert schema.skeleton == ((1, 0), (2, 1))
+
+
+def test_joined_tables_share_sigmas_and_skeleton_and_refuse_different_ones():
+    bare = KeypointSchema(names=("a", "b"), flip_pairs=((0, 1),))
+    with_sigmas = replace(bare, sigmas=(0.1, 0.2))
+    with_skeleton = replace(bare, skeleton=((0, 1),))
+    full = replace(with_sigmas, skeleton=((0, 1),))
+    for schemas in itertools.permutations((bare, None, with_sigmas, with_skeleton)):
+        assert common_schema(schemas) == full
+    assert common_schema((None, None)) is None
+    others = (replace(bare, sigmas=(0.1, 0.3)), replace(bare, flip_pairs=()), KeypointSchema(names=("a", "b", "c")))
+    for other in others:
+        with pytest.raises(ValueError, match="differ; read both sets with one schema"):
+            common_schema((full, other))
+
+
 @pytest.mark.parametrize(
     ("values", "error", "message"),
     [
@@ -155,6 +188,14 @@ def test_lists_become_tuples_so_that_schemas_compare_hash_and_pickle():
         ({"normalization_pair": (0, 0)}, ValueError, "normalization_pair pairs position 0 with itself"),
         ({"normalization_pair": (0, 9)}, ValueError, "normalization_pair has position 9"),
         ({"normalization_pair": (0,)}, ValueError, "expected two positions"),
+        ({"sigmas": (0.1, 0.2)}, ValueError, "sigmas has 2 numbers, but there are 3 points"),
+        ({"sigmas": (0.1, 0.2, 0.0)}, ValueError, "finite and positive, got 0.0"),
+        ({"sigmas": (0.1, 0.2, float("nan"))}, ValueError, "finite and positive, got nan"),
+        ({"sigmas": (0.1, 0.2, True)}, TypeError, "must be numbers, got True"),
+        ({"sigmas": "abc"}, TypeError, "one number per point"),
+        ({"skeleton": ((0, 3),)}, ValueError, "skeleton has position 3, but there are 3 points"),
+        ({"skeleton": ((2, 2),)}, ValueError, "skeleton pairs position 2 with itself"),
+        ({"skeleton": ((0, 1.0),)}, TypeError, "must be int"),
     ],
     ids=str,
 )

@@ -132,7 +132,7 @@ def keypoint_rcnn(num_classes: int) -> nn.Module:
     [
         (mask_rcnn, False, r"MaskRCNN trains on masks, which the data module must give as well; pass masks=True"),
         (faster_rcnn, True, r"FasterRCNN predicts no masks; take maskrcnn_resnet50_fpn_v2"),
-        (keypoint_rcnn, False, "trains on keypoints, which DetectionTask does not pass on; use MultiTask"),
+        (keypoint_rcnn, False, "trains on keypoints, which DetectionTask does not pass on; use KeypointTask"),
     ],
 )
 def test_models_that_would_not_get_their_targets_are_refused(build: Any, masks: bool, match: str) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import strategies as st
 
@@ -37,7 +39,7 @@ def small_table(**columns) -> AnnotationTable:
 def assert_same_table(table: AnnotationTable, expected: AnnotationTable) -> None:
     for name in COLUMNS:
         np.testing.assert_array_equal(getattr(table, name), getattr(expected, name), err_msg=name)
-    for name in ("class_names", "keypoint_names", "flip_pairs", "normalization_pair", "split"):
+    for name in ("class_names", "split", "keypoint_schema"):
         assert getattr(table, name) == getattr(expected, name), name
     assert list(table.image_ids) == list(expected.image_ids)
     assert (table.keypoints is None) == (expected.keypoints is None)
@@ -57,7 +59,11 @@ def schemas(draw) -> KeypointSchema:
     pairs = [tuple(order[i : i + 2]) for i in range(0, len(order) - 1, 2)]
     scale = tuple(order[:2]) if len(order) > 1 and draw(st.booleans()) else None
     flips = tuple(pairs[: draw(st.integers(0, len(pairs)))])
-    return KeypointSchema(names=tuple(names), flip_pairs=flips, normalization_pair=scale)
+    sigmas = [draw(st.floats(1e-3, 9.0)) for _ in names] if draw(st.booleans()) else []
+    skeleton = tuple(pairwise(order)) if draw(st.booleans()) else ()
+    return KeypointSchema(
+        names=tuple(names), flip_pairs=flips, normalization_pair=scale, sigmas=tuple(sigmas), skeleton=skeleton
+    )
 
 
 @st.composite

@@ -82,9 +82,7 @@ def write_voc_xml(
         columns = {
             "keypoints": points,
             "visibility": np.full(points.shape[:2], 2) if visibility is None else visibility,
-            "keypoint_names": schema.names,
-            "flip_pairs": schema.flip_pairs,
-            "normalization_pair": schema.normalization_pair,
+            **schema.columns(),
         }
     for name, values in (attributes or {}).items():
         value_names = (attribute_values or {}).get(name) or sorted({value for value in values if value is not None})

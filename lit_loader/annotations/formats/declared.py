@@ -51,7 +51,7 @@ def unite(rows: Rows, *, class_names: Sequence[str] | None, keypoints: KeypointS
                 listed, first_listed = (shorten(", ".join(values[:120]), 120) for values in (names, first))
                 differences.append(f"{kind} {listed} instead of {first_listed}")
         if "points" in lists and schemas[0].names == schemas[-1].names and schemas[0] != schemas[-1]:
-            differences.append("different flip pairs or normalization pair")
+            differences.append("different flip pairs, normalization pair, sigmas or skeleton")
         # Files with equal names share one entry, so each is compared once and reported for every file.
         for number in file_numbers if differences else ():
             # Problems are reported for the current file.
@@ -93,7 +93,7 @@ def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
     """Return the points of all schemas, each name once, in the order of first occurrence.
 
     A flip pair of a later schema is added unless one of its points is in a pair already. The first normalization_pair
-    is used.
+    and a point's first sigma are used; without a sigma of every point there are none. Skeletons are joined.
 
     Args:
         schemas: At least one schema.
@@ -101,13 +101,24 @@ def unite_keypoints(schemas: Sequence[KeypointSchema]) -> KeypointSchema:
     names = tuple(dict.fromkeys(name for schema in schemas for name in schema.names))
     positions = {name: position for position, name in enumerate(names)}
     flip_pairs = []
+    skeleton = []
     normalization_pair = None
+    sigma_by_name: dict[str, float] = {}
     for schema in schemas:
         flip_pairs += [(positions[schema.names[a]], positions[schema.names[b]]) for a, b in schema.flip_pairs]
+        skeleton += [(positions[schema.names[a]], positions[schema.names[b]]) for a, b in schema.skeleton]
+        # Not strict: a schema may have no sigmas. The first schema's sigma of a point stays.
+        sigma_by_name = dict(zip(schema.names, schema.sigmas, strict=False)) | sigma_by_name
         if schema.normalization_pair is not None and normalization_pair is None:
             a, b = schema.normalization_pair
             normalization_pair = (positions[schema.names[a]], positions[schema.names[b]])
-    return KeypointSchema(names=names, flip_pairs=_disjoint(flip_pairs), normalization_pair=normalization_pair)
+    return KeypointSchema(
+        names=names,
+        flip_pairs=_disjoint(flip_pairs),
+        normalization_pair=normalization_pair,
+        sigmas=tuple(sigma_by_name[name] for name in names) if len(sigma_by_name) == len(names) else (),
+        skeleton=tuple(skeleton),
+    )
 
 
 def mirrored_by_name(names: tuple[str, ...]) -> KeypointSchema:

@@ -30,7 +30,7 @@ from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, MAX_POINTS, Rows
 from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
-from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema
+from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema, known_by_names
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.table import AnnotationTable
@@ -42,7 +42,8 @@ Task = Literal["detect", "segment", "pose"]
 _Floats = npt.NDArray[np.float64]
 
 _MAX_DATA_BYTES: Final = 2**20
-_READ_KEYS: Final = ("names", "nc", "classes", "kpt_shape", "flip_idx", "kpt_names", "normalization_pair")
+_POINT_KEYS: Final = ("kpt_shape", "flip_idx", "kpt_names", "normalization_pair", "sigmas", "skeleton")
+_READ_KEYS: Final = ("names", "nc", "classes", *_POINT_KEYS)
 _DATA_FILES: Final = ("data.yaml", "data.yml", "dataset.yaml", "obj.data")
 _CLASS_FILES: Final = ("classes.txt", "obj.names", "_darknet.labels")
 _SPLITS: Final = {"train": "train", "val": "valid", "valid": "val", "test": "test"}
@@ -445,10 +446,13 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(range(num_points)):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {num_points} points")
     pair: Any = entries.get("normalization_pair")
+    known = known_by_names(tuple(names)) if name_lists else None
     return KeypointSchema(
         names=names if name_lists else keypoint_schema(num_points).names,
         flip_pairs=tuple((i, j) for i, j in enumerate(flips) if i < j),
         normalization_pair=None if pair is None else tuple(map(int, pair)),  # type: ignore[arg-type] # checked there
+        sigmas=tuple(map(float, entries.get("sigmas") or (known.sigmas if known else ()))),
+        skeleton=tuple(tuple(map(int, edge)) for edge in entries.get("skeleton") or (known.skeleton if known else ())),  # type: ignore[misc] # checked there
     ), point_size
 
 
@@ -466,7 +470,8 @@ class YoloWriter(Writer):
 
     For ``task="segment"``, several polygons of an object become one, joined by lines that enclose no area, and an
     object without a polygon gets the corners of its box, since ultralytics would read a box there as two points.
-    data.yaml also has ``normalization_pair``, which is not a key of ultralytics. An image's id is its path; sizes are
+    data.yaml also has ``normalization_pair``, ``sigmas`` and ``skeleton`` (positions from 0), which are not keys of
+    ultralytics. An image's id is its path; sizes are
     read from the images.
 
     Args:
@@ -638,6 +643,10 @@ def _data_file(table: AnnotationTable, root: Path, name: str, *, has_points: boo
             entries["flip_idx"] = [pairs.get(i, i) for i in range(len(table.keypoint_names))]
         if table.normalization_pair is not None:
             entries["normalization_pair"] = list(table.normalization_pair)
+        if table.keypoint_sigmas:
+            entries["sigmas"] = list(table.keypoint_sigmas)
+        if table.skeleton:
+            entries["skeleton"] = [list(edge) for edge in table.skeleton]
     text = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
     names = (*table.class_names, *(table.keypoint_names if has_points else ()))
     # Some characters cannot be written in YAML, and others are read back as different ones.

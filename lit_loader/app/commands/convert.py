@@ -167,5 +167,10 @@ def _schema_value(schema: KeypointSchema) -> Any:
         if named_schema == schema:
             return name
     pairs = [[schema.names[position] for position in pair] for pair in schema.flip_pairs]
-    points = {"names": list(schema.names), "flip_pairs": pairs}
-    return points | {"normalization_pair": schema.normalization_pair}
+    points = {"names": list(schema.names), "flip_pairs": pairs, "normalization_pair": schema.normalization_pair}
+    # Only where known: the option is part of a command that people read and paste.
+    if schema.sigmas:
+        points["sigmas"] = list(schema.sigmas)
+    if schema.skeleton:
+        points["skeleton"] = [list(edge) for edge in schema.skeleton]
+    return points

@@ -16,6 +16,7 @@ _ROOT = Signature({"seed": int | None, "num_threads": int, "show_progress": bool
 _PRESETS = {
     "ClassificationDataModule": "classification_transforms",
     "DetectionDataModule": "detection_transforms",
+    "KeypointDataModule": "detection_transforms",
     "LandmarkDataModule": "landmark_transforms",
     "MultiTaskDataModule": "detection_transforms",
 }

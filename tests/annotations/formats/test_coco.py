@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from lit_loader.annotations import KEYPOINT_SCHEMAS
 from lit_loader.errors import AnnotationError, UnsafePathError
 from tests.support.coco_set import CocoSet
 
@@ -209,3 +210,46 @@ def test_lvis_images_are_found_by_coco_url(coco):
 def test_contradicting_options_are_refused(coco, options, error, words):
     with pytest.raises(error, match=words):
         coco.read(**options)
+
+
+def test_skeleton_counts_from_one_and_coco_names_have_coco_sigmas(coco):
+    known = KEYPOINT_SCHEMAS["coco_17"]
+    coco.category(2, "person", keypoints=list(known.names), skeleton=[[a + 1, b + 1] for a, b in known.skeleton])
+    coco.add(category_id=2, keypoints=[1, 1, 2] * 17)
+    assert coco.read().keypoint_schema == known
+    # Without a skeleton, or with flip pairs as this package writes them, the names still tell the rest.
+    coco.categories[1] |= {"skeleton": [], "flip_pairs": list(known.flip_pairs)}
+    assert coco.read().keypoint_schema == known
+    coco.categories[1] |= {"skeleton": [[1, 2]], "sigmas": [0.5] * 17}
+    schema = coco.read().keypoint_schema
+    assert (schema.skeleton, schema.sigmas) == (((0, 1),), (0.5,) * 17)
+
+
+@pytest.mark.parametrize(
+    ("skeleton", "message"),
+    [
+        ([[0, 1]], "positions from 1, got [0, 1]; add 1 to every position"),
+        ([[1, 4]], "skeleton has position 3, but there are 3 points"),
+        ([[1, 1]], "with itself"),
+        ([[1, 2, 3]], "pairs of whole numbers"),
+        ([["a", "b"]], "pairs of whole numbers"),
+        ([[1, True]], "pairs of whole numbers"),
+        ({"1": 2}, "a list of at most 2048 pairs"),
+        ([[1, 2]] * 2049, "a list of at most 2048 pairs"),
+    ],
+)
+def test_bad_skeleton_is_reported_and_the_points_are_read(coco, skeleton, message):
+    coco.category(2, "face", keypoints=POINTS, skeleton=skeleton)
+    coco.add(category_id=2, keypoints=[1, 1, 2] * 3)
+    table = coco.read()
+    (problem,) = table.report.problems
+    assert (problem.kind, problem.action, problem.file) == ("bad_skeleton", "ignore", "a.json")
+    assert "categories[1] is read without its skeleton" in problem.message
+    assert message in problem.message
+    assert (table.skeleton, len(table.keypoint_names)) == ((), 3)
+
+
+def test_sigmas_that_do_not_fit_their_points_make_a_category_malformed(coco):
+    coco.category(2, "face", keypoints=POINTS, sigmas=[0.1])
+    with pytest.raises(AnnotationError, match=r"a\.json.*sigmas has 1 numbers, but there are 3 points"):
+        coco.read()

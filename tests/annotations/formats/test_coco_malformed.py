@@ -214,7 +214,7 @@ def test_nan_and_huge_numbers_are_refused_with_line(coco, number):
 
 def test_unread_keys_are_counted_by_name(coco):
     coco.images[0] |= {"license": 3, "coco_url": "http://x/a.jpg", "date_captured": "", "neg_category_ids": [1]}
-    coco.categories[0] |= {"supercategory": "animal", "skeleton": [[1, 2]]}
+    coco.categories[0] |= {"supercategory": "animal"}
     coco.more = {"info": {"year": 2017, "split": "val", "contributor": ""}, "captions": [{"id": 1}], "videos": []}
     coco.more |= {"licenses": [{"id": 1}, {"id": 2}], "version": "1.0", "attributes": [{"name": "q"}]}
     coco.add(track_id=4, id="a")
@@ -223,7 +223,7 @@ def test_unread_keys_are_counted_by_name(coco):
     assert (table.split, coco.read(split="test").split) == ("val", "test")
     once = ("license", "coco_url", "neg_category_ids")
     expected = {f"{key} of an image": 1 for key in once} | {"licenses": 2}
-    expected |= dict.fromkeys(("supercategory of a category", "skeleton of a category", "year of info"), 1)
+    expected |= dict.fromkeys(("supercategory of a category", "year of info"), 1)
     expected |= dict.fromkeys(("captions", "version", "attributes", "track_id of an annotation"), 1)
     expected |= {"id of an annotation that is text": 1, "area of an annotation that is not an area": 1}
     assert table.report.counts == {(name, "not read"): count for name, count in expected.items()}

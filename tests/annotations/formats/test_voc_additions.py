@@ -173,7 +173,7 @@ def test_a_point_that_the_files_own_schema_lacks_is_malformed(voc):
         (listed("p", more='<mirror first="p" second="q"/>'), "<mirror> names 'q', which is not a <point>"),
         (listed("p", more='<mirror first="p" second="p"/>'), "itself"),
         (listed("p", more="<normalization_pair/>"), "<normalization_pair> names ''"),
-        (listed("p", more="<interocular/>"), "holds <interocular>; expected <point>, <mirror>, <norm"),
+        (listed("p", more="<interocular/>"), "holds <interocular>; expected <point>, <mirror>, <edge>, <norm"),
         (
             listed("p", "q", more='<normalization_pair first="p" second="q"/>' * 2),
             "<normalization_pair> more than once",

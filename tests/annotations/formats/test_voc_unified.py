@@ -94,6 +94,8 @@ def test_writer_writes_the_documented_example(tmp_path):
         schema={
             "names": ["left eye", "right eye", "nose"],
             "flip_pairs": [["left eye", "right eye"]],
+            "sigmas": [0.025, 0.025, 0.026],
+            "skeleton": [["left eye", "nose"]],
             "normalization_pair": [0, 1],
         },
         attributes={"expression": ["laughing", None]},

@@ -27,6 +27,7 @@ def without_losses(table, **columns):
     """Return a table that YOLO can hold: ids are paths, and flip pairs are in the order of their points."""
     names = {"boxes", "labels", "offsets", "widths", "heights", "class_names", "masks"}
     names |= {"keypoints", "visibility", "keypoint_names", "normalization_pair"}
+    names |= {"keypoint_sigmas", "skeleton"}
     values = {name: getattr(table, name) for name in names}
     flip_pairs = sorted(tuple(sorted(pair)) for pair in table.flip_pairs)
     return AnnotationTable(root=table.root, split="train", flip_pairs=flip_pairs, **values, **columns)

@@ -13,7 +13,7 @@ from array import array
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain
 from typing import Any, ClassVar, Final, TypeGuard
@@ -35,7 +35,7 @@ from lit_loader.annotations.formats.rows import (
     append_column,
     wrong_attribute,
 )
-from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
+from lit_loader.annotations.keypoints import KeypointSchema, known_by_names
 from lit_loader.annotations.masks import MAX_MASK_PIXELS, RunLengths, decode_counts
 from lit_loader.annotations.problems import shorten
 from lit_loader.errors import AnnotationError
@@ -56,7 +56,7 @@ _FLAGS: Final = {"ignore": "difficult", "iscrowd": "crowd"} | {n: n for n in ("d
 _READ_KEYS: Final[dict[str, set[str]]] = {
     "info": set(),
     "an image": {"id", "file_name", "width", "height", "source_id"},
-    "a category": {"id", "name", "keypoints", "flip_pairs", "normalization_pair"},
+    "a category": {"id", "name", "keypoints", "flip_pairs", "normalization_pair", "sigmas", "skeleton"},
     "an annotation": {"id", "image_id", "category_id", "bbox", "segmentation", "area", "keypoints"}
     | {"num_keypoints", "attributes", *_FLAGS},
 }
@@ -312,6 +312,14 @@ class _File:
             raise ValueError(f"keypoints must be a list of at most {MAX_POINTS} names")
         names = tuple(checked_name(point, "a name of keypoints") for point in points)
         schema = _schema(names, record) if names else None
+        try:
+            # A schema of known names has a skeleton already, which the file's own replaces.
+            if schema is not None and (skeleton := _skeleton(record.get("skeleton"))):
+                schema = replace(schema, skeleton=skeleton)
+        except (TypeError, ValueError) as error:
+            # Only drawings need it, and other tools write positions from 0, so the points are read all the same.
+            message = f"categories[{position}] is read without its skeleton: {error}"
+            self._rows.problem("bad_skeleton", "ignore", message, line=self._lines()["categories"][position])
         self._categories[category_id] = checked_name(record.get("name"), "name"), schema
 
     def _add_attribute(self, record: Any) -> None:
@@ -526,17 +534,42 @@ def _pixels(value: Any) -> float:
 
 
 def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema:
+    """Return the points of a category, without the file's skeleton."""
+    # The same names as in a known schema have its flip pairs, which words alone may not show.
+    known = known_by_names(names)
     flip_pairs = record.get("flip_pairs")
     normalization_pair = record.get("normalization_pair")
+    sigmas = record.get("sigmas") or []
+    if not isinstance(sigmas, list):
+        raise ValueError("sigmas must be a list of numbers")
     if flip_pairs is None and normalization_pair is None:
-        # The same names as in a known schema have its flip pairs, which words alone may not show.
-        matches = [schema for schema in KEYPOINT_SCHEMAS.values() if schema.names == names]
-        # Numbered points fit any schema of that length, so their flip pairs are unknown.
-        return matches[0] if matches and names[0] != "00" else mirrored_by_name(names)
-    if not isinstance(flip_pairs, list | None) or not isinstance(normalization_pair, list | None):
-        raise ValueError("flip_pairs must be a list of pairs, and normalization_pair a pair")
-    pair = None if normalization_pair is None else tuple(normalization_pair)
-    return KeypointSchema(names=names, flip_pairs=tuple(flip_pairs or ()), normalization_pair=pair)
+        schema = known or mirrored_by_name(names)
+    else:
+        if not isinstance(flip_pairs, list | None) or not isinstance(normalization_pair, list | None):
+            raise ValueError("flip_pairs must be a list of pairs, and normalization_pair a pair")
+        schema = KeypointSchema(
+            names=names,
+            flip_pairs=tuple(flip_pairs or ()),
+            normalization_pair=None if normalization_pair is None else tuple(normalization_pair),  # type: ignore[arg-type] # checked there
+            sigmas=() if known is None else known.sigmas,
+            skeleton=() if known is None else known.skeleton,
+        )
+    return replace(schema, sigmas=tuple(sigmas)) if sigmas else schema
+
+
+def _skeleton(edges: Any) -> tuple[tuple[int, int], ...]:
+    """Return positions from 0 for COCO's positions from 1; the schema checks that the points exist."""
+    if edges is None:
+        return ()
+    # The bound keeps a file from having every drawing take minutes.
+    if not isinstance(edges, list) or len(edges) > MAX_POINTS:
+        raise ValueError(f"expected a list of at most {MAX_POINTS} pairs of positions, got {shorten(repr(edges))}")
+    for edge in edges:
+        if not isinstance(edge, list) or len(edge) != 2 or {type(position) for position in edge} != {int}:
+            raise ValueError(f"expected pairs of whole numbers from 1, got {shorten(repr(edge))}")
+        if min(edge) < 1:
+            raise ValueError(f"expected positions from 1, got {shorten(repr(edge))}; add 1 to every position")
+    return tuple((first - 1, second - 1) for first, second in edges)
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

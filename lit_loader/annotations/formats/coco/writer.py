@@ -38,11 +38,11 @@ class CocoWriter(Writer):
     ids of the file that they were read from. Without these they are numbered from 1, but images whose ``image_ids``
     are whole numbers keep them. Polygons are written as polygons, run lengths as numbers.
 
-    The file has additional keys, which other programs ignore, so that nothing is lost: ``flip_pairs`` and
-    ``normalization_pair`` of a category (positions in its ``keypoints``); ``attributes`` of an annotation (names with
-    values, as CVAT writes them); a list ``attributes`` of the possible values, in the order of their ids;
-    ``truncated``, ``occluded`` and ``ignore`` (difficult) of an annotation with that flag; ``source_id`` of an image
-    whose id is not a number; and ``split`` in ``info``.
+    The file has additional keys, which other programs ignore, so that nothing is lost: ``flip_pairs``,
+    ``normalization_pair`` (positions in ``keypoints``, from 0) and ``sigmas`` of a category; ``attributes`` of an
+    annotation (names with values, as CVAT writes them); a list ``attributes`` of the possible values, in the order of
+    their ids; ``truncated``, ``occluded`` and ``ignore`` (difficult) of an annotation with that flag; ``source_id`` of
+    an image whose id is not a number; and ``split`` in ``info``.
     """
 
     format: ClassVar[str] = "coco"
@@ -226,8 +226,12 @@ def _images(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
 def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
     points: dict[str, Any] = {}
     if table.keypoints is not None:
-        points = {"keypoints": table.keypoint_names, "skeleton": [], "flip_pairs": table.flip_pairs}
+        # COCO counts the positions of a skeleton from 1.
+        skeleton = [(first + 1, second + 1) for first, second in table.skeleton]
+        points = {"keypoints": table.keypoint_names, "skeleton": skeleton, "flip_pairs": table.flip_pairs}
         points["normalization_pair"] = table.normalization_pair
+        if table.keypoint_sigmas:
+            points["sigmas"] = table.keypoint_sigmas
     for number, name in zip(ids, table.class_names, strict=True):
         yield _text({"id": number, "name": name, "supercategory": ""} | points)
 

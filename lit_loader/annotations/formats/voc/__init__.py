@@ -13,10 +13,11 @@ plain VOC.
         </size>
         <schema>
             <keypoints>
-                <point name="left eye"/>
-                <point name="right eye"/>
-                <point name="nose"/>
+                <point name="left eye" sigma="0.025"/>
+                <point name="right eye" sigma="0.025"/>
+                <point name="nose" sigma="0.026"/>
                 <mirror first="left eye" second="right eye"/>
+                <edge first="left eye" second="nose"/>
                 <normalization_pair first="left eye" second="right eye"/>
             </keypoints>
             <attribute>

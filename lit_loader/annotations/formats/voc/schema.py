@@ -104,14 +104,24 @@ def _read_keypoints(element: Element) -> KeypointSchema:
     names = _distinct(points, "<point>")
     index_by_name = {name: i for i, name in enumerate(names)}
     # An unknown element may be a misspelt <mirror>, without which flips would swap no points.
-    for tag in sorted({child.tag for child in element} - {"point", "mirror", "normalization_pair"}):
-        raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <normalization_pair>")
+    for tag in sorted({child.tag for child in element} - {"point", "mirror", "edge", "normalization_pair"}):
+        raise ValueError(f"<keypoints> holds <{tag[:100]}>; expected <point>, <mirror>, <edge>, <normalization_pair>")
     normalization_pair = only_child(element, "normalization_pair")
     return KeypointSchema(
         names=names,
         flip_pairs=tuple(_pair(child, index_by_name) for child in element.findall("mirror")),
         normalization_pair=None if normalization_pair is None else _pair(normalization_pair, index_by_name),
+        sigmas=_read_sigmas(element),
+        skeleton=tuple(_pair(child, index_by_name) for child in element.findall("edge")),
     )
+
+
+def _read_sigmas(element: Element) -> tuple[float, ...]:
+    texts = [text for point in element.findall("point") if (text := point.get("sigma")) is not None]
+    try:
+        return tuple(map(float, texts))
+    except ValueError:
+        raise ValueError("the sigma of a <point> must be a number") from None
 
 
 def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
@@ -120,9 +130,12 @@ def _add_keypoints(root: Element, schema: KeypointSchema) -> None:
     if registered_name is not None:
         element.set("schema", registered_name)
         return
-    for name in schema.names:
-        SubElement(element, "point", name=written_name(name, "point"))
+    for position, name in enumerate(schema.names):
+        point = SubElement(element, "point", name=written_name(name, "point"))
+        if schema.sigmas:
+            point.set("sigma", repr(schema.sigmas[position]))
     pairs = [("mirror", pair) for pair in schema.flip_pairs]
+    pairs += [("edge", pair) for pair in schema.skeleton]
     if schema.normalization_pair is not None:
         pairs.append(("normalization_pair", schema.normalization_pair))
     for tag, (first, second) in pairs:
