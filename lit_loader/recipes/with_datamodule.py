@@ -84,15 +84,17 @@ def _known_task(model: object) -> type[Task] | None:
 def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     """Return the keywords of the data module's task that follow from the data.
 
-    A landmark task gets a head for the class where the data has more than one.
+    A landmark task gets a head for the class where the data has more than one, and a head for each attribute that the
+    data module reads.
 
     Args:
         datamodule: A data module whose data is prepared.
 
     Returns:
         Always ``class_names``. For `DetectionTask` also ``masks`` if the data module reads them; for
-        `ClassificationTask` ``multi_label``; for `LandmarkTask` and `MultiTask` ``keypoint_names`` and
-        ``normalization_pair``; for `MultiTask` ``attributes``. All are plain lists, which a checkpoint can store.
+        `ClassificationTask` ``multi_label``; for `LandmarkTask` and `MultiTask` ``keypoint_names``,
+        ``normalization_pair`` and ``attributes``, for `LandmarkTask` only if the data module has some; for
+        `LandmarkTask` also ``flip_pairs`` if the schema has some. All are plain lists, which a checkpoint can store.
 
     Raises:
         ValueError: If the data has no classes, or a landmark set no points.
@@ -114,12 +116,18 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     pair = None if schema is None else schema.normalization_pair
     kwargs["keypoint_names"] = [] if schema is None else list(schema.names)
     kwargs["normalization_pair"] = None if pair is None else list(pair)
+    attributes = {name: list(names) for name, names in datamodule.attributes.items()}
+    if attributes or isinstance(datamodule, MultiTaskDataModule):
+        kwargs["attributes"] = attributes
     if isinstance(datamodule, MultiTaskDataModule):
-        kwargs["attributes"] = {name: list(names) for name, names in datamodule.attributes.items()}
-    elif schema is None:
+        return kwargs
+    if schema is None:
         raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
-    elif len(classes) == 1:
+    if len(classes) == 1:
         kwargs["class_names"] = None  # a head for a single class has nothing to learn
+    # A schema without pairs may just not name them.
+    if schema.flip_pairs:
+        kwargs["flip_pairs"] = [list(pair) for pair in schema.flip_pairs]
     return kwargs
 
 
