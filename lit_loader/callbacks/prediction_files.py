@@ -47,7 +47,7 @@ class Prediction:
     Attributes:
         size: Height and width of the image in pixels; None if unknown.
         labels: int64 ``(n,)``, class ids from 0.
-        scores: float32 ``(n,)``.
+        scores: float32 ``(n,)``; NaN if the model predicts none.
         boxes: float32 ``(n, 4)``, xyxy in pixels of the image; None for labels of a whole image.
         keypoints: float32 ``(n, K, 2)``, in pixels of the image; None without keypoints.
         keypoint_scores: float32 ``(n, K)``; None if the model predicts none.
@@ -187,7 +187,7 @@ def draw_prediction(
     # The fields of a target of `DetectionDataset`, as `draw_objects` takes them.
     columns = {
         "labels": prediction.labels,
-        "scores": prediction.scores,
+        "scores": None if np.isnan(prediction.scores).any() else prediction.scores,
         "boxes": prediction.boxes,
         "keypoints": prediction.keypoints,
         **prediction.attributes,
@@ -222,6 +222,8 @@ def _coco_parts(predictions: Mapping[int, Prediction], predicted: PredictedSet) 
         for row, prediction in predictions.items():
             fields = {name: getattr(prediction, name) for name in names}
             entry = {name: value for name, value in fields.items() if value is not None}
+            # COCO's evaluation sorts results by score, and JSON has no NaN.
+            entry["scores"] = np.nan_to_num(prediction.scores, nan=1.0)
             entry["attributes"] = {
                 name: [_value_name(predicted.attributes[name], value_id) for value_id in ids.tolist()]
                 for name, ids in prediction.attributes.items()
@@ -247,7 +249,7 @@ def _csv_parts(predictions: Mapping[int, Prediction], predicted: PredictedSet) -
     yield _csv_line(header)
     for row, prediction in predictions.items():
         for i, (label, score) in enumerate(zip(prediction.labels.tolist(), prediction.scores, strict=True)):
-            line = [table.image_paths[row], table.class_names[label], str(score)]
+            line = [table.image_paths[row], table.class_names[label], "" if np.isnan(score) else str(score)]
             if prediction.boxes is not None:
                 line += map(str, prediction.boxes[i])
             for name, values in predicted.attributes.items():
@@ -280,9 +282,12 @@ def _as_table(predictions: Mapping[int, Prediction], predicted: PredictedSet) ->
     table_sizes = zip(images.heights.tolist(), images.widths.tolist(), strict=True)
     sizes = [part.size or table_size for part, table_size in zip(parts, table_sizes, strict=True)]
     # An attribute is a list of names: each score, as text with all its digits, is one of them.
-    score_texts = np.array([str(score) for part in parts for score in part.scores], dtype=object)
+    scores = np.concatenate([np.zeros(0, np.float32), *(part.scores for part in parts)])
+    score_texts = np.array([str(score) for score in scores], dtype=object)
     score_names, score_ids = np.unique(score_texts, return_inverse=True)
-    columns: dict[str, Any] = {_SCORE: Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))}
+    columns: dict[str, Any] = {}
+    if not np.isnan(scores).any():
+        columns[_SCORE] = Attribute(ids=score_ids.reshape(-1), names=tuple(score_names.tolist()))
     for name, values in predicted.attributes.items():
         ids = [part.attributes.get(name, np.full(len(part.labels), -1)) for part in parts]
         columns[name] = Attribute(ids=np.concatenate([np.zeros(0, np.int64), *ids]), names=tuple(values))

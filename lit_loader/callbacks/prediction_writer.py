@@ -73,8 +73,9 @@ class PredictionWriter(BasePredictionWriter):
     Rank 0 writes the results of all ranks.
 
     An object whose points were predicted in a crop has the mean score of its points. Its box is the annotated one, and
-    so is its class if the model does not predict it. Images without predictions do not appear in the lists; with
-    ``"voc"`` they have a file without objects.
+    so is its class if the model does not predict it. Points without scores, as a regression head predicts them, leave
+    the columns of scores empty; their objects are all written, and ``"coco"``, whose evaluation needs numbers, has 1.
+    Images without predictions do not appear in the lists; with ``"voc"`` they have a file without objects.
 
     Formats:
 
@@ -327,7 +328,7 @@ class PredictionWriter(BasePredictionWriter):
             is_valid = isinstance(prediction, Tensor) and prediction.ndim == 2
         elif isinstance(batch, LandmarkBatch):
             convert = self._convert_crops
-            expected = "a mapping with keypoints (B, K, 2) and scores (B, K)"
+            expected = "a mapping with keypoints (B, K, 2) and optionally scores (B, K)"
             is_valid = isinstance(prediction, Mapping) and "keypoints" in prediction
         else:
             convert = self._convert_images
@@ -364,7 +365,11 @@ class PredictionWriter(BasePredictionWriter):
         height, width = batch.images.shape[-2:]
         crops = batch.crops.cpu().double().numpy()  # moved to the CPU first: MPS has no float64
         points = prediction["keypoints"].cpu().double().numpy()
-        point_scores = prediction["scores"].float().cpu().numpy()
+        # Regressed points have none.
+        point_scores = prediction["scores"].float().cpu().numpy() if "scores" in prediction else None
+        attribute_ids = {
+            name: logits.argmax(dim=1).cpu().numpy() for name, logits in prediction.get("attribute_logits", {}).items()
+        }
         class_logits = prediction.get("class_logits")
         labels = batch.labels if class_logits is None else class_logits.argmax(dim=1)
         for index, (row, label) in enumerate(zip(rows, labels.tolist(), strict=True)):
@@ -374,16 +379,18 @@ class PredictionWriter(BasePredictionWriter):
             decoded_points = left_top + points[index] * ((right_bottom - left_top) / (width, height))
             ratio = np.array([original[1] / decoded[1], original[0] / decoded[0]])
             # The task has no score of the object, only of its points.
-            score = point_scores[index].mean(keepdims=True)
-            is_kept = score >= self.min_score  # bool (1,), selects the object or nothing
-            yield Prediction(
+            score = np.full(1, np.nan, np.float32) if point_scores is None else point_scores[index].mean(keepdims=True)
+            crop_prediction = Prediction(
                 size=original,
-                labels=np.array([label], dtype=np.int64)[is_kept],
-                scores=score[is_kept],
-                boxes=samples.boxes[samples.objects(row)][is_kept],
-                keypoints=(decoded_points * ratio).astype(np.float32)[None][is_kept],
-                keypoint_scores=point_scores[index][None][is_kept],
+                labels=np.array([label], dtype=np.int64),
+                scores=score,
+                boxes=samples.boxes[samples.objects(row)],
+                keypoints=(decoded_points * ratio).astype(np.float32)[None],
+                keypoint_scores=None if point_scores is None else point_scores[index][None],
+                attributes={name: ids[index : index + 1] for name, ids in attribute_ids.items()},
             )
+            # An object without a score is not below any.
+            yield crop_prediction.select(~(score < self.min_score))
 
     def _convert_images(
         self, predictions: Sequence[Mapping[str, Any]], batch: Any, rows: Sequence[int], predict_set: _PredictSet
@@ -430,4 +437,5 @@ def _concatenate(parts: Sequence[Prediction]) -> Prediction:
     for name in ("labels", "scores", "boxes", "keypoints", "keypoint_scores"):
         values = [getattr(part, name) for part in parts]
         columns[name] = None if values[0] is None else np.concatenate(values)
-    return Prediction(size=parts[0].size, **columns)  # type: ignore[arg-type] # labels and scores are never None
+    attributes = {name: np.concatenate([part.attributes[name] for part in parts]) for name in parts[0].attributes}
+    return Prediction(size=parts[0].size, attributes=attributes, **columns)  # type: ignore[arg-type] # labels and scores are never None

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from lit_loader.collate import ClassificationBatch, LandmarkBatch, batch_images, batch_targets
@@ -32,7 +33,8 @@ def draw_found(
 
     Of whole images, the predicted boxes are drawn with their masks, points and attributes, and to the left of them the
     true boxes, if the batch has any. Of object crops, predicted points are red and joined to the true points, if there
-    are any. Of crops and classified images, a wrong label is red, followed by the true label in brackets, if known.
+    are any. Of crops, with their attributes, and classified images, a wrong label is red, followed by the true label in
+    brackets, if known.
 
     Args:
         datamodule: The data module that made the batch.
@@ -50,9 +52,7 @@ def draw_found(
     drawing: dict[str, Any] = {"captions": captions, "max_images": max_images, "title": title}
     names = datamodule.class_names
     if isinstance(batch, LandmarkBatch):
-        if "class_logits" in predictions:
-            drawing["texts"] = label_texts(predictions["class_logits"].argmax(dim=1), names)
-            drawing["truths"] = _truths(batch.labels, names)
+        drawing |= _crop_texts(datamodule, batch, predictions)
         predicted = predictions["keypoints"]
         keypoints = batch.keypoints
         visibility = batch.visibility
@@ -77,6 +77,24 @@ def draw_found(
         min_score=min_score,
         **drawing,
     )
+
+
+def _crop_texts(datamodule: TableDataModule, batch: LandmarkBatch, predictions: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the predicted labels of crops as ``texts``, and the true ones as ``truths``; empty without predictions."""
+    logits = predictions.get("attribute_logits", {})
+    # The data of a prediction may have other attributes than the model.
+    values = {name: names for name, names in datamodule.attributes.items() if name in logits}
+    if "class_logits" not in predictions and not values:
+        return {}
+    names = datamodule.class_names
+    # Without a class head, the annotated class precedes the attributes.
+    labels = predictions["class_logits"].argmax(dim=1) if "class_logits" in predictions else batch.labels
+    attributes = {name: (logits[name].argmax(dim=1), value_names) for name, value_names in values.items()}
+    true_values = {name: (batch.attributes[name], value_names) for name, value_names in values.items()}
+    known = torch.stack([batch.labels, *(ids for ids, _ in true_values.values())]).amin(dim=0) >= 0
+    true_texts = label_texts(batch.labels, names, attributes=true_values)
+    truths = [text if is_known else None for text, is_known in zip(true_texts, known.tolist(), strict=True)]
+    return {"texts": label_texts(labels, names, attributes=attributes), "truths": truths}
 
 
 def _true_targets(batch: Any) -> Sequence[Mapping[str, Any]] | None:

@@ -15,6 +15,7 @@ from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
 from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small, keypointrcnn_small
+from lit_loader.recipes.regression_model import RegressionModel, regression_model, regression_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
 from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
@@ -38,6 +39,7 @@ __all__ = [
     "MultiTaskScores",
     "NormalizedMeanError",
     "PyramidBackbone",
+    "RegressionModel",
     "Task",
     "WarmupCosineLR",
     "WingLoss",
@@ -50,6 +52,8 @@ __all__ = [
     "heatmaps_small",
     "keypointrcnn_small",
     "model_kwargs_from_datamodule",
+    "regression_model",
+    "regression_small",
     "replace_classifier",
     "replace_detection_heads",
     "task_of",

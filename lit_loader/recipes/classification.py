@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from lit_loader.collate.classification import ClassificationBatch
 from lit_loader.errors import SettingError
+from lit_loader.recipes.flip_average import average_answers, average_logits, mirror
 from lit_loader.recipes.losses import ClassificationLoss, may_have_unlabelled, mean_of_labelled
 from lit_loader.recipes.metrics import ClassMetric
 from lit_loader.recipes.network import NormalizeImages, check_labels, check_names, classifier_small
@@ -47,6 +48,9 @@ class ClassificationTask(Task):
             loss of each class. Examples are `ClassificationLoss` with
             label smoothing, class weights or the focal factor, and ``torch.nn.CrossEntropyLoss(reduction="none")``.
             None means cross-entropy. With mixed batches it must also take the labels of mixed images.
+        test_time_flip: Whether probabilities in tests and in ``predict`` are the mean of those for the image and for
+            its mirror image, which takes twice the time. Validation stays without. Not for classes that a mirror image
+            changes, such as left and right turns.
         **training: Arguments of `Task`.
 
     Attributes:
@@ -69,10 +73,12 @@ class ClassificationTask(Task):
         multi_label: bool = False,
         weights: str | None = None,
         loss: Callable[[Tensor, Tensor], Tensor] | None = None,
+        test_time_flip: bool = False,
         **training: Any,
     ) -> None:
         super().__init__(**training)
         self.keep_arguments()
+        self.test_time_flip = test_time_flip
         self.class_names = tuple(check_names("class_names", class_names))
         self.multi_label = multi_label
         self.loss = ClassificationLoss() if loss is None else loss
@@ -115,6 +121,14 @@ class ClassificationTask(Task):
             raise ValueError(f"expected logits {expected} of a {name}, got {output}; give a model of one logit a class")
         return logits
 
+    def predict(self, images: Tensor) -> Tensor:
+        """Return what `forward` does, with ``test_time_flip`` logits of the mean probabilities with mirrored images."""
+        logits = self.forward(images)
+        if not self.test_time_flip:
+            return logits
+        mirrored = self.forward(mirror(images))
+        return average_answers(logits, mirrored) if self.multi_label else average_logits(logits, mirrored)
+
     def training_step(self, batch: ClassificationBatch, batch_idx: int) -> Tensor:
         """Return the loss."""
         logits = self.forward(batch.images)
@@ -124,7 +138,7 @@ class ClassificationTask(Task):
 
     def collect(self, batch: ClassificationBatch, metric: Metric) -> Tensor:
         """Update a metric with the predictions and losses of a batch; return the losses, float32 ``(B,)``."""
-        logits = self.forward(batch.images)
+        logits = self.predict(batch.images) if self.is_testing else self.forward(batch.images)
         labels = self._labels(batch)
         # A logit above 0 is a probability above one half.
         predicted = (logits > 0).long() if self.multi_label else logits.argmax(dim=1)
@@ -140,7 +154,7 @@ class ClassificationTask(Task):
 
     def predict_step(self, batch: ClassificationBatch, batch_idx: int, dataloader_idx: int = 0) -> Tensor:
         """Return the probabilities of a batch, float32 ``(B, num_classes)``."""
-        logits = self.forward(batch.images).float()
+        logits = self.predict(batch.images).float()
         return logits.sigmoid() if self.multi_label else logits.softmax(dim=1)
 
     def setup(self, stage: str) -> None:

@@ -195,15 +195,19 @@ class WingLoss(nn.Module):
 
 
 class LandmarkLoss(nn.Module):
-    """The losses of `LandmarkTask`: of points, of heatmaps and of the class, each with a weight.
+    """The losses of `LandmarkTask`: of points, heatmaps, the class and attributes, each with a weight.
 
     Args:
         point_loss: Called with predicted and true coordinates as shares of the crop; returns the loss of each, such as
-            `WingLoss` or ``torch.nn.SmoothL1Loss(reduction="none")``. None for the absolute error.
+            `WingLoss` or ``torch.nn.SmoothL1Loss(reduction="none", beta=0.02)``; its parameters are shares of the crop
+            as well: with torch's own beta of 1, SmoothL1Loss is half the squared error everywhere. None for the
+            absolute error.
         point_weight: Factor of the points' mean loss.
-        heatmap_weight: Factor of the heatmaps' divergence from a Gaussian, see `heatmap_loss`.
+        heatmap_weight: Factor of the heatmaps' divergence from a Gaussian, see `heatmap_loss`; only of models that
+            return heatmaps.
         heatmap_sigma: Width of that Gaussian in cells.
         class_weight: Factor of the cross-entropy of the class, where the task has classes.
+        attribute_weight: Factor of the cross-entropy of each attribute.
 
     Raises:
         ValueError: If a weight is negative, or ``heatmap_sigma`` not positive.
@@ -217,9 +221,15 @@ class LandmarkLoss(nn.Module):
         heatmap_weight: float = 1.0,
         heatmap_sigma: float = 1.0,
         class_weight: float = 1.0,
+        attribute_weight: float = 1.0,
     ) -> None:
         super().__init__()
-        weights = {"point": point_weight, "heatmap": heatmap_weight, "class": class_weight}
+        weights = {
+            "point": point_weight,
+            "heatmap": heatmap_weight,
+            "class": class_weight,
+            "attribute": attribute_weight,
+        }
         for name, weight in weights.items():
             if not 0 <= weight < math.inf:
                 raise ValueError(f"{name}_weight={weight} must be 0 or more")
@@ -230,6 +240,7 @@ class LandmarkLoss(nn.Module):
         self.heatmap_weight = heatmap_weight
         self.heatmap_sigma = heatmap_sigma
         self.class_weight = class_weight
+        self.attribute_weight = attribute_weight
 
     def points(self, points: Tensor, targets: Tensor, mask: Tensor) -> Tensor:
         """Return the weighted mean loss of present coordinates; 0 where no point is present.
@@ -259,3 +270,19 @@ class LandmarkLoss(nn.Module):
     def classes(self, logits: Tensor, labels: Tensor) -> Tensor:
         """Return the weighted mean cross-entropy of classes; logits ``(B, C)``, labels int64 ``(B,)``."""
         return self.class_weight * functional.cross_entropy(logits.float(), labels)
+
+    def attribute(self, logits: Tensor, ids: Tensor) -> Tensor:
+        """Return the weighted mean cross-entropy of an attribute, over the objects that have it.
+
+        Args:
+            logits: float ``(B, num_values)``.
+            ids: int64 ``(B,)``, -1 for an object without the attribute.
+        """
+        return self.attribute_weight * labelled_cross_entropy(logits, ids)
+
+
+def labelled_cross_entropy(logits: Tensor, ids: Tensor) -> Tensor:
+    """Return the mean cross-entropy over samples whose id is not -1; 0 if there are none."""
+    # cross_entropy would index out of range with -1; `masked_mean` discards the result.
+    entropies = functional.cross_entropy(logits.float(), ids.clamp(min=0), reduction="none")
+    return masked_mean(entropies, ids >= 0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -253,6 +253,7 @@ class LandmarkScores:
         failure_threshold: Error above which a face fails.
         normalize_by: Normaliser of the errors, see `NormalizedMeanError`; `report` names it.
         classes: Scores of the faces' classes, or None if the model predicts none.
+        attributes: Scores of each attribute by name, over the faces that have it.
     """
 
     nme: float
@@ -263,15 +264,20 @@ class LandmarkScores:
     failure_threshold: float
     normalize_by: NormalizeBy = "box"
     classes: ClassificationScores | None = None
+    attributes: Mapping[str, ClassificationScores] = field(default_factory=dict)
 
     @property
     def logged(self) -> dict[str, float]:
-        """Error, failure rate and AUC, and the scores of the classes."""
-        classes = {} if self.classes is None else self.classes.logged
-        return {"nme": self.nme, "failure_rate": self.failure_rate, "auc": self.auc, **classes}
+        """Error, failure rate and AUC, and accuracy and macro-F1 of the classes and of each attribute."""
+        values = {"nme": self.nme, "failure_rate": self.failure_rate, "auc": self.auc}
+        if self.classes is not None:
+            values |= self.classes.logged
+        for attribute, scores in self.attributes.items():
+            values |= {f"{attribute}/{name}": value for name, value in scores.logged.items()}
+        return values
 
     def report(self) -> Report:
-        """Return error, failure rate and AUC; with classes also accuracy, and recall and F1 by class."""
+        """Return error, failure rate and AUC; of classes and attributes accuracy, and recall and F1 by value."""
         figures: dict[str, float] = {
             f"NME over {_NORMALIZERS[self.normalize_by]}": self.nme,
             f"failures above {self.failure_threshold:g}": self.failure_rate,
@@ -279,11 +285,16 @@ class LandmarkScores:
             "objects measured": self.num_faces,
             "objects not measured": self.num_excluded,
         }
-        if self.classes is None:
-            return [("test", figures)]
-        # The first section of each report has the scores of the whole set, which belong together.
-        (_, class_figures), *sections = self.classes.report()
-        return [("test", figures | class_figures), *sections]
+        sections: Report = []
+        if self.classes is not None:
+            # The first section of each report has the scores of the whole set, which belong together.
+            (_, class_figures), *sections = self.classes.report()
+            figures |= class_figures
+        for attribute, scores in self.attributes.items():
+            (_, attribute_figures), *attribute_sections = scores.report()
+            figures |= {f"{attribute} {name}": value for name, value in attribute_figures.items()}
+            sections += [(f"{attribute}: {title}", values) for title, values in attribute_sections]
+        return [("test", figures), *sections]
 
 
 class NormalizedMeanError(Metric):

@@ -9,11 +9,10 @@ from typing import Any, Final, TypeAlias
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
-from lit_loader.recipes.losses import LandmarkLoss
-from lit_loader.recipes.network import filled_pair, masked_mean, soft_argmax
+from lit_loader.recipes.losses import LandmarkLoss, labelled_cross_entropy
+from lit_loader.recipes.network import filled_pair, soft_argmax
 
 _ROI_SIZE: Final = 8
 """Cells of an object's region along either side; heatmaps have twice as many."""
@@ -171,9 +170,7 @@ class ObjectHeads(nn.Module):
             losses["keypoints"] += self.point_loss.heatmaps(heatmaps, truth, mask)
         for name, attribute_logits in logits.items():
             ids = torch.cat([target[name] for target in targets])
-            # cross_entropy would index out of range with -1; `masked_mean` discards the result.
-            entropies = functional.cross_entropy(attribute_logits.float(), ids.clamp(min=0), reduction="none")
-            losses[f"attributes/{name}"] = masked_mean(entropies, ids >= 0)
+            losses[f"attributes/{name}"] = labelled_cross_entropy(attribute_logits, ids)
         return losses
 
     def predictions(self, outputs: ObjectOutputs) -> dict[str, Tensor]:

@@ -333,6 +333,11 @@ class Task(LightningModule, CurveTask):
         """Compute and log the scores of the test."""
         self.test_scores, self.test_set_scores = self._score("test", self.test_metric, self.test_set_metrics)
 
+    @property
+    def is_testing(self) -> bool:
+        """True during ``trainer.test``, in which `collect` is called as in a validation."""
+        return self._trainer is not None and bool(self._trainer.testing)
+
     def _num_batches(self, stage: Literal["val", "test"]) -> Sequence[float]:
         """Return the number of batches of each set of a stage; without a trainer there is one set."""
         if self._trainer is None:

@@ -87,7 +87,8 @@ def _known_task(model: object) -> type[Task] | None:
 def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     """Return the keywords of the data module's task that follow from the data.
 
-    A landmark task gets a head for the class where the data has more than one.
+    A landmark task gets a head for the class where the data has more than one, and a head for each attribute that the
+    data module reads.
 
     Args:
         datamodule: A data module whose data is prepared.
@@ -95,8 +96,9 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     Returns:
         Always ``class_names``. For `DetectionTask` also ``masks`` if the data module reads them; for
         `ClassificationTask` ``multi_label``; for `LandmarkTask`, `KeypointTask` and `MultiTask` ``keypoint_names`` and
-        ``normalization_pair``; for `KeypointTask` ``sigmas``; for `MultiTask` ``attributes``. All are plain lists, that
-        a checkpoint can store.
+        ``normalization_pair``; for `KeypointTask` ``sigmas``; for `MultiTask`, and for `LandmarkTask` if the data module
+        has some, ``attributes``; for `LandmarkTask` also ``flip_pairs`` if the schema has some. All are plain lists,
+        which a checkpoint can store.
 
     Raises:
         ValueError: If the data has no classes, or data for landmarks or keypoints no points.
@@ -113,19 +115,26 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
         kwargs["masks"] = True
     if not isinstance(datamodule, KeypointDataModule | LandmarkDataModule | MultiTaskDataModule):
         return kwargs
-    # Plain lists, which a checkpoint loads under `weights_only=True`.
     schema = datamodule.keypoint_schema
+    if schema is None and not isinstance(datamodule, MultiTaskDataModule):
+        raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
+    # Plain lists, which a checkpoint loads under `weights_only=True`.
     pair = None if schema is None else schema.normalization_pair
     kwargs["keypoint_names"] = [] if schema is None else list(schema.names)
     kwargs["normalization_pair"] = None if pair is None else list(pair)
-    if isinstance(datamodule, MultiTaskDataModule):
-        kwargs["attributes"] = {name: list(names) for name, names in datamodule.attributes.items()}
-    elif schema is None:
-        raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
-    elif isinstance(datamodule, KeypointDataModule):
-        kwargs["sigmas"] = [float(sigma) for sigma in getattr(schema, "sigmas", ())]
-    elif len(classes) == 1:
+    if schema is not None and isinstance(datamodule, KeypointDataModule):
+        kwargs["sigmas"] = list(schema.sigmas)
+        return kwargs
+    attributes = {name: list(names) for name, names in datamodule.attributes.items()}
+    if attributes or isinstance(datamodule, MultiTaskDataModule):
+        kwargs["attributes"] = attributes
+    if schema is None or isinstance(datamodule, MultiTaskDataModule):
+        return kwargs
+    if len(classes) == 1:
         kwargs["class_names"] = None  # a head for a single class has nothing to learn
+    # A schema without pairs may just not name them.
+    if schema.flip_pairs:
+        kwargs["flip_pairs"] = [list(pair) for pair in schema.flip_pairs]
     return kwargs
 
 

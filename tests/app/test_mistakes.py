@@ -134,7 +134,10 @@ def test_advised_settings_are_written_as_overrides(error, config, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (["datamodule=landmarks", "dataset=shapes"], "choose model=heatmaps_resnet18 or model=heatmaps_small"),
+        (
+            ["datamodule=landmarks", "dataset=shapes"],
+            "choose model=heatmaps_resnet18 or model=heatmaps_small or model=regression_resnet18",
+        ),
         (["experiment=shapes", "ckpt_path=nope.ckpt"], "ckpt_path='nope.ckpt' does not exist in"),
         (
             ["experiment=shapes", "model=maskrcnn_resnet50_fpn_v2"],

@@ -121,6 +121,7 @@ def test_failed_write_leaves_no_file_and_empty_predictions_are_written(tmp_path,
 TASKS = {
     "detection": (DetectionTask, DetectionDataModule, "fcos_small", {}),
     "landmarks": (LandmarkTask, LandmarkDataModule, "heatmaps_small", {"size": 32}),
+    "regressed landmarks": (LandmarkTask, LandmarkDataModule, "regression_small", {"size": 32}),
     "classification": (ClassificationTask, ClassificationDataModule, "classifier_small", {"size": 32}),
     "several tasks": (MultiTask, MultiTaskDataModule, "fcos_small", {}),
 }

@@ -201,6 +201,40 @@ def test_class_of_a_crop_is_the_predicted_class(tmp_path, table):
     assert {prediction["category_id"] for prediction in results(predict(tmp_path, datamodule, find))} == {9}
 
 
+def regressed(batch):
+    """Return points without scores, and the true finish, plain where it is unknown."""
+    logits = torch.eye(3)[batch.attributes["finish"].clamp(min=0)]
+    return {"keypoints": batch.keypoints, "attribute_logits": {"finish": logits}}
+
+
+def attribute_module(table):
+    return LandmarkDataModule(DrawnSource(predict=table), train_transforms={"size": 32}, attributes=["finish"])
+
+
+def test_regressed_points_are_written_without_scores_and_with_attributes(tmp_path, table):
+    settings = {"format": "csv", "min_score": 0.9, "num_pictures": 1, "min_picture_score": 0.9}
+    rows = rows_of(predict(tmp_path, attribute_module(table), regressed, **settings))
+    assert len(rows) == table.num_objects
+    finish = table.attributes["finish"]
+    assert [row["finish"] for row in rows] == [finish.names[max(0, value)] for value in finish.ids.tolist()]
+    assert {row[name] for row in rows for name in ("score", "left_score")} == {""}
+    assert abs(float(rows[0]["left_x"]) - table.keypoints[0, 0, 0]) < 1e-2
+
+
+def test_regressed_points_have_the_scores_that_a_coco_evaluation_needs(tmp_path, table):
+    predictions = results(predict(tmp_path, attribute_module(table), regressed, format="coco"))
+    assert {prediction["score"] for prediction in predictions} == {1.0}
+    assert {score for prediction in predictions for score in prediction["keypoints"][2::3]} == {1.0}
+    assert predictions[0]["attributes"] == {"finish": "plain"}
+
+
+@pytest.mark.parametrize("format", ["voc", "keypoints_txt"])
+def test_regressed_points_have_no_attribute_of_scores(tmp_path, table, format):
+    (path, *_) = predict(tmp_path, attribute_module(table), regressed, format=format)
+    files = path.rglob("*.xml") if path.is_dir() else [path]
+    assert not any("score" in file.read_text() or "nan" in file.read_text() for file in files)
+
+
 def rows_of(paths):
     with paths[0].open() as file:
         return list(csv.DictReader(file))

@@ -31,6 +31,7 @@ MODELS = {ClassificationTask: "classifier_small", LandmarkTask: "heatmaps_small"
 
 FINISH = {"finish": list(FINISHES)}
 EYES = {"keypoint_names": list(POINTS), "normalization_pair": [0, 1]}
+PAIRS = {"flip_pairs": [[0, 1]]}
 
 
 @pytest.fixture
@@ -44,7 +45,8 @@ def source(tmp_path):
         (DetectionDataModule, {}, DetectionTask, {}),
         (ClassificationDataModule, {"multi_label": True}, ClassificationTask, {"multi_label": True}),
         (ClassificationDataModule, {"sample_unit": "object"}, ClassificationTask, {"multi_label": False}),
-        (LandmarkDataModule, {}, LandmarkTask, EYES),
+        (LandmarkDataModule, {}, LandmarkTask, {**EYES, **PAIRS}),
+        (LandmarkDataModule, {"attributes": ["finish"]}, LandmarkTask, {**EYES, **PAIRS, "attributes": FINISH}),
         (MultiTaskDataModule, {}, MultiTask, {**EYES, "attributes": FINISH}),
         (
             MultiTaskDataModule,
@@ -74,8 +76,13 @@ def test_values_of_the_label_attribute_are_the_class_names(source):
 def test_landmarks_of_a_single_class_have_no_class_head(tmp_path):
     table = draw_set(tmp_path, num_images=2, objects=1, class_names=("face",), labels=[0, 0])
     kwargs = model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(train=table)))
-    assert kwargs == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None}
+    assert kwargs == {"class_names": None, "keypoint_names": list(POINTS), "normalization_pair": None, **PAIRS}
     assert model_kwargs_from_datamodule(MultiTaskDataModule(DrawnSource(train=table)))["class_names"] == ["face"]
+
+
+def test_schema_without_mirror_pairs_gives_none(tmp_path):
+    table = draw_set(tmp_path, num_images=2, objects=1, flip_pairs=())
+    assert "flip_pairs" not in model_kwargs_from_datamodule(LandmarkDataModule(DrawnSource(train=table)))
 
 
 def test_data_without_classes_or_points_is_refused(tmp_path):

@@ -162,6 +162,7 @@ def test_masks_of_detections_above_the_score_are_drawn(table, shape, dtype):
     [
         (DetectionDataModule, {}, DetectionTask, "fcos_small"),
         (LandmarkDataModule, {}, LandmarkTask, "heatmaps_small"),
+        (LandmarkDataModule, {"attributes": ["finish"]}, LandmarkTask, "regression_small"),
         (ClassificationDataModule, {"sample_unit": "object"}, ClassificationTask, "classifier_small"),
         (ClassificationDataModule, {"multi_label": True}, ClassificationTask, "classifier_small"),
         (MultiTaskDataModule, {}, MultiTask, "fcos_small"),
@@ -174,6 +175,22 @@ def test_every_task_is_drawn_on_labelled_and_unlabelled_data(table, tmp_path, ki
     model = task(name, **model_kwargs_from_datamodule(datamodule))
     figure = draw_predictions(model, datamodule, datamodule.first_batch(stage), max_images=3, min_score=0.0)
     assert len(titles(figure)) == 3
+
+
+def test_wrong_attribute_of_a_crop_is_drawn_with_the_true_one(table):
+    datamodule, batch = batch_of(LandmarkDataModule, table, attributes=["finish"])
+    batch.attributes["finish"][0] = -1
+    logits = torch.tensor([1.0, 0.0, 0.0]).expand(len(batch.labels), 3)
+    prediction = {"keypoints": batch.keypoints, "attribute_logits": {"finish": logits, "unknown to the data": logits}}
+    names = datamodule.attributes["finish"]
+    expected = []
+    for label, finish in zip(batch.labels.tolist(), batch.attributes["finish"].tolist(), strict=True):
+        text = f"{datamodule.class_names[label]}, plain"
+        # An unknown finish is not wrong.
+        is_wrong = finish > 0
+        expected.append(f"{text} (true: {datamodule.class_names[label]}, {names[finish]})" if is_wrong else text)
+    assert titles(draw_predictions(Constant(prediction), datamodule, batch)) == expected
+    assert {-1, 0, 1} <= set(batch.attributes["finish"].tolist())
 
 
 def test_predicted_points_of_unlabelled_crops_are_drawn_alone(tmp_path):

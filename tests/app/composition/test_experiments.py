@@ -67,7 +67,9 @@ LONG = {  # experiments with large models, and overrides that choose a small one
 
 def words_of(name, tmp_path):
     if name not in LAYOUTS:
-        sizes = [] if name in ("shapes_finish", "shapes_landmarks") else ["model.model.min_size=48"]
+        sizes = (
+            [] if name in ("shapes_finish", "shapes_landmarks", "shapes_regression") else ["model.model.min_size=48"]
+        )
         return [*SHAPES, *NET, *sizes]
     make, draw, words = LAYOUTS[name]
     root = tmp_path / "set"
