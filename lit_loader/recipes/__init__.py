@@ -12,7 +12,7 @@ from lit_loader.recipes.metrics import ClassificationScores, ClassMetric, Landma
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
-from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small
+from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small, maskrcnn_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
 from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
@@ -44,6 +44,7 @@ __all__ = [
     "fcos_small",
     "heatmap_model",
     "heatmaps_small",
+    "maskrcnn_small",
     "model_kwargs_from_datamodule",
     "replace_classifier",
     "replace_detection_heads",
