@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from lit_loader.callbacks.bad_samples import BadSampleReport
 from lit_loader.callbacks.data_monitor import DataMonitor
+from lit_loader.callbacks.ema_weights import EmaWeights
 from lit_loader.callbacks.evaluation_curves import EvaluationCurves
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
 from lit_loader.callbacks.pictures import PictureLogger, class_reports
@@ -19,6 +20,7 @@ __all__ = [
     "ClassMix",
     "ClassMixMonitor",
     "DataMonitor",
+    "EmaWeights",
     "EpochLines",
     "EvaluationCurves",
     "MergedBoxes",

@@ -13,6 +13,7 @@ from lightning.pytorch.callbacks import Checkpoint, WeightAveraging
 from lightning.pytorch.utilities.exceptions import SIGTERMException
 
 from lit_loader.callbacks.attached import find_callback
+from lit_loader.callbacks.ema_weights import EmaWeights
 
 __all__ = ["SigtermCheckpoint"]
 
@@ -83,8 +84,10 @@ class SigtermCheckpoint(Checkpoint):
         """Save if the signal ended a validation."""
         if not isinstance(exception, SIGTERMException) or trainer.state.fn != "fit" or self.has_saved:
             return
-        # During a validation the model has the averaged weights, which training must not continue from.
-        if not (trainer.validating and find_callback(trainer, WeightAveraging)):
+        # During a validation the model has the averaged weights. Lightning's callbacks would save them as those that
+        # training continues from.
+        averaging = find_callback(trainer, WeightAveraging)
+        if averaging is None or isinstance(averaging, EmaWeights) or not trainer.validating:
             self._save(trainer)
 
     def _save(self, trainer: Trainer) -> None:

@@ -223,6 +223,7 @@ class ShapesSource(FileSource):
         finish_shares: Share of each finish among the objects.
         max_rotation: Largest rotation of an object in either direction, in degrees.
         seed: Seed of the drawing.
+        masks: Objects also have masks, see `draw_shapes`.
         cache_dir: Folder of the dataset, or None for the user's cache folder.
         progress: Show a progress bar.
 
@@ -237,6 +238,7 @@ class ShapesSource(FileSource):
     finish_shares: Sequence[float] = (0.88, 0.10, 0.02)
     max_rotation: float = 25.0
     seed: int = 0
+    masks: bool = False
     cache_dir: str | None = None
     progress: bool = True
 
@@ -246,10 +248,14 @@ class ShapesSource(FileSource):
             raise ValueError(f"num_images names {unknown_splits}; the splits are train, val and test")
 
     def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
-        """Draw the dataset if it does not exist, and read it as `VocSource` does."""
-        return self._voc().read(trust_cache=trust_cache)
-
-    def _voc(self) -> VocSource:
+        """Draw the dataset if it does not exist, and read it as `VocSource` does, or with masks as COCO."""
         root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
-        splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
-        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
+        name = "annotations/{}.json" if self.masks else "{}"  # of the annotations of a split
+        # With the names of missing splits: without them, VocSource would take its default ones.
+        splits: dict[str, Any] = {split: name.format(split) if split in self.num_images else None for split in _SPLITS}
+        settings: dict[str, Any] = {"cache_dir": self.cache_dir, "progress": self.progress}
+        if self.masks:
+            source: FileSource = FormatSource("coco", root, **splits, **settings)
+        else:
+            source = VocSource(root, **splits, **settings)
+        return source.read(trust_cache=trust_cache)

@@ -100,6 +100,16 @@ def box_of(scene_object: SceneObject) -> tuple[int, int, int, int]:
     return xmin, ymin, xmax, ymax
 
 
+def mask_outline(scene_object: SceneObject) -> npt.NDArray[np.float64]:
+    """Return the outline of an object's mask, ``(n, 2)``; of a hollow object it continues around the hole."""
+    corners = outline(scene_object)
+    if FINISH_NAMES[scene_object.finish_id] != "hollow":
+        return corners
+    hole = outline(scene_object, scale=_HOLE_RADIUS)
+    # The line between the two outlines is passed in both directions and encloses no area.
+    return np.concatenate([corners, corners[:1], hole, hole[:1]])
+
+
 def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.uint8]]:
     """Return the named points of a scene's objects.
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -21,12 +22,14 @@ from rich.progress import Progress
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.cache import cache_folder
 from lit_loader.annotations.formats import write_annotations
+from lit_loader.annotations.masks import Masks
 from lit_loader.datasets.scenes import (
     FINISH_NAMES,
     MAX_ROTATION,
     POINTS,
     SHAPE_NAMES,
     box_of,
+    mask_outline,
     place_objects,
     points_of,
     render_scene,
@@ -56,6 +59,7 @@ def draw_shapes(
     finish_shares: Sequence[float] = (0.88, 0.10, 0.02),
     max_rotation: float = 25.0,
     seed: int = 0,
+    masks: bool = False,
     progress: bool = True,
 ) -> Path:
     """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they already exist.
@@ -79,6 +83,9 @@ def draw_shapes(
         max_rotation: Largest rotation of an object in either direction, in degrees; below `MAX_ROTATION`, so that its
             points remain distinguishable.
         seed: Seed of all random numbers.
+        masks: Also write the annotations as COCO JSON with the outlines of objects, ``annotations/SPLIT.json``, into
+            another folder. The outline of a hollow object surrounds its hole twice, so that the hole is outside. Parts
+            that a later object hides belong to the mask.
         progress: Show a progress bar while drawing.
 
     Returns:
@@ -97,6 +104,9 @@ def draw_shapes(
         "max_rotation": float(max_rotation),
         "seed": int(seed),
     }
+    # Without masks, the fingerprint is that of the other settings alone.
+    if masks:
+        settings["masks"] = True
     _check_settings(settings)
     # Sorted, so that equal settings have equal names whatever the order of `num_images`.
     text = json.dumps(settings, indent=1, sort_keys=True)
@@ -188,6 +198,10 @@ def _write_splits(folder: Path, settings: Mapping[str, Any], *, progress: bool) 
                 attributes={"finish": Attribute(ids=finish_ids, names=FINISH_NAMES)},
             )
             write_annotations("voc", table, folder, split, allow_loss=True, progress=False)
+            if settings.get("masks"):
+                outlines = Masks.from_rows([mask_outline(scene_object)] for scene_object in objects)
+                file = f"annotations/{split}.json"
+                write_annotations("coco", replace(table, masks=outlines), folder, file, allow_loss=True, progress=False)
 
 
 def _class_and_finish_ids(

@@ -14,7 +14,13 @@ from lit_loader.recipes.metrics import ClassificationScores, ClassMetric, Landma
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
-from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small, keypointrcnn_small
+from lit_loader.recipes.network import (
+    PyramidBackbone,
+    classifier_small,
+    fcos_small,
+    keypointrcnn_small,
+    maskrcnn_small,
+)
 from lit_loader.recipes.regression_model import RegressionModel, regression_model, regression_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
 from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of
@@ -51,6 +57,7 @@ __all__ = [
     "heatmap_model",
     "heatmaps_small",
     "keypointrcnn_small",
+    "maskrcnn_small",
     "model_kwargs_from_datamodule",
     "regression_model",
     "regression_small",

@@ -22,7 +22,7 @@ from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.errors import SettingError
 from lit_loader.recipes.average_precision import AveragePrecision
 from lit_loader.recipes.matching import detection_error, mark_errors
-from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
+from lit_loader.recipes.network import check_labels, check_names, fcos_small, maskrcnn_small, plain, unit_range
 from lit_loader.recipes.task import Metric, Task
 from lit_loader.recipes.tiles import TiledSet, tiled_sets
 from lit_loader.recipes.unlabelled import drop_unlabelled, training_losses
@@ -33,7 +33,7 @@ __all__ = ["DetectionTask", "plain_targets", "replace_detection_heads", "trainin
 
 Batch: TypeAlias = tuple[Sequence[Tensor] | Tensor, Sequence[Mapping[str, Any]]]
 
-DETECTORS: Final[dict[str, ModelBuilder]] = {"fcos_small": fcos_small}
+DETECTORS: Final[dict[str, ModelBuilder]] = {"fcos_small": fcos_small, "maskrcnn_small": maskrcnn_small}
 """This package's builders of detectors by name."""
 
 _IMAGE_SIZE: Final = re.compile(r"train_transforms\.(size|shorter_sides)\b")

@@ -14,6 +14,7 @@ from torchvision.models.detection.anchor_utils import AnchorGenerator
 from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.fcos import FCOS, FCOSHead
 from torchvision.models.detection.keypoint_rcnn import KeypointRCNN, KeypointRCNNHeads, KeypointRCNNPredictor
+from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.resnet import BasicBlock
 from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
@@ -263,6 +264,76 @@ def fcos_small(
     # gradient where they get below 0: with mosaics, two of three seeds never left a regression loss of 1.
     nn.init.ones_(detector.get_parameter("head.regression_head.bbox_reg.bias"))
     return detector
+
+
+def maskrcnn_small(
+    *,
+    num_classes: int,
+    channels: int = 48,
+    head_channels: int = 64,
+    strides: Sequence[int] = (4, 8),
+    anchor_scale: float = 4.0,
+    min_size: int | Sequence[int] = 96,
+    max_size: int = 192,
+    score_thresh: float = 0.05,
+    nms_thresh: float = 0.5,
+    detections_per_img: int = 100,
+) -> MaskRCNN:
+    """Return torchvision's Mask R-CNN on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
+
+    Args:
+        num_classes: Classes and the background; labels count from 1.
+        channels: Width of the backbone, a positive multiple of 8.
+        head_channels: Width of the pyramid and of the heads of masks; boxes have a hidden layer of twice this width.
+        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
+        anchor_scale: Side of a map's square anchor in strides; the others have the same area and sides of 1 to 2. An
+            object should have between half and twice the size of an anchor.
+        min_size: Images are resized so that the shorter side has this many pixels, or one of several sizes, drawn for
+            each training image; evaluation has the last...
+        max_size: ... unless the longer side would exceed this many.
+        score_thresh: Detections below this score are dropped.
+        nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
+        detections_per_img: Most detections of one image.
+
+    Raises:
+        ValueError: If an argument is out of range.
+    """
+    if head_channels <= 0:
+        raise ValueError(f"head_channels={head_channels} must be positive; give 64")
+    if not anchor_scale > 0:
+        raise ValueError(f"anchor_scale={anchor_scale} must be positive; give 4, and less for smaller objects")
+    strides = tuple(int(stride) for stride in strides)
+    backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides)
+    maps = [str(stride) for stride in strides]
+    box_size = 7
+    # A list of sizes, which the annotation of Mask R-CNN does not know.
+    shorter_sides: Any = min_size
+    return MaskRCNN(
+        backbone,
+        min_size=shorter_sides,
+        max_size=max_size,
+        image_mean=[IMAGE_MEAN] * 3,
+        image_std=[IMAGE_STD] * 3,
+        rpn_anchor_generator=AnchorGenerator(
+            tuple((round(anchor_scale * stride),) for stride in strides), ((0.5, 1.0, 2.0),) * len(strides)
+        ),
+        # torchvision's 2000 and 1000 proposals are for images of 800 pixels.
+        rpn_pre_nms_top_n_train=max(300, detections_per_img),
+        rpn_pre_nms_top_n_test=max(300, detections_per_img),
+        rpn_post_nms_top_n_train=max(200, detections_per_img),
+        rpn_post_nms_top_n_test=max(200, detections_per_img),
+        box_roi_pool=MultiScaleRoIAlign(maps, output_size=box_size, sampling_ratio=2),
+        box_head=TwoMLPHead(head_channels * box_size**2, 2 * head_channels),
+        box_predictor=FastRCNNPredictor(2 * head_channels, num_classes),
+        box_score_thresh=score_thresh,
+        box_nms_thresh=nms_thresh,
+        box_detections_per_img=detections_per_img,
+        # Of 512, the most would be background: scenes for a small model have few objects.
+        box_batch_size_per_image=64,
+        mask_roi_pool=MultiScaleRoIAlign(maps, output_size=14, sampling_ratio=2),
+        mask_head=MaskRCNNHeads(head_channels, (head_channels,) * 2, 1),
+        mask_predictor=MaskRCNNPredictor(head_channels, head_channels, num_classes),
+    )
 
 
 def keypointrcnn_small(

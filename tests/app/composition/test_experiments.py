@@ -38,12 +38,22 @@ def one_folder(tmp_path):
     return {"Dataset": draw_set(tmp_path / "drawn", num_images=18, objects=1, **WITHOUT_POINTS)}
 
 
+DRAWN = {  # experiments that bring their data, and overrides
+    "shapes": [*NET, "model.model.min_size=48"],
+    "shapes_copy_paste": [*NET, "model.model.min_size=48"],
+    "shapes_finish": NET,
+    "shapes_landmarks": NET,
+    "shapes_masks": [*NET, "model.model.min_size=48"],
+    "shapes_regression": NET,
+    "shapes_unified": [*NET, "model.model.min_size=48"],
+}
 LAYOUTS = {  # the function that writes a set of an experiment, the one that draws it, and overrides
     "bccd": (make_voc, PLAIN, [*NET, *SIZES]),
     "bccd_mosaic": (make_voc, PLAIN, [*NET, *SIZES]),
     "bccd_cells": (make_image_folder, PLAIN, NET),
     "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
     "coco_fasterrcnn": (make_coco, PLAIN, DETECTOR),
+    "coco_keypoints": (make_coco, POINTS, DETECTOR),
     "coco_maskrcnn": (make_coco, MASKS, DETECTOR),
     "coco_retinanet": (make_coco, PLAIN, DETECTOR),
     "faces": (make_voc, FACES, [*NET, "datamodule.train_transforms.size=32"]),
@@ -56,7 +66,8 @@ LAYOUTS = {  # the function that writes a set of an experiment, the one that dra
 LONG = {  # experiments with large models, and overrides that choose a small one for the same data
     "classification": ["model=classifier_small"],
     "coco_fasterrcnn": ["model=fcos_small"],
-    "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
+    "coco_keypoints": ["model=keypointrcnn_small"],
+    "coco_maskrcnn": ["model=maskrcnn_small"],
     "coco_retinanet": ["model=fcos_small"],
     "landmarks": ["model=heatmaps_small"],
     "unified": ["model=multi_task_small"],
@@ -66,16 +77,19 @@ LONG = {  # experiments with large models, and overrides that choose a small one
 
 
 def words_of(name, tmp_path):
-    if name not in LAYOUTS:
-        sizes = (
-            [] if name in ("shapes_finish", "shapes_landmarks", "shapes_regression") else ["model.model.min_size=48"]
-        )
-        return [*SHAPES, *NET, *sizes]
+    if name in DRAWN:
+        return [*SHAPES, *DRAWN[name]]
     make, draw, words = LAYOUTS[name]
     root = tmp_path / "set"
     root.mkdir()
     make(root, draw(tmp_path))
     return [f"dataset.root={root}", *words]
+
+
+def test_every_experiment_has_overrides_that_make_it_small():
+    """An experiment without an entry would train at full size, or not at all."""
+    assert {*DRAWN, *LAYOUTS} == {*EXPERIMENTS}, "add the experiment to DRAWN or LAYOUTS, a large model also to LONG"
+    assert LONG.keys() <= LAYOUTS.keys()
 
 
 @pytest.mark.parametrize(
