@@ -19,6 +19,7 @@ from lit_loader.errors import SettingError
 from lit_loader.seeding import sample_rng
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, check_flip_pairs
 from lit_loader.transforms.moving import wrap
+from lit_loader.transforms.oriented import is_oriented
 from lit_loader.transforms.sanitize import DeclaredFields, check_rows
 from lit_loader.transforms.visibility import UpdateVisibility, target_points
 
@@ -153,6 +154,9 @@ class AlbumentationsTransform(nn.Module):
             return _to_image(self._pipeline()(**arguments)["image"]), dict(target)
         height, width = arguments["image"].shape[:2]
         boxes = target.get("boxes")
+        if is_oriented(boxes):
+            rule = f"moves boxes along the axes, and these have the format {boxes.format.name}"
+            raise self._error(rule, "leave out the transforms that move pixels, or use those of torchvision")
         masks = target.get("masks")
         points_and_visibility = target_points(target)
         object_fields = [] if boxes is None else self._object_fields(target)
