@@ -94,7 +94,7 @@ class AlbumentationsTransform(nn.Module):
         self._box_params = params.get("bboxes")
         self._point_params = params.get("keypoints")
         # Transforms of pixels alone have no target for boxes. Any other callable may move everything.
-        self._moves = any("bboxes" in leaf.targets for leaf in _leaves(transform)) if _is_compose(transform) else True
+        self.moves = any("bboxes" in leaf.targets for leaf in _leaves(transform)) if _is_compose(transform) else True
         if self._box_params is not None and self._box_params.format not in _BOX_FORMATS:
             rule = f"must be one of {', '.join(_BOX_FORMATS)}"
             raise SettingError("bbox_params.format", self._box_params.format, rule)
@@ -117,7 +117,7 @@ class AlbumentationsTransform(nn.Module):
         """Transform a sample; the input is not modified."""
         sample = inputs if len(inputs) > 1 else inputs[0]
         image, *further_elements = sample if isinstance(sample, tuple | list) else (sample,)
-        if self._moves:
+        if self.moves:
             self._check_others(further_elements)
         target = further_elements[0] if further_elements and isinstance(further_elements[0], Mapping) else None
         new_image, new_target = self._transform(image, target or {})
@@ -150,7 +150,7 @@ class AlbumentationsTransform(nn.Module):
 
     def _transform(self, image: Any, target: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         arguments = {"image": _to_array(image), **self._empty_arguments()}
-        if not self._moves:
+        if not self.moves:
             return _to_image(self._pipeline()(**arguments)["image"]), dict(target)
         height, width = arguments["image"].shape[:2]
         boxes = target.get("boxes")

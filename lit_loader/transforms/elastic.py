@@ -25,7 +25,7 @@ class ElasticTransform(v2.ElasticTransform):  # type: ignore[misc] # torchvision
 
     torchvision looks up the displacement of a point at a whole pixel and drops the fraction of its coordinates, so that
     a point is up to a pixel off even without any displacement. Here the displacement is interpolated, and inverted by
-    fixed-point iteration. A box becomes the box around its moved sides, and an oriented box moves by its corners. Images
+    fixed-point iteration. A box becomes the box around its moved sides; an oriented box moves by its corners. Images
     and masks have torchvision's bits.
 
     Determinism: draws only from torch's global generator, as torchvision does.

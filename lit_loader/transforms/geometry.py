@@ -96,7 +96,8 @@ class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is unt
 
     ``RandomIoUCrop`` searches for a window around a box. It never finds one in an image without boxes, and divides by
     zero if a side has only a few pixels; such images are unchanged here. Boxes whose centre is outside of the window
-    get zero size but keep their row, so ``SanitizeObjects`` must follow. Of oriented boxes, the boxes around them decide.
+    get zero size but keep their row, so ``SanitizeObjects`` must follow. For oriented boxes, the search uses the
+    boxes around them.
 
     Determinism: draws only from torch's global generator.
 

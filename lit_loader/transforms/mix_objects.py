@@ -191,9 +191,9 @@ def place(
         fields: Names of the fields of the target.
 
     Returns:
-        The target with the rows that stay. Boxes are a float32 array ``(N, 4)``, or oriented boxes; points are a
-        float32 array ``(N, K, 2)``, masks a `MaskPart`; points outside of the region have visibility 0, and so do points on its right or lower edge
-        inside of the canvas.
+        The target with the rows that stay. Boxes are a float32 array ``(N, 4)`` or oriented boxes, points a float32
+        array ``(N, K, 2)``, masks a `MaskPart`; points outside of the region have visibility 0, and so do points on its
+        right or lower edge inside of the canvas.
 
     Raises:
         TypeError: Boxes or points have another type; see `xyxy_boxes` and `target_points`.
