@@ -24,7 +24,7 @@ _Arrays = dict[str, npt.NDArray[Any]]
 # The columns of a record batch have one length, a table's columns several (images, objects, bytes of names). So
 # the file has a single row whose cells are large lists: each cell is one flat numpy array, whose buffer Arrow aligns
 # and maps. The file's schema contains a JSON header and a checksum of header and buffers.
-_FORMAT: Final = 7
+_FORMAT: Final = 8
 _ATTRIBUTE: Final = "attribute:"
 
 
