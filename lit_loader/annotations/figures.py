@@ -23,12 +23,12 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
     """Return the figures of a table as values for JSON.
 
     Returns:
-        ``images``, ``empty_images``, ``objects``; ``imbalance``: ratio of objects of the most frequent class to
-        objects of the rarest class that occurs, or None; ``image_size``: smallest and largest ``width`` and
-        ``height``, and the number of ``unknown`` sizes; ``classes``: ``objects`` and ``images`` of each class;
-        ``attributes``: objects of each value, and ``objects_without``; ``keypoints``: objects in which each point is
-        ``visible``, ``hidden`` or ``absent``; ``objects_with_points``; ``flags``: objects with each flag that occurs;
-        ``problems``: the problems that the reader reported.
+        ``images``, ``empty_images``, ``objects``; ``oriented_objects``: objects with an oriented box; ``imbalance``:
+        ratio of objects of the most frequent class to objects of the rarest class that occurs, or None;
+        ``image_size``: smallest and largest ``width`` and ``height``, and the number of ``unknown`` sizes; ``classes``:
+        ``objects`` and ``images`` of each class; ``attributes``: objects of each value, and ``objects_without``;
+        ``keypoints``: objects in which each point is ``visible``, ``hidden`` or ``absent``; ``objects_with_points``;
+        ``flags``: objects with each flag that occurs; ``problems``: the problems that the reader reported.
     """
     counts = table.class_counts()
     present = counts[counts > 0]  # a class that occurs in another set only would make the ratio infinite
@@ -41,6 +41,7 @@ def figures_of(table: AnnotationTable) -> dict[str, Any]:
         "images": table.num_images,
         "empty_images": int((np.diff(table.offsets) == 0).sum()),
         "objects": table.num_objects,
+        "oriented_objects": int(table.has_orientation().sum()),
         "imbalance": float(present.max() / present.min()) if present.size else None,
         "image_size": {
             "width": _range(table.widths[has_size]),

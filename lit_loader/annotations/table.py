@@ -40,6 +40,7 @@ from lit_loader.annotations.columns import (
 )
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import Masks
+from lit_loader.annotations.oriented import box_corners, rotated_corners
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.places import Place, Places
 from lit_loader.annotations.problems import ReadReport
@@ -50,7 +51,9 @@ from lit_loader.types import IndexArray
 __all__ = ["AnnotationTable", "Attribute", "COLUMNS"]
 
 
-_AREA: Final = {"optional": True, "missing": np.nan, "limits": (0, np.finfo(np.float32).max)}
+_MAX_FLOAT: Final = np.finfo(np.float32).max
+_AREA: Final = {"optional": True, "missing": np.nan, "limits": (0, _MAX_FLOAT)}
+_ORIENTED: Final = {"optional": True, "missing": np.nan, "limits": (-_MAX_FLOAT, _MAX_FLOAT)}
 _Points: TypeAlias = npt.NDArray[np.float32]
 _Visibility: TypeAlias = npt.NDArray[np.uint8]
 
@@ -91,7 +94,12 @@ class AnnotationTable:
         file_sizes: int32 ``(num_images, 2)``, width and height of the image file that a region is a part of, 0 =
             unknown; or None.
         offsets: int64 ``(num_images + 1,)``.
-        boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite.
+        boxes: float32 ``(num_objects, 4)``, xyxy, pixels, finite; of an oriented object the box around it.
+        corners: float32 ``(num_objects, 4, 2)``, x and y of the four corners of oriented objects in the order of the
+            annotation, pixels, NaN for other objects; or None.
+        rotated_boxes: float32 ``(num_objects, 5)``: centre x and y, width, height (pixels) and angle (degrees, as
+            torchvision's ``CXCYWHR``: counter-clockwise on the screen) of oriented objects, NaN for other objects; or
+            None. An object has ``corners`` or a rotated box, not both.
         labels: int64 ``(num_objects,)``, class ids from 0.
         difficult: bool ``(num_objects,)``; default: all False.
         truncated: As ``difficult``.
@@ -143,6 +151,8 @@ class AnnotationTable:
     )
     offsets: IndexArray
     boxes: npt.NDArray[np.float32] = _column("objects", np.float32, 4)
+    corners: _Points | None = _column("objects", np.float32, 4, 2, default=None, **_ORIENTED)
+    rotated_boxes: _Points | None = _column("objects", np.float32, 5, default=None, **_ORIENTED)
     labels: IndexArray = _column("objects", np.int64)
     difficult: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
     truncated: npt.NDArray[np.bool_] = _column("objects", np.bool_, default=None)
@@ -207,6 +217,7 @@ class AnnotationTable:
             column = spec.convert(name, getattr(self, name), rows=counts[spec.rows], num_points=num_points)
             object.__setattr__(self, name, column)
         _check_paths(paths)
+        _check_oriented(self.corners, self.rotated_boxes)
         _check_ids(self.labels, low=0, names=self.class_names, column="labels", names_field="class_names")
         attributes = {}
         for name, attribute in self.attributes.items():
@@ -355,6 +366,41 @@ class AnnotationTable:
     def image_of_object(self) -> IndexArray:
         """Return the image of each object, int64 ``(num_objects,)``."""
         return np.repeat(np.arange(self.num_images, dtype=np.int64), np.diff(self.offsets))
+
+    def has_orientation(self) -> npt.NDArray[np.bool_]:
+        """Return True for each object with ``corners`` or a rotated box, bool ``(num_objects,)``."""
+        is_oriented = np.zeros(self.num_objects, np.bool_)
+        if self.corners is not None:
+            is_oriented |= ~np.isnan(self.corners[:, 0, 0])
+        if self.rotated_boxes is not None:
+            is_oriented |= ~np.isnan(self.rotated_boxes[:, 0])
+        return is_oriented
+
+    def oriented_corners(self, rows: npt.ArrayLike | slice | None = None) -> npt.NDArray[np.float32]:
+        """Return the corners of objects: as annotated, of their rotated box, or else of their axis-aligned box.
+
+        Args:
+            rows: Rows of the per-object columns ``(n,)``, a slice as `objects` returns it, or None for all objects.
+
+        Returns:
+            float32 ``(n, 4, 2)``, x and y in pixels. The corners of a box follow each other from the left top one
+            clockwise on the screen; those of a rotated box are the same corners, turned.
+
+        Raises:
+            IndexError: If a row is outside the table.
+        """
+        selection = slice(None) if rows is None else rows if isinstance(rows, slice) else np.asarray(rows, np.int64)
+        corners: npt.NDArray[np.float32] = box_corners(self.boxes[selection])
+        if self.rotated_boxes is not None:
+            rotated = self.rotated_boxes[selection]
+            # float64 corners of a huge box become infinite in float32, as its enclosing box does.
+            with np.errstate(over="ignore"):
+                turned = rotated_corners(rotated).astype(np.float32)
+            corners = np.where(np.isnan(rotated[:, :1, None]), corners, turned)
+        if self.corners is not None:
+            annotated = self.corners[selection]
+            corners = np.where(np.isnan(annotated[:, :1, :1]), corners, annotated)
+        return corners
 
     def select(self, indices: npt.ArrayLike) -> AnnotationTable:
         """Return a table of some images, in the order of ``indices``; repeated indices repeat the image.
@@ -654,6 +700,26 @@ def _checked_rows(indices: npt.ArrayLike, *, limit: int, unit: str) -> IndexArra
 def _check_ids(ids: IndexArray, *, low: int, names: Sequence[str], column: str, names_field: str) -> None:
     if len(ids) and not low <= int(ids.min()) <= int(ids.max()) < len(names):
         raise ValueError(f"{column} {ids.min()}..{ids.max()} are outside the {len(names)} {names_field}")
+
+
+def _check_oriented(corners: _Points | None, rotated_boxes: _Points | None) -> None:
+    """Raise ValueError if an object is partly NaN, has both kinds of oriented boxes, or a negative side."""
+    present = []
+    for name, column in (("corners", corners), ("rotated_boxes", rotated_boxes)):
+        if column is None:
+            continue
+        is_nan = np.isnan(column.reshape(len(column), int(np.prod(column.shape[1:]))))
+        partly = np.flatnonzero(is_nan.any(axis=1) & ~is_nan.all(axis=1))
+        if len(partly):
+            row = int(partly[0])
+            raise ValueError(f"{name}[{row}] = {column[row].tolist()} must be finite, or all NaN without one")
+        present.append(~is_nan[:, 0])
+    if len(present) == 2 and (both := np.flatnonzero(present[0] & present[1])).size:
+        raise ValueError(f"object {both[0]} has corners and a rotated box; leave one of them NaN")
+    # NaN compares as False.
+    if rotated_boxes is not None and (negative := np.flatnonzero((rotated_boxes[:, 2:4] < 0).any(axis=1))).size:
+        row = int(negative[0])
+        raise ValueError(f"rotated_boxes[{row}] = {rotated_boxes[row].tolist()} has a negative width or height")
 
 
 def _check_paths(paths: TextColumn) -> None:

@@ -96,8 +96,8 @@ def tile_table(table: AnnotationTable, tiling: Tiling, *, exif_orientation: bool
 
     A tile has a ``region``, its size, and the path, ids and stamp of its image. Objects are chosen as in NOTE [Objects
     of a tile]. Their boxes are clipped to the tile and relative to its left upper corner, and an object that the tile
-    cuts is ``truncated`` and has no annotated area (NaN). Keypoints are relative to the same corner; those outside the
-    tile have visibility 0. Masks cover the whole image.
+    cuts is ``truncated`` and has no annotated area (NaN). Oriented boxes are relative to the same corner, and never
+    clipped. Keypoints are relative to it too; those outside the tile have visibility 0. Masks cover the whole image.
 
     The sizes of images that the table does not know are read from the files' headers. An image whose header cannot be
     read gets one row with all of its objects and a region of zeros, which is the whole file; reading its sample raises
@@ -366,6 +366,12 @@ def _cut_columns(
     if table.areas is not None:
         # The visible part of an annotated area (of a mask) is unknown.
         columns["areas"] = np.where(is_cut, np.float32(np.nan), table.areas[objects])
+    shifts = limits[:, :2]
+    if table.corners is not None:
+        columns["corners"] = (table.corners[objects] - shifts[:, None]).astype(np.float32)
+    if table.rotated_boxes is not None:
+        rotated_boxes = table.rotated_boxes[objects]
+        columns["rotated_boxes"] = np.hstack([rotated_boxes[:, :2] - shifts, rotated_boxes[:, 2:]]).astype(np.float32)
     if table.keypoints is not None and table.visibility is not None:
         points = table.keypoints[objects].astype(np.float64) - limits[:, None, :2]
         inside = ((points >= 0) & (points <= (limits[:, 2:] - limits[:, :2])[:, None])).all(axis=2)

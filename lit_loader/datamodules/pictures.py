@@ -13,6 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 from torchvision.transforms.v2 import InterpolationMode, functional
+from torchvision.tv_tensors import BoundingBoxFormat
 from torchvision.utils import draw_bounding_boxes, draw_keypoints, draw_segmentation_masks
 
 from lit_loader.datamodules.text_drawing import draw_texts, figure_text
@@ -98,7 +99,8 @@ def draw_boxes(
 
     Args:
         images: ``(3, H, W)`` each, a list or one tensor, uint8 or float in [0, 1].
-        targets: ``boxes`` (N, 4) xyxy in pixels and ``labels`` (N,); detections also have ``scores`` (N,). Optional
+        targets: ``boxes`` in pixels, (N, 4) xyxy, (N, 8) corners or (N, 5) torchvision's CXCYWHR, whose first side is
+            dashed, and ``labels`` (N,); detections also have ``scores`` (N,). Optional
             ``keypoints`` (N, K, 2) with ``visibility`` (N, K) are drawn, and so are ``masks`` (N, H, W) or
             (N, 1, H, W): pixels that are not 0, or above 0.5 in float masks. Objects with ``is_wrong``, bool (N,), are
             red if it is true and green if not, and at most 10 of an image have a text, the wrong ones first; the figure
@@ -171,9 +173,10 @@ def draw_objects(
         # uint8, because resize() takes no bool masks.
         inside = (masks > (0.5 if masks.is_floating_point() else 0)).to(torch.uint8)
         objects["masks"] = functional.resize(inside, list(canvas.shape[-2:]), InterpolationMode.NEAREST).bool()
-    for name in ("boxes", "keypoints"):
-        if name in objects:
-            objects[name] = objects[name].float() * zoom
+    if "boxes" in objects:
+        objects["boxes"] = _without_angles(objects["boxes"].float()) * zoom
+    if "keypoints" in objects:
+        objects["keypoints"] = objects["keypoints"].float() * zoom
     colours = class_colours(labels)
     if "is_wrong" in objects:
         is_wrong = objects["is_wrong"].tolist()
@@ -197,8 +200,8 @@ def draw_fitted_objects(
 
     Args:
         canvas: uint8 ``(3, h, w)``, as from `fit_canvas`.
-        objects: Optional ``boxes`` (N, 4) xyxy, ``masks`` bool (N, h, w), ``keypoints`` (N, K, 2) and ``visibility``
-            (N, K). Without ``boxes`` the texts are below each other.
+        objects: Optional ``boxes`` (N, 4) xyxy or (N, 8) corners, ``masks`` bool (N, h, w), ``keypoints`` (N, K, 2) and
+            ``visibility`` (N, K). Without ``boxes`` the texts are below each other.
         texts: A text for each object, or ``""`` for none. Earlier texts get their place first.
         colours: Colour of each object's mask, box and text, ``#rrggbb``.
         pairs: Positions of points that thin lines join, if neither is absent.
@@ -208,8 +211,11 @@ def draw_fitted_objects(
     if texts and "masks" in objects:
         canvas = draw_segmentation_masks(canvas, objects["masks"], alpha=0.4, colors=list(colours))
     boxes = objects.get("boxes") if texts else None
+    if boxes is not None and boxes.shape[1] == 8:
+        boxes = _near_canvas(boxes, canvas)
     if boxes is not None:
         canvas = draw_bounding_boxes(canvas, boxes, colors=list(colours), width=line_width)
+        boxes = _bounds(boxes)
     if "keypoints" in objects:
         points = objects["keypoints"]
         states = objects.get("visibility")
@@ -220,6 +226,33 @@ def draw_fitted_objects(
     named = [i for i, text in enumerate(texts) if text]
     places = None if boxes is None else boxes[named]
     return draw_texts(canvas, places, [texts[i] for i in named], [colours[i] for i in named])
+
+
+def _without_angles(boxes: Tensor) -> Tensor:
+    """Return boxes ``(N, 5)`` with an angle as their corners ``(N, 8)``, and others unchanged."""
+    if boxes.shape[-1] != 5:
+        return boxes.as_subclass(Tensor)
+    corners: Tensor = functional.convert_bounding_box_format(
+        boxes.as_subclass(Tensor), old_format=BoundingBoxFormat.CXCYWHR, new_format=BoundingBoxFormat.XYXYXYXY
+    )
+    return corners
+
+
+def _near_canvas(corners: Tensor, canvas: Tensor) -> Tensor:
+    """Return corners ``(N, 8)`` at most a canvas away from the canvas.
+
+    torchvision draws the dashes of a side one by one, so a corner far away would take hours.
+    """
+    height, width = canvas.shape[-2:]
+    points = corners.reshape(-1, 2).nan_to_num(0)
+    sides = torch.tensor([width, height], dtype=points.dtype)
+    return torch.minimum(torch.maximum(points, -sides), 2 * sides).reshape(-1, 8)
+
+
+def _bounds(boxes: Tensor) -> Tensor:
+    """Return the boxes along the axes around boxes ``(N, 4)`` or corners ``(N, 8)``."""
+    points = boxes.reshape(len(boxes), -1, 2)
+    return torch.cat([points.amin(dim=1), points.amax(dim=1)], dim=1)
 
 
 def class_colours(labels: Tensor) -> list[str]:

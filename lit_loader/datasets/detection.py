@@ -14,6 +14,8 @@ from torch.utils.data import Dataset
 from lit_loader.annotations.tiling import file_sizes
 from lit_loader.datasets.targets import (
     OBJECT_FIELDS,
+    ORIENTED_FORMATS,
+    Oriented,
     attribute_names,
     check_keypoints,
     check_masks,
@@ -30,6 +32,7 @@ from lit_loader.images.reading import ImageReading
 from lit_loader.mixing import MixSample
 from lit_loader.transforms import DecodeAwareCompose
 from lit_loader.transforms.compose import needs_target
+from lit_loader.transforms.preset_extras import check_holds_oriented
 from lit_loader.transforms.sanitize import DeclaredFields, SanitizeObjects
 from lit_loader.transforms.scheduled import current_transform
 from lit_loader.types import FIRST_LABEL
@@ -53,11 +56,15 @@ class DetectionDataset(Dataset[DetectionSample]):
     dict with one row for each of N objects in the order of the table (N may be 0):
 
     - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image;
+      With ``oriented="corners"`` float32 ``(N, 8)``, XYXYXYXY, the corners as annotated, clockwise on the screen; with
+      ``"rotated"`` float32 ``(N, 5)``, CXCYWHR, of corners that are no rectangle the smallest one around them. An
+      object without an annotated orientation has the corners of its box, or the angle 0. Oriented boxes are not clipped
+      and have ``clamping_mode=None``: a box that the image shows in part keeps its shape;
     - ``labels``: int64 ``(N,)``, class id + ``first_label``;
     - ``image_id``: int, the image's number in the annotations (COCO), otherwise its index in the table; see
       `AnnotationTable.image_numbers`;
     - ``is_duplicate``: bool, see `lit_loader.is_duplicate`;
-    - ``area``: float32 ``(N,)``, of the boxes; ``iscrowd``: int64 ``(N,)``;
+    - ``area``: float32 ``(N,)``, of the boxes inside the image; ``iscrowd``: int64 ``(N,)``;
     - each name in ``extra_fields``: bool ``(N,)``;
     - with ``keypoints``: ``keypoints``, a ``tv_tensors.KeyPoints``, float32 ``(N, K, 2)``, and ``visibility``,
       uint8 ``(N, K)``: 0 absent, 1 hidden, 2 visible. A point outside the image keeps its coordinates and counts as
@@ -90,6 +97,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         keypoints: Add the points; the table must have points.
         masks: Add the masks, drawn from polygons or run lengths for each sample; the table must have masks.
         attributes: Names of the table's attributes to add, or ``"all"``.
+        oriented: ``"corners"`` or ``"rotated"`` for oriented ``boxes``, None for boxes along the axes.
         reading: Settings for reading image files.
         cache: Cache decoded images in a file that processes and runs share: True, or `CacheSettings` with a folder, a
             size and a budget. With a size, larger images and their targets are shrunk to it.
@@ -110,10 +118,13 @@ class DetectionDataset(Dataset[DetectionSample]):
         keypoints: bool = False,
         masks: bool = False,
         attributes: Sequence[str] | Literal["all"] = (),
+        oriented: Oriented | None = None,
         reading: ImageReading = ImageReading(),
         cache: CacheSettings | bool = False,
     ) -> None:
-        check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
+        check_dataset_settings(first_label=first_label, extra_fields=extra_fields, oriented=oriented)
+        if oriented is not None:
+            check_holds_oriented(transforms)
         if not isinstance(reading, ImageReading):
             raise TypeError(f"reading={reading!r} is not an ImageReading; give one, e.g. ImageReading(decode='fast').")
         if keypoints:
@@ -128,6 +139,7 @@ class DetectionDataset(Dataset[DetectionSample]):
         self.keypoints = keypoints
         self.masks = masks
         self.attributes = attribute_names(table, attributes)
+        self.oriented = oriented
         # Of a table without such classes, targets have no such field.
         self._unlabelled = unlabelled_labels(table, first_label)
         # See `skip_targets`.
@@ -273,6 +285,7 @@ class DetectionDataset(Dataset[DetectionSample]):
                 attributes=self.attributes,
                 mask_size=image.size if self.masks else None,
                 unlabelled=self._unlabelled,
+                oriented=self.oriented,
             )
             # The cache may have shrunk the image.
             if image.size != (height, width):
@@ -390,7 +403,9 @@ class DetectionDataset(Dataset[DetectionSample]):
                 )
 
 
-def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> None:
+def check_dataset_settings(
+    *, first_label: int, extra_fields: Sequence[str], oriented: Oriented | None = None
+) -> None:
     """Check settings of a `DetectionDataset` before there is a table.
 
     Raises:
@@ -399,6 +414,8 @@ def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str]) -> 
     unknown_names = [name for name in extra_fields if name not in OBJECT_FIELDS]
     if unknown_names:
         raise ValueError(f"extra_fields contains {unknown_names}; the choices are {list(OBJECT_FIELDS)}.")
+    if oriented not in (None, *ORIENTED_FORMATS):
+        raise SettingError("oriented", oriented, f"is not one of {[None, *ORIENTED_FORMATS]}")
     if first_label < 0:
         raise ValueError(f"first_label={first_label} would make labels negative; give 0 or more.")
 

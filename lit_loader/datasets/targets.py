@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torchvision import tv_tensors
 
 from lit_loader.errors import SettingError
 from lit_loader.seeding import is_duplicate
+from lit_loader.transforms.oriented import boxes_of_corners, visible_parts
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, num_rows
 
 if TYPE_CHECKING:
@@ -18,9 +20,12 @@ if TYPE_CHECKING:
 
 __all__ = [
     "OBJECT_FIELDS",
+    "ORIENTED_FORMATS",
+    "Oriented",
     "attribute_names",
     "check_keypoints",
     "check_masks",
+    "check_oriented",
     "check_rows",
     "object_target",
     "unlabelled_labels",
@@ -28,6 +33,15 @@ __all__ = [
 
 OBJECT_FIELDS: Final = ("difficult", "occluded", "truncated")
 """Optional columns of the table that can be added to a target."""
+
+Oriented: TypeAlias = Literal["corners", "rotated"]
+"""Form of oriented boxes in a target: four corners, or a rectangle with an angle."""
+
+ORIENTED_FORMATS: Final[Mapping[str, tv_tensors.BoundingBoxFormat]] = {
+    "corners": tv_tensors.BoundingBoxFormat.XYXYXYXY,
+    "rotated": tv_tensors.BoundingBoxFormat.CXCYWHR,
+}
+"""torchvision's format of each form."""
 
 # Names that already have a meaning in a target, a transform or a torchvision model.
 _RESERVED_NAMES: Final = frozenset((*PER_OBJECT_FIELDS, *PER_IMAGE_FIELDS, "boxes", "is_duplicate"))
@@ -74,6 +88,14 @@ def check_masks(table: AnnotationTable) -> None:
         raise SettingError("masks", True, rule, remedy, settings={"masks": False})
 
 
+def check_oriented(table: AnnotationTable) -> None:
+    """Raise ValueError if a table has objects, but no oriented ones."""
+    if table.num_objects and table.corners is None and table.rotated_boxes is None:
+        rule = f"but no object of {table!r} has an oriented box"
+        remedy = "read annotations with oriented boxes (DOTA, YOLO-OBB)"
+        raise SettingError("oriented", True, rule, remedy, settings={"oriented": None})
+
+
 def object_target(
     table: AnnotationTable,
     position: int,
@@ -85,6 +107,7 @@ def object_target(
     attributes: Sequence[str],
     mask_size: tuple[int, int] | None = None,
     unlabelled: Sequence[int] = (),
+    oriented: Oriented | None = None,
 ) -> dict[str, Any]:
     """Create the target of one image, see `DetectionDataset`; its tensors share no memory with the table.
 
@@ -98,20 +121,26 @@ def object_target(
         attributes: Names of the table's attributes to add.
         mask_size: Height and width of the masks to add, which a cached image may have shrunk; None for no masks.
         unlabelled: Labels of the field ``unlabelled``, see `unlabelled_labels`; empty for no such field.
+        oriented: Form of oriented boxes, or None for boxes along the axes.
     """
     rows = table.objects(position)
     height, width = canvas_size
     # Every operation below copies, because the table's arrays are read-only views of a mapped file.
     # float32 limits keep the boxes float32.
     limits = np.array([width, height, width, height], dtype=np.float32)
-    boxes = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
-    sides = boxes[:, 2:] - boxes[:, :2]
+    if oriented is None:
+        corners = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
+        sides = corners[:, 2:] - corners[:, :2]
+        areas = sides[:, 0] * sides[:, 1]
+        boxes = tv_tensors.BoundingBoxes(torch.from_numpy(corners), format="XYXY", canvas_size=canvas_size)
+    else:
+        boxes, areas = _oriented_boxes(table, rows, form=oriented, canvas_size=canvas_size)
     target: dict[str, Any] = {
-        "boxes": tv_tensors.BoundingBoxes(torch.from_numpy(boxes), format="XYXY", canvas_size=canvas_size),
+        "boxes": boxes,
         "labels": torch.from_numpy(table.labels[rows] + np.int64(first_label)),
         "image_id": int(table.image_numbers[position]),
         "is_duplicate": is_duplicate(),
-        "area": torch.from_numpy(sides[:, 0] * sides[:, 1]),
+        "area": torch.from_numpy(areas),
         "iscrowd": torch.from_numpy(table.crowd[rows].astype(np.int64)),
     }
     for name in extra_fields:
@@ -135,6 +164,19 @@ def object_target(
     if unlabelled:
         target["unlabelled"] = torch.tensor(unlabelled, dtype=torch.int64)
     return target
+
+
+def _oriented_boxes(
+    table: AnnotationTable, rows: slice, *, form: Oriented, canvas_size: tuple[int, int]
+) -> tuple[tv_tensors.BoundingBoxes, npt.NDArray[np.float32]]:
+    """Return the oriented boxes of some objects, which are not clipped, and the areas of their parts on the canvas."""
+    corners = table.oriented_corners(rows)
+    # None, because soft clamping changes the shape of a box at the border.
+    kind = {"format": ORIENTED_FORMATS[form], "canvas_size": canvas_size, "clamping_mode": None}
+    empty = tv_tensors.BoundingBoxes(torch.zeros((0, 8)), **kind)
+    height, width = canvas_size
+    areas = visible_parts(corners, (0, 0, width, height)).areas.astype(np.float32)
+    return boxes_of_corners(corners, like=empty, canvas_size=canvas_size), areas
 
 
 def unlabelled_labels(table: AnnotationTable, first_label: int) -> tuple[int, ...]:

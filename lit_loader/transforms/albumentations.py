@@ -19,6 +19,7 @@ from lit_loader.errors import SettingError
 from lit_loader.seeding import sample_rng
 from lit_loader.transforms.flips import FLIP_REMEDY, FlipPairs, check_flip_pairs
 from lit_loader.transforms.moving import wrap
+from lit_loader.transforms.oriented import is_oriented
 from lit_loader.transforms.sanitize import DeclaredFields, check_rows
 from lit_loader.transforms.visibility import UpdateVisibility, target_points
 
@@ -93,7 +94,7 @@ class AlbumentationsTransform(nn.Module):
         self._box_params = params.get("bboxes")
         self._point_params = params.get("keypoints")
         # Transforms of pixels alone have no target for boxes. Any other callable may move everything.
-        self._moves = any("bboxes" in leaf.targets for leaf in _leaves(transform)) if _is_compose(transform) else True
+        self.moves = any("bboxes" in leaf.targets for leaf in _leaves(transform)) if _is_compose(transform) else True
         if self._box_params is not None and self._box_params.format not in _BOX_FORMATS:
             rule = f"must be one of {', '.join(_BOX_FORMATS)}"
             raise SettingError("bbox_params.format", self._box_params.format, rule)
@@ -116,7 +117,7 @@ class AlbumentationsTransform(nn.Module):
         """Transform a sample; the input is not modified."""
         sample = inputs if len(inputs) > 1 else inputs[0]
         image, *further_elements = sample if isinstance(sample, tuple | list) else (sample,)
-        if self._moves:
+        if self.moves:
             self._check_others(further_elements)
         target = further_elements[0] if further_elements and isinstance(further_elements[0], Mapping) else None
         new_image, new_target = self._transform(image, target or {})
@@ -149,10 +150,13 @@ class AlbumentationsTransform(nn.Module):
 
     def _transform(self, image: Any, target: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
         arguments = {"image": _to_array(image), **self._empty_arguments()}
-        if not self._moves:
+        if not self.moves:
             return _to_image(self._pipeline()(**arguments)["image"]), dict(target)
         height, width = arguments["image"].shape[:2]
         boxes = target.get("boxes")
+        if is_oriented(boxes):
+            rule = f"moves boxes along the axes, and these have the format {boxes.format.name}"
+            raise self._error(rule, "leave out the transforms that move pixels, or use those of torchvision")
         masks = target.get("masks")
         points_and_visibility = target_points(target)
         object_fields = [] if boxes is None else self._object_fields(target)

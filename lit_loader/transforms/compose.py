@@ -19,6 +19,7 @@ from lit_loader.transforms.finish import ToFloat32, ToUInt8
 from lit_loader.transforms.flips import RandomHorizontalFlip, RandomVerticalFlip
 from lit_loader.transforms.geometry import Letterbox
 from lit_loader.transforms.moving import flat_targets, moved_targets, resized
+from lit_loader.transforms.oriented import apply_transform, has_oriented
 from lit_loader.transforms.resized_crop import RandomResizedCrop
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.scheduled import ScheduledTransform, current_transform
@@ -79,6 +80,9 @@ class DecodeAwareCompose(v2.Compose):  # type: ignore[misc] # torchvision is unt
         """Transform ``image, target``, one tuple of them, or an image alone."""
         if len(inputs) > 1 and (image := _lazy_image(inputs[0])) is not None:
             return self.read(image, *inputs[1:])
+        sample = inputs if len(inputs) > 1 else inputs[0]
+        if isinstance(sample, tuple | list) and has_oriented(sample[1:]):
+            return _apply(self._steps(self.transforms), sample)
         return super().forward(*inputs)
 
     def read(self, image: LazyImage, target: Any, *more_targets: Any) -> Any:
@@ -153,9 +157,9 @@ def _apply(transforms: Sequence[Any], sample: Any) -> Any:
     # Only torchvision traverses nested targets.
     if _is_lazy(sample) and not flat_targets(sample[1:], size=sample[0].size):
         sample = _decoded(sample)
-    # A transform that decodes the image ends the lazy part; the rest are called as torchvision does.
+    # A transform that decodes the image ends the lazy part; the others are called as torchvision does.
     for transform in transforms:
-        sample = _transform_lazy(transform, *sample) if _is_lazy(sample) else transform(*sample)
+        sample = _transform_lazy(transform, *sample) if _is_lazy(sample) else apply_transform(transform, sample)
     return sample
 
 
@@ -201,7 +205,7 @@ def _transform_lazy(transform: Any, image: LazyImage, *targets: Any) -> Any:
         params = transform.make_params([_RGB_PIXEL])
         return (image.changed(partial(transform.transform, params=params)), *targets)
     # Any other transform may use pixels outside the region that is shown in the end.
-    return transform(image.image(), *targets)
+    return apply_transform(transform, (image.image(), *targets))
 
 
 def _empty_image(image: LazyImage) -> tv_tensors.Image:

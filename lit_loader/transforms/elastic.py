@@ -11,6 +11,7 @@ from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.moving import wrap
+from lit_loader.transforms.oriented import box_points, boxes_of_points, is_oriented
 
 __all__ = ["ElasticTransform"]
 
@@ -24,7 +25,8 @@ class ElasticTransform(v2.ElasticTransform):  # type: ignore[misc] # torchvision
 
     torchvision looks up the displacement of a point at a whole pixel and drops the fraction of its coordinates, so that
     a point is up to a pixel off even without any displacement. Here the displacement is interpolated, and inverted by
-    fixed-point iteration. A box becomes the box around its moved sides. Images and masks have torchvision's bits.
+    fixed-point iteration. A box becomes the box around its moved sides; an oriented box moves by its corners. Images
+    and masks have torchvision's bits.
 
     Determinism: draws only from torch's global generator, as torchvision does.
     """
@@ -41,6 +43,8 @@ class ElasticTransform(v2.ElasticTransform):  # type: ignore[misc] # torchvision
         if isinstance(inpt, tv_tensors.KeyPoints):
             points = inpt.as_subclass(Tensor)
             return wrap(_moved(points.reshape(-1, 2), displacement).reshape(points.shape).to(points), like=inpt)
+        if is_oriented(inpt):
+            return boxes_of_points(self.transform(box_points(inpt), params), like=inpt)
         if isinstance(inpt, tv_tensors.BoundingBoxes):
             return _moved_boxes(inpt, displacement)
         return super().transform(inpt, params)

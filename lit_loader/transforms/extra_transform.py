@@ -11,6 +11,7 @@ from torchvision import tv_tensors
 
 from lit_loader.errors import SettingError
 from lit_loader.transforms.flips import FlipPairs
+from lit_loader.transforms.oriented import apply_transform
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.visibility import UpdateVisibility, target_points
 
@@ -80,7 +81,7 @@ class ExtraTransform(nn.Module):
             # The transform may change its target in place.
             points, visibility = points_and_visibility
             source_points = points.as_subclass(Tensor).clone(), visibility.clone()
-        result = self.transform(image, *targets)
+        result = apply_transform(self.transform, (image, *targets))
         if not isinstance(result, tuple | list) or len(result) != len(sample):
             raise self._error(f"returned {type(result).__name__} instead of (image, target)", "return both")
         self._checked_image(result[0])

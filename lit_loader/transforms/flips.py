@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 import PIL.Image
@@ -13,7 +14,7 @@ from torchvision.transforms import v2
 from lit_loader.errors import SettingError
 from lit_loader.images.lazy_image import LazyImage
 from lit_loader.seeding import rand
-from lit_loader.transforms.moving import Mirror, flat_targets, moved_targets, wrap
+from lit_loader.transforms.moving import Mirror, flat_targets, moved, moved_targets, wrap
 from lit_loader.transforms.preset_checks import check_chances
 from lit_loader.transforms.visibility import target_points
 
@@ -59,7 +60,7 @@ class _RandomFlip(v2.Transform):  # type: ignore[misc] # torchvision is untyped
         self.flip_pairs = None if flip_pairs is None else check_flip_pairs(flip_pairs)
         self._mirror = Mirror(self.axis)
         # v2.Lambda selects the leaves of a sample like every v2 transform, and draws nothing.
-        self._mirror_leaves = v2.Lambda(self._mirror, Tensor, PIL.Image.Image)
+        self._mirror_leaves = v2.Lambda(partial(moved, move=self._mirror), Tensor, PIL.Image.Image)
 
     def forward(self, *inputs: Any) -> Any:
         """Transform ``image, target``, one tuple of them, or an image alone.

@@ -6,6 +6,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+import torch
+from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
@@ -13,6 +15,7 @@ from torchvision.transforms.v2 import functional
 from lit_loader.images.lazy_image import LazyImage
 from lit_loader.seeding import rand
 from lit_loader.transforms.moving import moved_targets, resized
+from lit_loader.transforms.oriented import apply_transform, box_corners, box_points, boxes_of_corners, is_oriented
 from lit_loader.transforms.preset_checks import check_chances
 
 __all__ = ["Letterbox", "RandomObjectCrop", "letterbox_geometry"]
@@ -81,11 +84,11 @@ class Letterbox(v2.Transform):  # type: ignore[misc] # torchvision is untyped
             resized_image = image.resized(new_size)
             sample = (resized_image.image() if any(padding) else resized_image, *targets)
         else:
-            sample = v2.Resize(list(new_size))(sample)
+            sample = apply_transform(v2.Resize(list(new_size)), sample)
         # torchvision would copy the image and all masks.
         if not any(padding):
             return sample
-        return v2.Pad(list(padding), fill={tv_tensors.Mask: 0, "others": self.fill})(sample)
+        return apply_transform(v2.Pad(list(padding), fill={tv_tensors.Mask: 0, "others": self.fill}), sample)
 
 
 class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is untyped
@@ -93,7 +96,8 @@ class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is unt
 
     ``RandomIoUCrop`` searches for a window around a box. It never finds one in an image without boxes, and divides by
     zero if a side has only a few pixels; such images are unchanged here. Boxes whose centre is outside of the window
-    get zero size but keep their row, so ``SanitizeObjects`` must follow.
+    get zero size but keep their row, so ``SanitizeObjects`` must follow. For oriented boxes, the search uses the
+    boxes around them.
 
     Determinism: draws only from torch's global generator.
 
@@ -122,4 +126,20 @@ class RandomObjectCrop(v2.Transform):  # type: ignore[misc] # torchvision is unt
         # Draw for every image, so that later draws do not depend on whether it has boxes.
         apply = float(rand()) < self.p
         possible = len(target["boxes"]) > 0 and min(functional.get_size(image)) >= _MIN_CROP_SIDE
-        return self._crop(sample) if apply and possible else sample
+        if not apply or not possible:
+            return sample
+        return self._crop_oriented(*sample) if is_oriented(target["boxes"]) else self._crop(sample)
+
+    def _crop_oriented(self, image: Any, target: Mapping[str, Any], *extras: Any) -> Any:
+        """Crop a sample with oriented boxes, which torchvision's crop does not take."""
+        boxes = target["boxes"]
+        corners = torch.from_numpy(box_corners(boxes)).to(boxes.dtype)
+        bounds = torch.cat([corners.amin(dim=1), corners.amax(dim=1)], dim=1)
+        outer_boxes = tv_tensors.BoundingBoxes(bounds, format="XYXY", canvas_size=boxes.canvas_size)
+        crop = self._crop(image, {**target, "boxes": outer_boxes}, box_points(boxes), *extras)
+        new_image, new_target, points, *new_extras = crop
+        new_corners = points.as_subclass(Tensor).numpy().copy()
+        # torchvision sets boxes whose centre is outside of the window to 0.
+        new_corners[(new_target["boxes"].as_subclass(Tensor) == 0).all(dim=1).numpy()] = 0
+        new_boxes = boxes_of_corners(new_corners, like=boxes, canvas_size=tuple(points.canvas_size))
+        return (new_image, {**new_target, "boxes": new_boxes}, *new_extras)

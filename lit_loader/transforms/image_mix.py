@@ -19,7 +19,7 @@ from lit_loader.images.lazy_image import DecodedImage
 from lit_loader.mixing import Mix, MixSample
 from lit_loader.schedules import EpochSchedule, Schedule, as_schedule, example_epochs, schedules_in, value_at
 from lit_loader.seeding import SampleRng
-from lit_loader.transforms.mix_objects import xyxy_boxes
+from lit_loader.transforms.mix_objects import check_boxes
 from lit_loader.transforms.sanitize import DeclaredFields
 
 __all__ = [
@@ -56,7 +56,7 @@ class ImageMix(Mix):
             rng: Generators of the sample.
 
         Returns:
-            A sample of the same kind as the first one. Boxes are float32 XYXY, clipped to the new canvas.
+            A sample of the same kind as the first one. Boxes are float32 XYXY, clipped to the new canvas, or oriented.
 
         Raises:
             TypeError: A sample, its image, boxes, points or masks have another type.
@@ -97,7 +97,7 @@ def as_mix_sample(sample: Any, fields: DeclaredFields | None = None) -> MixSampl
         kind = f"{image.dtype} {tuple(image.shape)}" if isinstance(image, Tensor) else type(image).__name__
         remedy = "convert it with torchvision's v2.ToImage() and v2.RGB(), and scale and normalise after mixing"
         raise TypeError(f"mixing needs images as uint8 tensors (3, H, W), got {kind}; {remedy}.")
-    xyxy_boxes(target)
+    check_boxes(target)
     # The data set may return the same tensor again, so it must not be written to.
     return MixSample(DecodedImage(image.as_subclass(Tensor), is_shared=True), target, fields=fields)
 

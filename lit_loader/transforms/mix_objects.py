@@ -21,6 +21,14 @@ from torchvision import tv_tensors
 
 from lit_loader.images.lazy_image import Part
 from lit_loader.transforms.moving import as_array, wrap
+from lit_loader.transforms.oriented import (
+    box_corners,
+    boxes_of_corners,
+    is_oriented,
+    polygon_areas,
+    rotated_corners,
+    visible_parts,
+)
 from lit_loader.transforms.sanitize import DeclaredFields, check_rows
 from lit_loader.transforms.visibility import target_points
 from lit_loader.types import IndexArray
@@ -29,6 +37,7 @@ __all__ = [
     "Cover",
     "MaskPart",
     "Placement",
+    "check_boxes",
     "check_target",
     "covered_points",
     "crowd_flags",
@@ -129,6 +138,16 @@ def xyxy_boxes(target: Any) -> npt.NDArray[np.float32]:
     return array
 
 
+def check_boxes(target: Any) -> int:
+    """Return the number of boxes of a target, which are XYXY or oriented boxes.
+
+    Raises:
+        TypeError: The target is not a mapping, or its boxes have another format, or are not on the CPU.
+    """
+    boxes = target.get("boxes") if isinstance(target, Mapping) else None
+    return len(boxes) if boxes is not None and is_oriented(boxes) and boxes.is_cpu else len(xyxy_boxes(target))
+
+
 def check_target(target: Any, fields: DeclaredFields) -> None:
     """Check that a target can be mixed.
 
@@ -140,7 +159,7 @@ def check_target(target: Any, fields: DeclaredFields) -> None:
         TypeError: Boxes, points or masks have another type.
         ValueError: A field is not declared, or does not have one row per box.
     """
-    num_boxes = len(xyxy_boxes(target))
+    num_boxes = check_boxes(target)
     mask_array(target)
     target_points(target)
     for name, value in target.items():
@@ -161,7 +180,8 @@ def place(
     An object stays if the part shows at least ``min_visible`` of its area: of the pixels of its mask if it has one and
     the part cuts it, else of its box. A crowd stays if any part of it is shown, and a box without area if the part
     touches it. An object whose mask loses its last pixel when it shrinks is removed. The box of an object that the part
-    cuts ends at the edge of the part, and at the rest of its mask.
+    cuts ends at the edge of the part, and at the rest of its mask. An oriented one becomes the smallest rectangle with
+    its angle around the polygon that is shown.
 
     Args:
         target: Target of the image.
@@ -171,9 +191,9 @@ def place(
         fields: Names of the fields of the target.
 
     Returns:
-        The target with the rows that stay. Boxes are a float32 array ``(N, 4)``, points a float32 array ``(N, K, 2)``,
-        masks a `MaskPart`; points outside of the region have visibility 0, and so do points on its right or lower edge
-        inside of the canvas.
+        The target with the rows that stay. Boxes are a float32 array ``(N, 4)`` or oriented boxes, points a float32
+        array ``(N, K, 2)``, masks a `MaskPart`; points outside of the region have visibility 0, and so do points on its
+        right or lower edge inside of the canvas.
 
     Raises:
         TypeError: Boxes or points have another type; see `xyxy_boxes` and `target_points`.
@@ -190,10 +210,15 @@ def place(
     other_fields = {name: value for name, value in target.items() if name not in _MOVED_FIELDS}
     # The fields stay in order.
     result = {**target, **take_rows(other_fields, rows, num_boxes=len(target["boxes"]), fields=fields)}
-    result["boxes"] = placement.boxes(boxes)
+    oriented = is_oriented(target["boxes"])
+    if oriented:
+        corners = placement.points(boxes)
+        result["boxes"] = boxes_of_corners(corners, like=target["boxes"], canvas_size=canvas_size)
+    else:
+        result["boxes"] = placement.boxes(boxes)
     if masks is not None:
         result["masks"] = MaskPart(placement.region, bitmaps, target["masks"].dtype)
-        for number in np.flatnonzero(is_cut):
+        for number in () if oriented else np.flatnonzero(is_cut):
             result["boxes"][number] = shrink_box(result["boxes"][number], bitmaps[number], placement.corner)
     points_and_visibility = target_points(target)
     if points_and_visibility is not None:
@@ -212,14 +237,26 @@ def place(
 def _shown_objects(
     target: Mapping[str, Any], part: Part, *, min_visible: float
 ) -> tuple[IndexArray, npt.NDArray[np.float64], _Flags]:
-    """Return the rows of the objects that `place` keeps by their area, their clipped boxes, and True for cut ones."""
-    boxes = xyxy_boxes(target).astype(np.float64)
+    """Return the rows of the objects that `place` keeps by their area, their clipped boxes, and True for cut ones.
+
+    The boxes are XYXY ``(N, 4)``, or the corners ``(N, 4, 2)`` of oriented ones.
+    """
+    if is_oriented(target["boxes"]):
+        corners = box_corners(target["boxes"])
+        boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    else:
+        corners = None
+        boxes = xyxy_boxes(target).astype(np.float64)
     clipped = np.concatenate([np.maximum(boxes[:, :2], part[:2]), np.minimum(boxes[:, 2:], part[2:])], axis=1)
     visible_sides = clipped[:, 2:] - clipped[:, :2]
     is_touched = (visible_sides >= 0).all(axis=1)
     visible_areas = np.where(is_touched, visible_sides.prod(axis=1), 0)
     areas = (boxes[:, 2:] - boxes[:, :2]).prod(axis=1)
     is_cut = (clipped != boxes).any(axis=1) & is_touched
+    if corners is not None:
+        visible_areas, visible_boxes = visible_parts(corners, part)
+        areas = np.abs(polygon_areas(corners))
+        corners[is_cut] = rotated_corners(visible_boxes[is_cut])
     masks = mask_array(target)
     if masks is not None:
         for row in np.flatnonzero(is_cut & (visible_areas > 0)):
@@ -229,7 +266,7 @@ def _shown_objects(
                 visible_areas[row] = np.count_nonzero(cut(masks[row], part))
     has_share = (visible_areas >= min_visible * areas) | crowd_flags(target, len(boxes))
     rows = np.flatnonzero(is_touched & (((visible_areas > 0) & has_share) | (areas == 0)))
-    return rows, clipped[rows], is_cut[rows]
+    return rows, (clipped if corners is None else corners)[rows], is_cut[rows]
 
 
 def _shown_masks(masks: Sequence[_Bitmap], placement: Placement) -> tuple[list[_Bitmap], _Flags]:
@@ -273,8 +310,7 @@ def join(
         if len(values) != len(targets):
             raise ValueError(f"the target field {name!r} is missing in an image to be mixed; all images need it.")
         if name == "boxes":
-            boxes = torch.from_numpy(np.concatenate(values))
-            result[name] = tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas_size)
+            result[name] = _joined_boxes(values, canvas_size)
         elif name == "keypoints":
             if len({points.shape[1] for points in values}) > 1:
                 counts = [points.shape[1] for points in values]
@@ -411,6 +447,18 @@ def _joined_rows(values: Sequence[Any]) -> Any:
     return type(values[0])(row for value in values for row in value)
 
 
+def _joined_boxes(values: Sequence[Any], canvas_size: tuple[int, int]) -> tv_tensors.BoundingBoxes:
+    """Join arrays of XYXY boxes, or oriented boxes of one format."""
+    formats = {value.format.name if is_oriented(value) else "XYXY" for value in values}
+    if len(formats) > 1:
+        raise ValueError(f"images to be mixed have boxes of the formats {sorted(formats)}; they need the same one.")
+    if is_oriented(values[0]):
+        plain = torch.cat([value.as_subclass(Tensor) for value in values])
+        return wrap(plain, like=values[0], canvas_size=canvas_size)  # type: ignore[no-any-return] # torchvision is untyped
+    boxes = torch.from_numpy(np.concatenate(values))
+    return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas_size)
+
+
 def _drawn_masks(parts: Sequence[MaskPart], canvas_size: tuple[int, int]) -> npt.NDArray[np.uint8]:
     masks = np.zeros((sum(len(part.bitmaps) for part in parts), *canvas_size), dtype=np.uint8)
     number = 0
@@ -422,6 +470,9 @@ def _drawn_masks(parts: Sequence[MaskPart], canvas_size: tuple[int, int]) -> npt
 
 
 def _areas(boxes: Tensor) -> Tensor:
+    if is_oriented(boxes):
+        height, width = boxes.canvas_size
+        return torch.from_numpy(visible_parts(box_corners(boxes), (0, 0, width, height)).areas)
     corners = boxes.as_subclass(Tensor)
     sides = corners[:, 2:] - corners[:, :2]
     return sides[:, 0] * sides[:, 1]

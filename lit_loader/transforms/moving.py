@@ -2,6 +2,7 @@
 
 A flat target is a dict of tensors and numbers, transformed value by value; torchvision traverses any nesting. numpy
 transforms float32 points and XYXY boxes, with torchvision's operations; torchvision transforms all other values.
+Oriented boxes move by their corners, see NOTE [Oriented boxes].
 """
 
 from __future__ import annotations
@@ -17,7 +18,9 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
-__all__ = ["Mirror", "as_array", "flat_targets", "moved_targets", "resized", "wrap"]
+from lit_loader.transforms.oriented import box_points, boxes_of_points, is_oriented
+
+__all__ = ["Mirror", "as_array", "flat_targets", "moved", "moved_targets", "resized", "wrap"]
 
 # torchvision leaves plain tensors of a target unchanged if there is an image.
 _UNCHANGED_TYPES: Final = (bool, int, float, str, type(None), Tensor, np.ndarray)
@@ -39,9 +42,17 @@ def flat_targets(targets: Sequence[Any], *, size: tuple[int, ...]) -> bool:
 def moved_targets(targets: Sequence[Any], move: Callable[[Any], Any]) -> list[Any]:
     """Apply ``move`` to the boxes, points and masks of flat targets, as torchvision does in a sample with an image."""
     return [
-        {name: move(value) if isinstance(value, tv_tensors.TVTensor) else value for name, value in target.items()}
+        {
+            name: moved(value, move) if isinstance(value, tv_tensors.TVTensor) else value
+            for name, value in target.items()
+        }
         for target in targets
     ]
+
+
+def moved(value: Any, move: Callable[[Any], Any]) -> Any:
+    """Apply ``move`` to a value, or to the corners of oriented boxes as ``tv_tensors.KeyPoints``."""
+    return boxes_of_points(move(box_points(value)), like=value) if is_oriented(value) else move(value)
 
 
 def resized(value: Any, *, size: tuple[int, int]) -> Any:

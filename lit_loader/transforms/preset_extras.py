@@ -15,6 +15,7 @@ from torchvision.transforms import v2
 from lit_loader.errors import SettingError
 from lit_loader.transforms.albumentations import AlbumentationsTransform
 from lit_loader.transforms.compose import DecodeAwareCompose
+from lit_loader.transforms.crops import CropToObjects
 from lit_loader.transforms.description import describe
 from lit_loader.transforms.elastic import ElasticTransform
 from lit_loader.transforms.extra_transform import ExtraTransform
@@ -22,7 +23,7 @@ from lit_loader.transforms.flips import FlipPairs, RandomHorizontalFlip, RandomV
 from lit_loader.transforms.sanitize import SanitizeObjects
 from lit_loader.transforms.scheduled import ScheduledTransform
 
-__all__ = ["ExtraRules", "may_move_pixels", "takes_only_image", "without_extras"]
+__all__ = ["ExtraRules", "check_holds_oriented", "may_move_pixels", "takes_only_image", "without_extras"]
 
 
 # NOTE [Transforms added to a preset]
@@ -216,6 +217,32 @@ def may_move_pixels(steps: Any) -> bool:
     if isinstance(steps, ScheduledTransform):
         return any(map(may_move_pixels, steps.examples()))
     return any(map(may_move_pixels, getattr(steps, "transforms", ())))
+
+
+def check_holds_oriented(transforms: Any) -> None:
+    """Refuse transforms that cannot move oriented boxes.
+
+    Args:
+        transforms: A transform, which may contain others, or None.
+
+    Raises:
+        SettingError: One of them takes only boxes along the axes.
+    """
+    transform = transforms.transform if isinstance(transforms, ExtraTransform) else transforms
+    if isinstance(transform, ScheduledTransform):
+        parts: Any = transform.examples()
+    else:
+        parts = getattr(transform, "transforms", ())
+    for part in parts:
+        check_holds_oriented(part)
+    rule = "moves boxes along the axes, and targets have oriented boxes"
+    if isinstance(transform, AlbumentationsTransform) and transform.moves:
+        raise SettingError("transforms", _text(transform), rule, "use transforms of torchvision that move pixels")
+    if isinstance(transform, CropToObjects):
+        raise SettingError("transforms", _text(transform), rule, "crop to objects without oriented=...")
+    if isinstance(transform, v2.RandomIoUCrop):
+        remedy = "use lit_loader.transforms.RandomObjectCrop, or iou_crop of detection_transforms"
+        raise SettingError("transforms", _text(transform), rule, remedy)
 
 
 def without_extras(keywords: Mapping[str, Any]) -> dict[str, Any]:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from torchvision.transforms import v2
 from torchvision.transforms.v2 import functional
 
 from lit_loader.seeding import rand
+from lit_loader.transforms.moving import moved
 
 __all__ = ["RandomResizedCrop"]
 
@@ -33,6 +35,10 @@ class RandomResizedCrop(v2.RandomResizedCrop):  # type: ignore[misc] # torchvisi
     def make_params(self, flat_inputs: list[Any]) -> dict[str, int]:
         """Draw the top, left, height and width of a crop, in pixels, for an image; torchvision calls this."""
         return self.crop(functional.get_size(flat_inputs[0]))
+
+    def transform(self, inpt: Any, params: dict[str, Any]) -> Any:
+        """Transform one leaf of the sample."""
+        return moved(inpt, partial(super().transform, params=params))
 
     def crop(self, size: Sequence[int]) -> dict[str, int]:
         """Draw the top, left, height and width of a crop, in pixels, for an image of ``size`` (height, width)."""

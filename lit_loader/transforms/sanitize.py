@@ -14,6 +14,7 @@ from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
 from lit_loader.transforms.moving import as_array, wrap
+from lit_loader.transforms.oriented import box_corners, is_oriented, visible_parts
 
 __all__ = [
     "DeclaredFields",
@@ -91,6 +92,9 @@ class SanitizeObjects(nn.Module):
     is recomputed from the boxes, because crops and resizes change it. An object whose mask has no pixels, for example
     after a crop, is removed with its box.
 
+    Oriented boxes are not clamped: a box that the canvas shows in part keeps its shape. The limits and ``area`` apply
+    to the part on the canvas, and ``min_size`` to its extent along the sides of the box.
+
     Called as ``transform(image, target)`` or ``transform((image, target))``; further elements pass through.
 
     Determinism: no randomness.
@@ -125,7 +129,7 @@ class SanitizeObjects(nn.Module):
 
         Args:
             inputs: ``image, target`` (and more), or one tuple of them. The target needs ``boxes``, a
-                ``tv_tensors.BoundingBoxes`` of shape ``(N, 4)`` in any unrotated format.
+                ``tv_tensors.BoundingBoxes`` of any format.
 
         Returns:
             The sample with a new target; the input is not modified.
@@ -141,9 +145,15 @@ class SanitizeObjects(nn.Module):
         if not isinstance(target, Mapping) or not isinstance(target.get("boxes"), tv_tensors.BoundingBoxes):
             expected = "(image, target) with target['boxes'] a tv_tensors.BoundingBoxes with their canvas_size"
             raise TypeError(f"SanitizeObjects needs {expected}, got a {type(target).__name__}.")
-        boxes = _clamped(target["boxes"])
-        sides = _sides(boxes)
-        areas = sides[:, 0] * sides[:, 1]
+        boxes = target["boxes"]
+        if is_oriented(boxes):
+            height, width = boxes.canvas_size
+            areas, visible_boxes = visible_parts(box_corners(boxes), (0, 0, width, height))
+            sides = visible_boxes[:, 2:4]
+        else:
+            boxes = _clamped(boxes)
+            sides = _sides(boxes)
+            areas = sides[:, 0] * sides[:, 1]
         valid = (sides >= self.min_size).all(axis=1) & (areas >= self.min_area)
         # A mask that a crop emptied removes its object; a wrong number of masks is refused below.
         masks = target.get("masks")

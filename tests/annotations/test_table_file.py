@@ -180,6 +180,8 @@ def changed(array, place, value):
         ("keypoints", lambda a: a[:-2]),
         ("visibility", lambda a: changed(a, 0, 3)),
         ("areas", lambda a: changed(a, 0, -1)),
+        ("corners", lambda a: changed(a, 0, np.nan)),
+        ("rotated_boxes", lambda a: changed(a, -2, -1)),
         ("source_ids", lambda a: a[:-1]),
         ("category_ids", lambda a: a[:-1]),
         ("attribute:pose", lambda a: changed(a, 0, 7)),
@@ -208,6 +210,7 @@ def test_table_file_with_contradicting_columns_is_cache_error(tmp_path, table_pa
 def test_table_file_without_a_required_array_is_cache_error(tmp_path, table_parts):
     arrays, header = table_parts
     optional = {"source_ids", "image_stamps", "category_ids", "object_ids", "areas", "regions", "file_sizes"}
+    optional |= {"corners", "rotated_boxes"}
     for name in arrays.keys() - optional:
         write_arrays(tmp_path / "t.arrow", {k: v for k, v in arrays.items() if k != name}, header)
         with pytest.raises(CacheError, match="not hold a valid table"):

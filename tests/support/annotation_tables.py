@@ -31,6 +31,8 @@ def full_table(root="/data", **changes):
         "file_sizes": [[120, 80], [0, 0], [64, 90]],
         "offsets": [0, 2, 2, 3],
         "boxes": [[1, 2, 3, 4], [5.5, 6, 7, 8], [0, 0, 9, 9]],
+        "corners": [[[1, 2], [3, 2], [3, 4], [1, 3.5]], *[[[np.nan] * 2] * 4] * 2],
+        "rotated_boxes": [*[[np.nan] * 5] * 2, [4.5, 4.5, 9, 9, 90]],
         "labels": [1, 0, 1],
         "difficult": [True, False, False],
         "truncated": [False, True, False],
