@@ -45,9 +45,9 @@ def face_columns(num_faces):
     }
 
 
-def make_coco(root, tables):
+def make_coco(root, tables, *, kind="instances"):
     for split, table in tables.items():
-        write_annotations("coco", table, root, f"annotations/instances_{split}2017.json", allow_loss=True)
+        write_annotations("coco", table, root, f"annotations/{kind}_{split}2017.json", allow_loss=True)
         copy_images(table, root / f"{split}2017")
 
 

@@ -53,7 +53,7 @@ LAYOUTS = {  # the function that writes a set of an experiment, the one that dra
     "bccd_cells": (make_image_folder, PLAIN, NET),
     "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
     "coco_fasterrcnn": (make_coco, PLAIN, DETECTOR),
-    "coco_keypoints": (make_coco, POINTS, DETECTOR),
+    "coco_keypoints": (partial(make_coco, kind="person_keypoints"), POINTS, DETECTOR),
     "coco_maskrcnn": (make_coco, MASKS, DETECTOR),
     "coco_retinanet": (make_coco, PLAIN, DETECTOR),
     "faces": (make_voc, FACES, [*NET, "datamodule.train_transforms.size=32"]),
