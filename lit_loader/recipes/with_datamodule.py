@@ -123,7 +123,7 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     elif schema is None:
         raise ValueError("the data has no points; read it with a keypoint schema, or train another task")
     elif isinstance(datamodule, KeypointDataModule):
-        kwargs["sigmas"] = [float(sigma) for sigma in getattr(schema, "sigmas", ())]
+        kwargs["sigmas"] = list(schema.sigmas)
     elif len(classes) == 1:
         kwargs["class_names"] = None  # a head for a single class has nothing to learn
     return kwargs
