@@ -170,17 +170,13 @@ class KeypointPrecision(Metric):
             The means over classes by name, ``map``, ``map_50`` and ``map_75``, 0 without annotated points; AP of each
             class by its name, NaN without annotated points.
         """
-        # A rank without a batch still takes part in the exchange; an image without objects changes no score.
-        if not self.counts:
-            points = torch.zeros(0, len(self.sigmas), 3, device=self.device)
-            empty = {"boxes": points[:, 0, :1].expand(0, 4), "labels": points[:, 0, 0], "scores": points[:, 0, 0]}
-            self.update([{**empty, "keypoints": points}], [{**empty, "keypoints": points}])
         result = self.compute()
         precision = result["precision"]
         rows = {"map": precision, "map_50": precision[:1], "map_75": precision[_THRESHOLD_75 : _THRESHOLD_75 + 1]}
         means = {name: mean_of_defined(row, default=0.0) for name, row in rows.items()}
         ap = dict.fromkeys(self.class_names, float("nan"))
-        for column, label in enumerate(result["classes"].tolist()):
+        # torchmetrics returns a 0-d tensor of classes if there is only one.
+        for column, label in enumerate(result["classes"].reshape(-1).tolist()):
             ap[self.class_names[label - FIRST_LABEL]] = mean_of_defined(precision[:, :, column], default=float("nan"))
         return means, ap
 
@@ -335,6 +331,9 @@ class KeypointMetric(JointMetric):
 
     def compute_scores(self) -> KeypointScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
+        # A rank without a batch still takes part in the exchange; an image without objects changes no score.
+        if not self.precision.counts:
+            self._add_blank_image()
         means, ap = self.precision.average_precision()
         counts = self.correct.compute().cpu().double()
         errors = self.errors.compute()
@@ -353,6 +352,13 @@ class KeypointMetric(JointMetric):
             num_matched=int(self.matched.compute()),
             num_missed=int(self.missed.compute()),
         )
+
+    def _add_blank_image(self) -> None:
+        points = torch.zeros(0, len(self.point_names), 3, device=self.precision.device)
+        labels = torch.zeros(0, dtype=torch.int64, device=self.precision.device)
+        boxes = torch.zeros(0, 4, device=self.precision.device)
+        blank = {"boxes": boxes, "labels": labels, "scores": boxes[:, 0], "keypoints": points}
+        self.update([blank], [blank])
 
     def record_curves(self, **limits: Any) -> None:
         """Record the curves of the boxes, see `AveragePrecision.record_curves`; those of errors always are."""

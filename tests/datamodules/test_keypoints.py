@@ -95,7 +95,7 @@ def test_images_without_any_object_stay_and_images_of_left_out_objects_go(tmp_pa
 
 def test_wrong_settings_and_data_without_points_are_refused(tmp_path):
     bare = draw_set(tmp_path, keypoints=None, visibility=None, keypoint_names=(), flip_pairs=())
-    with pytest.raises(ValueError, match="no object of .* has points"):
+    with pytest.raises(ValueError, match=r"no object of .* has points"):
         batch_of(bare).first_batch("train")
     with pytest.raises(ValueError, match="no points; read it with a keypoint schema"):
         model_kwargs_from_datamodule(KeypointDataModule(DrawnSource(predict=bare)))

@@ -12,7 +12,6 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torchvision.models.detection import keypointrcnn_resnet50_fpn
 
 from lit_loader.recipes import KeypointTask, WithoutDuplicates, keypointrcnn_small, replace_detection_heads
 from lit_loader.recipes.keypoint_metric import CorrectKeypoints, KeypointPrecision
@@ -204,10 +203,8 @@ def test_weights_of_a_file_leave_out_a_head_for_other_points(tmp_path: Path, cap
     assert torch.equal(model.backbone.laterals[0].weight, source.backbone.laterals[0].weight)
 
 
-def test_torchvisions_builder_gets_the_numbers_of_classes_and_points() -> None:
-    with torch.device("meta"):
-        model = KeypointTask(partial(keypointrcnn_resnet50_fpn, min_size=64), **NAMES).model
-    heads = model.roi_heads
+def test_builder_gets_the_numbers_of_classes_and_points() -> None:
+    heads = task().model.roi_heads
     assert (heads.box_predictor.cls_score.out_features, heads.keypoint_predictor.out_channels) == (3, 4)
 
 
@@ -241,6 +238,9 @@ def test_objects_without_points_count_neither_for_nor_against_the_points() -> No
     scores = torch.tensor([0.5, 0.9])
     found = objects([[0.0, 0.0, 9.0, 9.0], [50.0, 50.0, 60.0, 60.0]], [[[5.0, 5.0]], [[55.0, 55.0]]], scores=scores)
     assert precision_of([(found, truth)])["map"] == pytest.approx(1.0)
+    empty = {name: values[:0] for name, values in (truth | found).items()}
+    assert set(precision_of([(empty, empty)]).values()) == {0.0}
+    assert set(precision_of([(found, empty)]).values()) == {0.0}
     alone = {name: values[1:] for name, values in truth.items()}
     assert precision_of([({n: v[1:] for n, v in found.items()}, alone)])["map"] == 0.0
 
