@@ -19,6 +19,7 @@ SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3
 NET = ["model.model.channels=8", "model.model.head_channels=32"]
 SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
 DETECTOR = ["model.weights=null", *SIZES]
+KEYPOINT_FILES = [f"dataset.{stage}=annotations/instances_{stage}2017.json" for stage in ("train", "val")]
 CROPS = ["model.weights=null", "datamodule.train_transforms.size=32"]
 QUICK = [
     *("trainer=cpu", "trainer.max_epochs=1", "trainer.check_val_every_n_epoch=1", "trainer.log_every_n_steps=1"),
@@ -44,6 +45,7 @@ LAYOUTS = {  # the function that writes a set of an experiment, the one that dra
     "bccd_cells": (make_image_folder, PLAIN, NET),
     "classification": (make_image_folder, PLAIN, ["dataset=image_folder", *CROPS]),
     "coco_fasterrcnn": (make_coco, PLAIN, DETECTOR),
+    "coco_keypoints": (make_coco, POINTS, [*DETECTOR, *KEYPOINT_FILES]),
     "coco_maskrcnn": (make_coco, MASKS, DETECTOR),
     "coco_retinanet": (make_coco, PLAIN, DETECTOR),
     "faces": (make_voc, FACES, [*NET, "datamodule.train_transforms.size=32"]),
@@ -56,6 +58,7 @@ LAYOUTS = {  # the function that writes a set of an experiment, the one that dra
 LONG = {  # experiments with large models, and overrides that choose a small one for the same data
     "classification": ["model=classifier_small"],
     "coco_fasterrcnn": ["model=fcos_small"],
+    "coco_keypoints": ["model=keypointrcnn_small"],
     "coco_maskrcnn": ["model=fcos_small", "datamodule.masks=false"],
     "coco_retinanet": ["model=fcos_small"],
     "landmarks": ["model=heatmaps_small"],
