@@ -107,7 +107,7 @@ class KeypointPrecision(Metric):
         ValueError: If ``max_detections`` is below 1.
 
     Source:
-        https://cocodataset.org/#keypoints-eval; the share 0.53 is that of xtcocotools and faster-coco-eval for sets
+        https://cocodataset.org/#keypoints-eval; xtcocotools and faster-coco-eval use the share 0.53 for sets
         without areas, such as CrowdPose.
     """
 
@@ -144,10 +144,10 @@ class KeypointPrecision(Metric):
             is_crowd = target["iscrowd"] if "iscrowd" in target else torch.zeros_like(labels)
             counts = torch.tensor([[len(detection["labels"]), len(labels)]], device=self.device)
             # Labels and marks are small whole numbers, which single precision represents exactly.
-            found = (detection["labels"][:, None], detection["scores"][:, None], detection["keypoints"][..., :2])
+            predicted = (detection["labels"][:, None], detection["scores"][:, None], detection["keypoints"][..., :2])
             annotated = (labels[:, None], is_crowd[:, None], target["boxes"], target["keypoints"])
             self.counts.append(counts)
-            self.detections.append(torch.cat([values.detach().float().flatten(1) for values in found], dim=1))
+            self.detections.append(torch.cat([values.detach().float().flatten(1) for values in predicted], dim=1))
             self.objects.append(torch.cat([values.detach().float().flatten(1) for values in annotated], dim=1))
 
     def compute(self) -> dict[str, Tensor]:
@@ -201,7 +201,7 @@ def _annotations(objects: npt.NDArray[np.float64], images: Sequence[int]) -> lis
     """Return COCO's annotations of objects: label, crowd mark, box xyxy, and K points with their visibility."""
     annotations = []
     for number, (image, row) in enumerate(zip(images, objects, strict=True), start=1):
-        left, top, right, bottom = row[2:6].tolist()
+        x1, y1, x2, y2 = row[2:6].tolist()
         points = row[6:].reshape(-1, 3).copy()
         # COCO's evaluation measures detections on an object without points by its box.
         points[(points[:, 2] <= 0) | bool(row[1])] = 0.0
@@ -211,8 +211,8 @@ def _annotations(objects: npt.NDArray[np.float64], images: Sequence[int]) -> lis
                 "image_id": image,
                 "category_id": int(row[0]),
                 "iscrowd": int(row[1]),
-                "bbox": [left, top, right - left, bottom - top],
-                "area": _AREA_SHARE * (right - left) * (bottom - top),
+                "bbox": [x1, y1, x2 - x1, y2 - y1],
+                "area": _AREA_SHARE * (x2 - x1) * (y2 - y1),
                 "keypoints": points.reshape(-1).tolist(),
                 "num_keypoints": int((points[:, 2] > 0).sum()),
             }
@@ -361,7 +361,7 @@ class KeypointMetric(JointMetric):
         self.update([blank], [blank])
 
     def record_curves(self, **limits: Any) -> None:
-        """Record the curves of the boxes, see `AveragePrecision.record_curves`; those of errors always are."""
+        """Record the curves of the boxes, see `AveragePrecision.record_curves`; errors are always recorded."""
         self.boxes.record_curves(**limits)
 
     def compute_curves(self) -> list[EvaluationCurves]:

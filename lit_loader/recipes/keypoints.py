@@ -34,12 +34,12 @@ class KeypointTask(DetectionTask):
     train boxes alone. In evaluation the model also returns ``keypoints`` ``(n, K, 2)`` or ``(n, K, 3)`` and
     ``keypoints_scores`` ``(n, K)``, the value of each point's heatmap.
 
-    A batch is that of `KeypointDataModule`: targets have ``keypoints`` ``(N, K, 2)`` and ``visibility`` ``(N, K)`` next
-    to the fields that `DetectionTask` reads. Crowds are not trained on.
+    `KeypointDataModule` gives the batches: targets have ``keypoints`` ``(N, K, 2)`` and ``visibility`` ``(N, K)``, and
+    the fields that `DetectionTask` reads. Crowds are not trained on.
 
     `forward` returns, besides ``boxes`` (n, 4), ``labels`` (n,) from 1 and ``scores`` (n,), ``keypoints`` float32
     (n, K, 2) in pixels of the image and ``keypoint_scores`` float32 (n, K) in [0, 1]: the sigmoid of the heatmap's
-    value, which orders points but is no probability.
+    value, which ranks points; it is not a probability.
 
     Logs ``train/loss`` and its parts; ``val/keypoint_map`` and ``val/keypoint_map_50``, see `KeypointPrecision`;
     ``val/pck`` and ``val/nme`` of matched objects; ``val/matched``, the share of objects that were found; ``val/map``

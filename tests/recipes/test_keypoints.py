@@ -55,9 +55,9 @@ def losses_of(model: KeypointTask, batch: Any) -> dict[str, float]:
 
 def test_steps_on_one_batch_reduce_the_loss_of_points() -> None:
     model = task()
-    before = losses_of(model, keypoint_batch())["train/loss_keypoint"]
+    first_loss = losses_of(model, keypoint_batch())["train/loss_keypoint"]
     overfit(model, keypoint_batch(), steps=12, learning_rate=5e-3)
-    assert losses_of(model, keypoint_batch())["train/loss_keypoint"] < 0.7 * before
+    assert losses_of(model, keypoint_batch())["train/loss_keypoint"] < 0.7 * first_loss
 
 
 def test_absent_points_are_not_trained_on() -> None:
@@ -226,23 +226,23 @@ def precision_of(images: list[Any], *, sigmas: tuple[float, ...] = (0.1,), names
 def test_oks_of_a_known_distance_decides_the_thresholds() -> None:
     # Area 0.53 * 100 * 100, sigma 0.1: OKS = exp(-d^2 / (2 * 5300 * 0.04)), which is 0.79 for d = 10.
     truth = objects([[0.0, 0.0, 100.0, 100.0]], [[[50.0, 50.0, 2.0]]])
-    found = objects([[0.0, 0.0, 100.0, 100.0]], [[[60.0, 50.0]]], scores=torch.tensor([0.9]))
+    detection = objects([[0.0, 0.0, 100.0, 100.0]], [[[60.0, 50.0]]], scores=torch.tensor([0.9]))
     assert math.exp(-100 / (2 * 5300 * 0.04)) == pytest.approx(0.79, abs=5e-3)
-    means = precision_of([(found, truth)])
+    means = precision_of([(detection, truth)])
     assert means == {"map": pytest.approx(0.6), "map_50": pytest.approx(1.0), "map_75": pytest.approx(1.0)}
-    assert precision_of([(found, truth)], sigmas=(0.05,))["map_50"] == 0.0  # OKS 0.39
+    assert precision_of([(detection, truth)], sigmas=(0.05,))["map_50"] == 0.0  # OKS 0.39
 
 
 def test_objects_without_points_count_neither_for_nor_against_the_points() -> None:
     truth = objects([[0.0, 0.0, 9.0, 9.0], [50.0, 50.0, 60.0, 60.0]], [[[5.0, 5.0, 2.0]], [[0.0, 0.0, 0.0]]])
     scores = torch.tensor([0.5, 0.9])
-    found = objects([[0.0, 0.0, 9.0, 9.0], [50.0, 50.0, 60.0, 60.0]], [[[5.0, 5.0]], [[55.0, 55.0]]], scores=scores)
-    assert precision_of([(found, truth)])["map"] == pytest.approx(1.0)
-    empty = {name: values[:0] for name, values in (truth | found).items()}
+    detection = objects([[0.0, 0.0, 9.0, 9.0], [50.0, 50.0, 60.0, 60.0]], [[[5.0, 5.0]], [[55.0, 55.0]]], scores=scores)
+    assert precision_of([(detection, truth)])["map"] == pytest.approx(1.0)
+    empty = {name: values[:0] for name, values in (truth | detection).items()}
     assert set(precision_of([(empty, empty)]).values()) == {0.0}
-    assert set(precision_of([(found, empty)]).values()) == {0.0}
+    assert set(precision_of([(detection, empty)]).values()) == {0.0}
     alone = {name: values[1:] for name, values in truth.items()}
-    assert precision_of([({n: v[1:] for n, v in found.items()}, alone)])["map"] == 0.0
+    assert precision_of([({n: v[1:] for n, v in detection.items()}, alone)])["map"] == 0.0
 
 
 def test_correct_points_are_counted_by_the_larger_side_of_the_box() -> None:
@@ -264,8 +264,8 @@ def image_of(number: int) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
     target = {"boxes": boxes, "labels": torch.randint(1, 3, (count,), generator=generator)}
     target["keypoints"] = torch.cat([points, torch.randint(0, 3, (count, 4, 1), generator=generator).float()], dim=2)
     noise = torch.randn(count, 4, 2, generator=generator) * (1 + number / 2)
-    found = {"boxes": boxes + 1, "labels": target["labels"], "scores": torch.rand(count, generator=generator)}
-    return found | {"keypoints": points + noise}, target
+    detection = {"boxes": boxes + 1, "labels": target["labels"], "scores": torch.rand(count, generator=generator)}
+    return detection | {"keypoints": points + noise}, target
 
 
 def scores_of(numbers: list[int], duplicates: tuple[int, ...] = ()) -> dict[str, float]:

@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
 
 SHAPES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=48"]
 SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3,0.3]"]
+FIGURES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=64"]
 NET = ["model.model.channels=8", "model.model.head_channels=32"]
 SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
 DETECTOR = ["model.weights=null", *SIZES]
@@ -69,6 +70,8 @@ LONG = {  # experiments with large models, and overrides that choose a small one
 
 
 def words_of(name, tmp_path):
+    if name == "figures":
+        return [*FIGURES, *NET, "model.model.min_size=64"]
     if name not in LAYOUTS:
         sizes = [] if name in ("shapes_finish", "shapes_landmarks") else ["model.model.min_size=48"]
         return [*SHAPES, *NET, *sizes]
