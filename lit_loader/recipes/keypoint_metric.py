@@ -21,7 +21,7 @@ from lit_loader.recipes.matching import match_detections
 from lit_loader.recipes.metrics import JointMetric, NormalizedMeanError, Report
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["DEFAULT_SIGMA", "CorrectKeypoints", "KeypointMetric", "KeypointPrecision", "KeypointScores"]
+__all__ = ["CorrectKeypoints", "DEFAULT_SIGMA", "KeypointMetric", "KeypointPrecision", "KeypointScores"]
 
 DEFAULT_SIGMA: Final = 0.05
 """Sigma of points without a known one: between COCO's 0.025 of eyes and 0.107 of hips, whose mean is 0.067."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
 from lit_loader.collate import batch_targets
+from lit_loader.errors import SettingError
 from lit_loader.recipes.average_precision import AveragePrecision
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
 from lit_loader.recipes.keypoint_metric import DEFAULT_SIGMA, CorrectKeypoints, KeypointMetric, KeypointPrecision
@@ -93,9 +94,7 @@ class KeypointTask(DetectionTask):
         keypoint_names = check_names("keypoint_names", keypoint_names)
         sigmas = _checked_sigmas(sigmas, len(keypoint_names))
         # `keep_arguments` saves the values that the parameters have now.
-        super().__init__(
-            model, class_names=class_names, weights=weights, masks=False, max_detections=max_detections, **training
-        )
+        super().__init__(model, class_names=class_names, weights=weights, max_detections=max_detections, **training)
         self.keypoint_names = tuple(keypoint_names)
 
     def build_detector(self, model: str | ModelBuilder, weights: str | None) -> nn.Module:
@@ -112,6 +111,9 @@ class KeypointTask(DetectionTask):
 
     def check_detector(self, detector: nn.Module) -> None:
         """Raise ValueError for a detector of torchvision's without points, or with masks."""
+        if self.masks:
+            rule = "has no effect on points: keypoint models train on boxes and points"
+            raise SettingError("masks", True, rule, settings={"masks": False})
         if isinstance(detector, FasterRCNN) and (
             detector.roi_heads.has_mask() or not detector.roi_heads.has_keypoint()
         ):

@@ -8,6 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import lightning
 import pytest
 import torch
 import torch.distributed as dist
@@ -168,6 +169,7 @@ def test_models_and_batches_without_points_are_refused() -> None:
     [
         ({"sigmas": [0.1]}, r"sigmas=\[0.1\] must be 4 positive numbers"),
         ({"sigmas": [0.1, 0.1, 0.1, 0.0]}, "must be 4 positive numbers"),
+        ({"masks": True}, "masks=True has no effect on points"),
         ({"pck_threshold": 0.0}, "pck_threshold=0.0 must be above 0"),
         ({"max_keypoint_detections": 0}, "max_keypoint_detections=0 must be 1 or more"),
         ({"normalization_pair": (0, 9)}, "must be two different points among 4"),
@@ -206,6 +208,18 @@ def test_weights_of_a_file_leave_out_a_head_for_other_points(tmp_path: Path, cap
 def test_builder_gets_the_numbers_of_classes_and_points() -> None:
     heads = task().model.roi_heads
     assert (heads.box_predictor.cls_score.out_features, heads.keypoint_predictor.out_channels) == (3, 4)
+
+
+def test_checkpoint_restores_points_and_settings(tmp_path: Path) -> None:
+    source = task(sigmas=(0.1, 0.2, 0.3, 0.4), pck_threshold=0.3, normalization_pair=(0, 1))
+    checkpoint = {"state_dict": source.state_dict(), "hyper_parameters": dict(source.hparams)}
+    torch.save(checkpoint | {"pytorch-lightning_version": lightning.__version__}, tmp_path / "task.ckpt")
+    builder = partial(keypointrcnn_small, **NET)
+    restored = KeypointTask.load_from_checkpoint(tmp_path / "task.ckpt", model=builder, weights_only=True)
+    metric: Any = restored.val_metric.metric
+    assert (restored.keypoint_names, metric.precision.sigmas) == (CORNERS, (0.1, 0.2, 0.3, 0.4))
+    assert (metric.correct.threshold, metric.errors.normalization_pair) == (0.3, (0, 1))
+    assert all(torch.equal(restored.state_dict()[name], values) for name, values in source.state_dict().items())
 
 
 # -- metrics ---------------------------------------------------------------------------------------------
