@@ -27,7 +27,7 @@ _FEW_PROPOSALS: Final = {
     "rpn_pre_nms_top_n_test": 300,
     "rpn_post_nms_top_n_train": 100,
     "rpn_batch_size_per_image": 64,
-    "box_batch_size_per_image": 64,
+    "box_batch_size_per_image": 32,
 }
 _BOX_CELLS: Final = 5
 
