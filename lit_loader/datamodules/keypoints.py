@@ -28,7 +28,7 @@ class KeypointDataModule(DetectionDataModule):
         min_points: Minimum number of points of an object that are not absent. With 0, objects without points stay and
             are trained and scored as boxes. Objects with fewer are left out of every stage except prediction, and so
             are images that had only such objects; the model then learns them as background in the other images.
-        **settings: Settings of `DetectionDataModule` without ``masks``.
+        **settings: Settings of `DetectionDataModule`; ``masks`` must be False.
 
     Raises:
         ValueError: If a setting is outside its choices, or has no effect next to another.

@@ -12,7 +12,7 @@ from lit_loader.datasets.landmarks import LandmarkDataset
 from lit_loader.datasets.mixed_source import MixedSource
 from lit_loader.datasets.mixing import MixingDataset
 from lit_loader.datasets.rows_source import RowsSource
-from lit_loader.datasets.samples import SampleTable, every_sample, labelled_samples, landmark_samples
+from lit_loader.datasets.samples import SampleTable, every_sample, keypoint_samples, labelled_samples, landmark_samples
 from lit_loader.datasets.shapes import draw_shapes
 from lit_loader.datasets.sources import Stage, TableSource
 
@@ -37,6 +37,7 @@ __all__ = [
     "dataset_overrides",
     "draw_shapes",
     "every_sample",
+    "keypoint_samples",
     "labelled_samples",
     "landmark_samples",
     "open_source",

@@ -382,7 +382,7 @@ def _replace_keypoint_head(model: nn.Module, num_keypoints: int) -> None:
             "torchvision's Keypoint R-CNN; give a builder that takes num_keypoints and loads the weights itself, with "
             "weights=null"
         )
-    # The same points, such as COCO's people, keep what the predictor has learned.
+    # COCO's people keep their trained predictor.
     if predictor.out_channels != num_keypoints:
         in_channels = predictor.kps_score_lowres.in_channels
         model.roi_heads.keypoint_predictor = KeypointRCNNPredictor(in_channels, num_keypoints)

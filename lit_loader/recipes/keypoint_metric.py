@@ -21,7 +21,7 @@ from lit_loader.recipes.matching import match_detections
 from lit_loader.recipes.metrics import JointMetric, NormalizedMeanError, Report
 from lit_loader.types import FIRST_LABEL
 
-__all__ = ["DEFAULT_SIGMA", "CorrectKeypoints", "KeypointMetric", "KeypointPrecision", "KeypointScores"]
+__all__ = ["CorrectKeypoints", "DEFAULT_SIGMA", "KeypointMetric", "KeypointPrecision", "KeypointScores"]
 
 DEFAULT_SIGMA: Final = 0.05
 """Sigma of points without a known one: between COCO's 0.025 of eyes and 0.107 of hips, whose mean is 0.067."""
@@ -107,7 +107,7 @@ class KeypointPrecision(Metric):
         ValueError: If ``max_detections`` is below 1.
 
     Source:
-        https://cocodataset.org/#keypoints-eval; the share 0.53 is that of xtcocotools and faster-coco-eval for sets
+        https://cocodataset.org/#keypoints-eval; xtcocotools and faster-coco-eval use the share 0.53 for sets
         without areas, such as CrowdPose.
     """
 
@@ -144,10 +144,10 @@ class KeypointPrecision(Metric):
             is_crowd = target["iscrowd"] if "iscrowd" in target else torch.zeros_like(labels)
             counts = torch.tensor([[len(detection["labels"]), len(labels)]], device=self.device)
             # Labels and marks are small whole numbers, which single precision represents exactly.
-            found = (detection["labels"][:, None], detection["scores"][:, None], detection["keypoints"][..., :2])
+            predicted = (detection["labels"][:, None], detection["scores"][:, None], detection["keypoints"][..., :2])
             annotated = (labels[:, None], is_crowd[:, None], target["boxes"], target["keypoints"])
             self.counts.append(counts)
-            self.detections.append(torch.cat([values.detach().float().flatten(1) for values in found], dim=1))
+            self.detections.append(torch.cat([values.detach().float().flatten(1) for values in predicted], dim=1))
             self.objects.append(torch.cat([values.detach().float().flatten(1) for values in annotated], dim=1))
 
     def compute(self) -> dict[str, Tensor]:
@@ -170,17 +170,13 @@ class KeypointPrecision(Metric):
             The means over classes by name, ``map``, ``map_50`` and ``map_75``, 0 without annotated points; AP of each
             class by its name, NaN without annotated points.
         """
-        # A rank without a batch still takes part in the exchange; an image without objects changes no score.
-        if not self.counts:
-            points = torch.zeros(0, len(self.sigmas), 3, device=self.device)
-            empty = {"boxes": points[:, 0, :1].expand(0, 4), "labels": points[:, 0, 0], "scores": points[:, 0, 0]}
-            self.update([{**empty, "keypoints": points}], [{**empty, "keypoints": points}])
         result = self.compute()
         precision = result["precision"]
         rows = {"map": precision, "map_50": precision[:1], "map_75": precision[_THRESHOLD_75 : _THRESHOLD_75 + 1]}
         means = {name: mean_of_defined(row, default=0.0) for name, row in rows.items()}
         ap = dict.fromkeys(self.class_names, float("nan"))
-        for column, label in enumerate(result["classes"].tolist()):
+        # torchmetrics returns a 0-d tensor of classes if there is only one.
+        for column, label in enumerate(result["classes"].reshape(-1).tolist()):
             ap[self.class_names[label - FIRST_LABEL]] = mean_of_defined(precision[:, :, column], default=float("nan"))
         return means, ap
 
@@ -205,7 +201,7 @@ def _annotations(objects: npt.NDArray[np.float64], images: Sequence[int]) -> lis
     """Return COCO's annotations of objects: label, crowd mark, box xyxy, and K points with their visibility."""
     annotations = []
     for number, (image, row) in enumerate(zip(images, objects, strict=True), start=1):
-        left, top, right, bottom = row[2:6].tolist()
+        x1, y1, x2, y2 = row[2:6].tolist()
         points = row[6:].reshape(-1, 3).copy()
         # COCO's evaluation measures detections on an object without points by its box.
         points[(points[:, 2] <= 0) | bool(row[1])] = 0.0
@@ -215,8 +211,8 @@ def _annotations(objects: npt.NDArray[np.float64], images: Sequence[int]) -> lis
                 "image_id": image,
                 "category_id": int(row[0]),
                 "iscrowd": int(row[1]),
-                "bbox": [left, top, right - left, bottom - top],
-                "area": _AREA_SHARE * (right - left) * (bottom - top),
+                "bbox": [x1, y1, x2 - x1, y2 - y1],
+                "area": _AREA_SHARE * (x2 - x1) * (y2 - y1),
                 "keypoints": points.reshape(-1).tolist(),
                 "num_keypoints": int((points[:, 2] > 0).sum()),
             }
@@ -335,6 +331,9 @@ class KeypointMetric(JointMetric):
 
     def compute_scores(self) -> KeypointScores:
         """Return the scores of everything collected since the last reset, over all ranks."""
+        # A rank without a batch still takes part in the exchange; an image without objects changes no score.
+        if not self.precision.counts:
+            self._add_blank_image()
         means, ap = self.precision.average_precision()
         counts = self.correct.compute().cpu().double()
         errors = self.errors.compute()
@@ -354,8 +353,15 @@ class KeypointMetric(JointMetric):
             num_missed=int(self.missed.compute()),
         )
 
+    def _add_blank_image(self) -> None:
+        points = torch.zeros(0, len(self.point_names), 3, device=self.precision.device)
+        labels = torch.zeros(0, dtype=torch.int64, device=self.precision.device)
+        boxes = torch.zeros(0, 4, device=self.precision.device)
+        blank = {"boxes": boxes, "labels": labels, "scores": boxes[:, 0], "keypoints": points}
+        self.update([blank], [blank])
+
     def record_curves(self, **limits: Any) -> None:
-        """Record the curves of the boxes, see `AveragePrecision.record_curves`; those of errors always are."""
+        """Record the curves of the boxes, see `AveragePrecision.record_curves`; errors are always recorded."""
         self.boxes.record_curves(**limits)
 
     def compute_curves(self) -> list[EvaluationCurves]:

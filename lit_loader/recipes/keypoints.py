@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
 from lit_loader.collate import batch_targets
+from lit_loader.errors import SettingError
 from lit_loader.recipes.average_precision import AveragePrecision
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
 from lit_loader.recipes.keypoint_metric import DEFAULT_SIGMA, CorrectKeypoints, KeypointMetric, KeypointPrecision
@@ -34,12 +35,12 @@ class KeypointTask(DetectionTask):
     train boxes alone. In evaluation the model also returns ``keypoints`` ``(n, K, 2)`` or ``(n, K, 3)`` and
     ``keypoints_scores`` ``(n, K)``, the value of each point's heatmap.
 
-    A batch is that of `KeypointDataModule`: targets have ``keypoints`` ``(N, K, 2)`` and ``visibility`` ``(N, K)`` next
-    to the fields that `DetectionTask` reads. Crowds are not trained on.
+    `KeypointDataModule` gives the batches: targets have ``keypoints`` ``(N, K, 2)`` and ``visibility`` ``(N, K)``, and
+    the fields that `DetectionTask` reads. Crowds are not trained on.
 
     `forward` returns, besides ``boxes`` (n, 4), ``labels`` (n,) from 1 and ``scores`` (n,), ``keypoints`` float32
     (n, K, 2) in pixels of the image and ``keypoint_scores`` float32 (n, K) in [0, 1]: the sigmoid of the heatmap's
-    value, which orders points but is no probability.
+    value, which ranks points; it is not a probability.
 
     Logs ``train/loss`` and its parts; ``val/keypoint_map`` and ``val/keypoint_map_50``, see `KeypointPrecision`;
     ``val/pck`` and ``val/nme`` of matched objects; ``val/matched``, the share of objects that were found; ``val/map``
@@ -93,9 +94,7 @@ class KeypointTask(DetectionTask):
         keypoint_names = check_names("keypoint_names", keypoint_names)
         sigmas = _checked_sigmas(sigmas, len(keypoint_names))
         # `keep_arguments` saves the values that the parameters have now.
-        super().__init__(
-            model, class_names=class_names, weights=weights, masks=False, max_detections=max_detections, **training
-        )
+        super().__init__(model, class_names=class_names, weights=weights, max_detections=max_detections, **training)
         self.keypoint_names = tuple(keypoint_names)
 
     def build_detector(self, model: str | ModelBuilder, weights: str | None) -> nn.Module:
@@ -112,6 +111,9 @@ class KeypointTask(DetectionTask):
 
     def check_detector(self, detector: nn.Module) -> None:
         """Raise ValueError for a detector of torchvision's without points, or with masks."""
+        if self.masks:
+            rule = "has no effect on points: keypoint models train on boxes and points"
+            raise SettingError("masks", True, rule, settings={"masks": False})
         if isinstance(detector, FasterRCNN) and (
             detector.roi_heads.has_mask() or not detector.roi_heads.has_keypoint()
         ):

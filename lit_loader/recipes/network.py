@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import torch
@@ -20,6 +21,16 @@ from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
 
 IMAGE_MEAN: Final = 0.5
 IMAGE_STD: Final = 0.25
+
+# Of one image. torchvision's 2000 proposals take longer than a small network.
+_FEW_PROPOSALS: Final = {
+    "rpn_pre_nms_top_n_train": 300,
+    "rpn_pre_nms_top_n_test": 300,
+    "rpn_post_nms_top_n_train": 100,
+    "rpn_batch_size_per_image": 64,
+    "box_batch_size_per_image": 32,
+}
+_BOX_CELLS: Final = 5
 
 
 def plain(value: Tensor) -> Tensor:
@@ -374,14 +385,10 @@ def keypointrcnn_small(
         raise ValueError(
             f"anchor_sizes={list(anchor_sizes)} and strides={list(strides)} differ in length; give one each"
         )
-    names = [str(stride) for stride in strides]
     # A list of sizes, which the annotation of Keypoint R-CNN does not know.
     shorter_sides: Any = min_size
-    box_cells = 5
     return KeypointRCNN(
         PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
-        # torchvision takes no number of classes next to a predictor of one's own.
-        num_classes=None,
         min_size=shorter_sides,
         max_size=max_size,
         image_mean=[IMAGE_MEAN] * 3,
@@ -389,23 +396,30 @@ def keypointrcnn_small(
         rpn_anchor_generator=AnchorGenerator(
             tuple((int(size),) for size in anchor_sizes), ((0.5, 1.0, 2.0),) * len(strides)
         ),
-        # torchvision's 2000 proposals take longer than this small network.
-        rpn_pre_nms_top_n_train=300,
-        rpn_pre_nms_top_n_test=300,
-        rpn_post_nms_top_n_train=100,
         rpn_post_nms_top_n_test=max(100, detections_per_img),
-        rpn_batch_size_per_image=64,
-        box_roi_pool=MultiScaleRoIAlign(names, box_cells, 2, canonical_scale=64, canonical_level=4),
-        box_head=TwoMLPHead(head_channels * box_cells**2, 2 * head_channels),
-        box_predictor=FastRCNNPredictor(2 * head_channels, num_classes),
         box_score_thresh=score_thresh,
         box_nms_thresh=nms_thresh,
         box_detections_per_img=detections_per_img,
-        box_batch_size_per_image=64,
-        keypoint_roi_pool=MultiScaleRoIAlign(names, 14, 2, canonical_scale=64, canonical_level=4),
-        keypoint_head=KeypointRCNNHeads(head_channels, (head_channels,) * 3),
-        keypoint_predictor=KeypointRCNNPredictor(head_channels, num_keypoints),
+        **_FEW_PROPOSALS,
+        **_keypoint_heads(strides, head_channels, num_classes=num_classes, num_keypoints=num_keypoints),
     )
+
+
+def _keypoint_heads(
+    strides: Sequence[int], channels: int, *, num_classes: int, num_keypoints: int
+) -> dict[str, nn.Module]:
+    """Return the heads of `keypointrcnn_small` for boxes and points, as arguments of torchvision's Keypoint R-CNN."""
+    names = [str(stride) for stride in strides]
+    # Regions of 64 pixels are pooled from the map at stride 16, smaller ones from finer maps.
+    pooler = partial(MultiScaleRoIAlign, names, sampling_ratio=2, canonical_scale=64, canonical_level=4)
+    return {
+        "box_roi_pool": pooler(output_size=_BOX_CELLS),
+        "box_head": TwoMLPHead(channels * _BOX_CELLS**2, 2 * channels),
+        "box_predictor": FastRCNNPredictor(2 * channels, num_classes),
+        "keypoint_roi_pool": pooler(output_size=14),
+        "keypoint_head": KeypointRCNNHeads(channels, (channels,) * 3),
+        "keypoint_predictor": KeypointRCNNPredictor(channels, num_keypoints),
+    }
 
 
 # -- heatmaps; absent points do not contribute ------------------------------------------------------------

@@ -81,7 +81,7 @@ def build_model(
             weights are already bound to the builder.
         replace_heads: Replaces the heads of a model by heads for a number of classes.
         counts: Further arguments of the builder that fix the size of its heads, such as ``num_keypoints``. Weights by
-            name fix them as well, so ``replace_heads`` has to replace these heads, too.
+            name also fix them, so ``replace_heads`` has to replace these heads as well.
 
     Raises:
         ValueError: If the builder has no such weights, or the weights of the file do not fit.

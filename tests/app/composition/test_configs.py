@@ -27,6 +27,7 @@ GROUPS_WITHOUT_TARGET = ("extras", "paths")
 NAMES_FROM_DATA = {
     "ClassificationTask": {"class_names": ["a"]},
     "DetectionTask": {"class_names": ["a"]},
+    "KeypointTask": {"class_names": ["a", "b"], "keypoint_names": ["x", "y"]},
     "LandmarkTask": {"keypoint_names": ["p"]},
     "MultiTask": {"class_names": ["a"], "keypoint_names": ["p"]},
 }

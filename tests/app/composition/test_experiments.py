@@ -16,6 +16,7 @@ pytestmark = pytest.mark.filterwarnings("ignore:The '.*_dataloader' does not hav
 
 SHAPES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=48"]
 SHAPES += ["dataset.class_shares=[0.4,0.3,0.3]", "dataset.finish_shares=[0.4,0.3,0.3]"]
+FIGURES = ["dataset.num_images={train: 8, val: 4, test: 4}", "dataset.image_size=64"]
 NET = ["model.model.channels=8", "model.model.head_channels=32"]
 SIZES = ["model.model.min_size=64", "model.model.max_size=96"]
 DETECTOR = ["model.weights=null", *SIZES]
@@ -39,13 +40,14 @@ def one_folder(tmp_path):
 
 
 DRAWN = {  # experiments that bring their data, and overrides
-    "shapes": [*NET, "model.model.min_size=48"],
-    "shapes_copy_paste": [*NET, "model.model.min_size=48"],
-    "shapes_finish": NET,
-    "shapes_landmarks": NET,
-    "shapes_masks": [*NET, "model.model.min_size=48"],
-    "shapes_regression": NET,
-    "shapes_unified": [*NET, "model.model.min_size=48"],
+    "figures": [*FIGURES, *NET, "model.model.min_size=64"],
+    "shapes": [*SHAPES, *NET, "model.model.min_size=48"],
+    "shapes_copy_paste": [*SHAPES, *NET, "model.model.min_size=48"],
+    "shapes_finish": [*SHAPES, *NET],
+    "shapes_landmarks": [*SHAPES, *NET],
+    "shapes_masks": [*SHAPES, *NET, "model.model.min_size=48"],
+    "shapes_regression": [*SHAPES, *NET],
+    "shapes_unified": [*SHAPES, *NET, "model.model.min_size=48"],
 }
 LAYOUTS = {  # the function that writes a set of an experiment, the one that draws it, and overrides
     "bccd": (make_voc, PLAIN, [*NET, *SIZES]),
@@ -78,7 +80,7 @@ LONG = {  # experiments with large models, and overrides that choose a small one
 
 def words_of(name, tmp_path):
     if name in DRAWN:
-        return [*SHAPES, *DRAWN[name]]
+        return DRAWN[name]
     make, draw, words = LAYOUTS[name]
     root = tmp_path / "set"
     root.mkdir()
