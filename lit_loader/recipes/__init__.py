@@ -14,15 +14,11 @@ from lit_loader.recipes.metrics import ClassificationScores, ClassMetric, Landma
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
-from lit_loader.recipes.network import (
-    PyramidBackbone,
-    classifier_small,
-    fcos_small,
-    keypointrcnn_small,
-    maskrcnn_small,
-)
+from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small, keypointrcnn_small, maskrcnn_small
 from lit_loader.recipes.regression_model import RegressionModel, regression_model, regression_small
+from lit_loader.recipes.rfdetr_detector import RFDETRDetector, rfdetr_detector
 from lit_loader.recipes.task import Task, WarmupCosineLR
+from lit_loader.recipes.transformers_detector import TransformersDetector, transformers_detector
 from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of
 from lit_loader.recipes.without_duplicates import WithoutDuplicates
 
@@ -46,7 +42,9 @@ __all__ = [
     "NormalizedMeanError",
     "PyramidBackbone",
     "RegressionModel",
+    "RFDETRDetector",
     "Task",
+    "TransformersDetector",
     "WarmupCosineLR",
     "WingLoss",
     "WithoutDuplicates",
@@ -63,5 +61,7 @@ __all__ = [
     "regression_small",
     "replace_classifier",
     "replace_detection_heads",
+    "rfdetr_detector",
     "task_of",
+    "transformers_detector",
 ]

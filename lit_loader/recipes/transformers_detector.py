@@ -63,13 +63,14 @@ class TransformersDetector(nn.Module):
         if not self.takes_mask:
             inputs.pop("pixel_mask", None)
         if targets is not None:
-            labels = [_relative(target, image) for target, image in zip(targets, images, strict=True)]
+            labels = [
+                {"class_labels": target["labels"] - FIRST_LABEL, "boxes": relative_boxes(target["boxes"], image)}
+                for target, image in zip(targets, images, strict=True)
+            ]
             losses = weighted_losses(self.detector(**inputs, labels=labels))
-            if not any(len(target["labels"]) for target in targets):
-                # Layers for denoising are idle in a batch without objects, and DDP waits for every gradient.
-                parameters = [parameter for parameter in self.parameters() if parameter.requires_grad]
-                losses[next(iter(losses))] += 0.0 * torch.stack([parameter.sum() for parameter in parameters]).sum()
-            return losses
+            # RT-DETR's denoising is idle in a batch without objects.
+            has_objects = any(len(target["labels"]) for target in targets)
+            return losses if has_objects else with_all_gradients(losses, self)
         sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
         outputs = self.detector(**inputs)
         rows = self.processor.post_process_object_detection(outputs, threshold=0.0, target_sizes=sizes)
@@ -86,12 +87,24 @@ def weighted_losses(outputs: Any) -> dict[str, Tensor]:
     # Some types weight the parts in `loss_dict`, others only in their sum, by settings of their own. The weight of a
     # part in the sum is its derivative; this walks only the few additions between the parts and the sum.
     weights = torch.autograd.grad(outputs.loss, list(parts.values()), retain_graph=True, allow_unused=True)
-    losses: dict[str, Tensor] = {}
-    for (name, value), weight in zip(parts.items(), weights, strict=True):
-        if weight is not None:
-            kind = _LAYER.sub("", name)
-            losses[kind] = losses.get(kind, 0.0) + weight * value
-    return losses
+    named_weights = zip(parts.items(), weights, strict=True)
+    return layer_sums({name: weight * value for (name, value), weight in named_weights if weight is not None})
+
+
+def layer_sums(losses: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the sum over layers of each kind of loss."""
+    sums: dict[str, Tensor] = {}
+    for name, value in losses.items():
+        kind = _LAYER.sub("", name)
+        sums[kind] = sums[kind] + value if kind in sums else value
+    return sums
+
+
+def with_all_gradients(losses: Mapping[str, Tensor], model: nn.Module) -> dict[str, Tensor]:
+    """Return losses that depend on every trained parameter, since DDP waits for the gradient of each."""
+    parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    zero = 0.0 * torch.stack([parameter.sum() for parameter in parameters]).sum()
+    return {name: value + zero for name, value in losses.items()}
 
 
 def transformers_detector(
@@ -232,12 +245,16 @@ def _check_settings(argument: str, overrides: Mapping[str, Any], owner: Any) -> 
             )
 
 
-def _relative(target: Mapping[str, Tensor], image: Tensor) -> dict[str, Tensor]:
-    """Return a target as transformers reads it: boxes as fractions of the image, classes from 0."""
+def relative_boxes(boxes: Tensor, image: Tensor) -> Tensor:
+    """Return boxes as centre and size in fractions of an image.
+
+    Args:
+        boxes: float ``(n, 4)``, xyxy in pixels.
+        image: ``(3, H, W)``.
+    """
     height, width = image.shape[-2:]
-    boxes = box_convert(target["boxes"].float(), "xyxy", "cxcywh")
-    boxes = torch.stack([boxes[:, 0] / width, boxes[:, 1] / height, boxes[:, 2] / width, boxes[:, 3] / height], dim=1)
-    return {"class_labels": target["labels"] - FIRST_LABEL, "boxes": boxes}
+    x, y, box_width, box_height = box_convert(boxes.float(), "xyxy", "cxcywh").unbind(dim=1)
+    return torch.stack([x / width, y / height, box_width / width, box_height / height], dim=1)
 
 
 def _detections(fields: Mapping[str, Tensor], size: tuple[int, int]) -> dict[str, Tensor]:

@@ -28,7 +28,9 @@ IMAGENET_STD: Final = (0.229, 0.224, 0.225)
 _COUNT: Final = ".num_batches_tracked"
 
 ModelBuilder: TypeAlias = Callable[..., nn.Module]
-"""Called with ``num_classes=`` and, where it has them, ``weights=`` and ``weights_backbone=``, as torchvision's are."""
+"""Called with ``num_classes=`` and, where it has them, ``weights=`` and ``weights_backbone=``, as torchvision's are.
+
+One that requires ``num_classes`` also gets it with the name of weights, and replaces heads itself."""
 
 
 def model_builder(model: str | ModelBuilder, builders: Mapping[str, ModelBuilder]) -> ModelBuilder:
@@ -101,6 +103,8 @@ def build_model(
     known_weights = _known_weights(builder)
     if known_weights is not None and weights not in known_weights.__members__:
         raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(known_weights.__members__)}")
+    if _requires_argument(builder, "num_classes"):
+        return _call(builder, num_classes=num_classes, weights=weights)
     # torchvision refuses a number of classes that differs from the weights', so the heads are replaced afterwards.
     model = _call(builder, weights=weights)
     replace_heads(model, num_classes)
@@ -148,6 +152,10 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         OSError: If it cannot be read.
     """
     state = _read_state(Path(path))
+    # Adapters of other packages' models, whose files name tensors as those packages do.
+    convert = getattr(model, "convert_weights", None)
+    if convert is not None:
+        state = convert(state)
     freeze_batch_norm(model, state)
     model_state = model.state_dict()
     # Files from before torch 0.4.1 have no counts of batches.
@@ -276,6 +284,12 @@ def takes_argument(builder: ModelBuilder, name: str) -> bool:
     """Return True if a builder has a parameter of that name to which no argument is bound yet."""
     bound = builder.keywords if isinstance(builder, partial) else {}
     return name in inspect.signature(builder).parameters and name not in bound
+
+
+def _requires_argument(builder: ModelBuilder, name: str) -> bool:
+    """Return True if a builder cannot be called without an argument of that name."""
+    parameter = inspect.signature(builder).parameters.get(name)
+    return parameter is not None and parameter.default is inspect.Parameter.empty
 
 
 def _bound_weights(builder: ModelBuilder, weights: Any) -> Any:

@@ -31,10 +31,12 @@ _EXTRAS = {
     "faster_coco_eval": "recipes",
     "matplotlib": "plot",
     "optuna": "optuna",
+    "rfdetr": "rfdetr",
     "safetensors": "timm",
     "tensorboard": "tensorboard",
     "timm": "timm",
     "torchmetrics": "recipes",
+    "transformers": "transformers",
     "wandb": "wandb",
 }
 
