@@ -65,6 +65,7 @@ def scripts():
         "resuming",
         "schedules",
         "own mix",
+        "heads of landmarks",
         "mixed batches",
         "mixed batches of a data set",
         "monitored training",

@@ -274,5 +274,6 @@ def _merged(predictions: Sequence[Any]) -> Any:
     if isinstance(first, Tensor):
         return torch.cat(list(predictions))
     if isinstance(first, Mapping):
+        # A value may be a mapping itself: the logits of attributes by name.
         return {name: _merged([prediction[name] for prediction in predictions]) for name in first}
     return [prediction for batch_predictions in predictions for prediction in batch_predictions]

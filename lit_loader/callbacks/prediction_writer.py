@@ -359,7 +359,7 @@ class PredictionWriter(BasePredictionWriter):
             yield Prediction(labels=labels, scores=scores[labels], boxes=boxes)
 
     def _convert_crops(
-        self, prediction: Mapping[str, Tensor], batch: LandmarkBatch, rows: Sequence[int], predict_set: _PredictSet
+        self, prediction: Mapping[str, Any], batch: LandmarkBatch, rows: Sequence[int], predict_set: _PredictSet
     ) -> Iterator[Prediction]:
         samples = predict_set.samples
         height, width = batch.images.shape[-2:]

@@ -91,9 +91,9 @@ def _crop_texts(datamodule: TableDataModule, batch: LandmarkBatch, predictions: 
     labels = predictions["class_logits"].argmax(dim=1) if "class_logits" in predictions else batch.labels
     attributes = {name: (logits[name].argmax(dim=1), value_names) for name, value_names in values.items()}
     true_values = {name: (batch.attributes[name], value_names) for name, value_names in values.items()}
-    known = torch.stack([batch.labels, *(ids for ids, _ in true_values.values())]).amin(dim=0) >= 0
+    has_labels = torch.stack([batch.labels, *(ids for ids, _ in true_values.values())]).amin(dim=0) >= 0
     true_texts = label_texts(batch.labels, names, attributes=true_values)
-    truths = [text if is_known else None for text, is_known in zip(true_texts, known.tolist(), strict=True)]
+    truths = [text if is_known else None for text, is_known in zip(true_texts, has_labels.tolist(), strict=True)]
     return {"texts": label_texts(labels, names, attributes=attributes), "truths": truths}
 
 

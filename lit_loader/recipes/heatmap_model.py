@@ -55,7 +55,7 @@ class HeatmapModel(CropModel):
         self.heatmaps = heatmaps
 
     def forward(self, images: Tensor) -> dict[str, Tensor | dict[str, Tensor]]:
-        """Return the heatmaps' logits, and those of classes and attributes.
+        """Return the logits of heatmaps, classes and attributes.
 
         Args:
             images: Normalised images, float, shape ``(B, 3, H, W)``.

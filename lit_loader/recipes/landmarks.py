@@ -78,7 +78,7 @@ class LandmarkMetric(JointMetric):
             boxes: Annotated boxes.
             logits: Logits of the classes, or None of a model without a class head.
             labels: True ids of the classes.
-            *attributes: Logits of the first attribute, its true ids, those of the second, and so on.
+            *attributes: Logits and true ids of each attribute in turn.
         """
         self.points.update(points, target, mask, boxes)
         # A model without a class head predicts no class, and the labels may be unknown.
@@ -213,7 +213,7 @@ class LandmarkTask(Task):
             for name, values in (attributes or {}).items()
         }
         self.test_time_flip = test_time_flip
-        # Checked without `test_time_flip` too, but only there are pairs needed.
+        # Wrong pairs are refused without flips too; unknown pairs only with flips.
         needs_pairs = test_time_flip or flip_pairs is not None
         self._mirror_order = mirror_order(len(self.keypoint_names), flip_pairs) if needs_pairs else ()
         # Before the model: wrong settings of the metric should raise before weights are downloaded.
@@ -253,7 +253,7 @@ class LandmarkTask(Task):
             ``(B, num_classes)``; with attributes ``attribute_logits``, a dict of float32 ``(B, num_values)`` by name.
 
         Raises:
-            ValueError: If the model does not return the points, or not those of ``head``.
+            ValueError: If the model does not return the points, or its output is not that of ``head``.
         """
         outputs = self._outputs(images)
         predictions: dict[str, Any] = {}
@@ -364,6 +364,9 @@ class LandmarkTask(Task):
         if self.head not in (head, None):
             rule = f"is not the head of the model, which returns {output}"
             raise SettingError("head", self.head, rule, "give another model", settings={"head": head})
+        missing = self.attributes.keys() - (values.get("attribute_logits") or {}).keys()
+        if missing:
+            raise ValueError(f"expected attribute_logits of {sorted(missing)} by name; give a model that returns them")
         return values
 
     def _map_size(self, heatmaps: Tensor, images: Tensor) -> Tensor:

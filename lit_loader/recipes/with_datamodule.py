@@ -96,9 +96,9 @@ def model_kwargs_from_datamodule(datamodule: TableDataModule) -> dict[str, Any]:
     Returns:
         Always ``class_names``. For `DetectionTask` also ``masks`` if the data module reads them; for
         `ClassificationTask` ``multi_label``; for `LandmarkTask`, `KeypointTask` and `MultiTask` ``keypoint_names`` and
-        ``normalization_pair``; for `KeypointTask` ``sigmas``; for `MultiTask`, and for `LandmarkTask` if the data module
-        has some, ``attributes``; for `LandmarkTask` also ``flip_pairs`` if the schema has some. All are plain lists,
-        which a checkpoint can store.
+        ``normalization_pair``; for `KeypointTask` ``sigmas``; for `MultiTask`, and for `LandmarkTask` if the data
+        module has some, ``attributes``; for `LandmarkTask` also ``flip_pairs`` if the schema has some. All are plain
+        lists, which a checkpoint can store.
 
     Raises:
         ValueError: If the data has no classes, or data for landmarks or keypoints no points.

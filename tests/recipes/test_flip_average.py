@@ -52,9 +52,9 @@ class Brightest(nn.Module):
 def lights() -> Tensor:
     """Draw a red light on the left, another on the right, and a blue one."""
     images = torch.zeros(2, 3, 32, 48)
-    for row, (top, left) in enumerate([(4, 6), (10, 2)]):
-        images[row, 0, top : top + 5, left : left + 7] = 1.0
-        images[row, 0, top + 3 : top + 7, left + 28 : left + 34] = 1.0
+    for row, (y, x) in enumerate([(4, 6), (10, 2)]):
+        images[row, 0, y : y + 5, x : x + 7] = 1.0
+        images[row, 0, y + 3 : y + 7, x + 28 : x + 34] = 1.0
         images[row, 2, 20:24, 18:28] = 1.0
     return images
 
@@ -93,7 +93,8 @@ def test_labels_of_crops_have_the_mean_probability() -> None:
     model = landmarks()
     images = lights()
     images[..., :24] *= 0.5
-    first, second = model(images), model(images.flip(-1))
+    first = model(images)
+    second = model(images.flip(-1))
     average = model.predict(images)
     for read in (lambda outputs: outputs["class_logits"], lambda outputs: outputs["attribute_logits"]["finish"]):
         expected = (read(first).softmax(dim=1) + read(second).softmax(dim=1)) / 2
@@ -121,8 +122,8 @@ class LeftLight(nn.Module):
         self.scale = nn.Parameter(torch.tensor(5.0))
 
     def forward(self, images: Tensor) -> Tensor:
-        left = images[..., : images.shape[-1] // 2].mean(dim=(1, 2, 3))
-        return self.scale * torch.stack([left, images.mean(dim=(1, 2, 3))], dim=1)
+        left_light = images[..., : images.shape[-1] // 2].mean(dim=(1, 2, 3))
+        return self.scale * torch.stack([left_light, images.mean(dim=(1, 2, 3))], dim=1)
 
 
 @torch.no_grad()

@@ -11,8 +11,8 @@ import torch
 
 from lit_loader import DataLoader
 from lit_loader.loader.device import moved
-from lit_loader.recipes import ClassificationTask, LandmarkTask, classifier_small, heatmaps_small
-from tests.support.drawn_batches import CLASSES, CORNERS, classification_batch, landmark_batch
+from lit_loader.recipes import ClassificationTask, LandmarkTask, classifier_small, heatmaps_small, regression_small
+from tests.support.drawn_batches import CLASSES, CORNERS, FINISH, classification_batch, landmark_batch
 from tests.support.no_sync import META, NoSync
 from tests.support.simulated_device import present
 from tests.support.toy_task import trainer
@@ -24,11 +24,12 @@ def task_and_batch(kind: str) -> tuple[Any, Any]:
     if kind == "classification":
         model = partial(classifier_small, channels=8, head_channels=8)
         return ClassificationTask(model, class_names=CLASSES), classification_batch(2)
-    model = partial(heatmaps_small, channels=8, head_channels=8)
-    return LandmarkTask(model, keypoint_names=CORNERS, class_names=CLASSES), landmark_batch(2)
+    builder = regression_small if kind == "regression" else heatmaps_small
+    names = {"keypoint_names": CORNERS, "class_names": CLASSES, "attributes": {"finish": FINISH}}
+    return LandmarkTask(partial(builder, channels=8, head_channels=8), **names), landmark_batch(2)
 
 
-@pytest.mark.parametrize("kind", ["classification", "landmarks"])
+@pytest.mark.parametrize("kind", ["classification", "landmarks", "regression"])
 def test_training_step_reads_no_value_from_the_device(tmp_path: Any, kind: str) -> None:
     task, batch = task_and_batch(kind)
     loader: Any = DataLoader([batch], batch_size=None, seed=0)

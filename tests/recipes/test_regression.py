@@ -177,6 +177,8 @@ def test_attributes_have_a_loss_and_must_fit_the_batch() -> None:
     assert set(losses) == {"points", "heatmaps", "classes", "attributes/finish"}
     with pytest.raises(ValueError, match=r"no attributes \['colour'\], only \['finish'\]"):
         task(attributes={"colour": ["red"]}).training_step(batch, 0)
+    with pytest.raises(ValueError, match=r"attribute_logits of \['finish'\] by name"):
+        task_returning({"points": torch.zeros(2, 4, 2)}, attributes={"finish": FINISH}).training_step(batch, 0)
     wrong = batch._replace(attributes={"finish": torch.tensor([0, 2])})
     with pytest.raises(ValueError, match=r"must be in 0 to 1 for 'finish'"):
         task(attributes={"finish": FINISH}).training_step(wrong, 0)
