@@ -54,7 +54,7 @@ def measure(name: str) -> dict[str, float]:
             cfg.datamodule.sample_unit = "object"  # a scene has several labels
         datamodule = instantiate(cfg.datamodule, _convert_="all")
         datamodule.prepare_data()
-        before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        baseline = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         model = build_model(cfg, datamodule)
         times = _StepTimes()
         quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
@@ -68,7 +68,7 @@ def measure(name: str) -> dict[str, float]:
     return {
         "parameters": sum(parameter.numel() for parameter in model.parameters()) / 1e6,
         "seconds": statistics.median(steps),
-        "memory": (peak - before) / 2**20,
+        "memory": (peak - baseline) / 2**20,
     }
 
 

@@ -67,7 +67,7 @@ class RunPage:
 
     The page is written before the fit, and again after it, also after an error: a run whose process was killed has the
     first page. Names from files are escaped. Environment variables are not written; values of overrides whose key looks
-    like a password are replaced. An error of writing is logged, and the run goes on.
+    like a password are replaced. An error while writing is logged, and the run continues.
 
     Args:
         run: The run.
@@ -395,7 +395,7 @@ def _first_line(path: Path) -> str:
 
 
 def _flat(report: Report) -> dict[str, float]:
-    """Return the scores of a report by name; those of a section have its title, except for the first section's."""
+    """Return the scores of a report by name, with the title of their section from the second section on."""
     return {
         name if number == 0 else f"{title}: {name}": value
         for number, (title, scores) in enumerate(report)

@@ -1,4 +1,4 @@
-"""``README.md`` of a run: what it says, and that its commands run as they are typed."""
+"""``README.md`` of a run: its figures and links, and its commands, which run as they are typed."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def run(tmp_path):
 
 
 def commands_of(page):
-    """Return the words of the commands by name, as bash reads them."""
+    """Return the words of each command, as bash reads them."""
     lines = re.findall(r"^lit-loader .*$", page, re.MULTILINE)
     return [shlex.split(line)[1:] for line in lines]
 
