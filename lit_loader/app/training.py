@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 import warnings
 from collections.abc import Iterator, Mapping
@@ -11,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from lightning.pytorch import Callback, LightningDataModule, LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.utilities.exceptions import SIGTERMException
@@ -20,16 +18,15 @@ from omegaconf import DictConfig
 from lit_loader.app.building import Run, build_run, checkpoint_path, console, loading, read_checkpoint
 from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.composition import ConfigError
-from lit_loader.app.composition.stored_overrides import overrides_to_repeat
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, scores_of_sets, write_results
+from lit_loader.app.run_folder import RunPage, commands, last_checkpoint
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.datamodules import TableDataModule
 from lit_loader.errors import LitLoaderError
-from lit_loader.foundation.escaping import shell_command
 
-__all__ = ["disk_errors", "finish", "has_stage", "last_checkpoint", "logged_metrics", "main", "test", "train"]
+__all__ = ["disk_errors", "finish", "has_stage", "logged_metrics", "main", "test", "train"]
 
 
 def train(cfg: DictConfig) -> float | None:
@@ -60,19 +57,40 @@ def train(cfg: DictConfig) -> float | None:
         validation = BestValidation()
         callbacks = (validation, _ShortRunLogging()) if fits else ()
         run = build_run(cfg, checkpoint=None if fits else path, callbacks=callbacks)
-        metrics: dict[str, float] = {}
-        if fits:
-            _fit(run, path)
-            # Lightning clears the metrics when the test begins.
-            metrics = logged_metrics(run)
-            path = None  # test the best checkpoint of this fit
-        tested = "nothing"
-        if cfg.get("test", True):
-            tested = "nothing, the data has no test split"
-            if has_stage(run.datamodule, "test"):
-                tested = test(run, path)
-                metrics |= logged_metrics(run)
-        return finish(run, metrics, tested, start, validation)
+        page = RunPage(run, validation, checkpoint=path if fits else None)
+        with _described(page):
+            metrics: dict[str, float] = {}
+            if fits:
+                _fit(run, path)
+                # Lightning clears the metrics when the test begins.
+                metrics = logged_metrics(run)
+                path = None  # test the best checkpoint of this fit
+            tested = "nothing"
+            if cfg.get("test", True):
+                tested = "nothing, the data has no test split"
+                if has_stage(run.datamodule, "test"):
+                    tested = test(run, path)
+                    metrics |= logged_metrics(run)
+            optimized = finish(run, metrics, tested, start, validation)
+        page.write(f"finished in {time.monotonic() - start:.0f} s", tested=tested)
+        return optimized
+
+
+@contextmanager
+def _described(page: RunPage) -> Iterator[None]:
+    """Write the page of a run before it starts, and with the reason if it ends with an error."""
+    page.write("running, or killed: this page is written again at the end of the run")
+    try:
+        yield
+    except BaseException as error:
+        if isinstance(error, SIGTERMException) or isinstance(error.__context__, SIGTERMException):
+            state = "stopped by SIGTERM"
+        elif isinstance(error, KeyboardInterrupt) or isinstance(error.__context__, KeyboardInterrupt):
+            state = "stopped by Ctrl-C"
+        else:
+            state = f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}"
+        page.write(state)
+        raise
 
 
 class _ShortRunLogging(Callback):
@@ -154,35 +172,16 @@ def _check_early_stopping(run: Run) -> None:
 
 def _print_how_to_resume(run: Run) -> None:
     """Print the command that resumes a run from its last checkpoint, on rank 0."""
-    path = last_checkpoint(run)
     out = console()
-    if path is None:
+    if last_checkpoint(run) is None:
         out.print("stopped before the first checkpoint was saved", soft_wrap=True)
         return
-    program = "lit-loader train"
-    # An app other than lit-loader has its own main file.
-    if Path(sys.argv[0]).parent != Path(__file__).parent:
-        program = shell_command(["python", sys.argv[0]])
-    overrides = list(HydraConfig.get().overrides.task) if HydraConfig.initialized() else []
-    words = shell_command([f"ckpt_path={path}", *overrides_to_repeat(overrides, path)])
     out.print(
-        f"stopped; to resume:\n\n  {program} {words}\n\nresume_in_place=true continues in the same folder",
+        f"stopped; to resume:\n\n  {commands(run)['resume']}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,
         markup=False,
         highlight=False,
     )
-
-
-def last_checkpoint(run: Run) -> str | None:
-    """Return the newest checkpoint that a run can resume from, or None before the first."""
-    paths: list[Path] = []
-    for callback in run.trainer.checkpoint_callbacks:
-        if isinstance(callback, SigtermCheckpoint):
-            paths.append(callback.path)
-        elif isinstance(callback, ModelCheckpoint) and callback.monitor is None:
-            paths.append(Path(callback.best_model_path))
-    files = [path for path in paths if path.is_file()]
-    return str(max(files, key=lambda path: path.stat().st_mtime)) if files else None
 
 
 def finish(

@@ -64,9 +64,8 @@ def draw_shapes(
 ) -> Path:
     """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they already exist.
 
-    The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS` (the
-    corners of a square, the tips of a star; a disc has none), and the attribute ``finish``, independent of the class:
-    plain, dotted, or hollow.
+    The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS` (corners
+    of a square, tips of a star, none of a disc), and, independently, the attribute ``finish``: plain, dotted or hollow.
 
     The number of objects of each class in a split is exactly its share of the split's objects, rounded, and never 0;
     the same holds for each finish. The same settings result in the same annotations to the byte, and in the same pixels
@@ -83,9 +82,7 @@ def draw_shapes(
         max_rotation: Largest rotation of an object in either direction, in degrees; below `MAX_ROTATION`, so that its
             points remain distinguishable.
         seed: Seed of all random numbers.
-        masks: Also write the annotations as COCO JSON with the outlines of objects, ``annotations/SPLIT.json``, into
-            another folder. The outline of a hollow object surrounds its hole twice, so that the hole is outside. Parts
-            that a later object hides belong to the mask.
+        masks: Also write COCO JSON with the masks of whole objects, ``annotations/SPLIT.json``, into another folder.
         progress: Show a progress bar while drawing.
 
     Returns:
@@ -94,7 +91,7 @@ def draw_shapes(
     Raises:
         ValueError: A setting is out of range, or a split is too small to contain every class and finish.
     """
-    settings = {
+    settings: dict[str, Any] = {
         "drawing": _DRAWING,
         "num_images": {split: int(count) for split, count in num_images.items()},
         "image_size": int(image_size),
@@ -103,10 +100,8 @@ def draw_shapes(
         "finish_shares": [float(share) for share in finish_shares],
         "max_rotation": float(max_rotation),
         "seed": int(seed),
+        **({"masks": True} if masks else {}),  # absent without masks, so that such a folder is reused
     }
-    # Without masks, the fingerprint is that of the other settings alone.
-    if masks:
-        settings["masks"] = True
     _check_settings(settings)
     # Sorted, so that equal settings have equal names whatever the order of `num_images`.
     text = json.dumps(settings, indent=1, sort_keys=True)

@@ -8,7 +8,15 @@ import shlex
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-__all__ = ["escape_interpolations", "has_hydra_keys", "hydra_value", "printable", "quote_for_hydra", "shell_command"]
+__all__ = [
+    "escape_interpolations",
+    "escape_markdown",
+    "has_hydra_keys",
+    "hydra_value",
+    "printable",
+    "quote_for_hydra",
+    "shell_command",
+]
 
 _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 
@@ -16,6 +24,13 @@ _HYDRA_WORDS: Final = ("null", "true", "false", "nan", "inf")
 def printable(text: str) -> str:
     """Replace characters that a terminal would interpret or cannot show by escape sequences."""
     return "".join(c if c.isprintable() or c == "\n" else c.encode("unicode_escape").decode() for c in text)
+
+
+def escape_markdown(text: str) -> str:
+    """Escape text as one line of Markdown, also in a cell of a table, that shows exactly these characters."""
+    escaped = re.sub(r"([\\`*_{}\[\]()<>#+!|~&$@])", r"\\\1", printable(text).replace("\n", "\\n"))
+    # A web address becomes a link without brackets.
+    return escaped.replace("www.", "www\\.").replace("://", "\\://")
 
 
 def shell_command(words: Iterable[str]) -> str:

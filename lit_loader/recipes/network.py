@@ -295,13 +295,11 @@ def maskrcnn_small(
     Args:
         num_classes: Classes and the background; labels count from 1.
         channels: Width of the backbone, a positive multiple of 8.
-        head_channels: Width of the pyramid and of the heads of masks; boxes have a hidden layer of twice this width.
+        head_channels: Width of the pyramid and of the mask head; the box head has twice this width.
         strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        anchor_scale: Side of a map's square anchor in strides; the others have the same area and sides of 1 to 2. An
-            object should have between half and twice the size of an anchor.
-        min_size: Images are resized so that the shorter side has this many pixels, or one of several sizes, drawn for
-            each training image; evaluation has the last...
-        max_size: ... unless the longer side would exceed this many.
+        anchor_scale: Side of an anchor in strides; objects should have half to twice the size of one.
+        min_size: As in `fcos_small`.
+        max_size: As in `fcos_small`.
         score_thresh: Detections below this score are dropped.
         nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
         detections_per_img: Most detections of one image.
@@ -309,18 +307,13 @@ def maskrcnn_small(
     Raises:
         ValueError: If an argument is out of range.
     """
-    if head_channels <= 0:
-        raise ValueError(f"head_channels={head_channels} must be positive; give 64")
-    if not anchor_scale > 0:
-        raise ValueError(f"anchor_scale={anchor_scale} must be positive; give 4, and less for smaller objects")
+    if head_channels <= 0 or not anchor_scale > 0:
+        raise ValueError(f"head_channels={head_channels} and anchor_scale={anchor_scale} must be positive")
     strides = tuple(int(stride) for stride in strides)
-    backbone = PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides)
     maps = [str(stride) for stride in strides]
-    box_size = 7
-    # A list of sizes, which the annotation of Mask R-CNN does not know.
-    shorter_sides: Any = min_size
+    shorter_sides: Any = min_size  # a list of sizes is missing in torchvision's annotation
     return MaskRCNN(
-        backbone,
+        PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
         min_size=shorter_sides,
         max_size=max_size,
         image_mean=[IMAGE_MEAN] * 3,
@@ -333,13 +326,13 @@ def maskrcnn_small(
         rpn_pre_nms_top_n_test=max(300, detections_per_img),
         rpn_post_nms_top_n_train=max(200, detections_per_img),
         rpn_post_nms_top_n_test=max(200, detections_per_img),
-        box_roi_pool=MultiScaleRoIAlign(maps, output_size=box_size, sampling_ratio=2),
-        box_head=TwoMLPHead(head_channels * box_size**2, 2 * head_channels),
+        box_roi_pool=MultiScaleRoIAlign(maps, output_size=7, sampling_ratio=2),
+        box_head=TwoMLPHead(head_channels * 7**2, 2 * head_channels),
         box_predictor=FastRCNNPredictor(2 * head_channels, num_classes),
         box_score_thresh=score_thresh,
         box_nms_thresh=nms_thresh,
         box_detections_per_img=detections_per_img,
-        # Of 512, the most would be background: scenes for a small model have few objects.
+        # Images for a small model have few objects, so most of torchvision's 512 would be background.
         box_batch_size_per_image=64,
         mask_roi_pool=MultiScaleRoIAlign(maps, output_size=14, sampling_ratio=2),
         mask_head=MaskRCNNHeads(head_channels, (head_channels,) * 2, 1),

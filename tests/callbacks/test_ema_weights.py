@@ -94,10 +94,14 @@ def test_validated_weights_are_saved_and_tested(tmp_path):
 def test_resumed_fit_continues_the_average_and_the_weights(tmp_path):
     fitted(tmp_path / "whole")
     fitted(tmp_path / "resumed", ckpt_path=tmp_path / "whole/epoch0.ckpt")
-    whole, resumed = (torch.load(tmp_path / name / "epoch1.ckpt", weights_only=True) for name in ("whole", "resumed"))
+    uninterrupted, resumed = (
+        torch.load(tmp_path / name / "epoch1.ckpt", weights_only=True) for name in ("whole", "resumed")
+    )
     for key in ("state_dict", "current_model_state", "averaging_state"):
-        torch.testing.assert_close(resumed[key], whole[key], rtol=0, atol=0)
-    assert not torch.equal(whole["state_dict"]["model.head.weight"], whole["current_model_state"]["model.head.weight"])
+        torch.testing.assert_close(resumed[key], uninterrupted[key], rtol=0, atol=0)
+    assert not torch.equal(
+        uninterrupted["state_dict"]["model.head.weight"], uninterrupted["current_model_state"]["model.head.weight"]
+    )
 
 
 def test_weights_are_validated_and_saved_until_the_average_starts(tmp_path):
@@ -143,7 +147,7 @@ def test_settings_out_of_range_are_refused(settings):
         EmaWeights(**settings)
 
 
-def test_nothing_is_saved_outside_of_a_fit():
+def test_average_is_saved_in_fits_only():
     checkpoint = {}
     EmaWeights().on_save_checkpoint(SimpleNamespace(state=SimpleNamespace(fn="test")), ToyTask(), checkpoint)
     assert checkpoint == {}
