@@ -8,7 +8,7 @@ from typing import Any, Final, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["VisibleParts", "clockwise", "signed_areas", "smallest_rectangles", "visible_parts"]
+__all__ = ["VisibleParts", "clockwise", "sides_cross", "signed_areas", "smallest_rectangles", "visible_parts"]
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -129,6 +129,20 @@ def _boxes_around(points: _Floats, selected: npt.NDArray[np.bool_], *, degrees: 
     low = np.where(selected[..., None], along_sides, np.inf).min(axis=1)
     centres = np.einsum("ni,nji->nj", (low + high) / 2, axes)
     return np.concatenate([centres, high - low, degrees[:, None]], axis=1)
+
+
+def sides_cross(corners: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return True for each quadrangle ``(N, 4, 2)`` with two opposite sides that cross, bool ``(N,)``."""
+    a, b, c, d = np.moveaxis(corners.astype(np.float64), 1, 0)
+    crossed: npt.NDArray[np.bool_] = _segments_cross(a, b, c, d) | _segments_cross(b, c, d, a)
+    return crossed
+
+
+def _segments_cross(a: _Floats, b: _Floats, c: _Floats, d: _Floats) -> npt.NDArray[np.bool_]:
+    """Return True where the segments from ``a`` to ``b`` and from ``c`` to ``d``, ``(N, 2)`` each, cross inside."""
+    separates_cd = signed_areas(np.stack([a, b, c], axis=1)) * signed_areas(np.stack([a, b, d], axis=1)) < 0
+    separates_ab = signed_areas(np.stack([c, d, a], axis=1)) * signed_areas(np.stack([c, d, b], axis=1)) < 0
+    return separates_cd & separates_ab
 
 
 def _contain(polygons: _Floats, points: _Floats) -> npt.NDArray[np.bool_]:
