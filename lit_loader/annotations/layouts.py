@@ -283,6 +283,10 @@ def _coco_image_dir(folder: _SearchedFolder, path: str) -> str | None:
 
 def _yolo(folder: _SearchedFolder) -> Iterator[Layout]:
     """A data file, or folders of images and labels."""
+    return _with_tasks(folder, _yolo_layouts(folder))
+
+
+def _yolo_layouts(folder: _SearchedFolder) -> Iterator[Layout]:
     policy = {"missing_annotation": "empty"}  # as for ultralytics, an image without a label file has no objects
     by_name = {stage: stage for stage in STAGES}
     files = [path for ending in (".yaml", ".yml", ".data") for path in _paths(folder, ending) if path.count("/") < 2]
@@ -330,8 +334,81 @@ def _yolo_rows(folder: _SearchedFolder, places: Iterable[str]) -> str | None:
         # Images without objects have empty label files.
         for path in islice((_join(place, name) for name in names), _MAX_FILES):
             if head := folder.head(path).strip():
-                return path if re.match(rb"\d+([ \t]+-?[\d.]+){4,}(\s|$)", head) else None
+                # To the end of the line, because a line of DOTA also begins with numbers.
+                return path if re.match(rb"\d+([ \t]+-?[\d.]+([eE][-+]?\d+)?){4,}[ \t]*([\r\n]|$)", head) else None
     return None
+
+
+def _with_tasks(folder: _SearchedFolder, layouts: Iterable[Layout]) -> Iterator[Layout]:
+    """Yield YOLO's layouts; each twice if its rows are polygons of four points or oriented boxes alike."""
+    has_four_points = _only_four_points(folder)
+    for layout in layouts:
+        if not has_four_points:
+            yield layout
+            continue
+        for task, shape in (("obb", "oriented boxes (YOLO-OBB)"), ("segment", "polygons of 4 points")):
+            reason = f"{layout.reason}; rows are {shape}"
+            name = f"{layout.name}:{task}"
+            yield replace(layout, name=name, reason=reason, options={**layout.options, "task": task})
+
+
+def _only_four_points(folder: _SearchedFolder) -> bool:
+    """Return True if all rows of the first label files have a class and eight numbers."""
+    tops = [_join(place, name) for place in _places(folder) for name in folder.folders(place) if name == "labels"]
+    places = [place for top in tops for place in (top, *(_join(top, name) for name in folder.folders(top)))]
+    counts: set[int] = set()
+    for place in places[:_MAX_FOLDERS]:
+        for name in islice((n for n in folder.files_ending(place, ".txt") if n not in _NOT_LABELS), _MAX_FILES):
+            rows = folder.head(_join(place, name)).split(b"\n")
+            # The last row may be cut off.
+            counts |= {len(row.split()) for row in rows[: max(1, len(rows) - 1)]}
+    return counts - {0} == {9}
+
+
+def _dota(folder: _SearchedFolder) -> Iterator[Layout]:
+    """Folders of images and labelTxt, alone, with splits in them, or in a folder for each split."""
+    label_dirs = [name for name in folder.folders(".") if _is_dota_dir(folder, ".", name)]
+    for label_dir in label_dirs:
+        splits = [name for name in folder.folders(label_dir) if folder.is_folder(f"images/{name}")]
+        for stages in _choices(splits) or [{"train": "."}]:
+            yield Layout(
+                name=f"dota:{label_dir}:{_joined(stages)}",
+                format="dota",
+                reason=f"the rows of DOTA in {label_dir}{_unused(splits, stages)}",
+                stages=stages,
+                options={"label_dir": label_dir},
+            )
+    splits = [name for name in folder.folders(".")[:_MAX_FOLDERS] if folder.is_folder(f"{name}/images")]
+    splits_by_dir: dict[str, list[str]] = {}
+    for name in splits:
+        for label_dir in folder.folders(name):
+            if _is_dota_dir(folder, name, label_dir):
+                splits_by_dir.setdefault(label_dir, []).append(name)
+    for label_dir, names in splits_by_dir.items():
+        for stages in _choices(names):
+            yield Layout(
+                name=f"dota:{label_dir}:{_joined(stages)}",
+                format="dota",
+                reason=f"images and {label_dir} in {_listed(stages.values())}{_unused(names, stages)}",
+                stages=stages,
+                options={"label_dir": label_dir},
+            )
+
+
+def _is_dota_dir(folder: _SearchedFolder, place: str, name: str) -> bool:
+    """Return True if a folder, or the first folder in it, has label files of DOTA."""
+    # Another program's folder of text files is not opened.
+    if not name.startswith("label"):
+        return False
+    top = _join(place, name)
+    paths = (
+        _join(parent, file)
+        for parent in (top, *(_join(top, child) for child in folder.folders(top)[:_MAX_FOLDERS]))
+        for file in folder.files_ending(parent, ".txt")[:_MAX_FILES]
+    )
+    # Images without objects may have empty label files.
+    head = next(filter(None, (folder.head(path).strip() for path in paths)), b"")
+    return re.match(rb"(imagesource|gsd)\s*:|([-+\d.eE]+[ \t]+){8}[^\s\d.+-]", head) is not None
 
 
 def _voc(folder: _SearchedFolder) -> Iterator[Layout]:
@@ -597,7 +674,7 @@ def _pts(folder: _SearchedFolder) -> Iterator[Layout]:
 
 
 _DETECTORS: Final[tuple[Callable[[_SearchedFolder], Iterator[Layout]], ...]] = (
-    _coco, _yolo, _voc, _image_folder, _tables, _labelme, _face_lists, _imglab, _pts,
+    _coco, _yolo, _dota, _voc, _image_folder, _tables, _labelme, _face_lists, _imglab, _pts,
 )  # fmt: skip
 
 

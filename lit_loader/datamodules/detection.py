@@ -10,7 +10,8 @@ from lit_loader.collate import DetectionCollate
 from lit_loader.datamodules.table_module import TableDataModule
 from lit_loader.datasets import DetectionDataset, SampleTable, Stage, TableSource
 from lit_loader.datasets.detection import check_dataset_settings
-from lit_loader.datasets.targets import check_masks
+from lit_loader.datasets.mixing import check_mixes_oriented
+from lit_loader.datasets.targets import Oriented, check_masks, check_oriented
 from lit_loader.transforms import detection_transforms
 from lit_loader.types import FIRST_LABEL, CollateFn
 
@@ -34,6 +35,9 @@ class DetectionDataModule(TableDataModule):
         extra_fields: Additional per-object fields of the targets: ``difficult``, ``truncated``, ``occluded``.
         masks: True for targets with ``masks``, as torchvision's Mask R-CNN takes them. The tables must have masks,
             except for prediction.
+        oriented: ``"corners"`` or ``"rotated"`` for targets with oriented ``boxes``, as in `DetectionDataset`, for a
+            model of your own; None for boxes along the axes. The tables must have oriented boxes, except for
+            prediction.
         **settings: Samplers, transforms and reading of images, as in `TableDataModule` (the preset is
             `detection_transforms`); batch sizes, workers and seed, as in `LoaderDataModule`.
 
@@ -57,6 +61,7 @@ class DetectionDataModule(TableDataModule):
         first_label: int = FIRST_LABEL,
         extra_fields: Sequence[str] = (),
         masks: bool = False,
+        oriented: Oriented | None = None,
         tiling: Tiling | Mapping[str, Any] | None = None,
         **settings: Any,
     ) -> None:
@@ -70,16 +75,21 @@ class DetectionDataModule(TableDataModule):
                 f"images={images!r} and size_divisor={size_divisor} have no effect next to a collate_fn; "
                 "leave them out, or pass them to collate_fn=DetectionCollate(...)"
             )
-        check_dataset_settings(first_label=first_label, extra_fields=extra_fields)
+        check_dataset_settings(first_label=first_label, extra_fields=extra_fields, oriented=oriented)
+        if oriented is not None:
+            check_mixes_oriented(self.mixing)
         self.first_label = first_label
         self.extra_fields = tuple(extra_fields)
         self.masks = masks
+        self.oriented = oriented
         self._collate: CollateFn = collate if collate_fn is None else collate_fn
 
     def select_samples(self, table: AnnotationTable) -> SampleTable:
         """Return the samples of a table for every stage except prediction."""
         if self.masks:
             check_masks(table)
+        if self.oriented is not None:
+            check_oriented(table, form=self.oriented)
         return super().select_samples(table)
 
     def transform_defaults(self, table: AnnotationTable) -> dict[str, Any]:
@@ -97,6 +107,7 @@ class DetectionDataModule(TableDataModule):
             # A prediction set may lack points and masks; for other stages select_samples() has checked them.
             keypoints=self.keypoints and table.keypoints is not None,
             masks=self.masks and table.masks is not None,
+            oriented=self.oriented,
             **self.reading_arguments,
         )
 

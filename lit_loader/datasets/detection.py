@@ -403,9 +403,7 @@ class DetectionDataset(Dataset[DetectionSample]):
                 )
 
 
-def check_dataset_settings(
-    *, first_label: int, extra_fields: Sequence[str], oriented: Oriented | None = None
-) -> None:
+def check_dataset_settings(*, first_label: int, extra_fields: Sequence[str], oriented: Oriented | None = None) -> None:
     """Check settings of a `DetectionDataset` before there is a table.
 
     Raises:

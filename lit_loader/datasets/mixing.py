@@ -16,11 +16,12 @@ from lit_loader.errors import SettingError
 from lit_loader.foundation.stage_times import TRANSFORMING
 from lit_loader.mixing import Mix, MixSample, PartnerDataset, PartnerPool, mix_parts
 from lit_loader.seeding import sample_rng
+from lit_loader.transforms.copy_paste import CopyPaste
 from lit_loader.transforms.image_mix import ImageMix, as_mix_sample, as_pair, fields_of
 from lit_loader.transforms.mix_objects import check_target
 from lit_loader.transforms.sanitize import DeclaredFields
 
-__all__ = ["Mixing", "MixingDataset", "as_mixes"]
+__all__ = ["Mixing", "MixingDataset", "as_mixes", "check_mixes_oriented"]
 
 Mixing: TypeAlias = Mix | Sequence[Mix] | Mapping[str, Mix | None]
 """One mix, or several in the order in which they are applied; names are for configs, and None leaves a mix out."""
@@ -56,7 +57,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
     Raises:
         TypeError: ``mixing`` contains anything else, ``transforms`` cannot be called, or ``dataset`` is not a map data
             set, contains lit_loader's data sets in another one, or its samples are crops of objects.
-        SettingError: ``mixing`` is empty, or another argument belongs into the data set.
+        SettingError: ``mixing`` is empty or has a `CopyPaste` for oriented boxes, or another argument belongs into the
+            data set.
         ValueError: A name is in ``per_object`` and in ``per_image``.
     """
 
@@ -77,6 +79,8 @@ class MixingDataset(PartnerDataset, Dataset[Any]):
         if not self.mixing:
             raise SettingError("mixing", mixing, "has no mix", "give one such as Mosaic(), or use the data set itself")
         self._parts = dataset.datasets if isinstance(dataset, JoinedDataset) else [dataset]
+        if any(getattr(part, "oriented", None) is not None for part in self._parts):
+            check_mixes_oriented(self.mixing)
         if any(isinstance(part, LandmarkDataset) for part in self._parts):
             raise TypeError(
                 "samples of a LandmarkDataset are crops of objects, which are not mixed; give a "
@@ -216,6 +220,18 @@ def _inner_datasets(dataset: Any) -> list[Any]:
     if isinstance(dataset, ConcatDataset):
         return [inner for part in dataset.datasets for inner in _inner_datasets(part)]
     return [dataset]
+
+
+def check_mixes_oriented(mixes: Sequence[Mix]) -> None:
+    """Refuse mixes that cannot keep oriented boxes.
+
+    Raises:
+        SettingError: One of them is a `CopyPaste`, which cuts out boxes along the axes.
+    """
+    for mix in mixes:
+        if isinstance(mix, CopyPaste):
+            rule = "cuts objects out along the axes, and targets have oriented boxes"
+            raise SettingError("mixing", type(mix).__name__, rule, "use Mosaic() or MixUp()")
 
 
 def as_mixes(mixing: Mixing | None) -> tuple[Mix, ...]:

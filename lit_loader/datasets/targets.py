@@ -10,9 +10,10 @@ import numpy.typing as npt
 import torch
 from torchvision import tv_tensors
 
+from lit_loader.annotations.quadrangles import visible_parts
 from lit_loader.errors import SettingError
 from lit_loader.seeding import is_duplicate
-from lit_loader.transforms.oriented import boxes_of_corners, visible_parts
+from lit_loader.transforms.oriented import boxes_of_corners
 from lit_loader.transforms.sanitize import PER_IMAGE_FIELDS, PER_OBJECT_FIELDS, num_rows
 
 if TYPE_CHECKING:
@@ -88,12 +89,12 @@ def check_masks(table: AnnotationTable) -> None:
         raise SettingError("masks", True, rule, remedy, settings={"masks": False})
 
 
-def check_oriented(table: AnnotationTable) -> None:
-    """Raise ValueError if a table has objects, but no oriented ones."""
+def check_oriented(table: AnnotationTable, *, form: Oriented) -> None:
+    """Raise SettingError if a table has objects, but no column of oriented boxes."""
     if table.num_objects and table.corners is None and table.rotated_boxes is None:
         rule = f"but no object of {table!r} has an oriented box"
         remedy = "read annotations with oriented boxes (DOTA, YOLO-OBB)"
-        raise SettingError("oriented", True, rule, remedy, settings={"oriented": None})
+        raise SettingError("oriented", form, rule, remedy, settings={"oriented": None})
 
 
 def object_target(

@@ -1,4 +1,4 @@
-"""Checks of boxes: outside of the image, without area, tiny, covering the whole image, doubled."""
+"""Checks of boxes: outside of the image, without area, tiny, with sides that cross, around the whole image, doubled."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations.formats.rules import point_boxes
 from lit_loader.annotations.problems import shorten
+from lit_loader.annotations.quadrangles import sides_cross, smallest_rectangles
 from lit_loader.inspection.findings import Severity
 from lit_loader.inspection.recorder import Recorder, TableSet
 from lit_loader.types import IndexArray
@@ -89,6 +90,7 @@ def check_boxes(recorder: Recorder, sources: Sequence[TableSet], *, min_side: fl
     for boxes in sets:
         _check_place(recorder, boxes)
         _check_area(recorder, boxes, min_side=min_side)
+        _check_quadrangles(recorder, boxes)
         if is_rare:
             rows = np.flatnonzero(boxes.is_whole)
             recorder.add_rows("whole_image_box", boxes.source, rows, partial(_whole_image_message, boxes))
@@ -177,6 +179,26 @@ def _check_area(recorder: Recorder, boxes: _Boxes, *, min_side: float) -> None:
     recorder.add_rows("degenerate", boxes.source, np.flatnonzero(~boxes.has_area & ~is_missing_image), degenerate)
     rows = np.flatnonzero(boxes.has_area & boxes.is_drawn & (sides < min_side - _ROUNDING_PIXELS))
     recorder.add_rows("tiny_box", boxes.source, rows, tiny, scores=-sides[rows])
+
+
+def _check_quadrangles(recorder: Recorder, boxes: _Boxes) -> None:
+    """Add oriented boxes without area, and those with sides that cross."""
+    table = boxes.source.table
+    rows = np.flatnonzero(table.has_orientation())
+    corners = table.oriented_corners(rows)
+    is_crossed = sides_cross(corners)
+    # The rectangle and not the polygon, whose parts may cancel if its sides cross.
+    is_flat = smallest_rectangles(corners)[:, 2:4].min(axis=1, initial=np.inf) < _ROUNDING_PIXELS
+    selected = is_crossed | is_flat
+    points_by_row = dict(zip(rows[selected].tolist(), corners[selected], strict=True))
+    crossed_rows = set(rows[is_crossed].tolist())
+
+    def message(row: int) -> str:
+        points = ", ".join(f"({x:g}, {y:g})" for x, y in points_by_row[row].tolist())
+        defect = "sides that cross" if row in crossed_rows else "no area"
+        return f"{boxes.text(row)} has corners {points} with {defect}"
+
+    recorder.add_rows("odd_quadrangle", boxes.source, rows[selected], message)
 
 
 def _whole_image_message(boxes: _Boxes, row: int) -> str:

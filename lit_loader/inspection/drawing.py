@@ -25,6 +25,7 @@ _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 # Colour of objects that are not highlighted, if others are.
 _PALE: Final = "#b4b4b4"
 _TILE_COLOUR: Final = 208
+_SINGLE_PRECISION: Final = (-1e30, 1e30)
 # Bounds of the drawing time and of the memory for masks, whatever a file contains.
 _MAX_OBJECTS: Final = 1000
 _MAX_MASK_BYTES: Final = 2**27
@@ -43,7 +44,8 @@ def draw_image(
 ) -> Tensor:
     """Return an image of a table with its objects drawn, uint8 ``(3, h, w)``.
 
-    Boxes, masks and names have the colour of the class. Visible points are green, hidden points orange; absent points,
+    Boxes, masks and names have the colour of the class. In a table with oriented boxes the first side of each box is
+    dashed. Visible points are green, hidden points orange; absent points,
     and points outside the image, are not drawn. White lines join points that are each other's mirror image. If all
     objects fill the image, as in a classification set, a strip above it names their classes. JPEG files are shrunk
     while they are decoded. An image that cannot be read becomes a grey tile with the reason.
@@ -184,9 +186,14 @@ def _fields(
     # In double precision, because coordinates of a broken file times the scale may be beyond single precision.
     scale = np.array([width / size[0], height / size[1]])
     limits = np.array([width, height])
-    corners = np.clip(table.boxes[objects].reshape(-1, 2, 2) * scale, 0, limits).astype(np.float32)
-    # Readers may keep boxes whose corners are exchanged, which torchvision refuses to draw.
-    boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    if table.corners is None and table.rotated_boxes is None:
+        corners = np.clip(table.boxes[objects].reshape(-1, 2, 2) * scale, 0, limits).astype(np.float32)
+        # Readers may keep boxes whose corners are exchanged, which torchvision refuses to draw.
+        boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+    else:
+        # Clipped corners would change the shape, so only sizes beyond single precision are cut.
+        corners = (table.oriented_corners(objects) * scale).clip(*_SINGLE_PRECISION).astype(np.float32)
+        boxes = corners.reshape(-1, 8)
     fields = {"boxes": torch.from_numpy(boxes)}
     if table.masks is not None:
         corner = (0, 0) if table.regions is None else (int(table.regions[row, 0]), int(table.regions[row, 1]))

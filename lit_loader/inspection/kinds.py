@@ -110,6 +110,9 @@ KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
             "correct or clip the box; if boxes show hidden parts on purpose, pass --policy out_of_image=keep",
         ),
         "box_off_image": _error("a box is completely outside the image", "correct or remove the box"),
+        "odd_quadrangle": _warning(
+            "the corners of an oriented box enclose no area, or its sides cross", "correct the order of the corners"
+        ),
         "tiny_box": _warning("the shorter side of a box is below the limit", "correct or remove the box"),
         "whole_image_box": _note(
             "a box covers the whole image, which is rare in this data", "check that the object fills the image"

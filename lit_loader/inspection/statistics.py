@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations import AnnotationTable, image_labels
 from lit_loader.annotations.figures import figures_of
+from lit_loader.annotations.quadrangles import smallest_rectangles
 from lit_loader.types import IndexArray
 
 __all__ = [
@@ -162,6 +163,13 @@ def _normalization_distances(geometry: Geometry) -> _Floats:
     return distances
 
 
+def _angles(geometry: Geometry) -> _Floats:
+    """Return the angles of the oriented boxes, in (-180, 180] degrees."""
+    rows = np.flatnonzero(geometry.table.has_orientation())
+    angles: _Floats = smallest_rectangles(geometry.table.oriented_corners(rows))[:, 4]
+    return angles
+
+
 MEASURES: Final[Mapping[str, Measure]] = {
     "image_width": Measure(title="image width", rows="images", unit="px", values=lambda g: g.sizes[:, 0]),
     "image_height": Measure(title="image height", rows="images", unit="px", values=lambda g: g.sizes[:, 1]),
@@ -182,6 +190,9 @@ MEASURES: Final[Mapping[str, Measure]] = {
     "box_relative_side": Measure(title="square root of box area / image area", rows="objects", values=_relative_sides),
     "box_aspect_ratio": Measure(
         title="box width / height", rows="objects", values=lambda g: g.box_sides[:, 0] / g.box_sides[:, 1]
+    ),
+    "box_angle": Measure(
+        title="angle of oriented boxes", rows="objects", unit="degrees", log_scale=False, values=_angles
     ),
     "normalization_distance": Measure(
         title="distance of the normalization pair", rows="objects", unit="px", values=_normalization_distances

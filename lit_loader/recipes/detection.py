@@ -139,6 +139,10 @@ class DetectionTask(Task):
         except (TypeError, LookupError):  # a batch transform may still turn it into a batch that the task reads
             return
         fields = [target for target in targets if isinstance(target, Mapping)]
+        sizes = {tuple(target["boxes"].shape[1:]) for target in fields if isinstance(target.get("boxes"), Tensor)}
+        if sizes - {(4,)}:
+            rule = "give boxes along the axes, or train a model of your own on oriented boxes"
+            raise ValueError(f"expected boxes (N, 4), xyxy, got boxes with {sorted(sizes)} numbers; {rule}")
         labels = [plain(target[name]) for target in fields for name in ("labels", "unlabelled") if name in target]
         if labels:
             check_labels(torch.cat(labels), self.class_names, argument="class_names", first=FIRST_LABEL)
@@ -193,6 +197,19 @@ class DetectionTask(Task):
     def _start_curves(self, **limits: Any) -> None:
         metric: Any = self.test_metric.metric
         metric.record_curves(**limits)
+
+    def setup(self, stage: str) -> None:
+        """Refuse oriented boxes of the data module, see `Task.setup`.
+
+        Raises:
+            SettingError: The data module gives oriented boxes, which torchvision's detectors do not take.
+        """
+        super().setup(stage)
+        form = getattr(getattr(self._trainer, "datamodule", None), "oriented", None)
+        if form is not None:
+            rule = f"gives oriented boxes, and {type(self).__name__} trains detectors of boxes along the axes"
+            remedy = "train a model of your own on them"
+            raise SettingError("oriented", form, rule, remedy, settings={"oriented": None})
 
     def on_fit_start(self) -> None:
         """Warn if the data module changes the size of images over the run, and the model resizes them to one size."""

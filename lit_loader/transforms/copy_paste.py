@@ -62,7 +62,7 @@ class CopyPaste(ImageMix):
     a box shrinks to the box around its uncovered part. An object that stays visible with less than ``min_visible`` of
     its area is removed from every field of the target, unless it is a crowd. Covered points become hidden (visibility
     1), and so do points of the pasted object next to its mask. A rectangle also brings the other objects of its image,
-    if it shows at least ``min_visible`` of them.
+    if it shows at least ``min_visible`` of them. Oriented boxes are refused.
 
     Without ``class_weights`` the partners are images in the order of the epoch's partners, and one of the objects is
     drawn uniformly; an image without objects pastes nothing. With ``class_weights`` a class is drawn in proportion to

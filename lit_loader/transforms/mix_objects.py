@@ -19,16 +19,11 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
+from lit_loader.annotations.oriented import rotated_corners
+from lit_loader.annotations.quadrangles import signed_areas, visible_parts
 from lit_loader.images.lazy_image import Part
 from lit_loader.transforms.moving import as_array, wrap
-from lit_loader.transforms.oriented import (
-    box_corners,
-    boxes_of_corners,
-    is_oriented,
-    polygon_areas,
-    rotated_corners,
-    visible_parts,
-)
+from lit_loader.transforms.oriented import box_corners, boxes_of_corners, is_oriented
 from lit_loader.transforms.sanitize import DeclaredFields, check_rows
 from lit_loader.transforms.visibility import target_points
 from lit_loader.types import IndexArray
@@ -255,7 +250,7 @@ def _shown_objects(
     is_cut = (clipped != boxes).any(axis=1) & is_touched
     if corners is not None:
         visible_areas, visible_boxes = visible_parts(corners, part)
-        areas = np.abs(polygon_areas(corners))
+        areas = np.abs(signed_areas(corners))
         corners[is_cut] = rotated_corners(visible_boxes[is_cut])
     masks = mask_array(target)
     if masks is not None:

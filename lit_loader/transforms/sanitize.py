@@ -13,8 +13,9 @@ from torch import Tensor, nn
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
 
+from lit_loader.annotations.quadrangles import visible_parts
 from lit_loader.transforms.moving import as_array, wrap
-from lit_loader.transforms.oriented import box_corners, is_oriented, visible_parts
+from lit_loader.transforms.oriented import box_corners, is_oriented
 
 __all__ = [
     "DeclaredFields",

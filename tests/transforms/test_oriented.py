@@ -5,23 +5,36 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
+import pytest
 import torch
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
+from lit_loader.annotations.oriented import rotated_corners
+from lit_loader.annotations.quadrangles import smallest_rectangles, visible_parts
+from lit_loader.errors import SettingError
+from lit_loader.seeding import sample_rng
 from lit_loader.transforms import (
+    CopyPaste,
+    CropToObjects,
     DecodeAwareCompose,
     Letterbox,
+    MixUp,
+    Mosaic,
     RandomHorizontalFlip,
     RandomObjectCrop,
     RandomVerticalFlip,
+    SanitizeObjects,
     detection_transforms,
 )
-from lit_loader.transforms.oriented import boxes_of_corners
+from lit_loader.transforms.elastic import ElasticTransform
+from lit_loader.transforms.mix_objects import Placement, place
+from lit_loader.transforms.oriented import box_corners, boxes_of_corners
+from lit_loader.transforms.preset_extras import check_holds_oriented
+from lit_loader.transforms.sanitize import DeclaredFields
 
 _HEIGHT = 200
 _WIDTH = 240
@@ -43,12 +56,11 @@ def _boxes(corners: npt.NDArray[Any], kind: str, size: tuple[int, int] = (_HEIGH
 
 
 def _polygon_mask(polygon: npt.NDArray[Any], size: tuple[int, int]) -> npt.NDArray[np.bool_]:
-    """Return the pixels whose centre is inside a polygon."""
-    mask = np.zeros(size, dtype=np.uint8)
-    # Fixed-point coordinates of pixel centres, 1/256 of a pixel.
-    points = np.round((polygon - 0.5) * 256).astype(np.int32)
-    cv2.fillPoly(mask, [points], 1, shift=8)
-    return mask.astype(bool)
+    """Return the pixels whose centre is inside a convex polygon: on the same side of all of its sides."""
+    y, x = np.mgrid[: size[0], : size[1]] + 0.5
+    ends = np.roll(polygon, -1, axis=0)
+    crosses = [(x2 - x1) * (y - y1) - (y2 - y1) * (x - x1) for (x1, y1), (x2, y2) in zip(polygon, ends, strict=True)]
+    return np.all(np.array(crosses) > 0, axis=0)
 
 
 def _sample(polygon: npt.NDArray[Any], kind: str) -> tuple[Any, dict[str, Any]]:
@@ -95,3 +107,154 @@ _BENDING: dict[str, Callable[[], Any]] = {
     "perspective": lambda: v2.RandomPerspective(0.4, p=1.0),
     "resized crop": lambda: v2.RandomResizedCrop((120, 200), scale=(0.6, 1.0)),
 }
+
+
+def _transformed(make: Callable[[], Any], polygon: npt.NDArray[Any], kind: str, seed: int) -> tuple[Any, Any, float]:
+    """Return the image, the corners (None if the object was removed), and the visible area."""
+    torch.manual_seed(seed)
+    image, target = DecodeAwareCompose([make()])(*_sample(polygon, kind))
+    if not len(target["boxes"]):
+        return image, None, 0.0
+    assert target["boxes"].format.name == kind
+    assert target["boxes"].canvas_size == tuple(image.shape[-2:])
+    corners = box_corners(target["boxes"])
+    return image, corners[0], visible_parts(corners, (0, 0, image.shape[2], image.shape[1])).areas[0]
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+@pytest.mark.parametrize("name", _TRANSFORMS)
+def test_rectangles_stay_on_their_pixels(name: str, kind: str) -> None:
+    for number, polygon in enumerate(rotated_corners(_ROTATED)):
+        image, corners, area = _transformed(_TRANSFORMS[name], polygon, kind, seed=number)
+        # The border pixels of a small part are too many of its pixels.
+        if area > 800:
+            assert _iou(image, corners) > 0.9
+
+
+@pytest.mark.parametrize("name", [*_TRANSFORMS, *_BENDING])
+def test_quadrangles_stay_on_their_pixels_as_corners(name: str) -> None:
+    for seed in range(2):
+        image, corners, area = _transformed((_TRANSFORMS | _BENDING)[name], np.array(_TRAPEZOID), "XYXYXYXY", seed)
+        if area > 800:
+            assert _iou(image, corners) > 0.9
+
+
+@pytest.mark.parametrize("name", _BENDING)
+def test_bent_rectangles_are_enclosed_by_the_smallest_rectangle(name: str) -> None:
+    polygon = rotated_corners(_ROTATED)[0]
+    _, corners, _ = _transformed(_BENDING[name], polygon, "XYXYXYXY", seed=1)
+    _, rectangle, _ = _transformed(_BENDING[name], polygon, "CXCYWHR", seed=1)
+    np.testing.assert_allclose(rectangle, rotated_corners(smallest_rectangles(corners[None]))[0], atol=0.01)
+
+
+def test_elastic_moves_corners() -> None:
+    image, corners, _ = _transformed(lambda: ElasticTransform(60.0, 9.0), rotated_corners(_ROTATED)[0], "XYXYXYXY", 0)
+    assert _iou(image, corners) > 0.9
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+def test_torchvisions_flips_give_the_same_boxes(kind: str) -> None:
+    boxes = _boxes(rotated_corners(_ROTATED), kind)
+    for axis, flip in enumerate((v2.functional.horizontal_flip, v2.functional.vertical_flip)):
+        flips = (RandomHorizontalFlip, RandomVerticalFlip)
+        image = tv_tensors.Image(torch.zeros(3, _HEIGHT, _WIDTH, dtype=torch.uint8))
+        _, target = flips[axis](1.0)(image, {"boxes": boxes})
+        np.testing.assert_allclose(box_corners(target["boxes"]), box_corners(flip(boxes)), atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+def test_images_without_objects_keep_format_and_canvas(kind: str) -> None:
+    image = tv_tensors.Image(torch.zeros(3, _HEIGHT, _WIDTH, dtype=torch.uint8))
+    target = {"boxes": _boxes(np.zeros((0, 4, 2)), kind), "labels": torch.zeros(0, dtype=torch.int64)}
+    transforms = detection_transforms(
+        True, size=(64, 80), letterbox=True, hflip=1.0, zoom_out=1.0, iou_crop=1.0, rotation=30
+    )
+    _, result = transforms(image, target)
+    assert result["boxes"].shape == (0, 8 if kind == "XYXYXYXY" else 5)
+    assert (result["boxes"].format.name, result["boxes"].canvas_size) == (kind, (64, 80))
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+def test_sanitize_keeps_the_shape_and_measures_the_visible_part(kind: str) -> None:
+    rotated = np.array([
+        [0.0, 100.0, 40.0, 20.0, 90.0],  # half of it outside
+        [100.0, 100.0, 30.0, 2.0, 45.0],  # thin along its own side, though not along the axes
+        [-19.0, -19.0, 40.0, 20.0, 45.0],  # the box around it touches the canvas, its own sides do not
+        [120.0, 60.0, 40.0, 20.0, 10.0],
+    ])  # fmt: skip
+    boxes = _boxes(rotated_corners(rotated), kind)
+    target = {"boxes": boxes, "labels": torch.arange(4), "area": torch.zeros(4)}
+    _, result = SanitizeObjects(min_size=3.0)(None, target)
+    assert result["labels"].tolist() == [0, 3]
+    np.testing.assert_allclose(result["area"], [400.0, 800.0], rtol=1e-5)
+    torch.testing.assert_close(result["boxes"].as_subclass(Tensor), boxes.as_subclass(Tensor)[[0, 3]])
+
+
+def test_plain_boxes_and_oriented_ones_without_angle_are_sanitized_alike() -> None:
+    rng = np.random.default_rng(0)
+    low = rng.uniform(-30, _HEIGHT, (50, 2))
+    xyxy = np.concatenate([low, low + rng.uniform(0, 20, (50, 2))], axis=1)
+    plain = tv_tensors.BoundingBoxes(
+        torch.from_numpy(xyxy).float(), format="XYXY", canvas_size=(_HEIGHT, _WIDTH), clamping_mode=None
+    )
+    oriented = _boxes(xyxy[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2), "XYXYXYXY")
+    sanitize = SanitizeObjects(min_size=6.0, min_area=80.0)
+    results = [
+        sanitize(None, {"boxes": boxes, "labels": torch.arange(50), "area": torch.zeros(50)})[1]
+        for boxes in (v2.functional.clamp_bounding_boxes(plain, clamping_mode="hard"), oriented)
+    ]
+    assert results[0]["labels"].tolist() == results[1]["labels"].tolist()
+    assert 0 < len(results[0]["labels"]) < 50
+    torch.testing.assert_close(results[0]["area"], results[1]["area"], atol=1e-2, rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", _FORMATS)
+@pytest.mark.parametrize("mix", [Mosaic(size=(_HEIGHT, _WIDTH)), MixUp()])
+def test_mixed_boxes_stay_on_their_pixels(mix: Any, kind: str) -> None:
+    polygons = rotated_corners(_ROTATED)
+    samples = [_sample(polygon, kind) for polygon in polygons[:4]]
+    black = tv_tensors.Image(torch.zeros(3, _HEIGHT, _WIDTH, dtype=torch.uint8))
+    num_checked = 0
+    for seed in range(3):
+        torch.manual_seed(seed)
+        # One object a time, so that all white pixels are its own.
+        for number in range(mix.num_partners(0) + 1):
+            parts = [(black, {**target, "boxes": target["boxes"]}) for _, target in samples[: mix.num_partners(0) + 1]]
+            white = samples[number][0][:1].expand(3, -1, -1).clone()
+            parts[number] = (tv_tensors.Image(white), {**samples[number][1], "labels": torch.tensor([9])})
+            image, target = mix.apply(parts, sample_rng())
+            corners = box_corners(target["boxes"])[target["labels"].numpy() == 9]
+            threshold = 0 if isinstance(mix, MixUp) else 127
+            pixels = image.as_subclass(Tensor)[0].numpy()
+            shown = (pixels > threshold) & (pixels != 114)
+            if len(corners) and shown.sum() > 800:
+                polygon = _polygon_mask(corners[0], shown.shape)
+                # Of a cut object, the box is the smallest rectangle around its rest.
+                assert (shown & polygon).sum() > 0.95 * shown.sum()
+                num_checked += 1
+    assert num_checked >= 4
+
+
+def test_a_mosaic_keeps_an_object_by_the_visible_share_of_its_polygon() -> None:
+    # The box around a thin diagonal object is mostly empty; a quarter that shows 36 % of that box shows none of it.
+    corners = rotated_corners(np.array([[50.0, 50.0, 130.0, 4.0, 45.0]]))
+    target = {"boxes": _boxes(corners, "CXCYWHR", (100, 100)), "labels": torch.tensor([1])}
+    placement = Placement((0, 0, 46, 46), (46, 46))
+    assert not len(place(target, placement, (100, 100), min_visible=0.1, fields=DeclaredFields())["boxes"])
+    placement = Placement((0, 54, 46, 100), (46, 46))
+    shown = place(target, placement, (100, 100), min_visible=0.1, fields=DeclaredFields())
+    assert shown["boxes"][0, 4].item() == pytest.approx(45, abs=1e-3)
+    assert shown["boxes"][0, 2].item() == pytest.approx(42 * 2**0.5, abs=4)
+
+
+@pytest.mark.parametrize("transform", [v2.RandomIoUCrop(), CropToObjects()])
+def test_transforms_of_boxes_along_the_axes_are_refused(transform: Any) -> None:
+    check_holds_oriented(detection_transforms(True, zoom_out=0.5, iou_crop=0.5, rotation=10))
+    with pytest.raises(SettingError, match="moves boxes along the axes"):
+        check_holds_oriented(DecodeAwareCompose([v2.RandomApply([transform])]))
+
+
+def test_copy_paste_names_the_format_that_it_cannot_mix() -> None:
+    samples = [_sample(polygon, "CXCYWHR") for polygon in rotated_corners(_ROTATED)[:2]]
+    with pytest.raises(TypeError, match="format XYXY"):
+        CopyPaste(num_objects=1).apply(samples, sample_rng())

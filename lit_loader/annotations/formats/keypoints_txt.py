@@ -357,7 +357,7 @@ class KeypointsTxtWriter(Writer):
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return the parts of a table that a list with these columns cannot hold."""
         columns = self._columns(table)
-        losses = lost(table, "masks", "numbers", "files", "flags")
+        losses = lost(table, "masks", "oriented", "numbers", "files", "flags")
         if num_empty := int((np.diff(table.offsets) == 0).sum()):
             losses.append(f"{num_empty} images without objects")
         if not columns.places["class"] and len(np.unique(table.labels)) > 1:

@@ -46,9 +46,10 @@ class ReadPolicy:
         out_of_image: A box in the annotations reaches below 0 or beyond width or height; a box that ends exactly at
             width or height is inside. ``"keep"`` keeps it, since `DetectionDataset` clips boxes to the decoded image.
             ``"clip"`` clips it to the image, ``"drop"`` drops the object. A box around points is clipped like the
-            others but never reported, because its points are.
-        degenerate: A box has no width or no height, as written or after clipping, or an object without a box has no
-            point. ``"drop"`` drops the object, ``"keep"`` keeps it.
+            others but never reported, because its points are. Of an oriented box the box around it is compared and
+            clipped, its corners never change.
+        degenerate: A box has no width or no height, as written or after clipping, an oriented box has no area, or an
+            object without a box has no point. ``"drop"`` drops the object, ``"keep"`` keeps it.
 
     Raises:
         ValueError: If an attribute does not have an action of that name.

@@ -45,7 +45,7 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 __all__ = ["Inputs", "ReadOptions", "Reader"]
 
 _KITTI: Final = "KITTI labels: convert them to COCO or YOLO"
-_DOTA: Final = "DOTA labels of rotated boxes: convert them to YOLO-OBB, and read that with task=segment"
+_DOTA: Final = "DOTA labels of oriented boxes: read them as 'dota'"
 _CREATEML: Final = "CreateML JSON: export it as COCO or Pascal VOC"
 _ICDAR: Final = "ICDAR text: convert its quadrangles to COCO polygons"
 _MPII: Final = "MPII's poses: convert them to COCO keypoints"

@@ -53,7 +53,7 @@ MAX_POINTS: Final = 2_048
 """Most points that an object of a COCO or YOLO file may have."""
 
 MAX_COORDINATE: Final = 1e28
-"""Exclusive upper bound of polygon coordinates, so that a fraction times any image size still fits float32.
+"""Exclusive upper bound of the numbers of polygons and oriented boxes: a fraction times any image size fits float32.
 
 Boxes and points only have to be finite in float32."""
 
@@ -66,7 +66,7 @@ _CELLS_PER_VALUE: Final = 64
 
 
 class BoxKind(IntEnum):
-    """Source of an object's box: the file, or else its present points, its polygons, or the whole image.
+    """Source of an object's box: the file, its oriented box, its present points, its polygons, or the whole image.
 
     `lit_loader.annotations.formats.rules.point_boxes` gives the box around points.
     """
@@ -75,6 +75,7 @@ class BoxKind(IntEnum):
     AROUND_POINTS = 1
     WHOLE_IMAGE = 2
     AROUND_POLYGONS = 3
+    AROUND_ORIENTED = 4
 
 
 # A module constant, because looking up an enum member for every object is slow.
@@ -156,6 +157,10 @@ class ObjectColumns:
         polygon_lengths: Number of values in each polygon.
         polygon_values: x, y, x, y, ... of all polygons, concatenated.
         run_lengths: Run-length masks by object row.
+        corner_rows: Object row of each oriented box with four corners.
+        corners: x, y, x, y, ... of the corners of these objects, concatenated.
+        rotated_rows: Object row of each rotated box.
+        rotated_boxes: Centre, width, height and angle of these objects, concatenated.
         object_ids: The file's own number of the object, or -1; may end at the last object that has one.
         areas: The file's own area of the object, or NaN; may end early like ``object_ids``.
     """
@@ -169,6 +174,10 @@ class ObjectColumns:
     polygon_lengths: array[int] = field(default_factory=lambda: array("i"))
     polygon_values: array[float] = field(default_factory=lambda: array("f"))
     run_lengths: dict[int, RunLengths] = field(default_factory=dict)
+    corner_rows: array[int] = field(default_factory=lambda: array("i"))
+    corners: array[float] = field(default_factory=lambda: array("d"))
+    rotated_rows: array[int] = field(default_factory=lambda: array("i"))
+    rotated_boxes: array[float] = field(default_factory=lambda: array("d"))
     object_ids: array[int] = field(default_factory=lambda: array("q"))
     areas: array[float] = field(default_factory=lambda: array("f"))
 
@@ -384,6 +393,7 @@ class Rows:
         crowd: bool = False,
         polygons: Sequence[Sequence[float]] = (),
         run_lengths: RunLengths | None = None,
+        oriented: Sequence[float] = (),
         object_id: int | None = None,
         area: float | None = None,
         line: int | None = None,
@@ -405,23 +415,26 @@ class Rows:
             crowd: Flag.
             polygons: Mask as polygons: x, y, x, y, ... of at least three points in pixels (or fractions).
             run_lengths: Mask as run lengths.
+            oriented: Oriented box: x and y of its four corners in order, in pixels (or fractions), or centre x and y,
+                width, height in pixels and angle in degrees, as in the table's ``rotated_boxes``; empty without one.
             object_id: The file's own number of the object, such as COCO's ``id``, of 64 bits.
             area: The file's own area in square pixels.
             line: Line in the file, or ``-1 - i`` for entry i of a list.
             index: Position of the object in the file, from 0, where it locates the object better than a line.
 
         Raises:
-            ValueError: If points, names and visibility differ in length, or the box does not have four numbers.
-            AnnotationError: If a name or a polygon is invalid and the policy says ``"raise"``.
+            ValueError: If points, names and visibility differ in length, the box does not have four numbers, or the
+                oriented box neither eight nor five.
+            AnnotationError: If a name, a polygon or an oriented box is invalid and the policy says ``"raise"``.
         """
         label = self.class_names.get(class_name, -1)
         # Most objects have nothing new to check, and then this is faster than a call.
-        has_unchecked = label < 0 or attributes or polygons
-        if has_unchecked and (error := self._object_error(class_name, label, attributes, polygons)):
+        has_unchecked = label < 0 or attributes or polygons or oriented
+        if has_unchecked and (error := self._object_error(class_name, label, attributes, polygons, oriented)):
             self.malformed(error, line=line, index=index)
             return
         layout = -1 if points is None else self._add_points(point_names, points, visibility)
-        kind = _GIVEN if box is not None else _kind_without_box(points, polygons)
+        kind = _GIVEN if box is not None else _kind_without_box(points, polygons, oriented)
         box = (0, 0, 0, 0) if box is None else box
         if len(box) != 4:
             raise ValueError(f"expected a box of 4 numbers, got {len(box)}")
@@ -434,6 +447,10 @@ class Rows:
             self._add_polygons(len(self.objects), polygons)
         if attributes:
             self.add_attributes(len(self.objects), attributes)
+        if oriented:
+            rotated = len(oriented) == 5
+            (self.objects.rotated_rows if rotated else self.objects.corner_rows).append(len(self.objects))
+            (self.objects.rotated_boxes if rotated else self.objects.corners).extend(oriented)
         if run_lengths is not None:
             self.objects.run_lengths[len(self.objects)] = run_lengths
         if object_id is not None:
@@ -444,15 +461,20 @@ class Rows:
         self.objects.packed += _PACK.pack(*box, *numbers)
 
     def _object_error(
-        self, class_name: str, label: int, attributes: Mapping[str, str], polygons: Sequence[Sequence[float]]
+        self,
+        class_name: str,
+        label: int,
+        attributes: Mapping[str, str],
+        polygons: Sequence[Sequence[float]],
+        oriented: Sequence[float],
     ) -> str | None:
-        """Return a message if a name or a polygon of an object is invalid, else None."""
+        """Return a message if a name, a polygon or the oriented box of an object is invalid, else None."""
         # A name is checked at its first occurrence only; later ones are found in the dicts.
         error = _name_error("class", class_name) if label < 0 else None
         for pair in attributes.items():
             if pair not in self.attribute_values:
                 error = error or wrong_attribute(*pair)
-        return error or _polygons_error(polygons)
+        return error or _polygons_error(polygons) or _oriented_error(oriented)
 
     def malformed(self, message: str, *, line: int | None = None, index: int | None = None) -> None:
         """Report an entry that violates its format, or raise, as the policy says."""
@@ -539,11 +561,11 @@ class Rows:
         added["label"] = np.append(_number_names(self.class_names, other.class_names), -1)[added["label"]]
         added["layout"] = np.append(_number_names(self.layouts, other.layouts), -1)[added["layout"]]
         added["file"] = files[added["file"]]
-        for name in ("points", "visibility", "polygon_lengths", "polygon_values"):
+        for name in ("points", "visibility", "polygon_lengths", "polygon_values", "corners", "rotated_boxes"):
             # These columns have no numbers that refer to other columns.
             getattr(objects, name).extend(getattr(other.objects, name))
         # These columns hold numbers of objects, which move behind the objects here.
-        for name in ("polygon_rows", "attribute_rows"):
+        for name in ("polygon_rows", "attribute_rows", "corner_rows", "rotated_rows"):
             getattr(objects, name).extend(first_object + row for row in getattr(other.objects, name))
         objects.run_lengths |= {first_object + row: runs for row, runs in other.objects.run_lengths.items()}
         # Short columns are filled up to the first object of ``other``.
@@ -636,7 +658,11 @@ class Rows:
         return 0, 0
 
 
-def _kind_without_box(points: npt.ArrayLike | None, polygons: Sequence[Sequence[float]]) -> BoxKind:
+def _kind_without_box(
+    points: npt.ArrayLike | None, polygons: Sequence[Sequence[float]], oriented: Sequence[float]
+) -> BoxKind:
+    if oriented:
+        return BoxKind.AROUND_ORIENTED
     if points is not None:
         return BoxKind.AROUND_POINTS
     return BoxKind.AROUND_POLYGONS if polygons else BoxKind.WHOLE_IMAGE
@@ -664,6 +690,18 @@ def _polygons_error(polygons: Sequence[Sequence[float]]) -> str | None:
             return f"a polygon must have x and y of at least 3 points, got {len(polygon)} numbers"
         if not all(abs(value) < MAX_COORDINATE for value in polygon):  # False for NaN, so do not invert it
             return f"a polygon has a coordinate that is not finite or beyond {MAX_COORDINATE:g}"
+    return None
+
+
+def _oriented_error(oriented: Sequence[float]) -> str | None:
+    """Return a message if an oriented box is invalid, else None."""
+    # Another number of values is a mistake in the reader, not in a file.
+    if len(oriented) not in (0, 5, 8):
+        raise ValueError(f"expected an oriented box of 8 or 5 numbers, got {len(oriented)}")
+    if not all(abs(value) < MAX_COORDINATE for value in oriented):  # False for NaN, so do not invert it
+        return f"an oriented box has a number that is not finite or beyond {MAX_COORDINATE:g}"
+    if len(oriented) == 5 and min(oriented[2:4]) < 0:
+        return f"an oriented box has width {oriented[2]:g} and height {oriented[3]:g}, one of them negative"
     return None
 
 

@@ -21,6 +21,7 @@ from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_sh
 from lit_loader.annotations.formats.rows import FLAG_BITS, BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
+from lit_loader.annotations.oriented import enclosing_boxes, quad_areas, rotated_corners
 from lit_loader.annotations.places import Places
 from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.table import AnnotationTable, Attribute
@@ -33,6 +34,7 @@ _CHUNK_POINTS: Final = 2**20
 _MAX_MESSAGE_POINTS: Final = 3
 _MIN_SIDE_RATIO: Final = 0.1
 _MAX_UNKNOWN_HEIGHT: Final = 2**16  # assumed rows of pixels of an image without a size
+_AROUND: Final = {BoxKind.AROUND_POINTS: " around the points", BoxKind.AROUND_ORIENTED: " around the oriented box"}
 _Mask: TypeAlias = npt.NDArray[np.bool_]
 _all = partial(np.logical_and.reduce, axis=-1)
 _any = partial(np.logical_or.reduce, axis=-1)
@@ -96,6 +98,7 @@ def build_table(
         split=rows.split if split is None else split,
         report=rows.report,
         **{name: (flags & bit) > 0 for name, bit in FLAG_BITS.items()},
+        **objects.oriented_columns(object_rows),
         **objects.keypoint_columns(object_rows),
         **_file_columns(rows, image_rows, object_rows, objects.images[object_rows]),
     )
@@ -311,6 +314,8 @@ class _Objects:
         visibility: Shape ``(num_objects, num_points)``.
         keep: True if the object is in the table, shape ``(num_objects,)``.
         masks: Masks of all objects, or None if no object has one.
+        corners: float32 ``(num_objects, 4, 2)``, NaN rows without corners, or None if no object has some.
+        rotated_boxes: float32 ``(num_objects, 5)``, NaN rows without a rotated box, or None if no object has one.
     """
 
     def __init__(self, rows: Rows, images: _Images, declared: DeclaredNames) -> None:
@@ -334,6 +339,7 @@ class _Objects:
         self.masks: Masks | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # the policy decides on coordinates that are not finite
             self._convert_boxes()
+            self._fill_oriented()
             self._fill_points()
         self._fill_masks()
 
@@ -390,6 +396,43 @@ class _Objects:
             # ymin and ymax swap places: the upper edge, which was ymax, becomes ymin.
             corners[..., 1] = corners[:, ::-1, 1]
         self._boxes[explicit] = corners.reshape(-1, 4)
+
+    def _fill_oriented(self) -> None:
+        """Fill the columns of oriented boxes, and put boxes around those of objects without a box.
+
+        Raises:
+            ValueError: If a reader adds rotated boxes to rows that are not pixels with y downwards.
+        """
+        columns = self._rows.objects
+        count = len(self.labels)
+        self.corners: npt.NDArray[np.float32] | None = None
+        self.rotated_boxes: npt.NDArray[np.float32] | None = None
+        self._is_flat: _Mask = np.zeros(count, dtype=np.bool_)
+        quads = []
+        if columns.corner_rows:
+            rows = as_array(columns.corner_rows)
+            corners = as_array(columns.corners, np.float64).reshape(-1, 4, 2)
+            self.corners = np.full((count, 4, 2), np.nan, np.float32)
+            self.corners[rows] = self._to_pixels(corners, self._sizes[rows][:, None])
+            quads.append((rows, self.corners[rows].astype(np.float64)))
+        if columns.rotated_rows:
+            # Fractions of width and height would turn a rectangle into another shape.
+            if self._rows.normalized or self._rows.y_up:
+                raise ValueError("a reader of fractions or with y_up must pass four corners instead of a rotated box")
+            rows = as_array(columns.rotated_rows)
+            self.rotated_boxes = np.full((count, 5), np.nan, np.float32)
+            self.rotated_boxes[rows] = as_array(columns.rotated_boxes, np.float64).reshape(-1, 5)
+            quads.append((rows, rotated_corners(self.rotated_boxes[rows])))
+        # Boxes follow from the float32 numbers, so that a written and reread set has the same boxes.
+        for rows, quad in quads:
+            self._is_flat[rows] = quad_areas(quad) == 0
+            is_around = self._kinds[rows] == BoxKind.AROUND_ORIENTED
+            self._boxes[rows[is_around]] = enclosing_boxes(quad[is_around])
+
+    def oriented_columns(self, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
+        """Return the columns of the oriented boxes of some objects."""
+        columns = {"corners": self.corners, "rotated_boxes": self.rotated_boxes}
+        return {name: None if column is None else column[object_rows] for name, column in columns.items()}
 
     def _fill_points(self) -> None:
         """Copy the points of every object to their positions in the schema."""
@@ -543,7 +586,7 @@ class _Objects:
             def text(row: int) -> str:
                 width, height = sizes[row].tolist()
                 size = f"image {width} x {height}" if width and height else "image size unknown"
-                around = " around the points" if kinds[row] == BoxKind.AROUND_POINTS else ""
+                around = _AROUND.get(kinds[row], "")
                 return f"box {written[row].tolist()}{around} {rule} ({size})"
 
             return text
@@ -561,7 +604,7 @@ class _Objects:
         upper = np.tile(np.where(has_size[:, None], sizes, np.inf), 2)
         clipped = np.clip(boxes, np.where(has_size, 0.0, -np.inf)[:, None], upper)
         # Boxes around points are clipped with the others, but their points have been reported instead.
-        is_reported: _Mask = np.isin(kinds, (BoxKind.GIVEN, BoxKind.AROUND_POLYGONS))
+        is_reported: _Mask = np.isin(kinds, (BoxKind.GIVEN, BoxKind.AROUND_POLYGONS, BoxKind.AROUND_ORIENTED))
         outside = _any(clipped != boxes) & is_reported
         self._apply(chunk, "out_of_image", outside, message("reaches beyond the image"))
         if self._rows.policy.out_of_image == "clip":
@@ -569,7 +612,8 @@ class _Objects:
         # Compared in float32, because a thin box can lose its area by rounding.
         boxes32 = boxes.astype(np.float32)
         is_whole_image = kinds == BoxKind.WHOLE_IMAGE
-        flat = _any(boxes32[:, 2:] <= boxes32[:, :2]) & ~is_whole_image
+        # The box around a diagonal line has an area, the oriented box has none.
+        flat = (_any(boxes32[:, 2:] <= boxes32[:, :2]) & ~is_whole_image) | self._is_flat[chunk]
         self._apply(chunk, "degenerate", flat, message("has no area inside the image"))
         boxes32[is_whole_image, 2:] = sizes[is_whole_image]
         return boxes32

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,11 +13,12 @@ import numpy as np
 
 from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.annotations.formats.rows import FLAG_BITS
+from lit_loader.annotations.oriented import enclosing_boxes, rotated_corners
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file
 
-__all__ = ["Writer", "in_chunks", "lost", "write_file"]
+__all__ = ["Writer", "corner_losses", "in_chunks", "lost", "number_text", "write_file"]
 
 _Item = TypeVar("_Item")
 _Part = TypeVar("_Part")
@@ -89,14 +91,38 @@ def write_file(path: Path, parts: Iterable[bytes]) -> None:
         file.writelines(parts)
 
 
+def corner_losses(table: AnnotationTable) -> dict[str, int]:
+    """Return the counts of the losses of a format that has nothing but four corners for each object."""
+    around = enclosing_boxes(table.oriented_corners())
+    if table.rotated_boxes is not None:
+        # Readers give a rotated box the same box from its float64 corners.
+        is_rotated = ~np.isnan(table.rotated_boxes[:, 0])
+        around[is_rotated] = enclosing_boxes(rotated_corners(table.rotated_boxes[is_rotated])).astype(np.float32)
+    num_rotated = 0 if table.rotated_boxes is None else int(np.isfinite(table.rotated_boxes[:, 0]).sum())
+    return {
+        "axis-aligned boxes, which become corners": int((~table.has_orientation()).sum()),
+        "rotated boxes, which become corners": num_rotated,
+        "boxes that are not around their corners": int((around != table.boxes).any(axis=1).sum()),
+    }
+
+
+def number_text(number: np.floating) -> str:
+    """Return the fewest digits that restore the number's bits, without a fraction for a whole number."""
+    value = float(number)
+    # str() of an int would lose the sign of -0.0.
+    if value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0):
+        return str(int(value))
+    return str(number)
+
+
 def lost(table: AnnotationTable, *kinds: str) -> list[str]:
     """Return descriptions, with counts, of the values that a format cannot hold.
 
     Args:
         table: The table.
         kinds: Kinds of values that the format has no place for: ``"masks"``; ``"numbers"``, ids and areas; ``"ids"``;
-            ``"places"``, coordinates of absent points; ``"sizes"`` with one side known; ``"files"``, several images
-            of one file; ``"flags"``.
+            ``"oriented"``, oriented boxes; ``"places"``, coordinates of absent points; ``"sizes"`` with one side known;
+            ``"files"``, several images of one file; ``"flags"``.
     """
     # Formats write zeros for an absent point.
     absent_points = 0
@@ -112,6 +138,7 @@ def lost(table: AnnotationTable, *kinds: str) -> list[str]:
     counts: dict[str, dict[str, Any]] = {
         "masks": {"masks": num_masks},
         "ids": {f"ids of {rows}": (column >= 0).sum() for rows, column in ids.items() if column is not None},
+        "oriented": {"oriented boxes": table.has_orientation().sum()},
         "places": {"absent points with a place": absent_points},
         "sizes": {"widths or heights without the other": ((table.widths == 0) != (table.heights == 0)).sum()},
         "files": {"images that have the same file as another": len(table) - len(set(table.image_paths))},

@@ -29,7 +29,7 @@ from lit_loader.annotations.formats.folder import Folder, is_image_name, join_pa
 from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, MAX_POINTS, Rows
 from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines
-from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write_file
+from lit_loader.annotations.formats.writer import Writer, corner_losses, in_chunks, lost, write_file
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema, known_by_names
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
@@ -38,7 +38,8 @@ from lit_loader.errors import AnnotationError
 
 __all__ = ["Task", "YoloReader", "YoloWriter"]
 
-Task = Literal["detect", "segment", "pose"]
+Task = Literal["detect", "segment", "pose", "obb"]
+_NUM_OBB: Final = 9  # numbers in a row of YOLO-OBB: the class and four corners
 _Floats = npt.NDArray[np.float64]
 
 _MAX_DATA_BYTES: Final = 2**20
@@ -54,6 +55,12 @@ _MAX_DEPTH: Final = 8
 _YAML_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
+_FOUR_POINTS: Final = (
+    "8 numbers after the class are a polygon of 4 points or an oriented box (YOLO-OBB); they are read as a polygon, "
+    "pass task=obb for oriented boxes, or task=segment to confirm polygons"
+)
+
+
 class _RowFormat(NamedTuple):
     """Properties that all rows of a set share.
 
@@ -63,6 +70,7 @@ class _RowFormat(NamedTuple):
         keypoints: Points of an object, or None.
         lengths: Possible counts of numbers in a row with a box.
         polygons: Whether rows may be polygons; "maybe" if such a row could also hold points.
+        task: Task that the caller chose, or None.
     """
 
     file: str
@@ -70,6 +78,7 @@ class _RowFormat(NamedTuple):
     keypoints: KeypointSchema | None
     lengths: tuple[int, ...]
     polygons: Literal["yes", "no", "maybe"]
+    task: Task | None
 
 
 class _Unit(NamedTuple):
@@ -94,7 +103,7 @@ class _Unit(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class YoloReader(Reader):
-    """Reads a YOLO data set: detection, segmentation and pose.
+    """Reads a YOLO data set: detection, segmentation, pose and oriented boxes.
 
     NAME is a split of the data file; or the first that exists of the folders ``images/NAME``, ``NAME/images`` and NAME
     and the lists ``NAME.txt`` and NAME. "." means the folder ``images``, or the root without one. The set consists of
@@ -106,6 +115,10 @@ class YoloReader(Reader):
     object's; or a box and points, each ``x y`` or ``x y visibility`` (0 absent, 1 hidden, 2 visible). As in
     ultralytics, a point of two numbers is absent if one is negative and visible otherwise, also at 0 0.
 
+    With ``task="obb"`` a row is the class and the four corners of an oriented box, ``x1 y1 x2 y2 x3 y3 x4 y4``
+    (YOLO-OBB). A polygon of four points is the same row, and no file tells the two apart: without ``task`` such a row
+    is read as a polygon and reported as ``four_points``.
+
     A row of points can have as many numbers as a polygon, so the data set must declare its kind: by ``kpt_shape`` in
     its data file, or by ``task`` or ``schema``. A data.yaml without ``kpt_shape`` declares no points.
 
@@ -115,7 +128,7 @@ class YoloReader(Reader):
         class_file: File with one class name per line. None takes the data file's names, or else classes.txt, obj.names
             or _darknet.labels in the root or next to the labels. Without any of these, pass ``class_names``.
         task: Content of the rows: ``"detect"`` boxes, ``"segment"`` polygons and boxes, ``"pose"`` boxes with points,
-            or None to follow the data file.
+            ``"obb"`` oriented boxes, or None to follow the data file.
         schema: Keypoint schema, as `keypoint_schema` takes it, or None for the points of the data file.
         image_dir: Folder name in an image's path that ``label_dir`` replaces.
         label_dir: Folder name in the label file's path.
@@ -125,7 +138,10 @@ class YoloReader(Reader):
     """
 
     format: ClassVar[str] = "yolo"
-    description: ClassVar[str] = "YOLO txt and data.yaml; NAME: a split, a folder of images, or a list"
+    description: ClassVar[str] = (
+        "YOLO txt and data.yaml, task=obb for YOLO-OBB; NAME: a split, a folder of images, or a list"
+    )
+    version: ClassVar[int] = 2
 
     data_file: str | None = None
     class_file: str | None = None
@@ -135,7 +151,7 @@ class YoloReader(Reader):
     label_dir: str = "labels"
 
     def __post_init__(self) -> None:
-        if self.schema is not None and self.task in ("detect", "segment"):
+        if self.schema is not None and self.task in ("detect", "segment", "obb"):
             raise ValueError(f"schema={self.schema!r} names points, task={self.task!r} has none; drop one")
         super().__post_init__()
 
@@ -216,6 +232,8 @@ class YoloReader(Reader):
                 if fields := text.split():
                     arguments = _object_arguments(numbers(fields), row_format, names)
                     rows.object(image, line=line, **arguments)
+                    if len(fields) == _NUM_OBB and "polygons" in arguments and row_format.task is None:
+                        rows.problem("four_points", "polygon", _FOUR_POINTS, line=line)
             except AnnotationError as error:
                 if error is rows.raised:
                     raise
@@ -247,7 +265,7 @@ class YoloReader(Reader):
         class_file, names = self._class_names(data, label_folders)
         schema = self.given_keypoints()
         point_size = 0  # unknown
-        if self.task not in ("detect", "segment") and "kpt_shape" in data.entries:
+        if self.task in (None, "pose") and "kpt_shape" in data.entries:
             try:
                 # Points of the data file count only if the rows may have points.
                 schema, point_size = _read_schema(data.entries, schema)
@@ -256,14 +274,16 @@ class YoloReader(Reader):
         if self.task == "pose" and schema is None:
             raise data.error("task='pose' needs kpt_shape in the data file, or `schema`")
         polygons: Literal["yes", "no", "maybe"] = "maybe"
-        if self.task == "detect" or schema is not None:
+        if self.task in ("detect", "obb") or schema is not None:
             polygons = "no"
         elif self.task == "segment" or (data.file and not data.file.endswith(".data")):
             polygons = "yes"  # a YAML file without kpt_shape declares no points; darknet's file has no such key
         num_points = 0 if schema is None else len(schema.names)
         point_sizes = (point_size,) if point_size else (2, 3)
         lengths = tuple(5 + num_points * size for size in point_sizes) if num_points else (5,)
-        return _RowFormat(class_file or data.file, names, schema, lengths, polygons)
+        if self.task == "obb":
+            lengths = (_NUM_OBB,)
+        return _RowFormat(class_file or data.file, names, schema, lengths, polygons, self.task)
 
     def _class_names(self, data: _DataFile, folders: Sequence[str]) -> tuple[str, tuple[str, ...]]:
         """Return the file that lists the class names, or "", and the names."""
@@ -400,17 +420,22 @@ def _object_arguments(values: list[float], row_format: _RowFormat, names: Sequen
     if has_polygons and count > 6 and count % 2:
         if row_format.polygons == "yes":
             return {"class_name": class_name, "box": None, "polygons": [numbers_of_object]}
-        kinds = "a polygon, a rotated box (YOLO-OBB) or points" if count == 9 else "a polygon or points"
-        raise AnnotationError(f"{count} numbers are {kinds}: choose the task 'segment' or 'pose'")
+        tasks = "'segment', 'obb' or 'pose'" if count == _NUM_OBB else "'segment' or 'pose'"
+        kinds = "a polygon, an oriented box (YOLO-OBB) or points" if count == _NUM_OBB else "a polygon or points"
+        raise AnnotationError(f"{count} numbers are {kinds}: choose the task {tasks}")
     if count not in row_format.lengths:
         lengths = [*row_format.lengths, *(["7, 9, 11, ... for a polygon"] if has_polygons else [])]
         remedy = "see `task`"
-        if count == 9 and not has_polygons and row_format.keypoints is None:
-            remedy = "a rotated box (YOLO-OBB) is read with task='segment', as its polygon and the box around it"
+        if row_format.task == "obb":
+            remedy = "a row of task='obb' is the class and the x and y of four corners"
+        elif count == _NUM_OBB and not has_polygons and row_format.keypoints is None:
+            remedy = "an oriented box (YOLO-OBB) is read with task='obb', a polygon of 4 points with task='segment'"
         # Rows that ultralytics predicts end with a confidence.
         elif count - 1 in row_format.lengths or (has_polygons and count > 6):
             remedy = "remove the confidence of a prediction at its end"
         raise AnnotationError(f"{count} numbers, where a row has {' or '.join(map(str, lengths))}; {remedy}")
+    if row_format.task == "obb":
+        return {"class_name": class_name, "box": None, "oriented": numbers_of_object}
     x, y, width, height = numbers_of_object[:4]
     box = (x - width / 2, y - height / 2, x + width / 2, y + height / 2)
     if row_format.keypoints is None:
@@ -470,17 +495,18 @@ class YoloWriter(Writer):
 
     For ``task="segment"``, several polygons of an object become one, joined by lines that enclose no area, and an
     object without a polygon gets the corners of its box, since ultralytics would read a box there as two points.
+    ``task="obb"`` writes corners exactly as annotated, and the corners of all other boxes.
     data.yaml also has ``normalization_pair``, ``sigmas`` and ``skeleton`` (positions from 0), which are not keys of
     ultralytics. An image's id is its path; sizes are
     read from the images.
 
     Args:
-        task: Rows to write, or None for ``"pose"`` if the table has points, ``"segment"`` if it has masks, else
-            ``"detect"``.
+        task: Rows to write, or None for ``"pose"`` if the table has points, ``"segment"`` if it has masks, ``"obb"``
+            if it has oriented boxes, else ``"detect"``.
     """
 
     format: ClassVar[str] = "yolo"
-    description: ClassVar[str] = "YOLO txt with data.yaml: boxes, polygons or points; NAME: the split"
+    description: ClassVar[str] = "YOLO txt with data.yaml: boxes, polygons, points or corners; NAME: the split"
     name_of_split: ClassVar[str] = "{}"
 
     task: Task | None = None
@@ -491,7 +517,7 @@ class YoloWriter(Writer):
         Raises:
             ValueError: If the table has no points for ``task="pose"``, or objects in an image of unknown size.
         """
-        task = self._task(table)
+        task = self.task_of(table)
         _, counts = _encode(table, task)
         if task != "pose":
             counts["points of each object"] = len(table.keypoint_names)
@@ -499,7 +525,12 @@ class YoloWriter(Writer):
             counts["names of points, without a class"] = len(table.keypoint_names)
         for name, attribute in table.attributes.items():
             counts[f"values of attribute {name!r}"] = int((attribute.ids >= 0).sum())
-        kinds_by_task = {"detect": ["masks"], "segment": [], "pose": ["masks", "places"]}
+        kinds_by_task = {
+            "detect": ["masks", "oriented"],
+            "segment": ["oriented"],
+            "pose": ["masks", "oriented", "places"],
+            "obb": ["masks"],
+        }
         losses = lost(table, *kinds_by_task[task], "numbers", "files", "flags")
         return losses + [f"{count} {kind}" for kind, count in counts.items() if count]
 
@@ -513,7 +544,7 @@ class YoloWriter(Writer):
         is_key = re.fullmatch(r"\w[\w-]*", name) and name not in (*_READ_KEYS, "path")
         if not is_key or table.split not in (None, name):
             raise ValueError(f"name={name!r} must be a word such as 'train', and the table's split, {table.split!r}")
-        task = self._task(table)
+        task = self.task_of(table)
         data = _data_file(table, root, name, has_points=task == "pose")
         values, _ = _encode(table, task)
         images_by_label: dict[str, list[int]] = {}
@@ -531,10 +562,16 @@ class YoloWriter(Writer):
         write_file(root / f"{name}.txt", [lines.encode("utf-8", "surrogateescape")])
         write_file(root / "data.yaml", [data])
 
-    def _task(self, table: AnnotationTable) -> Task:
+    def task_of(self, table: AnnotationTable) -> Task:
+        """Return the task whose rows are written.
+
+        Raises:
+            ValueError: If the table has no points for ``task="pose"``.
+        """
         if self.task == "pose" and table.keypoints is None:
             raise ValueError("task='pose' writes points, and the table has none")
-        default: Task = "detect" if table.masks is None else "segment"
+        default: Task = "obb" if table.has_orientation().any() else "detect"
+        default = default if table.masks is None else "segment"
         return self.task or (default if table.keypoints is None else "pose")
 
 
@@ -548,6 +585,10 @@ def _encode(table: AnnotationTable, task: Task) -> tuple[Sequence[_Floats], dict
         raise ValueError(f"the size of image {path!r} is unknown, and coordinates are fractions of it")
     if task == "segment":
         return _encode_polygons(table, sizes)
+    if task == "obb":
+        corners = table.oriented_corners()
+        encoded = _encode_points(corners.reshape(-1, 2), np.repeat(sizes, 4, axis=0))
+        return list(encoded.reshape(-1, 8)), corner_losses(table)
     low, high = np.split(table.boxes.astype(np.float64), 2, axis=1)
     boxes = np.hstack([(low + high) / 2 / sizes, (high - low) / sizes])
     boxes = _round_exactly(boxes, partial(_decode_boxes, sizes=sizes), table.boxes)
@@ -565,11 +606,13 @@ def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_
     polygons: list[npt.NDArray[np.float32]] = []
     num_without = 0
     num_joined = 0
-    for row, box in enumerate(table.boxes):
+    is_oriented = table.has_orientation()
+    for row in range(table.num_objects):
         parts = [] if table.masks is None else table.masks.polygons(row)
         if not parts or min(map(len, parts)) < 3:
-            num_without += 1
-            parts = [box[[0, 1, 2, 1, 2, 3, 0, 3]].reshape(4, 2)]
+            num_without += not is_oriented[row]
+            # An oriented box is its own polygon, which a reader cannot tell from other polygons.
+            parts = list(table.oriented_corners([row]))
         if len(parts) > 1:
             num_joined += 1
             # The outline runs from part to part and returns the same way, so that the lines between the parts are

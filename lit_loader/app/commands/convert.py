@@ -16,6 +16,7 @@ from lit_loader.annotations.figures import figures_of
 from lit_loader.annotations.formats import find_reader, find_writer, write_annotations
 from lit_loader.annotations.formats.keypoints_txt import column_names
 from lit_loader.annotations.formats.registry import format_options, make_format, takes_option
+from lit_loader.annotations.formats.yolo import YoloWriter
 from lit_loader.annotations.splitting import check_groups, group_names, hold_out
 from lit_loader.app.commands.index import print_figures, print_reports
 from lit_loader.app.commands.next_command import splits_by_stage, splits_left_out, training_command
@@ -49,9 +50,11 @@ def convert(arguments: argparse.Namespace) -> None:
         _check_out_is_no_class(arguments, splits)
     source_tables = read_sets(arguments, splits)
     tables, copies = _hold_out(arguments, source_tables, shares)
-    if to in ("voc", "yolo"):  # these formats have one annotation file per image
+    if to in ("voc", "yolo", "dota"):  # these formats have one annotation file per image
         check_rows_agree(tables)
-    image_dir = str(options.get("image_dir", "JPEGImages")) if to == "voc" else "images"
+    image_dir = "images"
+    if to in ("voc", "dota"):
+        image_dir = str(options.get("image_dir", format_options(writer)["image_dir"].default))
     places = image_places(tables.values(), image_dir=image_dir)
     # The reader of the new format finds a split by this name.
     names = {split: writer.name_of_split.format(split) for split in tables}
@@ -95,6 +98,10 @@ def _print_next_steps(
     reader_options = {name: value for name, value in writer_options.items() if name in format_options(find_reader(to))}
     if to == "keypoints_txt" and first.keypoint_schema is not None:
         reader_options["schema"] = _schema_value(first.keypoint_schema)
+    writer = make_format(find_writer(to), writer_options)
+    if isinstance(writer, YoloWriter) and writer.task_of(first) == "obb":
+        # No file of YOLO says that its rows are oriented boxes.
+        reader_options["task"] = "obb"
     class_names = _lost_class_names(to, writer_options, tables)
     command = training_command(
         to, arguments.out, names, first, dict.fromkeys(names, reader_options), class_names=class_names
@@ -148,12 +155,14 @@ def _hold_out(
 def _lost_class_names(to: str, options: Mapping[str, Any], tables: Mapping[str, AnnotationTable]) -> list[str]:
     """Return the class names in the order of their ids if reading the written list would give another order.
 
-    A list holds the class of each object, and its reader sorts the classes that occur unless ``class_names`` is given.
+    Lists and DOTA have the class of each object, and the readers sort the classes that occur unless ``class_names`` is
+    given.
 
     Returns:
         The class names, or an empty list if the reader would find the same ones.
     """
-    if to != "keypoints_txt" or "class" not in column_names(options["columns"]):
+    has_names = to == "dota" or (to == "keypoints_txt" and "class" in column_names(options["columns"]))
+    if not has_names:
         return []
     class_names = list(next(iter(tables.values())).class_names)
     class_ids = np.unique(np.concatenate([table.labels for table in tables.values()]))

@@ -94,6 +94,7 @@ def print_figures(sets: Mapping[str, _Figures]) -> None:
         ("objects of each class", "class", _class_cells),
         ("objects of each attribute's value", "value", _attribute_cells),
         (points, "point", _point_cells),
+        ("oriented boxes", "objects", _oriented_cells),
         ("objects with a flag", "flag", lambda figures: figures["flags"]),
     ):
         columns_by_label = [cells(figures) for figures in sets.values()]
@@ -161,6 +162,11 @@ def _attribute_cells(figures: _Figures) -> dict[str, Any]:
         if counts["objects_without"]:
             cells[f"{name}: (no value)"] = counts["objects_without"]
     return cells
+
+
+def _oriented_cells(figures: _Figures) -> dict[str, Any]:
+    count = figures["oriented_objects"]
+    return {"with an oriented box": f"{count} of {figures['objects']}"} if count else {}
 
 
 def _point_cells(figures: _Figures) -> dict[str, Any]:

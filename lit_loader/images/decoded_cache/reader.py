@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from functools import partial
@@ -21,8 +21,11 @@ from rich.progress import Progress
 from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms.v2 import functional
+from torchvision.tv_tensors import BoundingBoxFormat
 
 from lit_loader.annotations.cache import cache_key, image_stamp
+from lit_loader.annotations.oriented import rotated_corners
+from lit_loader.annotations.quadrangles import smallest_rectangles
 from lit_loader.annotations.tiling import file_sizes
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.foundation.host import count_cores
@@ -238,8 +241,8 @@ def shrink_target(target: dict[str, Any], *, true_size: tuple[int, int], image: 
     """Scale the target of an image to the size of the cached image.
 
     Args:
-        target: ``boxes`` in pixels of the image as decoded, ``area``, and optionally ``keypoints``. Masks are already
-            drawn at the cached size, see `object_target`.
+        target: ``boxes`` in pixels of the image as decoded, XYXY or oriented, ``area``, and optionally ``keypoints``.
+            Masks are already drawn at the cached size, see `object_target`.
         true_size: (width, height) as decoded.
         image: The cached image.
 
@@ -251,13 +254,26 @@ def shrink_target(target: dict[str, Any], *, true_size: tuple[int, int], image: 
     if (width, height) == true_size:
         return target
     ratios = torch.tensor([width / true_size[0], height / true_size[1]], dtype=torch.float64)
-    boxes = (target["boxes"].as_subclass(Tensor).double() * ratios.repeat(2)).float()
-    scaled_target = {
-        **target,
-        "boxes": tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=(height, width)),
-        "area": (boxes[:, 2] - boxes[:, 0]) * (boxes[:, 3] - boxes[:, 1]),
-    }
+    scaled_target = {**target, **_shrunk_boxes(target, ratios, canvas_size=(height, width))}
     if "keypoints" in target:
         points = (target["keypoints"].as_subclass(Tensor).double() * ratios).float()
         scaled_target["keypoints"] = tv_tensors.KeyPoints(points, canvas_size=(height, width))
     return scaled_target
+
+
+def _shrunk_boxes(target: Mapping[str, Any], ratios: Tensor, *, canvas_size: tuple[int, int]) -> dict[str, Tensor]:
+    """Return ``boxes`` and ``area`` of a target, scaled along x and y."""
+    boxes = target["boxes"]
+    plain = boxes.as_subclass(Tensor).double()
+    if boxes.format is BoundingBoxFormat.XYXY:
+        scaled = (plain * ratios.repeat(2)).float()
+        areas = (scaled[:, 2] - scaled[:, 0]) * (scaled[:, 3] - scaled[:, 1])
+    elif boxes.format is BoundingBoxFormat.XYXYXYXY:
+        scaled = (plain * ratios.repeat(4)).float()
+        areas = target["area"] * ratios.prod().float()
+    else:
+        # Both ratios are equal except for rounding to whole pixels, so a rectangle stays nearly a rectangle.
+        corners = rotated_corners(plain.numpy()) * ratios.numpy()
+        scaled = torch.from_numpy(smallest_rectangles(corners)).float()
+        areas = target["area"] * ratios.prod().float()
+    return {"boxes": tv_tensors.wrap(scaled, like=boxes, canvas_size=canvas_size), "area": areas}

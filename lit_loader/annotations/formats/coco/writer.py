@@ -51,7 +51,8 @@ class CocoWriter(Writer):
 
     def losses(self, table: AnnotationTable) -> list[str]:
         """Return the parts of a table that a COCO file cannot hold."""
-        losses = lost(table, "places", "sizes", "files")
+        losses = [f"{loss}, which become polygons" for loss in lost(table, "oriented")]
+        losses += lost(table, "places", "sizes", "files")
         if table.keypoints is not None and not table.class_names:
             losses.append("names of points, which only categories can hold")
         # The same float64 arithmetic as in the reader.
@@ -270,12 +271,16 @@ def _area(table: AnnotationTable, row: int, *, box_area: float) -> float | int:
 
 
 def _mask(table: AnnotationTable, row: int) -> dict[str, Any]:
-    if table.masks is None:
-        return {}
-    if (runs := table.masks.run_lengths(row)) is not None:
-        size = [runs.height, runs.width]
-        return {"segmentation": {"size": size, "counts": np.asarray(runs.counts).tolist()}}
-    polygons = [[_short(value) for value in polygon.ravel()] for polygon in table.masks.polygons(row)]
+    polygons: list[list[float | int]] = []
+    if table.masks is not None:
+        if (runs := table.masks.run_lengths(row)) is not None:
+            size = [runs.height, runs.width]
+            return {"segmentation": {"size": size, "counts": np.asarray(runs.counts).tolist()}}
+        polygons = [[_short(value) for value in polygon.ravel()] for polygon in table.masks.polygons(row)]
+    for column in (table.corners, table.rotated_boxes):
+        # COCO has no oriented boxes, so the corners of an object without a mask become its polygon.
+        if not polygons and column is not None and np.isfinite(column[row]).all():
+            polygons = [[_short(value) for value in table.oriented_corners([row]).ravel()]]
     return {"segmentation": polygons} if polygons else {}
 
 

@@ -64,6 +64,11 @@ plain VOC.
 hidden, 2 visible (the default). An absent point is omitted; the reader also accepts 0 for it. An object with points
 may lack ``<bndbox>``: it gets the tight box of its points.
 
+``<robndbox>`` of an object: its oriented box, in pixels. With ``<type>robndbox</type>`` next to it, as roLabelImg
+writes it: ``<cx>``, ``<cy>``, ``<w>``, ``<h>`` and ``<angle>``, in radians clockwise on the screen. Or four corners as
+in DIOR-R: ``<x_left_top>``, ``<y_left_top>``, then ``right_top``, ``right_bottom`` and ``left_bottom``, in the order of
+the annotation. ``<bndbox>`` is then the box around it, and may be missing.
+
 ``<attributes>`` of an object: named values, in the layout of CVAT and Datumaro; an empty value means no value.
 
 ``<crowd>`` 1: the box contains a group, as COCO's ``iscrowd``.

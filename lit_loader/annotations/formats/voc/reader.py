@@ -28,7 +28,14 @@ from lit_loader.annotations.formats.folder import Folder, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
 from lit_loader.annotations.formats.rows import DeclaredNames, Rows
 from lit_loader.annotations.formats.text_file import read_lines
-from lit_loader.annotations.formats.voc.schema import CORNERS, checked_name, only_child, read_schema
+from lit_loader.annotations.formats.voc.schema import (
+    CORNERS,
+    QUAD_CORNERS,
+    ROTATED_BOX,
+    checked_name,
+    only_child,
+    read_schema,
+)
 from lit_loader.annotations.formats.voc.xml_tree import MAX_XML_BYTES, child_lines, parse_xml
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
@@ -51,7 +58,8 @@ _FLAGS: Final = ("difficult", "truncated", "occluded")
 _BLOCKS: Final = {"keypoints": "point", "attributes": "attribute", "actions": ""}
 """Elements with children, and the tag of the children that are read."""
 
-_SINGLE: Final = frozenset(("name", "bndbox", "pose", "crowd", *_FLAGS))
+_SINGLE: Final = frozenset(("name", "type", "bndbox", "robndbox", "pose", "crowd", *_FLAGS))
+_BOX_TYPES: Final = ("", "bndbox", "robndbox")
 _IN_HEAD: Final = frozenset(("object", "schema", "filename", "size", "folder", "path", "source", "owner"))
 """Elements of a file that are read, or that only describe the origin of the image."""
 
@@ -72,8 +80,10 @@ class VocReader(Reader):
 
     ``<annotation_dir>/<id>.xml`` describes the image ``<image_dir>/<id>`` with any ending; of several such images, the
     one with the ending of ``<filename>``. In a line of a split, an id may be followed by -1, 0 or 1, as in VOC's files
-    of a single class; the number is ignored. ``<pose>`` is an attribute unless it is "Unspecified". Other elements of
-    an ``<object>``, such as ``<part>`` and ``<actions>``, are counted in the report.
+    of a single class; the number is ignored. ``<robndbox>`` is an oriented box, as roLabelImg writes it (centre, width,
+    height, angle in radians, clockwise on the screen), or with four corners as in DIOR-R. ``<pose>`` is an attribute
+    unless it is "Unspecified". Other elements of an ``<object>``, such as ``<part>`` and ``<actions>``, are counted in
+    the report.
 
     Args:
         schema: Keypoint schema, as `keypoint_schema` takes it. None takes the points of the files' ``<schema>``, or
@@ -90,7 +100,7 @@ class VocReader(Reader):
     description: ClassVar[str] = (
         "VOC XML, optionally with points and attributes; NAME: a split in ImageSets/Main, or . for all"
     )
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
 
     schema: str | KeypointSchema | Mapping[str, Any] | int | None = None
     keypoints: bool = True
@@ -387,10 +397,15 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
         if values:
             fields["attributes"] = values
     has_box = "bndbox" in texts
+    if texts.get("type", "") not in _BOX_TYPES:
+        not_read.append("<type> of an <object>")
+    if "robndbox" in texts:
+        fields["oriented"] = _read_oriented(element, shift)
+        has_box = True
     # Points that are not read still give the tight box of an object without a box.
     points = {} if has_box and not keypoints else _read_points(element)
     if not has_box and not points:
-        raise ValueError("has neither <bndbox> nor a point")
+        raise ValueError("has neither <bndbox> nor <robndbox> nor a point")
     tight_box = None
     if points:
         coordinates = np.array([point[:2] for point in points.values()], dtype=np.float64) - shift
@@ -409,6 +424,23 @@ def _read_object(element: Element, keypoints: bool, attributes: bool, shift: flo
         not_read=tuple(not_read),
         is_plain=not (points or bad_flags or not_read),
     )
+
+
+def _read_oriented(element: Element, shift: float) -> tuple[float, ...]:
+    """Return the oriented box of an object as `Rows.object` takes it.
+
+    Raises:
+        ValueError: If a number is missing.
+    """
+    oriented = only_child(element, "robndbox")
+    is_quad = oriented is not None and oriented.find(QUAD_CORNERS[0]) is not None
+    tags = QUAD_CORNERS if is_quad else ROTATED_BOX
+    values = [_number(element.findtext(f"robndbox/{tag}", ""), f"<{tag}> of <robndbox>") for tag in tags]
+    if is_quad:
+        return tuple(value - shift for value in values)
+    x, y, width, height, angle = values
+    # 0.0 minus the angle, since -0.0 would have other bits than the 0.0 that was written.
+    return x - shift, y - shift, width, height, 0.0 - math.degrees(angle)
 
 
 def _child_texts(element: Element) -> tuple[dict[str, str], list[str]]:

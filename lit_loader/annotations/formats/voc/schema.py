@@ -9,10 +9,28 @@ from xml.etree.ElementTree import Element, SubElement
 from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, DeclaredNames
 from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema
 
-__all__ = ["CORNERS", "checked_name", "only_child", "read_schema", "schema_element", "written_name", "xml_text"]
+__all__ = [
+    "CORNERS",
+    "QUAD_CORNERS",
+    "ROTATED_BOX",
+    "checked_name",
+    "only_child",
+    "read_schema",
+    "schema_element",
+    "written_name",
+    "xml_text",
+]
 
 CORNERS: Final = ("xmin", "ymin", "xmax", "ymax")
 """Tags of a box, in the order of a table's columns."""
+
+QUAD_CORNERS: Final = tuple(
+    f"{axis}_{corner}" for corner in ("left_top", "right_top", "right_bottom", "left_bottom") for axis in "xy"
+)
+"""Tags of an oriented box with four corners, as in DIOR-R."""
+
+ROTATED_BOX: Final = ("cx", "cy", "w", "h", "angle")
+"""Tags of a rotated box, as in roLabelImg."""
 
 
 def read_schema(element: Element) -> DeclaredNames:

@@ -13,8 +13,15 @@ from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 import numpy as np
 
 from lit_loader.annotations.formats.rows import DeclaredNames
-from lit_loader.annotations.formats.voc.schema import CORNERS, schema_element, written_name, xml_text
-from lit_loader.annotations.formats.writer import Writer, in_chunks, lost
+from lit_loader.annotations.formats.voc.schema import (
+    CORNERS,
+    QUAD_CORNERS,
+    ROTATED_BOX,
+    schema_element,
+    written_name,
+    xml_text,
+)
+from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, number_text
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.table import AnnotationTable
 
@@ -137,13 +144,14 @@ def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
             SubElement(element, tag).text = str(int(is_set))
     box = SubElement(element, "bndbox")
     for tag, corner in zip(CORNERS, table.boxes[row], strict=True):
-        SubElement(box, tag).text = _number_text(corner)
+        SubElement(box, tag).text = number_text(corner)
+    _add_oriented(element, table, row)
     points = Element("keypoints")
     if table.keypoints is not None and table.visibility is not None:
         columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
         for name, (x, y), visibility in zip(*columns, strict=True):
             if visibility:
-                texts = {"name": written_name(name, "point"), "x": _number_text(x), "y": _number_text(y)}
+                texts = {"name": written_name(name, "point"), "x": number_text(x), "y": number_text(y)}
                 SubElement(points, "point", {**texts, "visibility": str(visibility)})
     values = Element("attributes")
     for name, attribute in table.attributes.items():
@@ -154,6 +162,24 @@ def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
             SubElement(value, "value").text = text
     # An object without points or values is written as in plain VOC.
     element.extend(part for part in (points, values) if len(part))
+
+
+def _add_oriented(element: Element, table: AnnotationTable, row: int) -> None:
+    """Add the oriented box of an object, if it has one."""
+    texts: dict[str, str] = {}
+    if table.corners is not None and not np.isnan(table.corners[row, 0, 0]):
+        texts = dict(zip(QUAD_CORNERS, map(number_text, table.corners[row].ravel()), strict=True))
+    if table.rotated_boxes is not None and not np.isnan(table.rotated_boxes[row, 0]):
+        *numbers, degrees = table.rotated_boxes[row]
+        # float64 radians, because a float32 would not restore the degrees.
+        angle = number_text(np.float64(0.0 - math.radians(degrees)))
+        texts = dict(zip(ROTATED_BOX, [*map(number_text, numbers), angle], strict=True))
+    if texts:
+        # roLabelImg reads the element that <type> names, other readers only <bndbox>.
+        SubElement(element, "type").text = "robndbox"
+        box = SubElement(element, "robndbox")
+        for tag, text in texts.items():
+            SubElement(box, tag).text = text
 
 
 def _write_images(
@@ -189,12 +215,3 @@ def _image_ids(table: AnnotationTable) -> list[str]:
             )
         path_by_id[image_id] = path
     return list(path_by_id)
-
-
-def _number_text(number: np.floating) -> str:
-    """Return the fewest digits that restore the number's bits, without a fraction for a whole number."""
-    value = float(number)
-    # str() of an int would lose the sign of -0.0.
-    if value.is_integer() and abs(value) < 2**53 and (value != 0 or math.copysign(1, value) > 0):
-        return str(int(value))
-    return str(number)
