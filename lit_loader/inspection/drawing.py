@@ -45,8 +45,9 @@ def draw_image(
 
     Boxes, masks and names have the colour of the class. Visible points are green, hidden points orange; absent points,
     and points outside the image, are not drawn. White lines join points along the skeleton, without one those that are
-    each other's mirror image. If all objects fill the image, as in a classification set, a strip above it names their classes. JPEG files are shrunk
-    while they are decoded. An image that cannot be read becomes a grey tile with the reason.
+    each other's mirror image. If all objects fill the image, as in a classification set, a strip above it names their
+    classes. JPEG files are shrunk while they are decoded. An image that cannot be read becomes a grey tile with the
+    reason.
 
     Args:
         table: The annotations.
