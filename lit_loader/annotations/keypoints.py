@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -14,8 +15,16 @@ import numpy as np
 
 from lit_loader.annotations.columns import checked_names
 
-__all__ = ["KEYPOINT_SCHEMAS", "KeypointSchema", "common_schema", "keypoint_schema", "known_by_names"]
+__all__ = [
+    "KEYPOINT_SCHEMAS",
+    "KeypointSchema",
+    "common_schema",
+    "keypoint_schema",
+    "known_by_names",
+    "names_without_mirror",
+]
 
+_OPPOSITE_WORDS: Final = {"left": "right", "right": "left", "l": "r", "r": "l"}
 _KEYS: Final = ("names", "flip_pairs", "normalization_pair", "sigmas", "skeleton")
 
 
@@ -136,6 +145,31 @@ def keypoint_schema(spec: str | KeypointSchema | Mapping[str, Any] | int) -> Key
     if spec < 1:
         raise ValueError(f"schema={spec} points; a schema has at least 1 point")
     return KeypointSchema(names=_numbered(spec))
+
+
+def names_without_mirror(schema: KeypointSchema) -> tuple[str, ...]:
+    """Return the names with a side, such as left_eye or r_hip, that a mirrored image would keep on the wrong side.
+
+    These points have no flip pair, or a pair of the same side. The letters l and r count as sides only if the name
+    with the other letter exists: L1 may be a vertebra.
+    """
+    words = [tuple(word.lower() for word in re.findall("[A-Z]?[a-z]+|[A-Z]+|[0-9]+", name)) for name in schema.names]
+    sides = [_side(name_words, words) for name_words in words]
+    mirror = dict((*schema.flip_pairs, *(pair[::-1] for pair in schema.flip_pairs)))
+    return tuple(
+        name
+        for point, (name, side) in enumerate(zip(schema.names, sides, strict=True))
+        if side and (point not in mirror or sides[mirror[point]] == side)
+    )
+
+
+def _side(words: tuple[str, ...], all_words: Sequence[tuple[str, ...]]) -> str:
+    """Return "l" or "r" for the words of a name, or "" if they name no side or both."""
+    sides = [word for word in words if word in _OPPOSITE_WORDS]
+    opposite = tuple(_OPPOSITE_WORDS.get(word, word) for word in words)
+    if len(sides) != 1 or (len(sides[0]) == 1 and opposite not in all_words):
+        return ""
+    return sides[0][0]
 
 
 def _from_mapping(values: Mapping[str, Any]) -> KeypointSchema:

@@ -17,7 +17,9 @@ from lightning.pytorch.utilities import rank_zero_info, rank_zero_warn
 from torch.utils.data import Dataset, Sampler
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema, Tiling, tile_table
+from lit_loader.annotations.keypoints import names_without_mirror
 from lit_loader.annotations.merge import with_same_names
+from lit_loader.annotations.problems import shorten
 from lit_loader.annotations.splitting import copies_across
 from lit_loader.collate import batch_images, batch_targets
 from lit_loader.datamodules.applied_transforms import transform_lines
@@ -320,7 +322,8 @@ class TableDataModule(LoaderDataModule):
     def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch of whole images with their targets, with further arguments of `draw_boxes`."""
         names = {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
-        return draw_boxes(batch_images(batch), batch_targets(batch), **{**names, **drawing})
+        defaults = {**names, "skeleton": self.skeleton}
+        return draw_boxes(batch_images(batch), batch_targets(batch), **{**defaults, **drawing})
 
     # -- data -----------------------------------------------------------------------------------------------
 
@@ -359,6 +362,12 @@ class TableDataModule(LoaderDataModule):
         """Names and flip pairs of the points of a batch, or None if it has no points."""
         table = self.first_table()
         return table.keypoint_schema if table is not None and self.keypoints else None
+
+    @property
+    def skeleton(self) -> tuple[tuple[int, int], ...]:
+        """Positions of the points that drawings connect by lines, see `KeypointSchema`; empty without points."""
+        schema = self.keypoint_schema
+        return () if schema is None else schema.skeleton
 
     @property
     def attributes(self) -> dict[str, tuple[str, ...]]:
@@ -535,6 +544,9 @@ class TableDataModule(LoaderDataModule):
             # The table knows no pairs, but the user does, so the default hflip=0 does not apply.
             keywords.pop("hflip", None)
         preset_transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
+        # Pairs that the user passes are taken as they are.
+        if stage == "train" and "flip_pairs" not in transforms and keywords.get("hflip") != 0:
+            warn_of_sides(table.keypoint_schema if self.keypoints else None)
         return preset_transforms
 
     def _transform_lines(self) -> list[str]:
@@ -869,3 +881,15 @@ class TableDataModule(LoaderDataModule):
 def _mix_names(mixing: Mixing | None) -> list[str]:
     """Return names of the mixes in a mapping by its keys, as its user knows them; empty without a mapping."""
     return [f"mixing.{key}" for key, mix in mixing.items() if mix is not None] if isinstance(mixing, Mapping) else []
+
+
+def warn_of_sides(schema: KeypointSchema | None) -> None:
+    """Warn if a horizontal flip would leave points whose names say left or right on the wrong side."""
+    names = () if schema is None else names_without_mirror(schema)
+    if names:
+        listed = shorten(", ".join(map(repr, names)))
+        rank_zero_warn(
+            f"training mirrors images, but the flip pairs do not exchange left and right of the points {listed}, so "
+            "they are trained on the wrong side; complete flip_pairs in the schema, or pass "
+            "train_transforms={'hflip': 0}"
+        )

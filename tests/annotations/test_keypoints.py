@@ -12,7 +12,14 @@ import numpy as np
 import pytest
 from defusedxml import ElementTree
 
-from lit_loader.annotations.keypoints import KEYPOINT_SCHEMAS, KeypointSchema, common_schema, keypoint_schema
+from lit_loader.annotations.keypoints import (
+    KEYPOINT_SCHEMAS,
+    KeypointSchema,
+    common_schema,
+    keypoint_schema,
+    names_without_mirror,
+)
+from lit_loader.datamodules.table_module import warn_of_sides
 
 REAL_FACES = {"face_68": "mmpose_samples/300w/test_300w.json", "face_98": "mmpose_samples/wflw/test_wflw.json"}
 DLIB_FACES = "dlib_faces/training_with_face_landmarks.xml"
@@ -147,6 +154,27 @@ def test_skeleton_of_a_known_schema_is_its_own_mirror_image(name):
     mirror = dict([*schema.flip_pairs, *(pair[::-1] for pair in schema.flip_pairs)])
     lines = {frozenset(edge) for edge in schema.skeleton}
     assert {frozenset(mirror.get(point, point) for point in edge) for edge in lines} == lines
+
+
+@pytest.mark.parametrize(
+    ("names", "pairs", "expected"),
+    [
+        (("left_eye", "right_eye", "nose"), ((0, 1),), ()),
+        (("left_eye", "right_eye", "nose"), (), ("left_eye", "right_eye")),
+        (("leftEye", "left ear", "right ear"), ((0, 1),), ("leftEye", "left ear", "right ear")),
+        (("l_hip", "r_hip", "hand_L", "hand_R"), ((0, 1),), ("hand_L", "hand_R")),
+        (("L1", "L2", "cleft"), (), ()),
+        (("00", "01"), (), ()),
+    ],
+)
+def test_names_of_a_side_need_a_pair_of_the_other_side(names, pairs, expected):
+    schema = KeypointSchema(names=names, flip_pairs=pairs)
+    assert names_without_mirror(schema) == expected
+    if expected:
+        with pytest.warns(UserWarning, match=f"{expected[0]}.*complete flip_pairs"):
+            warn_of_sides(schema)
+    else:
+        warn_of_sides(schema)
 
 
 def test_an_edge_of_a_skeleton_counts_once_in_either_direction():
