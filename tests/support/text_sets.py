@@ -135,8 +135,9 @@ def make_yolo_pose(root: Path) -> list[str]:
 
 
 def make_dota(root: Path) -> list[str]:
-    for name in ("images/P1.png", "images/P2.png"):
-        write_image(root / name)
+    # Of two sizes, so that they are no copies.
+    write_image(root / "images/P1.png")
+    write_image(root / "images/P2.png", (40, 30))
     (root / "labelTxt").mkdir()
     lines = "imagesource:GoogleEarth\ngsd:0.5\n1 2 9.5 3 8 12 0.25 11 ship 0\n20 5 31 5 31 9 20 9 large-vehicle 1\n"
     (root / "labelTxt/P1.txt").write_text(lines)

@@ -67,7 +67,8 @@ def test_conversion_to_voc_keeps_annotations_and_images(command, tmp_path, forma
         assert converted.image_path(i).read_bytes() == original.image_path(i).read_bytes()
 
 
-def test_oriented_boxes_survive_a_chain_of_conversions(command, tmp_path):
+def test_oriented_boxes_survive_a_chain_of_conversions(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "set").mkdir()
     text_sets.make_dota(tmp_path / "set")
     words = ["--cache-dir", tmp_path / "cache", "--policy", "missing_annotation=empty"]
