@@ -340,7 +340,7 @@ def _yolo_rows(folder: _SearchedFolder, places: Iterable[str]) -> str | None:
 
 
 def _with_tasks(folder: _SearchedFolder, layouts: Iterable[Layout]) -> Iterator[Layout]:
-    """Yield YOLO's layouts; each twice if its rows are polygons of four points or oriented boxes alike."""
+    """Yield YOLO's layouts, with a choice of ``task`` if all rows have four points."""
     has_four_points = _only_four_points(folder)
     for layout in layouts:
         if not has_four_points:

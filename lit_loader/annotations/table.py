@@ -384,7 +384,7 @@ class AnnotationTable:
 
         Returns:
             float32 ``(n, 4, 2)``, x and y in pixels. The corners of a box follow each other from the left top one
-            clockwise on the screen; those of a rotated box are the same corners, turned.
+            clockwise on the screen; a rotated box has the same order before it is turned.
 
         Raises:
             IndexError: If a row is outside the table.

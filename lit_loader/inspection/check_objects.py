@@ -291,6 +291,9 @@ def _check_duplicates(recorder: Recorder, boxes: _Boxes, *, duplicate_iou: float
     for pairs in neighbours.pairs():
         is_better = table.labels[pairs.first] == table.labels[pairs.second]
         is_better &= pairs.iou > best_iou[pairs.second]
+        # Boxes around crossing oriented objects overlap, although the objects do not.
+        sides = (boxes.boxes[pairs.second, 2:] - boxes.boxes[pairs.second, :2]).max(axis=1, initial=0)
+        is_better &= _corner_distances(boxes, pairs) <= (1 - duplicate_iou) * sides
         best_iou[pairs.second[is_better]] = pairs.iou[is_better]
         partners[pairs.second[is_better]] = pairs.first[is_better]
 
@@ -304,6 +307,19 @@ def _check_duplicates(recorder: Recorder, boxes: _Boxes, *, duplicate_iou: float
     rows = np.flatnonzero(partners >= 0)
     recorder.add_rows("duplicate_box", boxes.source, rows, message, scores=best_iou[rows], partners=partners)
     recorder.add_rows("not_compared", boxes.source, neighbours.incomplete_images(), incomplete, unit="images")
+
+
+def _corner_distances(boxes: _Boxes, pairs: _Pairs) -> npt.NDArray[np.float64]:
+    """Return the largest distance of the corners of each pair in pixels, ``(num_pairs,)``; 0 without oriented boxes."""
+    table = boxes.source.table
+    if table.corners is None and table.rotated_boxes is None:
+        return np.zeros(len(pairs.first))
+    first = table.oriented_corners(pairs.first).astype(np.float64)
+    second = table.oriented_corners(pairs.second).astype(np.float64)
+    # Either object may begin at any of its corners.
+    distances = [np.abs(first - np.roll(second, shift, axis=1)).max(axis=(1, 2), initial=0) for shift in range(4)]
+    smallest: npt.NDArray[np.float64] = np.min(distances, axis=0)
+    return smallest
 
 
 def _check_conflicts(recorder: Recorder, sets: Sequence[_Boxes]) -> None:
@@ -339,6 +355,7 @@ def _conflicts(boxes: _Boxes) -> Iterator[tuple[_Pairs, list[tuple[int, int]]]]:
     for pairs in neighbours.pairs():
         distances = np.abs(boxes.boxes[pairs.first] - boxes.boxes[pairs.second]).max(axis=1, initial=0)
         is_conflict = (labels[pairs.first] != labels[pairs.second]) & (distances <= _SAME_BOX_PIXELS)
+        is_conflict &= _corner_distances(boxes, pairs) <= _SAME_BOX_PIXELS
         # An image with several labels has a box around the whole image for each.
         is_conflict &= ~boxes.is_whole[pairs.first]
         first = pairs.first[is_conflict]

@@ -99,14 +99,14 @@ def test_digests_and_figures_tell_oriented_boxes_apart():
 
 def test_tiles_move_oriented_boxes_and_clip_only_the_box_around_them():
     tiles = tile_table(oriented_table(), Tiling(10, overlap=0, keep=0.1))
-    whole = oriented_table()
+    source_table = oriented_table()
     source = {0: 0, 1: 2}
     regions = tiles.regions[tiles.image_of_object()]
     images = np.array([path == "b.png" for path in tiles.image_paths])[tiles.image_of_object()]
     is_oriented = tiles.has_orientation()
     assert is_oriented.sum() > 2
     for row in np.flatnonzero(is_oriented):
-        expected = whole.oriented_corners([source[int(images[row])]])[0] - regions[row, :2]
+        expected = source_table.oriented_corners([source[int(images[row])]])[0] - regions[row, :2]
         np.testing.assert_allclose(tiles.oriented_corners([row])[0], expected, atol=1e-5)
     assert (tiles.boxes >= 0).all()
     assert (tiles.boxes <= 10).all()

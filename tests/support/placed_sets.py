@@ -203,6 +203,17 @@ PLACED_SETS: dict[str, PlacedSet] = {
         options={"class_names": ["cat"]},
         images=("images/a.png", "images/b.png"),
     ),
+    "dota": PlacedSet(
+        format="dota",
+        name=".",
+        files={
+            "labelTxt/a.txt": "gsd:1\n11 2 20 2 20 20 11 20 cat 0\n\n22 2 31 2 31 20 22 20 cat 0\n",
+            "labelTxt/b.txt": "33 2 42 2 42 20 33 20 cat 1\n",
+        },
+        image_texts=["labelTxt/a.txt", "labelTxt/b.txt"],
+        object_texts=[f"{x} 2 {x + 9} 2 {x + 9} 20 {x} 20 cat {flag}" for x, flag in ((11, 0), (22, 0), (33, 1))],
+        images=("images/a.png", "images/b.png"),
+    ),
     "yolo_folder": PlacedSet(
         format="yolo",
         name="train",

@@ -134,6 +134,17 @@ def make_yolo_pose(root: Path) -> list[str]:
     return names
 
 
+def make_dota(root: Path) -> list[str]:
+    # Of two sizes, so that they are no copies.
+    write_image(root / "images/P1.png")
+    write_image(root / "images/P2.png", (40, 30))
+    (root / "labelTxt").mkdir()
+    lines = "imagesource:GoogleEarth\ngsd:0.5\n1 2 9.5 3 8 12 0.25 11 ship 0\n20 5 31 5 31 9 20 9 large-vehicle 1\n"
+    (root / "labelTxt/P1.txt").write_text(lines)
+    (root / "labelTxt/P2.txt").write_text("3 3 9 3 9 9 3 9 ship 2\n")
+    return ["labelTxt/P1.txt", "labelTxt/P2.txt"]
+
+
 LIST_OPTIONS = {"columns": "path points class attribute:pose", "schema": "face_5"}
 KEYPOINTS_TXT = partial(read_set, "keypoints_txt", "list.txt", **LIST_OPTIONS)
 CSV_OPTIONS = {"path_column": "", "class_column": "kind", "box_columns": ("x1", "y1", "x2", "y2"), "schema": 2}
@@ -156,6 +167,8 @@ TEXT_SETS = {
         partial(make_celeba, size=SIZE),
     ),
     "pts": (partial(read_set, "pts", "*/annot/*.pts", image_dir="../imgs"), make_pts),
+    "dota": (partial(read_set, "dota", "."), make_dota),
+    "dota_lenient": (partial(read_set, "dota", ".", policy=LENIENT), make_dota),
     "yolo": (partial(read_set, "yolo", "train"), make_yolo),
     "yolo_pose_lenient": (partial(read_set, "yolo", "train", policy=LENIENT), make_yolo_pose),
 }

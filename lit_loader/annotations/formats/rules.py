@@ -398,7 +398,7 @@ class _Objects:
         self._boxes[explicit] = corners.reshape(-1, 4)
 
     def _fill_oriented(self) -> None:
-        """Fill the columns of oriented boxes, and put boxes around those of objects without a box.
+        """Fill the columns of oriented boxes, and set the boxes of objects that have no other.
 
         Raises:
             ValueError: If a reader adds rotated boxes to rows that are not pixels with y downwards.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +17,8 @@ from lit_loader.errors import AnnotationError, UnsafePathError
 
 HEADER = "imagesource:GoogleEarth\ngsd:0.146343590398\n"
 LINES = "10.5 2 14 6.25 8 12 4 8 ship 0\n1 1 5 1 5 9 1 9 large-vehicle 1\n20 20 28 22 27 29 19 27 ship 2\n"
-WIDTH, HEIGHT = 41, 33
+WIDTH = 41
+HEIGHT = 33
 NAN = np.nan
 
 
@@ -81,12 +83,12 @@ def test_corners_written_and_read_again_have_the_same_bits(tmp_path, format):
     table = corners_table(tmp_path, corners)
     options = {"image_dir": "images"} if format == "voc" else {}
     losses = write_annotations(format, table, tmp_path, "train", progress=False, **options)
-    again = read(format, tmp_path, **options, **({"task": "obb"} if format == "yolo" else {}))
+    reread = read(format, tmp_path, **options, **({"task": "obb"} if format == "yolo" else {}))
     assert losses == []
-    assert again.corners.tobytes() == table.corners.tobytes()
-    assert again.boxes.tobytes() == table.boxes.tobytes()
-    assert again.masks is None
-    assert again.rotated_boxes is None
+    assert reread.corners.tobytes() == table.corners.tobytes()
+    assert reread.boxes.tobytes() == table.boxes.tobytes()
+    assert reread.masks is None
+    assert reread.rotated_boxes is None
 
 
 def test_rotated_boxes_of_xml_have_the_same_bits_when_read_again(tmp_path):
@@ -95,9 +97,9 @@ def test_rotated_boxes_of_xml_have_the_same_bits_when_read_again(tmp_path):
     rotated[0, 4] = 0
     table = corners_table(tmp_path, np.zeros((400, 4, 2)), corners=None, rotated_boxes=rotated)
     assert write_annotations("voc", table, tmp_path, "train", image_dir="images", progress=False) == []
-    again = read("voc", tmp_path, image_dir="images", policy={"degenerate": "keep"})
-    assert again.rotated_boxes.tobytes() == table.rotated_boxes.tobytes()
-    assert again.corners is None
+    reread = read("voc", tmp_path, image_dir="images", policy={"degenerate": "keep"})
+    assert reread.rotated_boxes.tobytes() == table.rotated_boxes.tobytes()
+    assert reread.corners is None
 
 
 def test_rolabelimg_angles_turn_clockwise_and_the_box_encloses_the_corners(tmp_path):
@@ -112,7 +114,8 @@ def test_rolabelimg_angles_turn_clockwise_and_the_box_encloses_the_corners(tmp_p
     table = read("voc", tmp_path, ".")
     assert table.rotated_boxes[0].tolist() == pytest.approx([20, 15, 10, 4, -30])
     # roLabelImg: x = cx + cos * dx - sin * dy, y = cy + sin * dx + cos * dy, with y downwards.
-    cos, sin = math.cos(math.pi / 6), math.sin(math.pi / 6)
+    cos = math.cos(math.pi / 6)
+    sin = math.sin(math.pi / 6)
     expected = [(20 + cos * x - sin * y, 15 + sin * x + cos * y) for x, y in ((-5, -2), (5, -2), (5, 2), (-5, 2))]
     np.testing.assert_allclose(table.oriented_corners()[0], expected, atol=1e-5)
     np.testing.assert_allclose(table.boxes[0], [*np.min(expected, axis=0), *np.max(expected, axis=0)], atol=1e-5)
@@ -121,14 +124,14 @@ def test_rolabelimg_angles_turn_clockwise_and_the_box_encloses_the_corners(tmp_p
 
 def test_dota_written_and_read_again_is_the_same_table(tmp_path):
     table = read("dota", dota_set(tmp_path / "in"))
-    moved = AnnotationTable(**table._parts() | {"image_paths": ["images/a.png", "images/b/c.d.png"], "image_ids": None})
+    moved = replace(table, image_paths=["images/a.png", "images/b/c.d.png"], image_ids=None)
     draw(tmp_path / "out", "images/a.png", "images/b/c.d.png")
     assert write_annotations("dota", moved, tmp_path / "out", "train", progress=False) == []
-    again = read("dota", tmp_path / "out")
+    reread = read("dota", tmp_path / "out")
     for name in ("corners", "boxes", "labels", "difficult", "offsets", "widths"):
-        assert getattr(again, name).tobytes() == getattr(table, name).tobytes(), name
-    assert again.attributes["difficulty"].ids.tolist() == table.attributes["difficulty"].ids.tolist()
-    assert list(again.image_paths) == list(moved.image_paths)
+        assert getattr(reread, name).tobytes() == getattr(table, name).tobytes(), name
+    assert reread.attributes["difficulty"].ids.tolist() == table.attributes["difficulty"].ids.tolist()
+    assert list(reread.image_paths) == list(moved.image_paths)
 
 
 @pytest.mark.parametrize(
@@ -231,8 +234,8 @@ def test_formats_without_oriented_boxes_refuse_them(tmp_path, format, options, l
         write_annotations(format, table, tmp_path, name, progress=False, **options)
     assert loss in write_annotations(format, table, tmp_path, name, allow_loss=True, progress=False, **options)
     if format == "coco":
-        again = read("coco", tmp_path, name)
-        np.testing.assert_array_equal(again.masks.polygons(0)[0], quad[0])
+        reread = read("coco", tmp_path, name)
+        np.testing.assert_array_equal(reread.masks.polygons(0)[0], quad[0])
 
 
 def test_other_boxes_become_corners_only_with_allow_loss(tmp_path):
@@ -254,7 +257,7 @@ def test_layouts_of_dota_are_found(tmp_path):
     dota_set(tmp_path, split="val")
     layout = choose_layout(tmp_path)
     assert (layout.format, layout.stages) == ("dota", {"train": "train", "val": "val"})
-    # Without a header, and with whole numbers, which YOLO has too.
+    # A line without a header begins like a row of YOLO.
     flat = tmp_path / "flat"
     draw(flat, "images/a.png")
     (flat / "labelTxt-v1.5").mkdir()

@@ -95,7 +95,7 @@ def test_ambiguous_row_follows_the_task_or_data_file(tmp_path, row, count, size)
         ("0 0.1 0.1 0.5 0.1 0.5 0.5 0.9", {}, "8 numbers, .* remove the confidence of a prediction"),
         ("0 0.1 0.1", {}, "3 numbers, where a row has 5 or 7, 9, 11, ... for a polygon"),
         ("0 0.1 0.1 0.5 0.1 0.5 0.5", {"task": "detect"}, "7 numbers, where a row has 5; see `task`"),
-        ("0 0 0 1 0 1 1 0 1", {"task": "detect"}, r".*a rotated box \(YOLO-OBB\) is read with task='segment'"),
+        ("0 0 0 1 0 1 1 0 1", {"task": "detect"}, r".*an oriented box \(YOLO-OBB\) is read with task='obb'"),
         ("0 0.5 0.5 0.2 0.4", {"task": "pose", "schema": 2}, "5 numbers, where a row has 9 or 11"),
         ("2 0.5 0.5 0.2 0.4", {}, "class 2 has no name: data.yaml has 2, from 0 on"),
         ("-1 0.5 0.5 0.2 0.4", {}, "class -1 has no name"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 
@@ -33,6 +34,7 @@ SETS = {  # the function that writes a set, the name to read, and the options of
     "image_folder": (structured_sets.make_folders, ".", {}),
     "class_list": (structured_sets.make_class_list, "list.txt", {"numbered": True, "class_file": "classes.txt"}),
     "yolo": (text_sets.make_yolo_pose, "train", {}),
+    "dota": (text_sets.make_dota, ".", {}),
 }
 
 
@@ -63,6 +65,32 @@ def test_conversion_to_voc_keeps_annotations_and_images(command, tmp_path, forma
     assert_same_table(converted_rows, original)
     for i in range(original.num_images):
         assert converted.image_path(i).read_bytes() == original.image_path(i).read_bytes()
+
+
+def test_oriented_boxes_survive_a_chain_of_conversions(command, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "set").mkdir()
+    text_sets.make_dota(tmp_path / "set")
+    words = ["--cache-dir", tmp_path / "cache", "--policy", "missing_annotation=empty"]
+    # YOLO has no flags and no attributes.
+    chain = [("dota", "set", "train=."), ("yolo", "a", "train"), ("voc", "b", "train"), ("dota", "c", "train")]
+    for (format_name, folder, name), (to, out, _) in pairwise(chain):
+        task = ["--option", "task=obb"] if format_name == "yolo" else []
+        loss = ["--allow-loss"] if to == "yolo" else []
+        roots = [tmp_path / folder, name, "--to", to, "--out", tmp_path / out]
+        command("convert", format_name, *roots, *task, *loss, *words)
+        assert "with an oriented box" in command.out
+        assert (to == "yolo") == ("options.task=obb" in command.out)
+    original = read_annotations("dota", tmp_path / "set", ".", **QUIET)
+    last = read_annotations("dota", tmp_path / "c", "train", **QUIET)
+    assert last.corners.tobytes() == original.corners.tobytes()
+    assert last.boxes.tobytes() == original.boxes.tobytes()
+    assert last.labels.tolist() == original.labels.tolist()
+    command("convert", "dota", tmp_path / "c", "train", "--to", "coco", "--out", tmp_path / "d", *words, code=1)
+    assert "cannot hold 3 oriented boxes" in command.err
+    command("check", "dota", tmp_path / "c", "train", *words)
+    command("index", "dota", tmp_path / "c", "train", *words)
+    assert "3 of 3" in command.out
 
 
 @pytest.mark.parametrize("out", ["set/new", "link/new", "set/train/new"])
