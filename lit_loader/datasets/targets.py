@@ -127,10 +127,7 @@ def object_target(
     rows = table.objects(position)
     height, width = canvas_size
     # Every operation below copies, because the table's arrays are read-only views of a mapped file.
-    if oriented is None:
-        boxes, areas = _clipped_boxes(table, rows, canvas_size=canvas_size)
-    else:
-        boxes, areas = _oriented_boxes(table, rows, form=oriented, canvas_size=canvas_size)
+    boxes, areas = _boxes_and_areas(table, rows, form=oriented, canvas_size=canvas_size)
     target: dict[str, Any] = {
         "boxes": boxes,
         "labels": torch.from_numpy(table.labels[rows] + np.int64(first_label)),
@@ -162,10 +159,12 @@ def object_target(
     return target
 
 
-def _clipped_boxes(
-    table: AnnotationTable, rows: slice, *, canvas_size: tuple[int, int]
+def _boxes_and_areas(
+    table: AnnotationTable, rows: slice, *, form: Oriented | None, canvas_size: tuple[int, int]
 ) -> tuple[tv_tensors.BoundingBoxes, npt.NDArray[np.float32]]:
-    """Return the boxes of some objects, clipped to the canvas, and their areas."""
+    """Return the boxes of some objects, clipped to the canvas unless they are oriented, and their areas on it."""
+    if form is not None:
+        return _oriented_boxes(table, rows, form=form, canvas_size=canvas_size)
     height, width = canvas_size
     # float32 limits keep the boxes float32.
     limits = np.array([width, height, width, height], dtype=np.float32)
