@@ -55,9 +55,9 @@ class DetectionDataset(Dataset[DetectionSample]):
     ``dataset[i]`` is ``(image, target)``. The image is a ``tv_tensors.Image``, uint8, ``(3, H, W)``. The target is a
     dict with one row for each of N objects in the order of the table (N may be 0):
 
-    - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image;
+    - ``boxes``: ``tv_tensors.BoundingBoxes``, float32, ``(N, 4)``, XYXY pixels, clipped to the image.
       With ``oriented="corners"`` float32 ``(N, 8)``, XYXYXYXY, the corners as annotated, clockwise on the screen; with
-      ``"rotated"`` float32 ``(N, 5)``, CXCYWHR, of corners that are no rectangle the smallest one around them. An
+      ``"rotated"`` float32 ``(N, 5)``, CXCYWHR, the smallest rectangle around the corners. An
       object without an annotated orientation has the corners of its box, or the angle 0. Oriented boxes are not clipped
       and have ``clamping_mode=None``: a box that the image shows in part keeps its shape;
     - ``labels``: int64 ``(N,)``, class id + ``first_label``;

@@ -127,15 +127,7 @@ def object_target(
     rows = table.objects(position)
     height, width = canvas_size
     # Every operation below copies, because the table's arrays are read-only views of a mapped file.
-    # float32 limits keep the boxes float32.
-    limits = np.array([width, height, width, height], dtype=np.float32)
-    if oriented is None:
-        corners = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
-        sides = corners[:, 2:] - corners[:, :2]
-        areas = sides[:, 0] * sides[:, 1]
-        boxes = tv_tensors.BoundingBoxes(torch.from_numpy(corners), format="XYXY", canvas_size=canvas_size)
-    else:
-        boxes, areas = _oriented_boxes(table, rows, form=oriented, canvas_size=canvas_size)
+    boxes, areas = _boxes_and_areas(table, rows, form=oriented, canvas_size=canvas_size)
     target: dict[str, Any] = {
         "boxes": boxes,
         "labels": torch.from_numpy(table.labels[rows] + np.int64(first_label)),
@@ -149,7 +141,7 @@ def object_target(
     if keypoints and table.keypoints is not None and table.visibility is not None:
         # Points outside the image keep their coordinates; only their visibility changes.
         points = np.array(table.keypoints[rows])
-        inside = ((points >= 0) & (points <= limits[2:])).all(axis=2)
+        inside = ((points >= 0) & (points <= np.array([width, height], dtype=np.float32))).all(axis=2)
         target["keypoints"] = tv_tensors.KeyPoints(torch.from_numpy(points), canvas_size=canvas_size)
         target["visibility"] = torch.from_numpy(np.where(inside, table.visibility[rows], np.uint8(0)))
     if mask_size is not None and table.masks is not None:
@@ -165,6 +157,21 @@ def object_target(
     if unlabelled:
         target["unlabelled"] = torch.tensor(unlabelled, dtype=torch.int64)
     return target
+
+
+def _boxes_and_areas(
+    table: AnnotationTable, rows: slice, *, form: Oriented | None, canvas_size: tuple[int, int]
+) -> tuple[tv_tensors.BoundingBoxes, npt.NDArray[np.float32]]:
+    """Return the boxes of some objects, clipped to the canvas unless they are oriented, and their areas on it."""
+    if form is not None:
+        return _oriented_boxes(table, rows, form=form, canvas_size=canvas_size)
+    height, width = canvas_size
+    # float32 limits keep the boxes float32.
+    limits = np.array([width, height, width, height], dtype=np.float32)
+    corners = np.minimum(np.maximum(table.boxes[rows], np.float32(0)), limits)
+    sides = corners[:, 2:] - corners[:, :2]
+    boxes = tv_tensors.BoundingBoxes(torch.from_numpy(corners), format="XYXY", canvas_size=canvas_size)
+    return boxes, sides[:, 0] * sides[:, 1]
 
 
 def _oriented_boxes(

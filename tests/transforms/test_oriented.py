@@ -226,11 +226,11 @@ def test_mixed_boxes_stay_on_their_pixels(mix: Any, kind: str) -> None:
             corners = box_corners(target["boxes"])[target["labels"].numpy() == 9]
             threshold = 0 if isinstance(mix, MixUp) else 127
             pixels = image.as_subclass(Tensor)[0].numpy()
-            shown = (pixels > threshold) & (pixels != 114)
-            if len(corners) and shown.sum() > 800:
-                polygon = _polygon_mask(corners[0], shown.shape)
+            visible = (pixels > threshold) & (pixels != 114)
+            if len(corners) and visible.sum() > 800:
+                polygon = _polygon_mask(corners[0], visible.shape)
                 # Of a cut object, the box is the smallest rectangle around its rest.
-                assert (shown & polygon).sum() > 0.95 * shown.sum()
+                assert (visible & polygon).sum() > 0.95 * visible.sum()
                 num_checked += 1
     assert num_checked >= 4
 
@@ -242,9 +242,9 @@ def test_a_mosaic_keeps_an_object_by_the_visible_share_of_its_polygon() -> None:
     placement = Placement((0, 0, 46, 46), (46, 46))
     assert not len(place(target, placement, (100, 100), min_visible=0.1, fields=DeclaredFields())["boxes"])
     placement = Placement((0, 54, 46, 100), (46, 46))
-    shown = place(target, placement, (100, 100), min_visible=0.1, fields=DeclaredFields())
-    assert shown["boxes"][0, 4].item() == pytest.approx(45, abs=1e-3)
-    assert shown["boxes"][0, 2].item() == pytest.approx(42 * 2**0.5, abs=4)
+    visible = place(target, placement, (100, 100), min_visible=0.1, fields=DeclaredFields())
+    assert visible["boxes"][0, 4].item() == pytest.approx(45, abs=1e-3)
+    assert visible["boxes"][0, 2].item() == pytest.approx(42 * 2**0.5, abs=4)
 
 
 @pytest.mark.parametrize("transform", [v2.RandomIoUCrop(), CropToObjects()])
