@@ -81,6 +81,7 @@ _NAMES_BY_MODULE: dict[str, tuple[str, ...]] = {
         "AutoSource",
         "ClassificationDataset",
         "DetectionDataset",
+        "FiguresSource",
         "FormatSource",
         "LandmarkDataset",
         "MixedSource",

@@ -60,6 +60,7 @@ from lit_loader.datamodules import draw_points as draw_points
 from lit_loader.datasets import AutoSource as AutoSource
 from lit_loader.datasets import ClassificationDataset as ClassificationDataset
 from lit_loader.datasets import DetectionDataset as DetectionDataset
+from lit_loader.datasets import FiguresSource as FiguresSource
 from lit_loader.datasets import FormatSource as FormatSource
 from lit_loader.datasets import LandmarkDataset as LandmarkDataset
 from lit_loader.datasets import MixedSource as MixedSource

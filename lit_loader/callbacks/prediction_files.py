@@ -205,6 +205,7 @@ def draw_prediction(
         first_label=0,
         attributes=predicted.attributes,
         min_score=0.0 if prediction.boxes is None else min_score,
+        skeleton=() if predicted.schema is None else predicted.schema.skeleton,
         longer_side=_PICTURE_SIDE,
     )
     # Encoded in memory first, so that a full disk leaves no partial file.

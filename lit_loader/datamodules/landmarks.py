@@ -136,4 +136,5 @@ class LandmarkDataModule(TableDataModule):
             return self.draw_targets(batch, **drawing)
         values = {name: (batch.attributes[name], names) for name, names in self.attributes.items()}
         texts = label_texts(batch.labels, self.class_names, attributes=values)
-        return draw_points(batch.images, batch.keypoints, batch.visibility, texts=texts, **drawing)
+        drawing = {"skeleton": self.skeleton, "texts": texts, **drawing}
+        return draw_points(batch.images, batch.keypoints, batch.visibility, **drawing)

@@ -91,6 +91,7 @@ def draw_boxes(
     truths: Sequence[Mapping[str, Any]] | None = None,
     captions: Sequence[str] = (),
     min_score: float = 0.0,
+    skeleton: Sequence[tuple[int, int]] = (),
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
@@ -110,6 +111,7 @@ def draw_boxes(
         truths: The true targets if ``targets`` are detections; they are drawn on a copy of the image to the left.
         captions: A line to write above each image, or empty.
         min_score: Detections with a lower score are left out.
+        skeleton: Positions of points that lines join, if neither is absent.
         max_images: Maximum number of images.
         title: Title of the figure.
 
@@ -117,7 +119,12 @@ def draw_boxes(
         ImportError: If matplotlib is not installed.
     """
     draw = partial(
-        draw_objects, class_names=class_names, first_label=first_label, attributes=attributes, min_score=min_score
+        draw_objects,
+        class_names=class_names,
+        first_label=first_label,
+        attributes=attributes,
+        min_score=min_score,
+        skeleton=skeleton,
     )
     canvases = []
     for row, (image, target) in enumerate(zip(list(images)[:max_images], targets, strict=False)):
@@ -139,6 +146,7 @@ def draw_objects(
     first_label: int = FIRST_LABEL,
     attributes: Mapping[str, Sequence[str]] | None = None,
     min_score: float = 0.0,
+    skeleton: Sequence[tuple[int, int]] = (),
     longer_side: int = LONGER_SIDE,
 ) -> Tensor:
     """Return an image with its objects drawn, uint8 ``(3, h, w)``.
@@ -152,6 +160,7 @@ def draw_objects(
         first_label: The label of the first class.
         attributes: Names of the values of each attribute, as in `draw_boxes`.
         min_score: Detections with a lower score are left out.
+        skeleton: Positions of points that lines join, if neither is absent.
         longer_side: Larger of height and width of the result in pixels.
     """
     canvas, zoom = fit_canvas(image, longer_side)
@@ -182,7 +191,7 @@ def draw_objects(
         order = sorted(range(len(texts)), key=lambda row: (not is_wrong[row], -scores[row]))
         named = set(order[:_MAX_ERROR_TEXTS])
         texts = [text if row in named else "" for row, text in enumerate(texts)]
-    return draw_fitted_objects(canvas, objects, texts=texts, colours=colours)
+    return draw_fitted_objects(canvas, objects, texts=texts, colours=colours, lines=skeleton)
 
 
 def draw_fitted_objects(
@@ -191,7 +200,7 @@ def draw_fitted_objects(
     *,
     texts: Sequence[str],
     colours: Sequence[str],
-    pairs: Sequence[tuple[int, int]] = (),
+    lines: Sequence[tuple[int, int]] = (),
 ) -> Tensor:
     """Return a canvas with objects in its own pixels drawn, uint8 ``(3, h, w)``.
 
@@ -201,7 +210,7 @@ def draw_fitted_objects(
             (N, K). Without ``boxes`` the texts are below each other.
         texts: A text for each object, or ``""`` for none. Earlier texts get their place first.
         colours: Colour of each object's mask, box and text, ``#rrggbb``.
-        pairs: Positions of points that thin lines join, if neither is absent.
+        lines: Positions of points that white lines join, if neither is absent.
     """
     line_width = 2 + max(canvas.shape[-2:]) // 340
     # Masks come first, so that boxes, points and texts stay readable on top. torchvision warns if there are none.
@@ -213,13 +222,21 @@ def draw_fitted_objects(
     if "keypoints" in objects:
         points = objects["keypoints"]
         states = objects.get("visibility")
-        if pairs and len(points):
-            is_present = None if states is None else states > 0
-            canvas = draw_keypoints(canvas, points, list(pairs), radius=0, width=1, visibility=is_present)
+        # Below the dots, whose colours tell visible from hidden points.
+        canvas = _with_lines(canvas, points, states, lines)
         canvas = _with_dots(canvas, points, states, max_radius=line_width)
     named = [i for i, text in enumerate(texts) if text]
     places = None if boxes is None else boxes[named]
     return draw_texts(canvas, places, [texts[i] for i in named], [colours[i] for i in named])
+
+
+def _with_lines(canvas: Tensor, points: Tensor, states: Tensor | None, lines: Sequence[tuple[int, int]]) -> Tensor:
+    """Return a canvas with white lines between the points ``(N, K, 2)`` that are not absent."""
+    if not lines or not len(points):
+        return canvas
+    is_present = None if states is None else states > 0
+    width = 1 + max(canvas.shape[-2:]) // 340
+    return draw_keypoints(canvas, points, list(lines), radius=0, width=width, visibility=is_present)
 
 
 def class_colours(labels: Tensor) -> list[str]:
@@ -236,6 +253,7 @@ def draw_points(
     texts: Sequence[str] = (),
     truths: Sequence[str | None] | None = None,
     captions: Sequence[str] = (),
+    skeleton: Sequence[tuple[int, int]] = (),
     max_images: int = 16,
     title: str = "",
 ) -> Figure:
@@ -252,6 +270,7 @@ def draw_points(
         texts: A text to write above each image, or empty.
         truths: True texts, as in `draw_labels`.
         captions: A line to write above each image, or empty.
+        skeleton: Positions of points that lines join, if neither is absent; the predicted points if there are some.
         max_images: Maximum number of images.
         title: Title of the figure.
 
@@ -269,7 +288,10 @@ def draw_points(
             # An absent point has no line.
             is_present = (states > 0)[:, None].expand(-1, 2)
             canvas = draw_keypoints(canvas, pairs, [(0, 1)], width=1, visibility=is_present)
+            canvas = _with_lines(canvas, predicted_points[None], None, skeleton)
             canvas = draw_keypoints(canvas, predicted_points[None], colors="red")
+        else:
+            canvas = _with_lines(canvas, points[None], states[None], skeleton)
         canvases.append(_with_points(canvas, points[None], states[None]))
     legend = _POINT_LEGEND if predicted is not None else {}
     return _figure(canvases, title, texts, truths, captions=captions, legend=legend)

@@ -48,6 +48,10 @@ def draw_found(
         ImportError: If matplotlib is not installed.
     """
     drawing: dict[str, Any] = {"captions": captions, "max_images": max_images, "title": title}
+    # A model may predict other points than the data has, whose lines are unknown.
+    num_points = {item["keypoints"].shape[-2] for item in _mappings(predictions) if "keypoints" in item}
+    schema = datamodule.keypoint_schema
+    skeleton = schema.skeleton if schema is not None and num_points <= {len(schema.names)} else ()
     names = datamodule.class_names
     if isinstance(batch, LandmarkBatch):
         if "class_logits" in predictions:
@@ -60,7 +64,7 @@ def draw_found(
         if keypoints.shape[1] != predicted.shape[1]:
             keypoints = predicted
             visibility = visibility.new_zeros(predicted.shape[:2])
-        return draw_points(batch.images, keypoints, visibility, predicted=predicted, **drawing)
+        return draw_points(batch.images, keypoints, visibility, predicted=predicted, skeleton=skeleton, **drawing)
     if isinstance(batch, ClassificationBatch):
         # Each class of a multi-label prediction has a probability of its own, from a sigmoid. Labels of mixed batches
         # also have two dimensions.
@@ -75,8 +79,15 @@ def draw_found(
         attributes=datamodule.attributes,
         truths=_true_targets(batch) if truths is None else truths,
         min_score=min_score,
+        skeleton=skeleton,
         **drawing,
     )
+
+
+def _mappings(predictions: Any) -> list[Mapping[str, Any]]:
+    """Return the predictions of a batch that have names: one mapping, or one per image."""
+    items = [predictions] if isinstance(predictions, Mapping) else predictions
+    return [] if isinstance(items, Tensor) else list(items)
 
 
 def _true_targets(batch: Any) -> Sequence[Mapping[str, Any]] | None:

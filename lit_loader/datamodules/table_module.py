@@ -320,7 +320,8 @@ class TableDataModule(LoaderDataModule):
     def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch of whole images with their targets, with further arguments of `draw_boxes`."""
         names = {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
-        return draw_boxes(batch_images(batch), batch_targets(batch), **{**names, **drawing})
+        defaults = {**names, "skeleton": self.skeleton}
+        return draw_boxes(batch_images(batch), batch_targets(batch), **{**defaults, **drawing})
 
     # -- data -----------------------------------------------------------------------------------------------
 
@@ -359,6 +360,12 @@ class TableDataModule(LoaderDataModule):
         """Names and flip pairs of the points of a batch, or None if it has no points."""
         table = self.first_table()
         return table.keypoint_schema if table is not None and self.keypoints else None
+
+    @property
+    def skeleton(self) -> tuple[tuple[int, int], ...]:
+        """Positions of the points that drawings connect by lines, see `KeypointSchema`; empty without points."""
+        schema = self.keypoint_schema
+        return () if schema is None else schema.skeleton
 
     @property
     def attributes(self) -> dict[str, tuple[str, ...]]:

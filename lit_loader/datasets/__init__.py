@@ -5,7 +5,8 @@ from __future__ import annotations
 from lit_loader.datasets.auto_source import AutoSource, dataset_overrides, open_source
 from lit_loader.datasets.classification import ClassificationDataset, ClassificationSample
 from lit_loader.datasets.detection import DetectionDataset, DetectionSample
-from lit_loader.datasets.format_source import FormatSource, ShapesSource, VocSource
+from lit_loader.datasets.figures import draw_figures
+from lit_loader.datasets.format_source import FiguresSource, FormatSource, ShapesSource, VocSource
 from lit_loader.datasets.image_files import ImageFilesSource
 from lit_loader.datasets.joined import JoinedDataset
 from lit_loader.datasets.landmarks import LandmarkDataset
@@ -22,6 +23,7 @@ __all__ = [
     "ClassificationSample",
     "DetectionDataset",
     "DetectionSample",
+    "FiguresSource",
     "FormatSource",
     "ImageFilesSource",
     "JoinedDataset",
@@ -35,6 +37,7 @@ __all__ = [
     "TableSource",
     "VocSource",
     "dataset_overrides",
+    "draw_figures",
     "draw_shapes",
     "every_sample",
     "keypoint_samples",

@@ -1,25 +1,26 @@
-"""Sources that read annotation files: any format, the VOC layout, and the built-in shapes dataset."""
+"""Sources that read annotation files: any format, the VOC layout, and the drawn datasets."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, Final, get_args
+from typing import Any, ClassVar, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import read_annotations
 from lit_loader.annotations.formats.folder import Folder
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.splitting import check_groups, group_names
+from lit_loader.datasets.figures import NUM_FIGURE_IMAGES, draw_figures
 from lit_loader.datasets.folds import check_folds, split_by_file, split_by_fold
 from lit_loader.datasets.held_out import check_fractions, held_out
 from lit_loader.datasets.shapes import DEFAULT_NUM_IMAGES, draw_shapes
 from lit_loader.datasets.sources import FileSource, Stage, StageTables, listed
 from lit_loader.errors import AnnotationError
 
-__all__ = ["FormatSource", "ShapesSource", "VocSource"]
+__all__ = ["FiguresSource", "FormatSource", "ShapesSource", "VocSource"]
 
 _SPLITS: Final[tuple[Stage, ...]] = ("train", "val", "test")
 
@@ -208,8 +209,32 @@ class VocSource(FormatSource):
             ) from None
 
 
+class _DrawnSource(FileSource):
+    """A dataset that is drawn on first use, as unified VOC; subclasses are dataclasses of its settings."""
+
+    num_images: Mapping[str, int]
+    cache_dir: str | None
+    progress: bool
+    _draw: ClassVar[Callable[..., Path]]
+
+    def __post_init__(self) -> None:
+        unknown_splits = sorted(set(self.num_images) - set(_SPLITS))
+        if unknown_splits:
+            raise ValueError(f"num_images names {unknown_splits}; the splits are train, val and test")
+
+    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
+        """Draw the dataset if it does not exist, and read it as `VocSource` does."""
+        return self._voc().read(trust_cache=trust_cache)
+
+    def _voc(self) -> VocSource:
+        settings: Any = fields(self)  # type: ignore[arg-type] # every subclass is a dataclass
+        root = type(self)._draw(**{setting.name: getattr(self, setting.name) for setting in settings})
+        splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
+        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
+
+
 @dataclass(frozen=True, kw_only=True)
-class ShapesSource(FileSource):
+class ShapesSource(_DrawnSource):
     """The built-in dataset: scenes of shapes with points and a finish, drawn on first use.
 
     The three classes have 90, 9 and 1 % of the objects. Independently of the class, 88, 10 and 2 % have the attribute
@@ -240,16 +265,37 @@ class ShapesSource(FileSource):
     cache_dir: str | None = None
     progress: bool = True
 
-    def __post_init__(self) -> None:
-        unknown_splits = sorted(set(self.num_images) - set(_SPLITS))
-        if unknown_splits:
-            raise ValueError(f"num_images names {unknown_splits}; the splits are train, val and test")
+    _draw = staticmethod(draw_shapes)
 
-    def read(self, *, trust_cache: bool) -> tuple[Any, StageTables]:
-        """Draw the dataset if it does not exist, and read it as `VocSource` does."""
-        return self._voc().read(trust_cache=trust_cache)
 
-    def _voc(self) -> VocSource:
-        root = draw_shapes(**{setting.name: getattr(self, setting.name) for setting in fields(self)})
-        splits: dict[str, Any] = {split: split if split in self.num_images else None for split in _SPLITS}
-        return VocSource(root, cache_dir=self.cache_dir, progress=self.progress, **splits)
+@dataclass(frozen=True, kw_only=True)
+class FiguresSource(_DrawnSource):
+    """Drawn figures with limbs: people and animals of 13 named points each, several in an image, drawn on first use.
+
+    Points outside of the image are absent, and those behind another figure are hidden. See
+    `lit_loader.datasets.figures.FIGURE_POINTS` for the points, their mirror pairs, sigmas and skeleton.
+
+    Args:
+        num_images: Number of images in the splits ``train``, ``val`` and ``test``; a missing split is not drawn.
+        image_size: Side of the square images in pixels.
+        objects_per_image: Smallest and largest number of figures in an image.
+        class_shares: Share of people and of animals among the figures.
+        max_rotation: Largest rotation of a figure in either direction, in degrees.
+        seed: Seed of the drawing.
+        cache_dir: Folder of the dataset, or None for the user's cache folder.
+        progress: Show a progress bar.
+
+    Raises:
+        ValueError: ``num_images`` names another split.
+    """
+
+    num_images: Mapping[str, int] = field(default_factory=lambda: dict(NUM_FIGURE_IMAGES))
+    image_size: int = 128
+    objects_per_image: Sequence[int] = (1, 4)
+    class_shares: Sequence[float] = (0.7, 0.3)
+    max_rotation: float = 25.0
+    seed: int = 0
+    cache_dir: str | None = None
+    progress: bool = True
+
+    _draw = staticmethod(draw_figures)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -75,6 +76,19 @@ class SceneObject:
     colour: tuple[int, int, int]
 
 
+class _Round(Protocol):
+    """Object with a centre and a radius in pixels."""
+
+    @property
+    def centre(self) -> tuple[float, float]: ...
+
+    @property
+    def radius(self) -> float: ...
+
+
+_RoundT = TypeVar("_RoundT", bound=_Round)
+
+
 def outline(scene_object: SceneObject, *, scale: float = 1.0) -> npt.NDArray[np.float64]:
     """Return the corners of an object in drawing order, float64 pixels, shape ``(num_corners, 2)``.
 
@@ -126,11 +140,11 @@ def points_of(objects: Sequence[SceneObject]) -> tuple[npt.NDArray[np.float32], 
 def _covers(scene_object: SceneObject, point: npt.NDArray[np.float64]) -> bool:
     """Return True if an object is painted over a point."""
     is_hollow = FINISH_NAMES[scene_object.finish_id] == "hollow"
-    in_hole = is_hollow and _is_inside(outline(scene_object, scale=_HOLE_RADIUS), point)
-    return _is_inside(outline(scene_object), point) and not in_hole
+    in_hole = is_hollow and is_inside(outline(scene_object, scale=_HOLE_RADIUS), point)
+    return is_inside(outline(scene_object), point) and not in_hole
 
 
-def _is_inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> bool:
+def is_inside(corners: npt.NDArray[np.float64], point: npt.NDArray[np.float64]) -> bool:
     """Return True if a point is inside a polygon: a ray to its right crosses the edges an odd number of times."""
     x0, y0 = corners.T
     x1, y1 = np.roll(corners, -1, axis=0).T
@@ -161,15 +175,6 @@ def place_objects(
         One object for each class id, in the same order.
     """
     placed_objects: list[SceneObject] = []
-
-    def overlap(candidate: SceneObject) -> float:
-        """Return how much a candidate falls short of the smallest distance to the placed objects, in pixels."""
-        overlaps = [
-            _MIN_DISTANCE * (candidate.radius + placed.radius) - math.dist(candidate.centre, placed.centre)
-            for placed in placed_objects
-        ]
-        return max([0.0, *overlaps])
-
     for class_id, finish_id in zip(class_ids, finish_ids, strict=True):
         candidates = []
         for _ in range(_NUM_CANDIDATES):
@@ -184,12 +189,25 @@ def place_objects(
                     centre=(float(x), float(y)),
                     radius=radius,
                     rotation=math.radians((2 * float(rng.random()) - 1) * max_rotation),
-                    colour=_colour(rng),
+                    colour=random_colour(rng),
                 )
             )
-        # The candidate with the least overlap; a crowded scene may have no place without any.
-        placed_objects.append(min(candidates, key=overlap))
+        placed_objects.append(least_overlapping(candidates, placed_objects))
     return placed_objects
+
+
+def least_overlapping(candidates: Sequence[_RoundT], placed_objects: Sequence[_RoundT]) -> _RoundT:
+    """Return the candidate that overlaps the placed objects least; a crowded scene may have none without overlap."""
+
+    def overlap(candidate: _RoundT) -> float:
+        """Return how much a candidate falls short of the smallest distance to the placed objects, in pixels."""
+        overlaps = [
+            _MIN_DISTANCE * (candidate.radius + placed.radius) - math.dist(candidate.centre, placed.centre)
+            for placed in placed_objects
+        ]
+        return max([0.0, *overlaps])
+
+    return min(candidates, key=overlap)
 
 
 def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.random.Generator) -> Image.Image:
@@ -203,11 +221,31 @@ def render_scene(objects: Sequence[SceneObject], *, image_size: int, rng: np.ran
     Returns:
         An RGB image of ``image_size`` x ``image_size``.
     """
+
+    def draw(canvas: Image.Image, scale: int) -> None:
+        draw_objects(canvas, objects, scale=scale)
+
+    return render_over_background(draw, image_size=image_size, rng=rng)
+
+
+def render_over_background(
+    draw: Callable[[Image.Image, int], None], *, image_size: int, rng: np.random.Generator
+) -> Image.Image:
+    """Draw over a textured background, and add noise.
+
+    Args:
+        draw: Function of an RGB image and of the factor by which it is larger than the result.
+        image_size: Width and height in pixels.
+        rng: Random generator for background and noise.
+
+    Returns:
+        An RGB image of ``image_size`` x ``image_size``.
+    """
     large = image_size * _SUPERSAMPLING
-    # A smooth background of medium brightness; objects are darker or brighter in one channel, see `_colour`.
+    # A smooth background of medium brightness; objects are darker or brighter in one channel, see `random_colour`.
     coarse = 60 + rng.random((6, 6, 3)) * 130
     image = Image.fromarray(coarse.astype(np.uint8)).resize((large, large), Image.Resampling.BICUBIC)
-    draw_objects(image, objects, scale=_SUPERSAMPLING)
+    draw(image, _SUPERSAMPLING)
     small = np.asarray(image.reduce(_SUPERSAMPLING), dtype=np.float64)
     noise = (rng.random(small.shape) - 0.5) * 50
     return Image.fromarray(np.clip(small + noise, 0, 255).astype(np.uint8))
@@ -237,7 +275,7 @@ def draw_objects(canvas: Image.Image, objects: Sequence[SceneObject], *, scale: 
                 draw.circle((x, y), _DOT_RADIUS * scene_object.radius * scale, fill=(contrast,) * 3)
 
 
-def _colour(rng: np.random.Generator) -> tuple[int, int, int]:
+def random_colour(rng: np.random.Generator) -> tuple[int, int, int]:
     """Draw a colour with one channel near 0 or 255, unlike any background."""
     channels = (rng.random(3) * 256).astype(int)
     channels[int(rng.random() * 3)] = 12 if rng.random() < 0.5 else 243

@@ -1,26 +1,18 @@
-"""The built-in dataset: scenes of shapes with rare classes, drawn on first use and written as unified VOC.
-
-Nothing is downloaded. The name of the dataset's folder contains a fingerprint of its settings, so other settings never
-overwrite it. It is drawn in a temporary folder next to its destination and renamed when it is complete, under a lock
-that the operating system releases if the process dies.
-"""
+"""The built-in dataset: scenes of shapes with rare classes, drawn on first use and written as unified VOC."""
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from fractions import Fraction
+from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
 from rich.progress import Progress
 
 from lit_loader.annotations import AnnotationTable, Attribute
-from lit_loader.annotations.cache import cache_folder
 from lit_loader.annotations.formats import write_annotations
+from lit_loader.datasets.drawn import check_drawing, check_shares, drawn_folder, shuffled_quotas
 from lit_loader.datasets.scenes import (
     FINISH_NAMES,
     MAX_ROTATION,
@@ -31,10 +23,7 @@ from lit_loader.datasets.scenes import (
     points_of,
     render_scene,
 )
-from lit_loader.foundation.files import file_lock
-from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.seeding import key64
-from lit_loader.types import IndexArray
 
 __all__ = ["DEFAULT_NUM_IMAGES", "draw_shapes"]
 
@@ -43,7 +32,6 @@ DEFAULT_NUM_IMAGES: Mapping[str, int] = {"train": 3000, "val": 300, "test": 1400
 
 # Version of the drawing; increase it whenever the same settings would result in other images or annotations.
 _DRAWING = 5
-_SETTINGS_FILE = "shapes.json"
 
 
 def draw_shapes(
@@ -98,57 +86,20 @@ def draw_shapes(
         "seed": int(seed),
     }
     _check_settings(settings)
-    # Sorted, so that equal settings have equal names whatever the order of `num_images`.
-    text = json.dumps(settings, indent=1, sort_keys=True)
-    folder = cache_folder(cache_dir) / f"shapes-{key64(text):016x}"
-    # The settings file is written last, so its folder is complete; no lock is needed to read it.
-    if not (folder / _SETTINGS_FILE).is_file():
-        _draw_locked(folder, settings, text, progress=progress)
-    return folder
-
-
-def _draw_locked(folder: Path, settings: Mapping[str, Any], text: str, *, progress: bool) -> None:
-    """Draw the dataset while other processes wait; ``text`` is the contents of the settings file."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with file_lock(folder.with_name(f".{folder.name}.lock")):
-        # Another process may have drawn it while this one waited for the lock.
-        if (folder / _SETTINGS_FILE).is_file():
-            return
-        # Only the holder of the lock draws, so other temporary folders are left from processes that were killed.
-        for leftover in folder.parent.glob(f".{folder.name}.*.tmp"):
-            shutil.rmtree(leftover)
-        with TemporaryDirectory(prefix=f".{folder.name}.", suffix=".tmp", dir=folder.parent) as temporary:
-            new_folder = Path(temporary, "drawn")
-            _write_splits(new_folder, settings, progress=progress)
-            (new_folder / _SETTINGS_FILE).write_text(text + "\n")
-            # A folder without a settings file is incomplete.
-            if folder.exists():
-                shutil.rmtree(folder)
-            new_folder.replace(folder)
+    draw = partial(_write_splits, settings=settings, progress=progress)
+    return drawn_folder("shapes", settings, draw, cache_dir=cache_dir)
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    min_objects, max_objects = settings["objects_per_image"]
-    if not 1 <= min_objects <= max_objects:
-        raise ValueError(f"objects_per_image={[min_objects, max_objects]} must be 1 <= smallest <= largest")
-    for key, names in (("class_shares", SHAPE_NAMES), ("finish_shares", FINISH_NAMES)):
-        shares = settings[key]
-        if len(shares) != len(names) or not min(shares) > 0 or not abs(sum(shares) - 1) <= 1e-6:
-            raise ValueError(f"{key}={shares} must be {len(names)} positive shares of sum 1, for {names}")
+    check_drawing(settings, min_image_size=32)
+    check_shares("class_shares", settings["class_shares"], SHAPE_NAMES)
+    check_shares("finish_shares", settings["finish_shares"], FINISH_NAMES)
     if not 0 <= settings["max_rotation"] < MAX_ROTATION:
         rule = f"must be in [0, {MAX_ROTATION:g}) degrees; beyond it, another tip of a star is its top"
         raise ValueError(f"max_rotation={settings['max_rotation']} {rule}")
-    if settings["image_size"] < 32:
-        raise ValueError(f"image_size={settings['image_size']} is too small for recognizable shapes; give at least 32")
-    if not settings["num_images"]:
-        raise ValueError("num_images={} contains no split; give e.g. {'train': 3000, 'val': 300}")
-    for split, count in settings["num_images"].items():
-        # The name becomes part of paths and must not lead elsewhere.
-        if count < 1 or not split or Path(split).name != split:
-            raise ValueError(f"num_images[{split!r}]={count}: expected a file name and at least one image")
 
 
-def _write_splits(folder: Path, settings: Mapping[str, Any], *, progress: bool) -> None:
+def _write_splits(folder: Path, *, settings: Mapping[str, Any], progress: bool) -> None:
     """Draw every split into a new folder."""
     (folder / "JPEGImages").mkdir(parents=True)
     size = settings["image_size"]
@@ -197,19 +148,10 @@ def _class_and_finish_ids(
     rng = np.random.default_rng(key64("classes", settings["seed"], split))
     min_objects, max_objects = settings["objects_per_image"]
     counts = min_objects + np.floor(rng.random(num_images) * (max_objects - min_objects + 1)).astype(np.int64)
-    class_ids = _shuffled_quotas(int(counts.sum()), settings["class_shares"], rng)
+    class_ids = shuffled_quotas(int(counts.sum()), settings["class_shares"], rng)
     # A generator of its own makes the finish independent of the class.
     rng = np.random.default_rng(key64("finishes", settings["seed"], split))
-    finish_ids = _shuffled_quotas(int(counts.sum()), settings["finish_shares"], rng)
+    finish_ids = shuffled_quotas(int(counts.sum()), settings["finish_shares"], rng)
     ends = np.cumsum(counts)[:-1]
     for image_classes, image_finishes in zip(np.split(class_ids, ends), np.split(finish_ids, ends), strict=True):
         yield image_classes.tolist(), image_finishes.tolist()
-
-
-def _shuffled_quotas(total: int, shares: Sequence[float], rng: np.random.Generator) -> IndexArray:
-    """Return ``total`` ids in random order, each with its share by largest remainders and at least once."""
-    if total < len(shares):
-        raise ValueError(f"{total} objects cannot include each of {len(shares)} classes; draw more images")
-    # Via str, so that a share such as 0.09 is the exact decimal fraction.
-    quotas = class_quotas([Fraction(str(share)) for share in shares], total)
-    return np.repeat(np.arange(len(quotas)), quotas)[np.argsort(rng.random(total), kind="stable")]

@@ -44,9 +44,10 @@ def draw_image(
     """Return an image of a table with its objects drawn, uint8 ``(3, h, w)``.
 
     Boxes, masks and names have the colour of the class. Visible points are green, hidden points orange; absent points,
-    and points outside the image, are not drawn. White lines join points that are each other's mirror image. If all
-    objects fill the image, as in a classification set, a strip above it names their classes. JPEG files are shrunk
-    while they are decoded. An image that cannot be read becomes a grey tile with the reason.
+    and points outside the image, are not drawn. White lines join points along the skeleton, without one those that are
+    each other's mirror image. If all objects fill the image, as in a classification set, a strip above it names their
+    classes. JPEG files are shrunk while they are decoded. An image that cannot be read becomes a grey tile with the
+    reason.
 
     Args:
         table: The annotations.
@@ -83,7 +84,7 @@ def draw_image(
         return _with_strip(canvas, texts, colours)
     fields = _fields(table, row, objects, canvas, size=(width, height))
     pairs = table.flip_pairs if len(table.keypoint_names) <= _MAX_PAIRED_POINTS else ()
-    return draw_fitted_objects(canvas, fields, texts=texts, colours=colours, pairs=pairs)
+    return draw_fitted_objects(canvas, fields, texts=texts, colours=colours, lines=table.skeleton or pairs)
 
 
 def draw_message(message: str, *, longer_side: int = LONGER_SIDE) -> Tensor:
