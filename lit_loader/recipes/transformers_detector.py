@@ -19,7 +19,7 @@ from lit_loader.types import FIRST_LABEL
 
 __all__ = ["TransformersDetector", "transformers_detector"]
 
-# Types for which transformers itself names no image processor; their published weights come with these.
+# Image processors of the published weights of types for which transformers has no default.
 _PROCESSORS: Final = {
     "d_fine": "RTDetrImageProcessor",
     "dab-detr": "ConditionalDetrImageProcessor",
@@ -181,7 +181,7 @@ def _model_config(transformers: Any, name: str, overrides: Mapping[str, Any]) ->
     """Return the configuration of a type, a folder or a name, with settings that differ.
 
     Raises:
-        SettingError: If a setting is unknown, or the model is no detector.
+        SettingError: If a setting is unknown, or the model detects no objects.
         OSError: If the folder or the name cannot be read.
     """
     if name in transformers.CONFIG_MAPPING:
@@ -197,7 +197,7 @@ def _model_config(transformers: Any, name: str, overrides: Mapping[str, Any]) ->
         config = transformers.AutoConfig.from_pretrained(name, trust_remote_code=False, **overrides)
     if type(config) not in transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING:
         types = ", ".join(sorted(kind.model_type for kind in transformers.MODEL_FOR_OBJECT_DETECTION_MAPPING))
-        raise SettingError("name", name, f"and a {config.model_type} is no detector", f"take one of {types}")
+        raise SettingError("name", name, f"and {config.model_type} models detect no objects", f"take one of {types}")
     if getattr(config, "quantization_config", None) is not None:
         raise SettingError("name", name, "and its weights are quantized, so that they cannot be trained")
     return config
