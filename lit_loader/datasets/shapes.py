@@ -64,8 +64,8 @@ def draw_shapes(
 ) -> Path:
     """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they already exist.
 
-    The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS` (corners
-    of a square, tips of a star, none of a disc), and, independently, the attribute ``finish``: plain, dotted or hollow.
+    The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS`
+    (corners of a square, tips of a star, none of a disc) and, independently, a ``finish``: plain, dotted or hollow.
 
     The number of objects of each class in a split is exactly its share of the split's objects, rounded, and never 0;
     the same holds for each finish. The same settings result in the same annotations to the byte, and in the same pixels
