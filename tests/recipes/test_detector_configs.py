@@ -28,7 +28,7 @@ def build(name: str) -> DetectionTask:
 
 def test_every_config_of_a_detector_is_tested_here() -> None:
     names = {path.stem for path in CONF.glob("*.yaml") if "recipes.DetectionTask" in path.read_text()}
-    assert names == {"fcos_small", *LARGE}
+    assert names == {"fcos_small", "maskrcnn_small", *LARGE}
 
 
 @pytest.mark.parametrize(
