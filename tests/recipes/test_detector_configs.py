@@ -35,6 +35,7 @@ def test_every_config_of_a_detector_is_tested_here() -> None:
     "name",
     [
         "fcos_small",
+        "maskrcnn_small",
         "fcos_resnet50_fpn",
         "retinanet_resnet50_fpn_v2",
         pytest.param("fasterrcnn_resnet50_fpn_v2", marks=pytest.mark.soak),
