@@ -22,7 +22,14 @@ pytestmark = [
 SMALL = ["model=maskrcnn_small", "model.model.channels=8", "model.model.head_channels=8", "model.model.strides=[4,8]"]
 SMALL += ["model.model.min_size=64", "model.model.max_size=96", "model.model.score_thresh=0.0"]
 SMALL += ["model.model.detections_per_img=3", "datamodule.masks=true", "datamodule.batch_size=2", "workers=inline"]
-SMALL += ["trainer=cpu", "trainer.max_steps=2", "callbacks=none", "logger=none", "dataset.progress=false"]
+SMALL += [
+    "trainer=cpu",
+    "trainer.max_epochs=1",
+    "trainer.limit_train_batches=2",
+    "callbacks=none",
+    "logger=none",
+    "dataset.progress=false",
+]
 SMALL += ["trainer.enable_progress_bar=false", "+trainer.enable_checkpointing=false", "trainer.limit_val_batches=1"]
 
 
