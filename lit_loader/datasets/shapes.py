@@ -52,37 +52,32 @@ def draw_shapes(
 ) -> Path:
     """Draw scenes of discs, squares and stars and write them as VOC XML and JPEG, unless they already exist.
 
-        The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS`
-    <<<<<<< HEAD
-        (corners of a square, tips of a star, none of a disc), and, independently, the attribute ``finish``: plain, dotted
-        or hollow.
-    =======
-        (corners of a square, tips of a star, none of a disc) and, independently, a ``finish``: plain, dotted or hollow.
-    >>>>>>> runs
+    The dataset suits every task: an object has a box, a class, the points of `lit_loader.datasets.scenes.POINTS`
+    (corners of a square, tips of a star, none of a disc) and, independently, a ``finish``: plain, dotted or hollow.
 
-        The number of objects of each class in a split is exactly its share of the split's objects, rounded, and never 0;
-        the same holds for each finish. The same settings result in the same annotations to the byte, and in the same pixels
-        with the same version of Pillow.
+    The number of objects of each class in a split is exactly its share of the split's objects, rounded, and never 0;
+    the same holds for each finish. The same settings result in the same annotations to the byte, and in the same pixels
+    with the same version of Pillow.
 
-        Args:
-            cache_dir: Folder to create the dataset's folder, ``shapes-<fingerprint>``, in, or None for the user's cache
-                folder.
-            num_images: Number of images in each split; the names become files in ``ImageSets/Main``.
-            image_size: Width and height in pixels, at least 32.
-            objects_per_image: Smallest and largest number of objects in an image, drawn uniformly.
-            class_shares: Share of all objects for each of `SHAPE_NAMES`; positive, sum 1.
-            finish_shares: Share of all objects for each of `FINISH_NAMES`; positive, sum 1.
-            max_rotation: Largest rotation of an object in either direction, in degrees; below `MAX_ROTATION`, so that its
-                points remain distinguishable.
-            seed: Seed of all random numbers.
-            masks: Also write COCO JSON with the masks of whole objects, ``annotations/SPLIT.json``, into another folder.
-            progress: Show a progress bar while drawing.
+    Args:
+        cache_dir: Folder to create the dataset's folder, ``shapes-<fingerprint>``, in, or None for the user's cache
+            folder.
+        num_images: Number of images in each split; the names become files in ``ImageSets/Main``.
+        image_size: Width and height in pixels, at least 32.
+        objects_per_image: Smallest and largest number of objects in an image, drawn uniformly.
+        class_shares: Share of all objects for each of `SHAPE_NAMES`; positive, sum 1.
+        finish_shares: Share of all objects for each of `FINISH_NAMES`; positive, sum 1.
+        max_rotation: Largest rotation of an object in either direction, in degrees; below `MAX_ROTATION`, so that its
+            points remain distinguishable.
+        seed: Seed of all random numbers.
+        masks: Also write COCO JSON with the masks of whole objects, ``annotations/SPLIT.json``, into another folder.
+        progress: Show a progress bar while drawing.
 
-        Returns:
-            The folder of the dataset, with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main``.
+    Returns:
+        The folder of the dataset, with ``JPEGImages``, ``Annotations`` and ``ImageSets/Main``.
 
-        Raises:
-            ValueError: A setting is out of range, or a split is too small to contain every class and finish.
+    Raises:
+        ValueError: A setting is out of range, or a split is too small to contain every class and finish.
     """
     settings: dict[str, Any] = {
         "drawing": _DRAWING,

@@ -28,11 +28,8 @@ def build(name: str) -> DetectionTask:
 
 def test_every_config_of_a_detector_is_tested() -> None:
     names = {path.stem for path in CONF.glob("*.yaml") if "recipes.DetectionTask" in path.read_text()}
-<<<<<<< HEAD
-    assert names == {"fcos_small", *LARGE, "transformers", "rfdetr"}  # the last two: test_hub_detectors.py
-=======
-    assert names == {"fcos_small", "maskrcnn_small", *LARGE}
->>>>>>> runs
+    others = {"transformers", "rfdetr"}  # in test_hub_detectors.py
+    assert names == {"fcos_small", "maskrcnn_small", *LARGE, *others}
 
 
 @pytest.mark.parametrize(
