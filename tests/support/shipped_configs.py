@@ -15,7 +15,7 @@ OPTIONS = {  # by group, without groups that are not nodes of the config
     if folder.is_dir() and folder.name not in ("__pycache__", "debug", "experiment", "hparams_search", "hydra")
 }
 EXPERIMENTS = sorted(path.stem for path in CONF.glob("experiment/*.yaml"))
-ON_SHAPES = [name for name in EXPERIMENTS if name.startswith("shapes")]
+DRAWN = [name for name in EXPERIMENTS if name.startswith(("shapes", "figures"))]
 ROOTED = ("auto", "coco", "csv", "image_files", "image_folder", "voc", "yolo")
 REQUIRED = {  # overrides that a dataset needs
     **{name: ["dataset.root=/nowhere"] for name in ROOTED},

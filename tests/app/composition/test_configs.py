@@ -19,7 +19,7 @@ from lit_loader.images import MAX_PIXELS
 from lit_loader.samplers import GroupedSampler
 from lit_loader.transforms import CopyPaste, Mosaic
 from tests.support.drawn_set import draw_set
-from tests.support.shipped_configs import CONF, EXPERIMENTS, ON_SHAPES, OPTIONS, composed_once, option_configs
+from tests.support.shipped_configs import CONF, DRAWN, EXPERIMENTS, OPTIONS, composed_once, option_configs
 
 EVERY_OPTION = [(group, option) for group, options in OPTIONS.items() for option in options]
 GROUPS_OF_NODES = ("callbacks", "logger", "mixing")
@@ -111,7 +111,7 @@ def test_paths_are_in_the_current_folder_and_in_the_folder_of_the_run(run_folder
 
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_every_experiment_composes_and_fits(name):
-    words = [] if name in ON_SHAPES else ["dataset.root=/x"]
+    words = [] if name in DRAWN else ["dataset.root=/x"]
     words += ["dataset=voc"] if name in ("classification", "landmarks", "unified") else []
     cfg = composed_once(f"experiment={name}", *words)
     validate(cfg)
