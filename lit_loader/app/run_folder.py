@@ -51,6 +51,7 @@ _FILES: Final = {
     "pictures/class_report.png": "classes: their shares and scores",
     "pictures/train_batch.png": "a training batch",
     "pictures/predictions.png": "predictions in the last validation",
+    "pictures/mirrored.png": "objects and their mirror images, with the names of points",
     "pictures/schedules.png": "schedules",
     "csv/version_0/metrics.csv": "metrics of each step and epoch",
     "data_monitor.json": "time spent waiting for data",

@@ -13,32 +13,40 @@ from lightning.pytorch.loggers import TensorBoardLogger
 from lightning.pytorch.utilities.model_helpers import is_overridden
 from lightning.pytorch.utilities.seed import isolate_rng
 from PIL import Image
+from torch import Tensor
 
 from lit_loader.callbacks.attached import find_callback, table_datamodule
 from lit_loader.callbacks.monitors import ClassMix, ClassMixMonitor
 from lit_loader.datamodules import ClassReport, draw_class_report, draw_found
+from lit_loader.datamodules.pictures import draw_canvases
 from lit_loader.foundation.extras import require
 from lit_loader.foundation.files import new_file
+from lit_loader.inspection import draw_mirrored
+from lit_loader.inspection.show import mirrored_objects
 
 if TYPE_CHECKING:  # matplotlib is an extra
     from matplotlib.figure import Figure
 
 __all__ = ["PictureLogger", "class_reports", "publish_picture"]
 
+# Objects in the picture of mirror images, which needs more room for its names than other pictures.
+_NUM_MIRRORED = 6
+
 
 class PictureLogger(Callback):
     """Draws the first training batch, predictions of validations, and a report of class shares and scores.
 
     Pictures are written as PNG files: ``train_batch.png``, ``predictions.png`` (of the last validation, with the ground
-    truth) and ``class_report.png`` (of validation after a fit, of the test after a test), and ``schedules.png`` at the
-    start of a fit if settings follow schedules. Every logger that accepts pictures gets them with the step as
-    ``train_batch``, ``predictions``, ``class_report`` and ``schedules``: TensorBoard through ``add_figure``, others,
-    such as W&B, through ``log_image``. A CSV logger gets none.
+    truth) and ``class_report.png`` (of validation after a fit, of the test after a test), and at the start of a fit
+    ``schedules.png``, if settings follow schedules, and ``mirrored.png``, if training exchanges the mirror pairs of
+    points in flips: some objects and their mirror images with the names of points, see `draw_mirrored`. Every logger
+    that accepts pictures gets them with the step under the names of the files: TensorBoard through ``add_figure``,
+    others, such as W&B, through ``log_image``. A CSV logger gets none.
 
-    No batch is loaded for a picture. The first batch of a validation is predicted by an additional ``predict_step``, if
-    the module has one. All ranks run it, as sharded models require; rank 0 draws. Random generators
-    keep their states. The class report shows the shares counted by a `ClassMixMonitor` among the callbacks, and the
-    metrics of a task with ``val_scores`` or ``test_scores``, as in `lit_loader.recipes`.
+    No batch is loaded for a picture; the few images of ``mirrored.png`` are read. The first batch of a validation is
+    predicted by an additional ``predict_step``, if the module has one. All ranks run it, as sharded models require;
+    rank 0 draws. Random generators keep their states. The class report shows the shares counted by a `ClassMixMonitor`
+    among the callbacks, and the metrics of a task with ``val_scores`` or ``test_scores``, as in `lit_loader.recipes`.
 
     Args:
         every_n_epochs: Number of epochs from one picture of predictions to the next.
@@ -80,9 +88,29 @@ class PictureLogger(Callback):
         self._last_epoch = -self.every_n_epochs
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        """Draw the schedules of the data module, if it has any."""
-        if trainer.is_global_zero and self._datamodule.schedules():
+        """Draw the schedules of the data module, and the mirror pairs of its points, if it has any."""
+        if not trainer.is_global_zero:
+            return
+        if self._datamodule.schedules():
             self._publish(trainer, "schedules", self._datamodule.plot_schedules())
+        figure = self._draw_mirrored()
+        if figure is not None:
+            self._publish(trainer, "mirrored", figure)
+
+    def _draw_mirrored(self) -> Figure | None:
+        """Return a picture of objects of the training sets and their mirror images, or None without mirror pairs."""
+        datamodule = self._datamodule
+        num_images = min(self.max_images, _NUM_MIRRORED)
+        canvases: list[Tensor] = []
+        for table in datamodule.tables("train"):
+            pairs = datamodule.mirror_pairs(table)
+            if not pairs or len(canvases) == num_images:
+                continue
+            object_rows = mirrored_objects(table, pairs, num_images=num_images - len(canvases))
+            drawing = {"flip_pairs": pairs, "reading": datamodule.reading}
+            canvases += [draw_mirrored(table, row, **drawing) for row in object_rows]
+        title = "mirror images in training: the names must fit both halves"
+        return draw_canvases(canvases, title=title) if canvases else None
 
     def on_train_batch_start(self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int) -> None:
         """Draw the first batch."""

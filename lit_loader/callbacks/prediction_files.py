@@ -160,7 +160,7 @@ def write_predictions(
         return path
     table = _as_table(predictions, predicted)
     if kind == "voc":
-        _write_voc(path, table, attributes)
+        _write_voc(path, table, attributes, _point_scores(predictions))
         return path
     columns = ["path", "class", "box", *(f"attribute:{attribute}" for attribute in table.attributes)]
     if table.keypoints is not None:
@@ -317,7 +317,18 @@ def _as_table(predictions: Mapping[int, Prediction], predicted: PredictedSet) ->
     )
 
 
-def _write_voc(path: Path, table: AnnotationTable, attributes: Mapping[str, Sequence[str]]) -> None:
+def _point_scores(predictions: Mapping[int, Prediction]) -> npt.NDArray[np.float32] | None:
+    """Return the scores of the points of all objects ``(num_objects, K)``, or None without scores."""
+    scores = [part.keypoint_scores for part in predictions.values() if part.keypoint_scores is not None]
+    return np.concatenate(scores) if scores else None
+
+
+def _write_voc(
+    path: Path,
+    table: AnnotationTable,
+    attributes: Mapping[str, Sequence[str]],
+    point_scores: npt.NDArray[np.float32] | None,
+) -> None:
     """Write a folder with one XML file per image."""
     # `<schema>` is part of every file and so does not list the scores, which may all differ. A reader
     # adds values that it does not list from the objects.
@@ -330,4 +341,6 @@ def _write_voc(path: Path, table: AnnotationTable, attributes: Mapping[str, Sequ
         for row, image_path in enumerate(voc_image_paths(table, image_dir=".")):
             file = folder / "Annotations" / Path(image_path).with_suffix(".xml")
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_image_xml(file, table, row, filename=Path(image_path).name, declared=declared)
+            write_image_xml(
+                file, table, row, filename=Path(image_path).name, declared=declared, point_scores=point_scores
+            )

@@ -16,6 +16,7 @@ from lightning.pytorch.utilities import rank_zero_info
 from torch import Tensor
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
+from lit_loader.annotations.keypoints import known_by_names
 from lit_loader.annotations.merge import with_same_names
 from lit_loader.annotations.paths import check_relative
 from lit_loader.callbacks.attached import table_datamodule
@@ -81,8 +82,8 @@ class PredictionWriter(BasePredictionWriter):
 
     - ``"coco"``: ``predictions.json``, a list of results for COCO's evaluation with the image numbers of the annotation
       file: boxes, scores, masks, points with scores; attributes under a key that the evaluation ignores.
-    - ``"voc"``: a folder ``predictions`` with one XML file per image, as ``convert`` writes them; the score is an
-      attribute. No masks and no scores of points.
+    - ``"voc"``: a folder ``predictions`` with one XML file per image, as ``convert`` writes them; the score of an
+      object is an attribute, and points have a ``score``, which readers ignore. No masks.
     - ``"keypoints_txt"``: ``predictions.txt`` with one line per object: path, class, box, score, attributes and points,
       separated by tabs. To read it, use ``columns=["path", "class", "box", "attribute:score", ..., "points"]`` and
       ``separator="\t"``. No masks and no scores of points.
@@ -172,9 +173,9 @@ class PredictionWriter(BasePredictionWriter):
         class_names = tuple(getattr(module, "class_names", None) or datamodule.class_names)
         schema = datamodule.keypoint_schema
         points = tuple(getattr(module, "keypoint_names", None) or (schema.names if schema else ()))
-        # A model may predict other points than the data has, and their flip pairs are then unknown.
+        # A model may predict other points than the data has. Their pairs and skeleton are known only by their names.
         if schema is None or schema.names != points:
-            schema = KeypointSchema(names=points) if points else None
+            schema = (known_by_names(points) or KeypointSchema(names=points)) if points else None
         attributes = getattr(module, "attributes", None)
         names: dict[str, Any] = {"class_names": class_names, "schema": schema}
         names["attributes"] = dict(datamodule.attributes if attributes is None else attributes)
@@ -253,9 +254,9 @@ class PredictionWriter(BasePredictionWriter):
                 continue
             # Again, because only lit_loader's tasks declare their predictions before the first batch.
             _check_format(self.format, labels=isinstance(batch, ClassificationBatch), masks=item.masks is not None)
-            loses_scores = item.keypoint_scores is not None and self.format in ("voc", "keypoints_txt")
+            loses_scores = item.keypoint_scores is not None and self.format == "keypoints_txt"
             if loses_scores and not self._predictions:  # once, at the first sample
-                rank_zero_info(f"format={self.format!r} cannot hold the scores of points; 'coco' and 'csv' can")
+                rank_zero_info(f"format={self.format!r} cannot hold the scores of points; the other formats can")
             # The first prediction of a sample counts, on a rank as among ranks.
             self._predictions.setdefault((dataloader_idx, row), item)
 

@@ -28,6 +28,7 @@ __all__ = [
     "LONGER_SIDE",
     "class_colours",
     "draw_boxes",
+    "draw_canvases",
     "draw_class_report",
     "draw_fitted_objects",
     "draw_labels",
@@ -355,6 +356,20 @@ def draw_labels(
     """
     canvases = [fit_canvas(image, LONGER_SIDE)[0] for image in list(images)[:max_images]]
     return _figure(canvases, title, texts, truths, captions=captions)
+
+
+def draw_canvases(canvases: Sequence[Tensor], *, captions: Sequence[str] = (), title: str = "") -> Figure:
+    """Return a figure of drawn images, each shown pixel by pixel.
+
+    Args:
+        canvases: uint8 ``(3, h, w)`` each.
+        captions: A line to write above each image, or empty.
+        title: Title of the figure.
+
+    Raises:
+        ImportError: If matplotlib is not installed.
+    """
+    return _figure(list(canvases), title, captions=captions)
 
 
 def draw_class_report(reports: Sequence[ClassReport], *, max_classes: int = 100, title: str = "classes") -> Figure:

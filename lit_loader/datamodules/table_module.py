@@ -319,6 +319,19 @@ class TableDataModule(LoaderDataModule):
         """Return True if batches of a stage have points."""
         return self.keypoints and any(table.keypoints is not None for table in self.tables(stage))
 
+    def mirror_pairs(self, table: AnnotationTable) -> tuple[tuple[int, int], ...]:
+        """Return the pairs of points of a table that a horizontal flip exchanges in training.
+
+        Empty if the batches have no points, if no pairs are known, or if the preset does not flip. Transforms of your
+        own, which may do anything, have none either.
+        """
+        transforms = self._transforms["train"]
+        if not self.keypoints or table.keypoints is None or not isinstance(transforms, Mapping):
+            return ()
+        keywords = self._preset_keywords(transforms, table)
+        pairs = keywords.get("flip_pairs") or ()
+        return () if keywords.get("hflip") == 0 else tuple((first, second) for first, second in pairs)
+
     def draw_targets(self, batch: Any, **drawing: Any) -> Figure:
         """Return a picture of a batch of whole images with their targets, with further arguments of `draw_boxes`."""
         names = {"class_names": self.class_names, "attributes": self.attributes, "first_label": self.first_label}
@@ -538,16 +551,20 @@ class TableDataModule(LoaderDataModule):
         transforms = self._transforms[stage]
         if not isinstance(transforms, Mapping):
             return transforms
-        # The user's keywords have priority over the table's.
-        keywords = {**self.transform_defaults(table), **transforms}
-        if "flip_pairs" in transforms and "hflip" not in transforms:
-            # The table knows no pairs, but the user does, so the default hflip=0 does not apply.
-            keywords.pop("hflip", None)
+        keywords = self._preset_keywords(transforms, table)
         preset_transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
         # Pairs that the user passes are taken as they are.
         if stage == "train" and "flip_pairs" not in transforms and keywords.get("hflip") != 0:
             warn_of_sides(table.keypoint_schema if self.keypoints else None)
         return preset_transforms
+
+    def _preset_keywords(self, transforms: Mapping[str, Any], table: AnnotationTable) -> dict[str, Any]:
+        """Return the preset's keywords: the table's, updated by the user's."""
+        keywords = {**self.transform_defaults(table), **transforms}
+        if "flip_pairs" in transforms and "hflip" not in transforms:
+            # The table knows no pairs, but the user does, so the default hflip=0 does not apply.
+            keywords.pop("hflip", None)
+        return keywords
 
     def _transform_lines(self) -> list[str]:
         """Return the mixes of training and the transforms of every stage as lines of a summary."""

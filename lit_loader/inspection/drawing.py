@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import numpy as np
 import torch
 from PIL import Image, ImageDraw
 from torch import Tensor
+from torchvision import tv_tensors
+from torchvision.utils import draw_keypoints
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.datamodules.pictures import LONGER_SIDE, class_colours, draw_fitted_objects, fit_canvas, label_texts
-from lit_loader.datamodules.text_drawing import draw_texts, font_for, wrapped_text
+from lit_loader.datamodules.text_drawing import draw_texts, font_for, short_text, wrapped_text
 from lit_loader.errors import ImageError
 from lit_loader.foundation.escaping import printable
 from lit_loader.images import LazyImage
 from lit_loader.images.reading import ImageReading
+from lit_loader.transforms.flips import RandomHorizontalFlip
 from lit_loader.types import IndexArray
 
-__all__ = ["draw_image", "draw_message"]
+__all__ = ["draw_image", "draw_message", "draw_mirrored"]
 
 _FLAGS: Final = ("difficult", "truncated", "occluded", "crowd")
 # Colour of objects that are not highlighted, if others are.
@@ -31,6 +34,16 @@ _MAX_OBJECTS: Final = 1000
 _MAX_MASK_BYTES: Final = 2**27
 # Lines join the mirror pairs of objects with at most this many points; the lines of a dense mesh would cover a face.
 _MAX_PAIRED_POINTS: Final = 20
+_MAX_NAMED_POINTS: Final = 20
+_MAX_NAME_LENGTH: Final = 18
+# Colours of points without a pair, and of the first and second points of pairs.
+_SIDE_COLOURS: Final = ("#ffffff", "#4363d8", "#f58231")
+_STRIP_COLOUR: Final = "#282828"
+# Radius of a point with a name, and pixels between an object and its mirror image.
+_NAMED_RADIUS: Final = 4
+_GAP: Final = 6
+# Margin around an object and its points, as a share of the longer side.
+_OBJECT_MARGIN: Final = 0.2
 
 
 def draw_image(
@@ -63,15 +76,10 @@ def draw_image(
         IndexError: If the table has no such row.
     """
     rows = table.objects(row)
-    reading = reading.for_table(table)
     try:
-        image = _open(table, row, reading)
+        image = _open(table, row, reading.for_table(table))
         height, width = image.size
-        zoom = longer_side / max(height, width)
-        # Only then is less decoded; a small image is enlarged later, by whole pixels.
-        if zoom < 1:
-            image = image.resized((max(1, round(height * zoom)), max(1, round(width * zoom))))
-        canvas, _ = fit_canvas(image.read(), longer_side)
+        canvas = _read(image, longer_side)
     except ImageError as error:
         return draw_message(str(error), longer_side=longer_side)
     objects = _drawn_objects(table, rows, highlighted, canvas)
@@ -86,6 +94,61 @@ def draw_image(
     fields = _fields(table, row, objects, canvas, size=(width, height))
     pairs = table.flip_pairs if len(table.keypoint_names) <= _MAX_PAIRED_POINTS else ()
     return draw_fitted_objects(canvas, fields, texts=texts, colours=colours, lines=table.skeleton or pairs)
+
+
+def draw_mirrored(
+    table: AnnotationTable,
+    object_row: int,
+    *,
+    flip_pairs: Sequence[tuple[int, int]] | None = None,
+    longer_side: int = LONGER_SIDE,
+    reading: ImageReading = ImageReading(),
+) -> Tensor:
+    """Return an object with the names of its points, and right of it its mirror image, uint8 ``(3, h, w)``.
+
+    The mirror image is that of a horizontal flip in training, which exchanges the points of each pair. If the pairs are
+    right, the mirrored names fit the mirrored object: the left eye of a face is on the same side in both halves. The
+    first points of the pairs are blue, the second ones orange, and points without a pair white; absent points, and
+    points outside the image, are not drawn. White lines join points along the skeleton. Of more than 20 points, the
+    positions are written instead of the names.
+
+    Args:
+        table: The annotations, with points.
+        object_row: Row of the object in the table.
+        flip_pairs: Positions of points that the flip exchanges; None for the table's.
+        longer_side: Larger of height and width of each half, in pixels, without the line above it.
+        reading: Settings for reading image files.
+
+    Raises:
+        IndexError: If the table has no such object.
+        ValueError: If the table has no points, or a pair is not in it.
+    """
+    if table.keypoints is None:
+        raise ValueError(f"{table!r} has no points; read it with a keypoint schema")
+    if not 0 <= object_row < table.num_objects:
+        raise IndexError(f"object_row={object_row} must be in [0, {table.num_objects})")
+    row = int(np.searchsorted(table.offsets, object_row, side="right")) - 1
+    try:
+        image = _open(table, row, reading.for_table(table))
+        height, width = image.size
+        region = _region_of(table, object_row, width=width, height=height)
+        canvas = _read(image.cropped(region), longer_side)
+    except ImageError as error:
+        return draw_message(str(error), longer_side=longer_side)
+    size = (region[2] - region[0], region[3] - region[1])
+    target = _points_in(table, np.array([object_row]), canvas, size=size, corner=region[:2])
+    target["keypoints"] = tv_tensors.KeyPoints(target["keypoints"], canvas_size=canvas.shape[-2:])
+    flip_pairs = table.flip_pairs if flip_pairs is None else flip_pairs
+    flip = RandomHorizontalFlip(p=1.0, flip_pairs=flip_pairs)
+    # Training's own flip, which draws a number; the training that follows must not notice.
+    with torch.random.fork_rng(devices=[]):
+        mirrored = flip(tv_tensors.Image(canvas), target)
+    halves = [
+        _with_strip(_with_names(table, half, fields, flip_pairs), [text], [_STRIP_COLOUR])
+        for text, (half, fields) in {"as annotated": (canvas, target), "mirrored": mirrored}.items()
+    ]
+    gap = torch.full((3, halves[0].shape[1], _GAP), 255, dtype=torch.uint8)
+    return torch.cat([halves[0], gap, halves[1]], dim=2)
 
 
 def draw_message(message: str, *, longer_side: int = LONGER_SIDE) -> Tensor:
@@ -124,6 +187,61 @@ def _open(table: AnnotationTable, row: int, reading: ImageReading) -> LazyImage:
         corners = f"{x1}, {y1}, {x2}, {y2} (left, top, right, bottom)"
         raise ImageError(f"{path}: the region {corners} is not inside the image, which is {width}x{height}")
     return image.cropped((x1, y1, x2, y2))
+
+
+def _read(image: LazyImage, longer_side: int) -> Tensor:
+    """Read an image as a canvas, uint8 ``(3, h, w)``.
+
+    Raises:
+        ImageError: If it cannot be decoded.
+    """
+    height, width = image.size
+    zoom = longer_side / max(height, width)
+    # Only then is less decoded; a small image is enlarged later, by whole pixels.
+    if zoom < 1:
+        image = image.resized((max(1, round(height * zoom)), max(1, round(width * zoom))))
+    return fit_canvas(image.read(), longer_side)[0]
+
+
+def _region_of(table: AnnotationTable, object_row: int, *, width: int, height: int) -> tuple[int, int, int, int]:
+    """Return the region of an image that shows an object with its points: left, top, right, bottom in pixels."""
+    assert table.keypoints is not None
+    assert table.visibility is not None
+    points = table.keypoints[object_row][table.visibility[object_row] > 0]
+    corners = np.concatenate([table.boxes[object_row].reshape(2, 2), points]).astype(np.float64)
+    limits = np.array([width, height])
+    # Corners of a broken file may be anywhere.
+    corners = np.clip(np.nan_to_num(corners), 0, limits)
+    low, high = corners.min(axis=0), corners.max(axis=0)
+    margin = _OBJECT_MARGIN * (high - low).max()
+    left, top = np.floor(np.clip(low - margin, 0, limits - 1)).astype(int).tolist()
+    right, bottom = np.ceil(np.clip(high + margin, [left + 1, top + 1], limits)).astype(int).tolist()
+    return left, top, right, bottom
+
+
+def _with_names(
+    table: AnnotationTable, canvas: Tensor, target: Mapping[str, Tensor], flip_pairs: Sequence[tuple[int, int]]
+) -> Tensor:
+    """Return a canvas with the points ``(1, K, 2)`` of an object, in the colours of their sides, and their names."""
+    points = target["keypoints"].as_subclass(Tensor)
+    visibility = target["visibility"]
+    num_points = points.shape[1]
+    sides = torch.zeros(num_points, dtype=torch.int64)
+    for pair in flip_pairs:
+        sides[list(pair)] = torch.tensor([1, 2])
+    fields = {"keypoints": points, "visibility": visibility}
+    # The lines; larger dots cover those of the visibility.
+    canvas = draw_fitted_objects(canvas.as_subclass(Tensor), fields, texts=[], colours=[], lines=table.skeleton)
+    is_present = visibility > 0
+    for side, colour in enumerate(_SIDE_COLOURS):
+        is_drawn = is_present & (sides == side)
+        if is_drawn.any():
+            canvas = draw_keypoints(canvas, points, colors=colour, radius=_NAMED_RADIUS, visibility=is_drawn)
+    present = is_present[0].nonzero()[:, 0].tolist()
+    names = table.keypoint_names if num_points <= _MAX_NAMED_POINTS else tuple(map(str, range(num_points)))
+    corners = points[0, present].repeat(1, 2) + _NAMED_RADIUS * torch.tensor([-1, -1, 1, 1])
+    texts = [_one_line(short_text(names[position], _MAX_NAME_LENGTH)) for position in present]
+    return draw_texts(canvas, corners, texts, [_SIDE_COLOURS[sides[position]] for position in present])
 
 
 def _drawn_objects(table: AnnotationTable, rows: slice, highlighted: Sequence[int], canvas: Tensor) -> IndexArray:
@@ -203,12 +321,37 @@ def _fields(
                 object_row, height, width, scale=(float(scale[0]), float(scale[1])), corner=corner
             )
         fields["masks"] = torch.from_numpy(masks)
-    if table.keypoints is not None and table.visibility is not None:
-        points = table.keypoints[objects] * scale
-        inside = ((points >= 0) & (points <= limits)).all(axis=2)
-        fields["keypoints"] = torch.from_numpy(np.clip(points, 0, limits).astype(np.float32))
-        fields["visibility"] = torch.from_numpy(np.where(inside, table.visibility[objects], np.uint8(0)))
+    if table.keypoints is not None:
+        fields |= _points_in(table, objects, canvas, size=size)
     return fields
+
+
+def _points_in(
+    table: AnnotationTable,
+    objects: IndexArray,
+    canvas: Tensor,
+    *,
+    size: tuple[int, int],
+    corner: tuple[int, int] = (0, 0),
+) -> dict[str, Tensor]:
+    """Return the points of objects in pixels of a canvas, and their visibility: 0 outside of it.
+
+    Args:
+        table: The annotations, with points.
+        objects: Rows of the objects.
+        canvas: ``(3, h, w)``.
+        size: Width and height, in pixels of the image, of the region that the canvas shows.
+        corner: Left and top of this region.
+    """
+    assert table.keypoints is not None
+    assert table.visibility is not None
+    limits = np.array([canvas.shape[2], canvas.shape[1]])
+    points = (table.keypoints[objects] - np.array(corner)) * (limits / np.array(size))
+    inside = ((points >= 0) & (points <= limits)).all(axis=2)
+    return {
+        "keypoints": torch.from_numpy(np.clip(points, 0, limits).astype(np.float32)),
+        "visibility": torch.from_numpy(np.where(inside, table.visibility[objects], np.uint8(0))),
+    }
 
 
 def _with_strip(canvas: Tensor, texts: Sequence[str], colours: Sequence[str]) -> Tensor:

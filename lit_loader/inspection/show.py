@@ -23,7 +23,7 @@ from lit_loader.datamodules.pictures import LONGER_SIDE
 from lit_loader.datasets import Stage
 from lit_loader.errors import AnnotationError, SettingError
 from lit_loader.images.reading import ImageReading
-from lit_loader.inspection.drawing import draw_image
+from lit_loader.inspection.drawing import draw_image, draw_mirrored
 from lit_loader.inspection.findings import Finding, Severity
 from lit_loader.inspection.gallery import Gallery
 from lit_loader.inspection.kinds import KINDS
@@ -36,6 +36,7 @@ __all__ = [
     "read_findings",
     "show_batches",
     "show_findings",
+    "show_mirrored",
     "show_table",
 ]
 
@@ -87,6 +88,77 @@ def show_table(
         )
         gallery.add(picture, caption_of(table, row))
     return gallery
+
+
+def show_mirrored(
+    table: AnnotationTable,
+    *,
+    num_images: int = 16,
+    seed: int = 0,
+    classes: Sequence[str] = (),
+    attributes: Mapping[str, str] | None = None,
+    longer_side: int = LONGER_SIDE,
+    reading: ImageReading = ImageReading(),
+    title: str = "",
+    heading: str = "",
+) -> Gallery:
+    """Return pictures of objects and of their mirror images with the names of points, as `draw_mirrored` draws them.
+
+    Args:
+        table: The annotations.
+        num_images: Number of images, chosen at random among those with an object that has both points of a pair; the
+            object with the most pairs is shown. Fewer if fewer fit.
+        seed: Seed of the choice.
+        classes: Show objects of these classes; empty for any class.
+        attributes: Show objects that have all of these values of attributes.
+        longer_side: Larger of height and width of an object in pixels.
+        reading: Settings for reading image files.
+        title: Title of the gallery; ``""`` for the folder of the images.
+        heading: Heading above the pictures, such as the name of the set.
+
+    Raises:
+        SettingError: If a class, an attribute or a value is unknown, or ``num_images`` is below 1.
+        ValueError: If the table has no points, or their mirror pairs are unknown.
+    """
+    if table.visibility is None or not table.flip_pairs:
+        expected = "points" if table.visibility is None else "mirror pairs of its points"
+        raise ValueError(f"{table!r} has no {expected}; read it with a schema that has flip_pairs")
+    matches = matching_objects(table, classes=classes, attributes=attributes or {})
+    object_rows = mirrored_objects(table, table.flip_pairs, matches, num_images=num_images, seed=seed)
+    gallery = Gallery(title or str(table.root))
+    condition = _condition(classes, attributes or {})
+    gallery.add_section(heading, f"{len(object_rows)} images{condition}; the names must fit both halves")
+    image_rows = table.image_of_object()[object_rows].tolist()
+    for row, object_row in zip(image_rows, object_rows, strict=True):
+        picture = draw_mirrored(table, object_row, longer_side=longer_side, reading=reading)
+        gallery.add(picture, f"{table.image_paths[row]} (object {object_row - table.objects(row).start})")
+    return gallery
+
+
+def mirrored_objects(
+    table: AnnotationTable,
+    flip_pairs: Sequence[tuple[int, int]],
+    matches: npt.NDArray[np.bool_] | None = None,
+    *,
+    num_images: int,
+    seed: int = 0,
+) -> list[int]:
+    """Return the rows of objects that show the exchange of points: one for each image, with the most complete pairs.
+
+    Args:
+        table: The annotations, with points.
+        flip_pairs: Positions of points that a flip exchanges, at least one pair.
+        matches: Mask of objects to choose from, or None for all.
+        num_images: Maximum number of images, chosen at random.
+        seed: Seed of the choice.
+    """
+    assert table.visibility is not None
+    present = table.visibility[:, np.array(flip_pairs)] > 0
+    num_pairs = present.all(axis=2).sum(axis=1)
+    if matches is not None:
+        num_pairs = num_pairs * matches
+    images = choose_images(table, num_pairs > 0, num_images=num_images, seed=seed).tolist()
+    return [table.objects(row).start + int(num_pairs[table.objects(row)].argmax()) for row in images]
 
 
 def _condition(classes: Sequence[str], attributes: Mapping[str, str]) -> str:

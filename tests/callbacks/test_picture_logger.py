@@ -14,7 +14,13 @@ from lightning.pytorch.loggers import CSVLogger, Logger, TensorBoardLogger, Wand
 from PIL import Image
 from torch.utils.data import DataLoader
 
-from lit_loader import ClassificationDataModule, DetectionDataModule, LandmarkDataModule, MultiTaskDataModule
+from lit_loader import (
+    ClassificationDataModule,
+    DetectionDataModule,
+    KeypointDataModule,
+    LandmarkDataModule,
+    MultiTaskDataModule,
+)
 from lit_loader.callbacks import ClassMixMonitor, PictureLogger, pictures
 from tests.support.drawn_set import CLASSES, drawn_source
 from tests.support.tiny_trainer import Tiny, trainer_of
@@ -60,6 +66,21 @@ def test_pictures_are_written_to_the_folder_and_logged_with_their_step(datamodul
     assert [(name, step) for name, step, _ in logger.logged] == list(zip(names, [0, 6, 12, 12, 12], strict=True))
     files = {path.stem: Image.open(io.BytesIO(path.read_bytes())).size for path in (tmp_path / "pictures").iterdir()}
     assert files == {name: sizes[0] for name, _, sizes in logger.logged}
+
+
+@pytest.mark.parametrize("hflip", [0.5, 0.0])
+def test_mirrored_points_are_drawn_at_the_start_of_a_training_that_flips(hflip, tmp_path):
+    source = drawn_source(tmp_path / "set")
+    datamodule = KeypointDataModule(source, train_transforms={"hflip": hflip})
+    logger = ImageLogger()
+    trainer = SimpleNamespace(
+        datamodule=datamodule, default_root_dir=tmp_path, is_global_zero=True, loggers=[logger], global_step=0
+    )
+    pictures = PictureLogger(max_images=4)
+    pictures.setup(trainer, Tiny(), "fit")
+    pictures.on_train_start(trainer, Tiny())
+    assert [name for name, *_ in logger.logged] == (["mirrored"] if hflip else [])
+    assert (tmp_path / "pictures" / "mirrored.png").exists() == bool(hflip)
 
 
 def test_predictions_are_drawn_every_n_epochs_into_the_given_folder(datamodule, tmp_path):
@@ -150,7 +171,8 @@ def moved_points(batch):
 def test_batches_of_every_task_are_drawn(tmp_path, kind, find, settings):
     datamodule = kind(drawn_source(tmp_path / "set"), batch_size=4, **settings)
     trainer_of(tmp_path, PictureLogger(), limit_train_batches=1).fit(Tiny(find), datamodule=datamodule)
-    assert {path.stem for path in (tmp_path / "pictures").iterdir()} == {"train_batch", "predictions"}
+    names = {"train_batch", "predictions"} | ({"mirrored"} if datamodule.keypoints else set())
+    assert {path.stem for path in (tmp_path / "pictures").iterdir()} == names
 
 
 def test_tensorboard_gets_the_pictures(datamodule, tmp_path):

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from functools import partial
 
 import numpy as np
 import pytest
 import torch
 
-from lit_loader import KeypointDataModule
+from lit_loader import DetectionDataModule, KeypointDataModule
 from lit_loader.datasets import keypoint_samples
 from lit_loader.recipes import (
     DetectionTask,
@@ -72,6 +73,35 @@ def test_images_are_not_flipped_without_known_mirror_pairs(tmp_path):
     table = draw_set(tmp_path, flip_pairs=[])
     still, default = (targets_by_id(batch_of(table, train_transforms=k)) for k in (STILL, {"hflip": None}))
     assert all(torch.equal(default[n]["boxes"], target["boxes"]) for n, target in still.items())
+
+
+def test_a_flip_without_the_pair_of_a_side_warns_before_training_only(tmp_path):
+    table = draw_set(tmp_path, num_images=4, flip_pairs=[(0, 2)])
+    with pytest.warns(UserWarning, match=r"do not exchange left and right of the points 'right', so"):
+        batch_of(table).first_batch("train")
+    with warnings.catch_warnings(action="error"):
+        batch_of(table, train_transforms=STILL).first_batch("train")
+        # Pairs that the user passes, complete or not, are taken as they are.
+        batch_of(table, train_transforms={"flip_pairs": [(0, 1)]}).first_batch("train")
+        KeypointDataModule(DrawnSource(val=table), num_workers=0).first_batch("val")
+        batch_of(draw_set(tmp_path, num_images=4)).first_batch("train")
+
+
+def test_mirror_pairs_are_those_that_training_exchanges(tmp_path):
+    table = draw_set(tmp_path, num_images=4)
+
+    def pairs_of(table=table, kind=KeypointDataModule, **keywords):
+        return kind(DrawnSource(train=table), train_transforms=keywords).mirror_pairs(table)
+
+    assert pairs_of() == pairs_of(hflip=None) == pairs_of(hflip=0.1) == ((0, 1),)
+    assert pairs_of(flip_pairs=[[1, 2]]) == ((1, 2),)
+    assert pairs_of(hflip=0.0) == pairs_of(flip_pairs=[]) == ()
+    assert pairs_of(kind=DetectionDataModule) == ()
+    without = draw_set(tmp_path, num_images=4, flip_pairs=[])
+    assert pairs_of(without) == ()
+    assert pairs_of(without, flip_pairs=[(0, 1)]) == ((0, 1),)
+    own = KeypointDataModule(DrawnSource(train=table), train_transforms=lambda image, target: (image, target))
+    assert own.mirror_pairs(table) == ()
 
 
 @pytest.mark.parametrize("min_points", [0, 1, 3])

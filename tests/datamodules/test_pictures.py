@@ -50,6 +50,30 @@ def test_predicted_points_are_joined_to_the_true_ones():
         assert pixel(figure, *(POINTS[0, k] + 5)) == joint
 
 
+def middle(first, second):
+    return ((POINTS[0, first] + POINTS[0, second]) / 2).tolist()
+
+
+@pytest.mark.parametrize("draw", ["points", "predicted points", "boxes"])
+def test_limbs_join_present_points_and_none_to_an_absent_one(draw):
+    skeleton = [(0, 1), (1, 2)]
+    if draw == "boxes":
+        target = {"boxes": torch.tensor([[10.0, 10, 110, 75]]), "labels": torch.tensor([1]), "keypoints": POINTS[:1]}
+        figure = draw_boxes(IMAGES, [target | {"visibility": SEEN[:1]}], class_names=["a"], skeleton=skeleton)
+    elif draw == "points":
+        figure = draw_points(IMAGES, POINTS, SEEN, skeleton=skeleton)
+    else:
+        # All predicted points are present, and true points are not joined.
+        figure = draw_points(IMAGES, POINTS, SEEN, predicted=POINTS + torch.tensor([0, 6]), skeleton=skeleton)
+        for limb in skeleton:
+            x, y = middle(*limb)
+            assert pixel(figure, x, y + 6) == WHITE
+            assert pixel(figure, x, y) == BLACK
+        return
+    assert pixel(figure, *middle(0, 1)) == WHITE
+    assert pixel(figure, *middle(1, 2)) == BLACK
+
+
 def test_boxes_bring_their_points_masks_and_attributes():
     masks = torch.zeros(2, 80, 120, dtype=torch.uint8)
     masks[0, 65:75, 5:15] = 1

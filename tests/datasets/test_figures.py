@@ -10,6 +10,7 @@ import pytest
 from PIL import Image
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.keypoints import names_without_mirror
 from lit_loader.datasets import FiguresSource, draw_figures
 from lit_loader.datasets.figures import FIGURE_NAMES, FIGURE_POINTS
 
@@ -60,6 +61,34 @@ def test_left_is_the_right_side_of_the_image_and_a_mirrored_figure_has_exchanged
     shoulders = table.keypoints[:, 1] - table.keypoints[:, 2]
     assert (shoulders[present, 0] > 0).all()
     assert present.sum() > 5
+
+
+def test_a_mirrored_figure_is_a_figure_by_its_pairs_and_limbs(table: AnnotationTable) -> None:
+    assert names_without_mirror(FIGURE_POINTS) == ()
+    mirror = dict((*FIGURE_POINTS.flip_pairs, *(pair[::-1] for pair in FIGURE_POINTS.flip_pairs)))
+    limbs = {frozenset(limb) for limb in FIGURE_POINTS.skeleton}
+    assert {frozenset(mirror.get(point, point) for point in limb) for limb in limbs} == limbs
+    # Shoulders and hips of the mirror image, with exchanged names, are on the sides where the figures have them.
+    order = [mirror.get(point, point) for point in range(13)]
+    exchanged = 96 - table.keypoints[:, order, 0]
+    for left in (1, 7):
+        seen = (table.visibility[:, left : left + 2] > 0).all(axis=1)
+        assert (exchanged[seen, left] > exchanged[seen, left + 1]).all()
+        assert seen.sum() > 10
+
+
+def test_limbs_have_the_colour_of_their_figure_and_end_at_its_points(table: AnnotationTable) -> None:
+    distances = []
+    for row in range(table.num_images):
+        pixels = np.asarray(Image.open(table.image_path(row)).convert("RGB"), dtype=float)
+        # The last figure of an image is in front of all others.
+        number = table.objects(row).stop - 1
+        is_seen = table.visibility[number] == 2
+        limbs = [limb for limb in FIGURE_POINTS.skeleton if is_seen[list(limb)].all()]
+        middles = table.keypoints[number][np.array(limbs).reshape(-1, 2)].mean(axis=1).astype(int)
+        colours = pixels[middles[:, 1], middles[:, 0]]
+        distances.append(np.abs(colours - np.median(colours, axis=0)).mean())
+    assert np.median(distances) < 25
 
 
 def test_same_settings_give_the_same_bytes_and_other_seeds_other_figures(tmp_path: Path) -> None:

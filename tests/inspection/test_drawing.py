@@ -97,6 +97,22 @@ def test_points_show_their_visibility_and_lines_join_mirror_pairs(table):
     assert pixel(draw_image(table(**columns), 0, longer_side=SIDE), 250, 200) == GREY
 
 
+def test_limbs_join_present_points_of_the_skeleton_instead_of_mirror_pairs(table):
+    points = np.zeros((2, 3, 2), dtype=np.float32)
+    points[0] = [[150, 200], [350, 280], [150, 280]]
+    columns = {"keypoints": points, "keypoint_names": ("left", "right", "nose"), "flip_pairs": [(0, 1)]}
+    skeleton = [(0, 2), (1, 2)]
+    states = np.array([[2, 1, 2], [0, 0, 0]], dtype=np.uint8)
+    picture = draw_image(table(**columns, visibility=states, skeleton=skeleton), 0, longer_side=SIDE)
+    assert pixel(picture, 150, 240) == WHITE
+    assert pixel(picture, 250, 280) == WHITE
+    assert pixel(picture, 250, 240) == GREY
+    states[0, 1] = 0
+    picture = draw_image(table(**columns, visibility=states, skeleton=skeleton), 0, longer_side=SIDE)
+    assert pixel(picture, 150, 240) == WHITE
+    assert pixel(picture, 250, 280) == GREY
+
+
 def test_objects_of_the_whole_image_become_labels_above_it(table):
     picture = draw_image(table(boxes=[[0, 0, WIDTH, HEIGHT]]), 0, longer_side=SIDE)
     assert picture.shape[1] > 200

@@ -184,12 +184,15 @@ def _show(arguments: argparse.Namespace) -> None:
       lit-loader show faces-xml --class person --num 40 --seed 1 --out persons.html
       lit-loader show voc faces-xml train val --split val --out val.png
       lit-loader show faces-xml --image img/0012.jpg
+      lit-loader show faces-xml --mirrored
       lit-loader check faces-xml --json > findings.json; lit-loader show faces-xml --worst findings.json
       lit-loader show --batches experiment=shapes datamodule.batch_size=4 --epoch 3
 
     Of each set, --num random images are shown, the same for the same --seed, with boxes, masks, points, class names and
     attributes. --class and --attribute show images that contain such objects, and highlight them. --image shows one
     image, large, with its objects numbered. --worst reads the sets as lit-loader check does, without stopping.
+    --mirrored shows an object of each image with the names of its points, and its mirror image with the names that
+    training gives it: a wrong or missing mirror pair is a name that does not fit the mirrored object.
 
     --batches shows batches of a config, after sampler, transforms, mixes and batch transforms: with the same seed those
     of lit-loader train on one device. Each of several validation sets is a section. The config may name modules in the
@@ -477,6 +480,9 @@ def _add_showing(command: argparse.ArgumentParser) -> None:
     add("--attribute", dest="attributes", metavar="NAME=VALUE", help=text, **repeated)
     add("--image", metavar="PATH", help="show one image, by its path or id, large, with its objects numbered")
     add("--split", metavar="NAME", help="show only this set")
+    text = "show objects and their mirror images, with the names of points"
+    # None like the other absent options, because False would be equal to a 0.
+    add("--mirrored", action="store_true", default=None, help=text)
     add("--worst", metavar="FILE", help="show the worst findings in the output of lit-loader check --json")
     text = "show batches of a config, with overrides in Hydra's syntax"
     add("--batches", metavar="KEY=VALUE", nargs="*", action="extend", help=text)

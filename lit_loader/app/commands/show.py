@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 from contextlib import redirect_stdout
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final
 
@@ -15,7 +16,7 @@ from lit_loader.app.commands.reading import named_splits, read_broken_sets, read
 from lit_loader.app.commands.settings import UsageError, as_option, usage_errors
 from lit_loader.datasets import Stage
 from lit_loader.errors import AnnotationError, SettingError, message_of
-from lit_loader.inspection import Gallery, show_findings, show_table
+from lit_loader.inspection import Gallery, show_findings, show_mirrored, show_table
 from lit_loader.inspection.gallery import check_ending
 from lit_loader.inspection.show import object_cells, read_findings
 
@@ -28,7 +29,7 @@ _NUM_BATCHES: Final = 4
 _CHOICE_OPTIONS: Final = ("seed", "classes", "attributes")
 _DATA_OPTIONS: Final = (
     *_CHOICE_OPTIONS,
-    *("image", "split", "worst"),
+    *("image", "split", "worst", "mirrored"),
     *("layout", "option", "policy", "class_names", "cache_dir", "num_workers"),
 )
 _BATCH_OPTIONS: Final = ("config_dir", "config_name", "epoch", "batch", "stage")
@@ -74,9 +75,9 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
         raise UsageError("give DATA: a folder, or FORMAT, ROOT and NAME; or --batches with overrides of a config")
     # Before the sets are read, which may take minutes.
     if arguments.worst is not None:
-        _refuse(arguments, (*_CHOICE_OPTIONS, "image"), "has no effect on --worst")
+        _refuse(arguments, (*_CHOICE_OPTIONS, "image", "mirrored"), "has no effect on --worst")
     if arguments.image is not None:
-        _refuse(arguments, (*_CHOICE_OPTIONS, "num"), "has no effect on --image")
+        _refuse(arguments, (*_CHOICE_OPTIONS, "num", "mirrored"), "has no effect on --image")
     attributes = _attributes(arguments.attributes)
     findings = None if arguments.worst is None else read_findings(Path(arguments.worst))
     splits = named_splits(arguments)
@@ -88,7 +89,10 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
     tables = read_sets(arguments, splits) if findings is None else read_broken_sets(arguments, splits)
     if not any(table.num_images for table in tables.values()):
         raise AnnotationError(f"the sets {', '.join(tables)} have no images", path=Path(arguments.root))
+    if arguments.mirrored:
+        tables = _with_pairs(tables)
     num_images = arguments.num or _NUM_IMAGES
+    show_set = partial(show_mirrored if arguments.mirrored else show_table, num_images=num_images)
     with status_spinner("Drawing", progress=arguments.progress), usage_errors():
         if findings is not None:
             return show_findings(tables, findings, num_images=num_images, title=f"{arguments.root}: findings")
@@ -97,20 +101,28 @@ def _annotations(arguments: argparse.Namespace) -> Gallery:
         gallery = Gallery(str(arguments.root))
         for split, table in tables.items():
             try:
-                chosen = show_table(
-                    table,
-                    num_images=num_images,
-                    seed=arguments.seed or 0,
-                    classes=arguments.classes,
-                    attributes=attributes,
-                    heading=split,
+                chosen = show_set(
+                    table, seed=arguments.seed or 0, classes=arguments.classes, attributes=attributes, heading=split
                 )
             except SettingError as error:
                 raise UsageError(message_of(error, _as_option)) from error
             gallery.sections += chosen.sections
     if not len(gallery):
+        if arguments.mirrored:
+            raise UsageError("--mirrored: no such object has both points of a mirror pair; choose other objects")
         raise UsageError("no image has an object of these classes and attributes; choose others")
     return gallery
+
+
+def _with_pairs(tables: dict[str, AnnotationTable]) -> dict[str, AnnotationTable]:
+    """Return the sets whose points have mirror pairs, for ``--mirrored``."""
+    names = ", ".join(tables)
+    if not any(table.keypoint_names for table in tables.values()):
+        raise UsageError(f"--mirrored needs points, and the sets {names} have none")
+    if not any(table.flip_pairs for table in tables.values()):
+        remedy = "give a schema with flip_pairs, as for --option schema="
+        raise UsageError(f"--mirrored needs mirror pairs of points, and the sets {names} have none; {remedy}")
+    return {split: table for split, table in tables.items() if table.flip_pairs and table.keypoints is not None}
 
 
 def _as_option(name: str, value: Any) -> str:

@@ -92,6 +92,25 @@ def test_a_picture_of_one_image_says_that_it_lacks_the_table(show, faces):
     assert "the table of the objects is only in a page: --out show.html" in show("--image", path, "--out", "one.png")
 
 
+def test_objects_are_shown_next_to_their_mirror_images(show, tmp_path):
+    assert show("--mirrored", "--num", 3, "--split", "train") == "3 pictures in show.html\n"
+    names = captions(tmp_path / "show.html")
+    assert all(name.endswith(" (object 0)") for name in names)
+    assert "3 images; the names must fit both halves" in (tmp_path / "show.html").read_text()
+
+
+def test_mirror_images_need_points_and_their_pairs(command, tmp_path, faces):
+    for schema, message in (
+        ("5", "--mirrored needs mirror pairs of points, and the sets train have none; give a schema with flip_pairs"),
+        (None, "--mirrored needs points, and the sets train have none"),
+    ):
+        columns = "path points class" if schema else f"path {'skip ' * 10} class"
+        options = ["--option", f"columns={columns}", *(["--option", f"schema={schema}"] if schema else [])]
+        command("show", "keypoints_txt", faces, "train=train.txt", *options, "--mirrored", "--no-progress", code=2)
+        assert message in command.err
+    assert not list(tmp_path.glob("*.html"))
+
+
 def test_findings_are_shown(show, tmp_path, faces):
     findings = Findings()
     path = (faces / "train.txt").read_text().split()[0]
@@ -125,6 +144,9 @@ def test_findings_of_a_check_are_shown_though_training_stops_at_them(show, comma
         (["--image", "a.jpg", "--class", "x"], "--class has no effect on --image"),
         (["--image", "a.jpg", "--num", "3"], "--num has no effect on --image"),
         (["--worst", "no.json", "--image", "a.jpg"], "--image has no effect on --worst"),
+        (["--image", "a.jpg", "--mirrored"], "--mirrored has no effect on --image"),
+        (["--worst", "no.json", "--mirrored"], "--mirrored has no effect on --worst"),
+        (["--batches", "a=1", "--mirrored"], "--mirrored has no effect on --batches"),
         (["--attribute", "a=x", "--attribute", "a=y"], "--attribute 'a=y': 'a' has a value already"),
         (["--batches", "a=1", "--seed", "3"], "--seed has no effect on --batches"),
         (["--batches", "a=1"], "--option has no effect on --batches"),

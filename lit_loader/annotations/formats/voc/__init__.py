@@ -62,7 +62,7 @@ plain VOC.
 
 ``<keypoints>`` of an object: its points by name, in pixels, in any order. ``visibility`` is COCO's number: 1
 hidden, 2 visible (the default). An absent point is omitted; the reader also accepts 0 for it. An object with points
-may lack ``<bndbox>``: it gets the tight box of its points.
+may lack ``<bndbox>``: it gets the tight box of its points. Predicted points may have a ``score``, which readers ignore.
 
 ``<robndbox>`` of an object: its oriented box, in pixels. With ``<type>robndbox</type>`` next to it, as roLabelImg
 writes it: ``<cx>``, ``<cy>``, ``<w>``, ``<h>`` and ``<angle>``, in radians clockwise on the screen. Or four corners as

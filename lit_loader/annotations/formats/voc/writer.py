@@ -11,6 +11,7 @@ from typing import ClassVar
 from xml.etree.ElementTree import Element, ElementTree, SubElement, indent
 
 import numpy as np
+import numpy.typing as npt
 
 from lit_loader.annotations.formats.rows import DeclaredNames
 from lit_loader.annotations.formats.voc.schema import (
@@ -103,7 +104,15 @@ def voc_image_paths(table: AnnotationTable, *, image_dir: str = "JPEGImages") ->
     return [str(folder / f"{image_id}{ending}") for image_id, ending in zip(ids, endings, strict=True)]
 
 
-def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename: str, declared: DeclaredNames) -> None:
+def write_image_xml(
+    path: Path,
+    table: AnnotationTable,
+    image: int,
+    *,
+    filename: str,
+    declared: DeclaredNames,
+    point_scores: npt.NDArray[np.float32] | None = None,
+) -> None:
     """Write the annotation of one image of a table.
 
     Args:
@@ -112,6 +121,8 @@ def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename:
         image: Row of the image.
         filename: Name of the image file.
         declared: Names that ``<schema>`` lists; the same in every file of a set, including files without objects.
+        point_scores: Scores of predicted points, float32 ``(num_objects, K)``, with a row for each object of the table;
+            None for no scores.
 
     Raises:
         ValueError: If a name cannot be written in XML or would not be read back.
@@ -130,12 +141,12 @@ def write_image_xml(path: Path, table: AnnotationTable, image: int, *, filename:
     if schema is not None:
         root.append(schema)
     for row in range(int(table.offsets[image]), int(table.offsets[image + 1])):
-        _add_object(root, table, row)
+        _add_object(root, table, row, None if point_scores is None else point_scores[row])
     indent(root)
     ElementTree(root).write(path, encoding="utf-8", xml_declaration=True)
 
 
-def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
+def _add_object(root: Element, table: AnnotationTable, row: int, point_scores: npt.NDArray[np.float32] | None) -> None:
     element = SubElement(root, "object")
     SubElement(element, "name").text = written_name(table.class_names[int(table.labels[row])], "class")
     for tag in ("truncated", "difficult", "occluded", "crowd"):
@@ -149,10 +160,12 @@ def _add_object(root: Element, table: AnnotationTable, row: int) -> None:
     points = Element("keypoints")
     if table.keypoints is not None and table.visibility is not None:
         columns = (table.keypoint_names, table.keypoints[row], table.visibility[row].tolist())
-        for name, (x, y), visibility in zip(*columns, strict=True):
+        for position, (name, (x, y), visibility) in enumerate(zip(*columns, strict=True)):
             if visibility:
                 texts = {"name": written_name(name, "point"), "x": number_text(x), "y": number_text(y)}
-                SubElement(points, "point", {**texts, "visibility": str(visibility)})
+                point = SubElement(points, "point", {**texts, "visibility": str(visibility)})
+                if point_scores is not None:
+                    point.set("score", number_text(point_scores[position]))
     values = Element("attributes")
     for name, attribute in table.attributes.items():
         if attribute.ids[row] >= 0:
