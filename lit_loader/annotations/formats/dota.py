@@ -102,9 +102,9 @@ class DotaReader(Reader):
             raise AnnotationError(f"found no label file in {label_dir}", path=folder.root)
         labels = dict.fromkeys(unit.label for unit in units if unit.label)
         return Inputs(
-            files=[source] if folder.is_file(source) else [],
+            # Labels are read line by line, which takes no stamps, so they are not `unit_files`.
+            files=[*([source] if folder.is_file(source) else []), *labels],
             units=units,
-            unit_files=list(labels),
             split=None if name == "." else posixpath.splitext(name)[0],
             listed=[unit.image for unit in units],
         )
