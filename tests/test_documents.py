@@ -55,6 +55,7 @@ def scripts():
         "rows",
         "check",
         "mixed",
+        "mirrored points",
         "statistics",
         "balance by epoch",
         "uint8",

@@ -553,7 +553,7 @@ class TableDataModule(LoaderDataModule):
             return transforms
         keywords = self._preset_keywords(transforms, table)
         preset_transforms: Callable[..., Any] = self._preset(stage == "train", **keywords)
-        # Pairs that the user passes are taken as they are.
+        # The user's pairs are taken unchanged.
         if stage == "train" and "flip_pairs" not in transforms and keywords.get("hflip") != 0:
             warn_of_sides(table.keypoint_schema if self.keypoints else None)
         return preset_transforms

@@ -45,7 +45,9 @@ Rectangle: TypeAlias = tuple[int, int, int, int]
 """Left, top, right and bottom in pixels, inclusive."""
 
 
-def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colours: Sequence[str]) -> Tensor:
+def draw_texts(
+    canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colours: Sequence[str], *, font_size: int | None = None
+) -> Tensor:
     """Draw a text at each box, or all texts below each other without boxes; no text covers another.
 
     Texts without room are left out, and a note counts them.
@@ -55,12 +57,13 @@ def draw_texts(canvas: Tensor, boxes: Tensor | None, texts: Sequence[str], colou
         boxes: float ``(N, 4)``, xyxy in pixels of the canvas, or None. Earlier boxes get their place first.
         texts: One text for each box.
         colours: Background colours ``#rrggbb``, one for each box.
+        font_size: Size of the font in pixels, or None for at least 12, and more on large canvases.
     """
     if not texts:
         return canvas
     image = Image.fromarray(canvas.permute(1, 2, 0).numpy())
     draw = ImageDraw.Draw(image)
-    font = font_for(texts, max(12, max(image.size) // 45))
+    font = font_for(texts, font_size or max(12, max(image.size) // 45))
     line_height = int(font.getbbox("Ag")[3]) + 3
     rectangles: list[Rectangle] = []
     # Without boxes the texts go down the left edge: each is above the top of its row.

@@ -36,6 +36,8 @@ _MAX_MASK_BYTES: Final = 2**27
 _MAX_PAIRED_POINTS: Final = 20
 _MAX_NAMED_POINTS: Final = 20
 _MAX_NAME_LENGTH: Final = 18
+# Pixels of the font on a canvas of any size, because a large canvas has many points.
+_NAME_SIZE: Final = 12
 # Colours of points without a pair, and of the first and second points of pairs.
 _SIDE_COLOURS: Final = ("#ffffff", "#4363d8", "#f58231")
 _STRIP_COLOUR: Final = "#282828"
@@ -101,22 +103,23 @@ def draw_mirrored(
     object_row: int,
     *,
     flip_pairs: Sequence[tuple[int, int]] | None = None,
-    longer_side: int = LONGER_SIDE,
+    longer_side: int | None = None,
     reading: ImageReading = ImageReading(),
 ) -> Tensor:
     """Return an object with the names of its points, and right of it its mirror image, uint8 ``(3, h, w)``.
 
-    The mirror image is that of a horizontal flip in training, which exchanges the points of each pair. If the pairs are
-    right, the mirrored names fit the mirrored object: the left eye of a face is on the same side in both halves. The
-    first points of the pairs are blue, the second ones orange, and points without a pair white; absent points, and
-    points outside the image, are not drawn. White lines join points along the skeleton. Of more than 20 points, the
-    positions are written instead of the names.
+    A horizontal flip of training makes the mirror image, and exchanges the points of each pair. If the pairs are right,
+    the mirrored names fit the mirrored object: the left eye of a face is on the same side in both halves. The first
+    points of the pairs are blue, the second ones orange, and points without a pair white; absent points, and points
+    outside the image, are not drawn. White lines join points along the skeleton. More than 20 points have their
+    positions as names.
 
     Args:
         table: The annotations, with points.
         object_row: Row of the object in the table.
         flip_pairs: Positions of points that the flip exchanges; None for the table's.
-        longer_side: Larger of height and width of each half, in pixels, without the line above it.
+        longer_side: Larger of height and width of each half, in pixels, without the line above it; None for 448, or 896
+            with more than 20 points.
         reading: Settings for reading image files.
 
     Raises:
@@ -128,6 +131,8 @@ def draw_mirrored(
     if not 0 <= object_row < table.num_objects:
         raise IndexError(f"object_row={object_row} must be in [0, {table.num_objects})")
     row = int(np.searchsorted(table.offsets, object_row, side="right")) - 1
+    if longer_side is None:
+        longer_side = LONGER_SIDE if len(table.keypoint_names) <= _MAX_NAMED_POINTS else 2 * LONGER_SIDE
     try:
         image = _open(table, row, reading.for_table(table))
         height, width = image.size
@@ -212,11 +217,12 @@ def _region_of(table: AnnotationTable, object_row: int, *, width: int, height: i
     limits = np.array([width, height])
     # Corners of a broken file may be anywhere.
     corners = np.clip(np.nan_to_num(corners), 0, limits)
-    low, high = corners.min(axis=0), corners.max(axis=0)
+    low = corners.min(axis=0)
+    high = corners.max(axis=0)
     margin = _OBJECT_MARGIN * (high - low).max()
-    left, top = np.floor(np.clip(low - margin, 0, limits - 1)).astype(int).tolist()
-    right, bottom = np.ceil(np.clip(high + margin, [left + 1, top + 1], limits)).astype(int).tolist()
-    return left, top, right, bottom
+    x_min, y_min = np.floor(np.clip(low - margin, 0, limits - 1)).astype(int).tolist()
+    x_max, y_max = np.ceil(np.clip(high + margin, [x_min + 1, y_min + 1], limits)).astype(int).tolist()
+    return x_min, y_min, x_max, y_max
 
 
 def _with_names(
@@ -230,7 +236,7 @@ def _with_names(
     for pair in flip_pairs:
         sides[list(pair)] = torch.tensor([1, 2])
     fields = {"keypoints": points, "visibility": visibility}
-    # The lines; larger dots cover those of the visibility.
+    # Draw the lines here. Larger dots will cover its dots, whose colours show the visibility.
     canvas = draw_fitted_objects(canvas.as_subclass(Tensor), fields, texts=[], colours=[], lines=table.skeleton)
     is_present = visibility > 0
     for side, colour in enumerate(_SIDE_COLOURS):
@@ -241,7 +247,8 @@ def _with_names(
     names = table.keypoint_names if num_points <= _MAX_NAMED_POINTS else tuple(map(str, range(num_points)))
     corners = points[0, present].repeat(1, 2) + _NAMED_RADIUS * torch.tensor([-1, -1, 1, 1])
     texts = [_one_line(short_text(names[position], _MAX_NAME_LENGTH)) for position in present]
-    return draw_texts(canvas, corners, texts, [_SIDE_COLOURS[sides[position]] for position in present])
+    text_colours = [_SIDE_COLOURS[sides[position]] for position in present]
+    return draw_texts(canvas, corners, texts, text_colours, font_size=_NAME_SIZE)
 
 
 def _drawn_objects(table: AnnotationTable, rows: slice, highlighted: Sequence[int], canvas: Tensor) -> IndexArray:

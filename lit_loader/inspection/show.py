@@ -97,7 +97,7 @@ def show_mirrored(
     seed: int = 0,
     classes: Sequence[str] = (),
     attributes: Mapping[str, str] | None = None,
-    longer_side: int = LONGER_SIDE,
+    longer_side: int | None = None,
     reading: ImageReading = ImageReading(),
     title: str = "",
     heading: str = "",
@@ -111,7 +111,7 @@ def show_mirrored(
         seed: Seed of the choice.
         classes: Show objects of these classes; empty for any class.
         attributes: Show objects that have all of these values of attributes.
-        longer_side: Larger of height and width of an object in pixels.
+        longer_side: As in `draw_mirrored`.
         reading: Settings for reading image files.
         title: Title of the gallery; ``""`` for the folder of the images.
         heading: Heading above the pictures, such as the name of the set.
@@ -151,8 +151,16 @@ def mirrored_objects(
         matches: Mask of objects to choose from, or None for all.
         num_images: Maximum number of images, chosen at random.
         seed: Seed of the choice.
+
+    Raises:
+        ValueError: If a position is not in the table, or ``num_images`` is below 1.
     """
     assert table.visibility is not None
+    if max(map(max, flip_pairs)) >= len(table.keypoint_names):
+        num_points = len(table.keypoint_names)
+        raise ValueError(
+            f"flip_pairs={list(flip_pairs)} has a position of {num_points} or more; there are {num_points} points"
+        )
     present = table.visibility[:, np.array(flip_pairs)] > 0
     num_pairs = present.all(axis=2).sum(axis=1)
     if matches is not None:

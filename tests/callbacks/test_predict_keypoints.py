@@ -1,4 +1,4 @@
-"""Predicted points of several objects: read back from every file as they were predicted, in pixels of the images."""
+"""Predicted points of several objects: files hold the predicted classes, points and scores in pixels of the images."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MOVED: list[dict[str, Any]] = [
 
 
 class Annotated(nn.Module):
-    """Detects the objects of the targets that it was told, like a keypoint detector of torchvision's."""
+    """Detects the objects in its attribute ``targets``, like a keypoint detector of torchvision's."""
 
     targets: list[dict[str, Any]]
 
@@ -111,8 +111,8 @@ def test_predicted_annotations_have_ap_1_in_cocos_evaluation_of_points(tmp_path:
     truth = COCO(str(tmp_path / "truth.json"))
 
     def precision(results: Any) -> float:
-        found = truth.loadRes(results)
-        evaluation = COCOeval_faster(truth, found, "keypoints", kpt_oks_sigmas=[0.05] * len(POINTS))
+        predictions = truth.loadRes(results)
+        evaluation = COCOeval_faster(truth, predictions, "keypoints", kpt_oks_sigmas=[0.05] * len(POINTS))
         evaluation.evaluate()
         evaluation.accumulate()
         evaluation.summarize()

@@ -80,7 +80,7 @@ def test_mirrored_points_have_the_sides_that_training_gives_them(table: Annotati
 
 def test_a_missing_pair_leaves_points_on_the_wrong_side(table: AnnotationTable) -> None:
     _, mirrored = halves_of(draw_mirrored(table, 1, flip_pairs=[(1, 2)], longer_side=SIDE))
-    # The left point is no pair's, the right one has become the nose.
+    # The left point has no pair, and the right one has become the nose.
     assert [pixel(mirrored, SIZE - x, y) for x, y in POINTS] == [WHITE, ORANGE, BLUE, GREY]
 
 
@@ -96,14 +96,20 @@ def test_points_have_their_names_and_of_many_points_their_positions(
     table: AnnotationTable, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     texts: list[list[str]] = []
-    monkeypatch.setattr(drawing, "draw_texts", lambda canvas, _, names, __: (texts.append(list(names)), canvas)[1])
+
+    def draw_texts(canvas: Tensor, _: Tensor | None, names: list[str], __: list[str], **___: int) -> Tensor:
+        texts.append(list(names))
+        return canvas
+
+    monkeypatch.setattr(drawing, "draw_texts", draw_texts)
     draw_mirrored(table, 1)
     names = ["left", "right", "nose"]
     assert texts == [names, ["as annotated"], names, ["mirrored"]]
     texts.clear()
     many = np.zeros((2, 30, 2), dtype=np.float32) + 50
     columns = {"visibility": np.full((2, 30), 2, dtype=np.uint8), "keypoint_names": [f"p{i}" for i in range(30)]}
-    draw_mirrored(table_in(tmp_path, keypoints=many, **columns), 1)
+    large = draw_mirrored(table_in(tmp_path, keypoints=many, **columns), 1)
+    assert large.shape[2] > 1.5 * draw_mirrored(table, 1).shape[2]
     assert texts[0] == [str(position) for position in range(30)]
     assert texts[2][:3] == ["0", "1", "2"]
 
@@ -163,5 +169,7 @@ def test_each_image_shows_the_object_with_the_most_complete_pairs(tmp_path: Path
     gallery = show_mirrored(table, classes=["face"], heading="train")
     assert [caption for _, caption in gallery.pictures] == ["a.png (object 0)"]
     assert gallery.sections[0].texts == ["1 images with face; the names must fit both halves"]
+    with pytest.raises(ValueError, match="position of 4 or more; there are 4 points"):
+        mirrored_objects(table, [(0, 4)], num_images=1)
     with pytest.raises(SettingError, match="num_images=0 must be at least 1"):
         show_mirrored(table, num_images=0)
