@@ -313,7 +313,7 @@ def _class_rows(run: Run) -> list[tuple[str, ...]]:
     names = run.datamodule.class_names
     monitor = find_callback(run.trainer, ClassMixMonitor)
     mixes = [] if monitor is None else [mix for mix in monitor.mixes.values() if tuple(mix.class_names) == tuple(names)]
-    shares = {}
+    shares: dict[str, Any] = {}
     for mix in mixes[:1]:
         shares = {"expected share": mix.expected, "share in batches": mix.arrived if mix.counts.any() else None}
         shares = {title: values for title, values in shares.items() if values is not None}
