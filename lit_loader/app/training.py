@@ -177,7 +177,7 @@ def _print_how_to_resume(run: Run) -> None:
         out.print("stopped before the first checkpoint was saved", soft_wrap=True)
         return
     out.print(
-        f"stopped; to resume:\n\n  {commands(run)['resume']}\n\nresume_in_place=true continues in the same folder",
+        f"stopped; to resume:\n\n  {commands(run, relative=False)['resume']}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,
         markup=False,
         highlight=False,
