@@ -167,14 +167,16 @@ class RunPage:
         yield from _table(("score", *columns), rows)
 
 
-def commands(run: Run) -> dict[str, str]:
+def commands(run: Run, *, relative: bool) -> dict[str, str]:
     """Return the commands that resume, test and predict with a run, to be typed in the folder where it was started.
 
     Args:
         run: The run; a checkpoint that is not saved yet has the path at which it is going to be.
+        relative: Name checkpoints relative to the folder where the run was started, so that the commands still work
+            after the project has moved; otherwise by whole paths.
     """
     overrides = _overrides()
-    last, best = (_relative(path, run.cfg) for path in _checkpoints(run))
+    last, best = (_relative(path, run.cfg) if relative else path for path in _checkpoints(run))
     config_dirs, config_name = _own_configs()
 
     def words(program: Sequence[str], checkpoint: str) -> str:
@@ -216,7 +218,6 @@ def _checkpoints(run: Run) -> tuple[str, str]:
 
 def _relative(path: str, cfg: DictConfig) -> str:
     """Return a path relative to the folder where the run was started, or the path itself outside of it."""
-    # A command that names the run in its project still works after the project has moved.
     start = Path((cfg.get("paths") or {}).get("work_dir") or ".").absolute()
     absolute = Path(path).absolute()
     return str(absolute.relative_to(start)) if absolute.is_relative_to(start) else str(absolute)
@@ -252,7 +253,7 @@ def _is_secret(word: str) -> bool:
 
 def _command_lines(run: Run) -> Iterator[str]:
     start = (run.cfg.get("paths") or {}).get("work_dir") or "."
-    texts = commands(run)
+    texts = commands(run, relative=True)
     yield "## Commands"
     yield ""
     yield f"In {escape_markdown(str(start))}; `eval` and `predict` use the best checkpoint:"
