@@ -60,7 +60,7 @@ def measure(name: str) -> dict[str, float]:
         baseline = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         model = build_model(cfg, datamodule)
         times = _StepTimes()
-        quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
         trainer = Trainer(
             accelerator="cpu", max_steps=NUM_STEPS, callbacks=[times], enable_model_summary=False, **quiet
         )

@@ -89,8 +89,9 @@ class KeypointSchema:
         }
 
     def _checked_sigmas(self) -> tuple[float, ...]:
-        if isinstance(self.sigmas, str) or not isinstance(self.sigmas, Sequence | np.ndarray):
-            raise TypeError(f"expected sigmas as one number per point, got {self.sigmas!r}")
+        sigmas: Any = self.sigmas  # may come from a config
+        if isinstance(sigmas, str) or not isinstance(sigmas, Sequence | np.ndarray):
+            raise TypeError(f"expected sigmas as one number per point, got {sigmas!r}")
         if len(self.sigmas) not in (0, len(self.names)):
             raise ValueError(f"sigmas has {len(self.sigmas)} numbers, but there are {len(self.names)} points")
         for sigma in self.sigmas:

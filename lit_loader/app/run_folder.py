@@ -168,14 +168,16 @@ class RunPage:
         yield from _table(("score", *columns), rows)
 
 
-def commands(run: Run) -> dict[str, str]:
+def commands(run: Run, *, relative: bool) -> dict[str, str]:
     """Return the commands that resume, test and predict with a run, to be typed in the folder where it was started.
 
     Args:
         run: The run; a checkpoint that is not saved yet has the path at which it is going to be.
+        relative: Name checkpoints relative to the folder where the run was started, so that the commands still work
+            after the project has moved; otherwise by whole paths.
     """
     overrides = _overrides()
-    last, best = (_relative(path, run.cfg) for path in _checkpoints(run))
+    last, best = (_relative(path, run.cfg) if relative else path for path in _checkpoints(run))
     config_dirs, config_name = _own_configs()
 
     def words(program: Sequence[str], checkpoint: str) -> str:
@@ -217,7 +219,6 @@ def _checkpoints(run: Run) -> tuple[str, str]:
 
 def _relative(path: str, cfg: DictConfig) -> str:
     """Return a path relative to the folder where the run was started, or the path itself outside of it."""
-    # A command that names the run in its project still works after the project has moved.
     start = Path((cfg.get("paths") or {}).get("work_dir") or ".").absolute()
     absolute = Path(path).absolute()
     return str(absolute.relative_to(start)) if absolute.is_relative_to(start) else str(absolute)
@@ -253,7 +254,7 @@ def _is_secret(word: str) -> bool:
 
 def _command_lines(run: Run) -> Iterator[str]:
     start = (run.cfg.get("paths") or {}).get("work_dir") or "."
-    texts = commands(run)
+    texts = commands(run, relative=True)
     yield "## Commands"
     yield ""
     yield f"In {escape_markdown(str(start))}; `eval` and `predict` use the best checkpoint:"
@@ -314,7 +315,7 @@ def _class_rows(run: Run) -> list[tuple[str, ...]]:
     names = run.datamodule.class_names
     monitor = find_callback(run.trainer, ClassMixMonitor)
     mixes = [] if monitor is None else [mix for mix in monitor.mixes.values() if tuple(mix.class_names) == tuple(names)]
-    shares = {}
+    shares: dict[str, Any] = {}
     for mix in mixes[:1]:
         shares = {"expected share": mix.expected, "share in batches": mix.arrived if mix.counts.any() else None}
         shares = {title: values for title, values in shares.items() if values is not None}

@@ -176,8 +176,9 @@ def _print_how_to_resume(run: Run) -> None:
     if last_checkpoint(run) is None:
         out.print("stopped before the first checkpoint was saved", soft_wrap=True)
         return
+    command = commands(run, relative=False)["resume"]
     out.print(
-        f"stopped; to resume:\n\n  {commands(run)['resume']}\n\nresume_in_place=true continues in the same folder",
+        f"stopped; to resume:\n\n  {command}\n\nresume_in_place=true continues in the same folder",
         soft_wrap=True,
         markup=False,
         highlight=False,

@@ -69,7 +69,8 @@ class EmaWeights(WeightAveraging):
         # torch has read the number on the CPU before this call, so another read costs no further wait.
         count = int(num_averaged)
         decay = min(self.decay, (1 + count) / (10 + count))
-        get_ema_multi_avg_fn(decay)(averages, values, num_averaged)
+        average: Any = get_ema_multi_avg_fn
+        average(decay)(averages, values, num_averaged)
 
     @property
     def has_started(self) -> bool:
@@ -78,8 +79,9 @@ class EmaWeights(WeightAveraging):
 
     def should_update(self, step_idx: int | None = None, epoch_idx: int | None = None) -> bool:
         """Return True if an optimizer step, counted from 0, updates the average."""
-        is_step = step_idx is not None and step_idx >= self.update_starting_at_step
-        return is_step and step_idx % self.update_every_n_steps == 0
+        if step_idx is None or step_idx < self.update_starting_at_step:
+            return False
+        return step_idx % self.update_every_n_steps == 0
 
     def setup(self, trainer: Trainer, pl_module: LightningModule, stage: str) -> None:
         """Prepare an empty average for a fit."""

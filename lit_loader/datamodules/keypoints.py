@@ -46,6 +46,9 @@ class KeypointDataModule(DetectionDataModule):
         if self.masks:
             rule = "has no effect on points: keypoint models train on boxes and points"
             raise SettingError("masks", True, rule, settings={"masks": False})
+        if self.oriented is not None:
+            rule = "has no effect on points: keypoint models train on boxes along the axes"
+            raise SettingError("oriented", self.oriented, rule, settings={"oriented": None})
         if min_points < 0:
             raise ValueError(f"min_points={min_points} must be at least 0")
         self.min_points = min_points

@@ -270,7 +270,8 @@ def _with_lines(canvas: Tensor, points: Tensor, states: Tensor | None, lines: Se
         return canvas
     is_present = None if states is None else states > 0
     width = 1 + max(canvas.shape[-2:]) // 340
-    return draw_keypoints(canvas, points, list(lines), radius=0, width=width, visibility=is_present)
+    drawn: Tensor = draw_keypoints(canvas, points, list(lines), radius=0, width=width, visibility=is_present)
+    return drawn
 
 
 def class_colours(labels: Tensor) -> list[str]:

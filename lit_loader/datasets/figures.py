@@ -112,7 +112,8 @@ class _Figure:
 
     def lines(self) -> npt.NDArray[np.float64]:
         """Return the ends of all limbs, ``(num_lines, 2, 2)``."""
-        return self.points[np.array(FIGURE_POINTS.skeleton)]
+        ends: npt.NDArray[np.float64] = self.points[np.array(FIGURE_POINTS.skeleton)]
+        return ends
 
     def box(self, image_size: int) -> tuple[float, float, float, float]:
         """Return the tight box in whole pixels, clipped to the image."""

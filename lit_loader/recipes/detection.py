@@ -392,7 +392,8 @@ def replace_detection_heads(model: nn.Module, num_classes: int, *, num_keypoints
 
 
 def _replace_keypoint_head(model: nn.Module, num_keypoints: int) -> None:
-    predictor = model.roi_heads.keypoint_predictor if isinstance(model, FasterRCNN) else None
+    heads: Any = model.roi_heads if isinstance(model, FasterRCNN) else None
+    predictor: Any = None if heads is None else heads.keypoint_predictor
     if type(predictor) is not KeypointRCNNPredictor:
         raise ValueError(
             f"the heads of a {type(model).__name__} can't be replaced for {num_keypoints} points: expected "
@@ -402,7 +403,7 @@ def _replace_keypoint_head(model: nn.Module, num_keypoints: int) -> None:
     # COCO's people keep their trained predictor.
     if predictor.out_channels != num_keypoints:
         in_channels = predictor.kps_score_lowres.in_channels
-        model.roi_heads.keypoint_predictor = KeypointRCNNPredictor(in_channels, num_keypoints)
+        heads.keypoint_predictor = KeypointRCNNPredictor(in_channels, num_keypoints)
 
 
 def _with_classes(conv: nn.Conv2d, old_num_classes: int, num_classes: int) -> nn.Conv2d:

@@ -449,7 +449,8 @@ def _joined_boxes(values: Sequence[Any], canvas_size: tuple[int, int]) -> tv_ten
         raise ValueError(f"images to be mixed have boxes of the formats {sorted(formats)}; they need the same one.")
     if is_oriented(values[0]):
         plain = torch.cat([value.as_subclass(Tensor) for value in values])
-        return wrap(plain, like=values[0], canvas_size=canvas_size)  # type: ignore[no-any-return] # torchvision is untyped
+        joined: tv_tensors.BoundingBoxes = wrap(plain, like=values[0], canvas_size=canvas_size)
+        return joined
     boxes = torch.from_numpy(np.concatenate(values))
     return tv_tensors.BoundingBoxes(boxes, format="XYXY", canvas_size=canvas_size)
 

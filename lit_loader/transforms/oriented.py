@@ -13,7 +13,7 @@ NOTE [Oriented boxes]
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -52,7 +52,7 @@ _EXPECT_BOXES: Final = (
 )
 
 
-def is_oriented(value: Any) -> bool:
+def is_oriented(value: Any) -> TypeGuard[tv_tensors.BoundingBoxes]:
     """Return True for ``tv_tensors.BoundingBoxes`` of a rotated format."""
     return isinstance(value, tv_tensors.BoundingBoxes) and value.format not in _ALONG_AXES
 

@@ -132,6 +132,8 @@ def test_wrong_settings_and_data_without_points_are_refused(tmp_path):
     table = draw_set(tmp_path)
     with pytest.raises(ValueError, match="masks=True has no effect on points"):
         batch_of(table, masks=True)
+    with pytest.raises(ValueError, match="oriented='rotated' has no effect on points"):
+        batch_of(table, oriented="rotated")
     with pytest.raises(ValueError, match="min_points=-1 must be at least 0"):
         batch_of(table, min_points=-1)
     with pytest.raises(ValueError, match=r"min_points=9 must be in \[0, 3\]"):

@@ -133,7 +133,8 @@ def test_validation_reads_what_each_source_alone_gives(folder):
 
 WORKERS = {
     "two processes": {"num_workers": 2},
-    "spawned": {"workers": WorkerSettings(num_workers=1, multiprocessing_context="spawn")},
+    # It unpickles the data set as a spawned process does, with half of the imports.
+    "forkserver": {"workers": WorkerSettings(num_workers=1, multiprocessing_context="forkserver")},
     "threads": {"workers": WorkerSettings(num_workers=2, worker_method="thread")},
     "cached": {"cache": True},
 }

@@ -127,7 +127,6 @@ def test_tiles_show_oriented_boxes_in_their_own_pixels(table: AnnotationTable) -
 @pytest.mark.parametrize(
     ("settings", "match"),
     [
-        ({"oriented": "angles"}, "is not one of"),
         ({"oriented": "rotated", "mixing": CopyPaste()}, "cuts objects out along the axes"),
     ],
 )

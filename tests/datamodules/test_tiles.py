@@ -164,7 +164,7 @@ def test_tiles_have_the_same_bits_in_all_workers_and_after_a_resume(source, tmp_
     expected, _ = loader()
     first, state = loader(stop=3)
     second, _ = loader(state=state, num_workers=1)
-    workers = (*WORKERS, SPAWN) if cache else WORKERS
+    workers = (*WORKERS, FORKSERVER) if cache else WORKERS
     runs = [first + second, *(loader(**settings)[0] for settings in workers)]
     for batches in runs:
         assert len(batches) == len(expected)
@@ -174,8 +174,8 @@ def test_tiles_have_the_same_bits_in_all_workers_and_after_a_resume(source, tmp_
 
 
 WORKERS = ({"num_workers": 2}, {"num_workers": 2, "worker_method": "thread"})
-# Without a cache, tests/datasets/test_regions.py spawns workers; one is enough to unpickle tables and cache.
-SPAWN = {"num_workers": 1, "multiprocessing_context": "spawn"}
+# It unpickles tables and cache as a spawned process does; tests/datasets/test_regions.py spawns one without a cache.
+FORKSERVER = {"num_workers": 1, "multiprocessing_context": "forkserver"}
 
 
 # -- share of empty samples --------------------------------------------------------------------------------

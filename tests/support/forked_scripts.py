@@ -84,11 +84,12 @@ def _prepare_fork(argv: list[str], cwd: str, env: dict[str, str], out: str, err:
 
 def _serve(modules: list[str]) -> list[str] | None:
     """Fork for each line of stdin; return the arguments of the script in a fork, and None at the end of stdin."""
+    gc.disable()
     for name in modules:
         import_module(name)
     # The end of every fork collects garbage several times, which takes a second with the objects of the imports.
-    gc.collect()
     gc.freeze()
+    gc.enable()
     while line := sys.stdin.readline():
         pid = os.fork()
         if pid == 0:

@@ -184,7 +184,8 @@ def batches(loader):
     "workers",
     [
         {"num_workers": 2, "multiprocessing_context": "fork"},
-        {"num_workers": 1, "multiprocessing_context": "spawn"},  # takes seconds to start
+        # It takes seconds to start, so that both epochs share one; forks start anew for each.
+        {"num_workers": 1, "multiprocessing_context": "spawn", "persistent_workers": True},
         {"num_workers": 2, "worker_method": "thread"},
     ],
     ids=["fork", "spawn", "thread"],

@@ -550,7 +550,7 @@ def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema
         schema = KeypointSchema(
             names=names,
             flip_pairs=tuple(flip_pairs or ()),
-            normalization_pair=None if normalization_pair is None else tuple(normalization_pair),  # type: ignore[arg-type] # checked there
+            normalization_pair=None if normalization_pair is None else tuple(normalization_pair),
             sigmas=() if known is None else known.sigmas,
             skeleton=() if known is None else known.skeleton,
         )
