@@ -121,4 +121,6 @@ def fit_validate_test_and_predict(name, tmp_path, *words):
     assert (tmp_path / "run/csv/version_0/metrics.csv").exists()
     pictures = {path.name for path in (tmp_path / "run/pictures").glob("*.png")}
     assert ("schedules.png" in pictures) == bool(run.datamodule.schedules())
-    assert len(pictures - {"schedules.png"}) == 3
+    is_mirrored = any(map(run.datamodule.mirror_pairs, run.datamodule.tables("train")))
+    assert ("mirrored.png" in pictures) == is_mirrored
+    assert len(pictures - {"schedules.png", "mirrored.png"}) == 3
