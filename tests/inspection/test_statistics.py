@@ -52,7 +52,8 @@ def objects_of(table):
 
 
 def measures_by_hand(table) -> dict[str, list[float]]:
-    values: dict[str, list[float]] = {name: [] for name in MEASURES}
+    # The table has no oriented boxes, which alone have an angle.
+    values: dict[str, list[float]] = {name: [] for name in MEASURES if name != "box_angle"}
     for width, height in zip(table.widths.tolist(), table.heights.tolist(), strict=True):
         if width and height:
             values["image_width"].append(width)
