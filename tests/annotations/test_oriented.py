@@ -11,7 +11,7 @@ from torchvision.transforms.v2 import functional
 from lit_loader.annotations import AnnotationTable, Tiling, concatenate, tile_table
 from lit_loader.annotations.figures import figures_of
 from lit_loader.annotations.fingerprint import annotation_digest, table_digests
-from lit_loader.annotations.oriented import enclosing_boxes, quad_areas, rotated_corners
+from lit_loader.annotations.quadrangles import enclosing_boxes, rotated_corners, signed_areas
 
 NAN = np.nan
 QUAD = [[10, 2], [14, 6], [8, 12], [4, 8]]
@@ -57,7 +57,7 @@ def test_rotated_corners_equal_torchvisions_conversion():
     expected = functional.convert_bounding_box_format(tensor, new_format="XYXYXYXY").numpy().reshape(-1, 4, 2)
     np.testing.assert_allclose(rotated_corners(boxes), expected, atol=1e-3)
     # A turned rectangle has the same area, and its box encloses it.
-    np.testing.assert_allclose(quad_areas(rotated_corners(boxes)), boxes[:, 2] * boxes[:, 3].astype(float), rtol=1e-6)
+    np.testing.assert_allclose(signed_areas(rotated_corners(boxes)), boxes[:, 2] * boxes[:, 3].astype(float), rtol=1e-6)
     corners = rotated_corners(boxes)
     low, high = np.split(enclosing_boxes(corners), 2, axis=1)
     assert (low[:, None] <= corners).all()
