@@ -20,6 +20,7 @@ __all__ = [
     "sides_cross",
     "signed_areas",
     "smallest_rectangles",
+    "visible_areas",
     "visible_parts",
 ]
 
@@ -151,6 +152,17 @@ def signed_areas(polygons: npt.NDArray[Any]) -> _Floats:
     return areas
 
 
+def visible_areas(corners: npt.NDArray[Any], regions: npt.NDArray[Any]) -> _Floats:
+    """Return the area of the part of each polygon that its region shows, float64 ``(N,)``, in square pixels.
+
+    Args:
+        corners: ``(N, 4, 2)``, x and y in pixels.
+        regions: Left, top, right and bottom of each region, ``(N, 4)``, in pixels.
+    """
+    low, high = np.split(regions.astype(np.float64)[:, None], 2, axis=2)
+    return _clamped_areas(_divided_outlines(corners.astype(np.float64), low, high), low, high)
+
+
 def visible_parts(corners: npt.NDArray[Any], region: Sequence[float]) -> VisibleParts:
     """Measure the part of each polygon that a region shows, by exact clipping.
 
@@ -161,16 +173,8 @@ def visible_parts(corners: npt.NDArray[Any], region: Sequence[float]) -> Visible
     low = np.array(region[:2], dtype=np.float64)
     high = np.array(region[2:], dtype=np.float64)
     points = clockwise(corners)
-    starts = points[:, :, None]
-    sides = np.roll(points, -1, axis=1)[:, :, None] - starts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # Each side is divided where it meets the four lines of the region; a parallel line is not met.
-        cuts = np.concatenate([(low - starts) / sides, (high - starts) / sides], axis=3)[:, :, 0]
-    cuts = np.sort(np.clip(np.where(np.isfinite(cuts), cuts, 0), 0, 1), axis=2)
-    shares = np.concatenate([np.zeros((*cuts.shape[:2], 1)), cuts], axis=2)[..., None]
-    outline = (starts + shares * sides).reshape(len(points), 20, 2)
-    # Clamping moves the outer part onto the border, where it has no area.
-    areas = np.abs(signed_areas(np.clip(outline, low, high)))
+    outline = _divided_outlines(points, low, high)
+    areas = _clamped_areas(outline, low, high)
     margin = _ON_BORDER * max(1.0, float(np.abs(high - low).max()))
     is_shown = ((outline >= low - margin) & (outline <= high + margin)).all(axis=2)
     # The corners of the region that are inside a polygon are the other corners of its visible part.
@@ -181,6 +185,32 @@ def visible_parts(corners: npt.NDArray[Any], region: Sequence[float]) -> Visible
     vertices[~is_vertex.any(axis=1)] = 0
     is_vertex |= ~is_vertex.any(axis=1, keepdims=True)
     return VisibleParts(areas, _boxes_around(vertices, is_vertex, degrees=smallest_rectangles(points)[:, 4]))
+
+
+def _divided_outlines(points: _Floats, low: _Floats, high: _Floats) -> _Floats:
+    """Return polygons ``(N, 4, 2)`` with each side divided where it meets the lines of a region, ``(N, 20, 2)``.
+
+    Args:
+        points: The corners.
+        low: Left and top of the region, ``(2,)``, or of one for each polygon, ``(N, 1, 2)``.
+        high: Right and bottom, likewise.
+    """
+    starts = points[:, :, None]
+    sides = np.roll(points, -1, axis=1)[:, :, None] - starts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # A parallel line is not met.
+        cuts = [(limit[..., None, :] - starts) / sides for limit in (low, high)]
+    cut_shares = np.concatenate(cuts, axis=3)[:, :, 0]
+    cut_shares = np.sort(np.clip(np.where(np.isfinite(cut_shares), cut_shares, 0), 0, 1), axis=2)
+    shares = np.concatenate([np.zeros((*cut_shares.shape[:2], 1)), cut_shares], axis=2)[..., None]
+    return (starts + shares * sides).reshape(len(points), 20, 2)
+
+
+def _clamped_areas(outlines: _Floats, low: _Floats, high: _Floats) -> _Floats:
+    """Return the areas of divided outlines inside a region, ``(N,)``."""
+    # Clamping moves the outer part onto the border, where it has no area.
+    areas: _Floats = np.abs(signed_areas(np.clip(outlines, low, high)))
+    return areas
 
 
 def _boxes_around(points: _Floats, selected: npt.NDArray[np.bool_], *, degrees: _Floats) -> _Floats:

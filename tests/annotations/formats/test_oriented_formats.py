@@ -246,6 +246,7 @@ def test_formats_without_oriented_boxes_refuse_them(tmp_path, format, options, l
     if format == "coco":
         reread = read("coco", tmp_path, name)
         np.testing.assert_array_equal(reread.masks.polygons(0)[0], quad[0])
+        assert reread.areas.tolist() == [28]  # of the polygon; the box around it has 32
 
 
 def test_other_boxes_become_corners_only_with_allow_loss(tmp_path):
