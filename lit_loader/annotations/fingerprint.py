@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -63,7 +64,10 @@ def annotation_digest(table: AnnotationTable, row: int) -> bytes:
     arrays += [attribute.ids[objects] for _, attribute in sorted(table.attributes.items())]
     count = objects.stop - objects.start
     # One row of bytes for each object. 0 + -0.0 is 0.0, which is equal but has other bytes.
-    numbers = [np.ascontiguousarray(array + array.dtype.type(0)).reshape(count, -1) for array in arrays]
+    # The number of columns is explicit, since -1 cannot be inferred for an image without objects.
+    numbers = [
+        np.ascontiguousarray(array + array.dtype.type(0)).reshape(count, math.prod(array.shape[1:])) for array in arrays
+    ]
     texts = [b"".join(array[position].tobytes() for array in numbers) for position in range(count)]
     if table.masks is not None:
         for position in range(count):

@@ -1,14 +1,28 @@
-"""Geometry of quadrangles: the smallest rectangle around each, and the part of each that a region shows."""
+"""Geometry of oriented boxes: corners of rotated boxes, boxes around corners, and the part that a region shows."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["VisibleParts", "clockwise", "sides_cross", "signed_areas", "smallest_rectangles", "visible_parts"]
+__all__ = [
+    "VisibleParts",
+    "are_flat",
+    "box_corners",
+    "clockwise",
+    "enclosing_boxes",
+    "has_numbers",
+    "rotated_corners",
+    "sides_cross",
+    "signed_areas",
+    "smallest_rectangles",
+    "visible_areas",
+    "visible_parts",
+]
 
 _Floats: TypeAlias = npt.NDArray[np.float64]
 
@@ -17,6 +31,8 @@ _Floats: TypeAlias = npt.NDArray[np.float64]
 _HULL_SIDES: Final = ((0, 1), (2, 3), (1, 2), (3, 0), (0, 2), (1, 3))
 # Rectangles that are larger than the smallest one by this share count as equal, for rounded coordinates.
 _EQUAL_AREAS: Final = 1e-4
+# Orders of the corners around the quadrangle, apart from its start and its sense of rotation.
+_ORDERS: Final = ([0, 1, 2, 3], [0, 2, 1, 3], [0, 1, 3, 2])
 _ON_BORDER: Final = 1e-6  # share of the longer side of the canvas
 
 
@@ -31,6 +47,56 @@ class VisibleParts(NamedTuple):
 
     areas: _Floats
     boxes: _Floats
+
+
+def rotated_corners(rotated_boxes: npt.NDArray[Any]) -> _Floats:
+    """Return the corners of rotated boxes.
+
+    Args:
+        rotated_boxes: ``cx, cy, w, h, r``, shape ``(n, 5)``, pixels and degrees. A positive angle turns the box
+            counter-clockwise as seen on the screen, where y points down.
+
+    Returns:
+        float64 ``(n, 4, 2)``: x and y of the corners that are left top, right top, right bottom and left bottom at
+        ``r=0``. A row with NaN stays NaN.
+
+    Source:
+        torchvision's conversion from ``CXCYWHR`` to ``XYXYXYXY``.
+    """
+    numbers = rotated_boxes.astype(np.float64)
+    angle = np.radians(numbers[:, 4])
+    # Vectors from the centre to the middle of the right and of the lower side.
+    right = numbers[:, 2:3] / 2 * np.stack([np.cos(angle), -np.sin(angle)], axis=1)
+    down = numbers[:, 3:4] / 2 * np.stack([np.sin(angle), np.cos(angle)], axis=1)
+    offsets = np.stack([-right - down, right - down, right + down, down - right], axis=1)
+    corners: _Floats = numbers[:, None, :2] + offsets
+    return corners
+
+
+def box_corners(boxes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return left top, right top, right bottom and left bottom of xyxy boxes ``(n, 4)``, shape ``(n, 4, 2)``."""
+    return boxes[:, [0, 1, 2, 1, 2, 3, 0, 3]].reshape(-1, 4, 2)
+
+
+def enclosing_boxes(points: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return the smallest xyxy boxes ``(n, 4)`` around points ``(n, k, 2)``."""
+    return np.concatenate([points.min(axis=1), points.max(axis=1)], axis=1)
+
+
+def has_numbers(column: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return True for the rows of ``corners`` or ``rotated_boxes`` that are not NaN, ``(n,)``."""
+    present: npt.NDArray[np.bool_] = ~np.isnan(column.reshape(len(column), math.prod(column.shape[1:]))[:, 0])
+    return present
+
+
+def are_flat(corners: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+    """Return True where all corners ``(n, 4, 2)`` are on one line, ``(n,)``.
+
+    Sides that cross may enclose equal areas of both signs, but not in each order of the corners.
+    """
+    areas = [signed_areas(corners[:, order]) for order in _ORDERS]
+    flat: npt.NDArray[np.bool_] = ~np.any(areas, axis=0)
+    return flat
 
 
 def smallest_rectangles(corners: npt.NDArray[Any]) -> _Floats:
@@ -86,6 +152,17 @@ def signed_areas(polygons: npt.NDArray[Any]) -> _Floats:
     return areas
 
 
+def visible_areas(corners: npt.NDArray[Any], regions: npt.NDArray[Any]) -> _Floats:
+    """Return the area of the part of each polygon that its region shows, float64 ``(N,)``, in square pixels.
+
+    Args:
+        corners: ``(N, 4, 2)``, x and y in pixels.
+        regions: Left, top, right and bottom of each region, ``(N, 4)``, in pixels.
+    """
+    low, high = np.split(regions.astype(np.float64)[:, None], 2, axis=2)
+    return _clamped_areas(_divided_outlines(corners.astype(np.float64), low, high), low, high)
+
+
 def visible_parts(corners: npt.NDArray[Any], region: Sequence[float]) -> VisibleParts:
     """Measure the part of each polygon that a region shows, by exact clipping.
 
@@ -96,16 +173,8 @@ def visible_parts(corners: npt.NDArray[Any], region: Sequence[float]) -> Visible
     low = np.array(region[:2], dtype=np.float64)
     high = np.array(region[2:], dtype=np.float64)
     points = clockwise(corners)
-    starts = points[:, :, None]
-    sides = np.roll(points, -1, axis=1)[:, :, None] - starts
-    with np.errstate(divide="ignore", invalid="ignore"):
-        # Each side is divided where it meets the four lines of the region; a parallel line is not met.
-        cuts = np.concatenate([(low - starts) / sides, (high - starts) / sides], axis=3)[:, :, 0]
-    cuts = np.sort(np.clip(np.where(np.isfinite(cuts), cuts, 0), 0, 1), axis=2)
-    shares = np.concatenate([np.zeros((*cuts.shape[:2], 1)), cuts], axis=2)[..., None]
-    outline = (starts + shares * sides).reshape(len(points), 20, 2)
-    # Clamping moves the outer part onto the border, where it has no area.
-    areas = np.abs(signed_areas(np.clip(outline, low, high)))
+    outline = _divided_outlines(points, low, high)
+    areas = _clamped_areas(outline, low, high)
     margin = _ON_BORDER * max(1.0, float(np.abs(high - low).max()))
     is_shown = ((outline >= low - margin) & (outline <= high + margin)).all(axis=2)
     # The corners of the region that are inside a polygon are the other corners of its visible part.
@@ -116,6 +185,32 @@ def visible_parts(corners: npt.NDArray[Any], region: Sequence[float]) -> Visible
     vertices[~is_vertex.any(axis=1)] = 0
     is_vertex |= ~is_vertex.any(axis=1, keepdims=True)
     return VisibleParts(areas, _boxes_around(vertices, is_vertex, degrees=smallest_rectangles(points)[:, 4]))
+
+
+def _divided_outlines(points: _Floats, low: _Floats, high: _Floats) -> _Floats:
+    """Return polygons ``(N, 4, 2)`` with each side divided where it meets the lines of a region, ``(N, 20, 2)``.
+
+    Args:
+        points: The corners.
+        low: Left and top of the region, ``(2,)``, or of one for each polygon, ``(N, 1, 2)``.
+        high: Right and bottom, likewise.
+    """
+    starts = points[:, :, None]
+    sides = np.roll(points, -1, axis=1)[:, :, None] - starts
+    with np.errstate(divide="ignore", invalid="ignore"):
+        # A parallel line is not met.
+        cuts = [(limit[..., None, :] - starts) / sides for limit in (low, high)]
+    cut_shares = np.concatenate(cuts, axis=3)[:, :, 0]
+    cut_shares = np.sort(np.clip(np.where(np.isfinite(cut_shares), cut_shares, 0), 0, 1), axis=2)
+    shares = np.concatenate([np.zeros((*cut_shares.shape[:2], 1)), cut_shares], axis=2)[..., None]
+    return (starts + shares * sides).reshape(len(points), 20, 2)
+
+
+def _clamped_areas(outlines: _Floats, low: _Floats, high: _Floats) -> _Floats:
+    """Return the areas of divided outlines inside a region, ``(N,)``."""
+    # Clamping moves the outer part onto the border, where it has no area.
+    areas: _Floats = np.abs(signed_areas(np.clip(outlines, low, high)))
+    return areas
 
 
 def _boxes_around(points: _Floats, selected: npt.NDArray[np.bool_], *, degrees: _Floats) -> _Floats:

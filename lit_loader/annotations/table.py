@@ -40,10 +40,10 @@ from lit_loader.annotations.columns import (
 )
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import Masks
-from lit_loader.annotations.oriented import box_corners, rotated_corners
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.places import Place, Places
 from lit_loader.annotations.problems import ReadReport
+from lit_loader.annotations.quadrangles import box_corners, has_numbers, rotated_corners
 from lit_loader.annotations.table_file import read_table, write_table
 from lit_loader.errors import CacheError
 from lit_loader.types import IndexArray
@@ -371,9 +371,9 @@ class AnnotationTable:
         """Return True for each object with ``corners`` or a rotated box, bool ``(num_objects,)``."""
         is_oriented = np.zeros(self.num_objects, np.bool_)
         if self.corners is not None:
-            is_oriented |= ~np.isnan(self.corners[:, 0, 0])
+            is_oriented |= has_numbers(self.corners)
         if self.rotated_boxes is not None:
-            is_oriented |= ~np.isnan(self.rotated_boxes[:, 0])
+            is_oriented |= has_numbers(self.rotated_boxes)
         return is_oriented
 
     def oriented_corners(self, rows: npt.ArrayLike | slice | None = None) -> npt.NDArray[np.float32]:
@@ -396,10 +396,10 @@ class AnnotationTable:
             # float64 corners of a huge box become infinite in float32, as its enclosing box does.
             with np.errstate(over="ignore"):
                 turned = rotated_corners(rotated).astype(np.float32)
-            corners = np.where(np.isnan(rotated[:, :1, None]), corners, turned)
+            corners = np.where(has_numbers(rotated)[:, None, None], turned, corners)
         if self.corners is not None:
             annotated = self.corners[selection]
-            corners = np.where(np.isnan(annotated[:, :1, :1]), corners, annotated)
+            corners = np.where(has_numbers(annotated)[:, None, None], annotated, corners)
         return corners
 
     def select(self, indices: npt.ArrayLike) -> AnnotationTable:

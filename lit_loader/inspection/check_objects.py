@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from lit_loader.annotations.formats.rules import point_boxes
 from lit_loader.annotations.problems import shorten
-from lit_loader.annotations.quadrangles import sides_cross, smallest_rectangles
+from lit_loader.annotations.quadrangles import clockwise, sides_cross, smallest_rectangles
 from lit_loader.inspection.findings import Severity
 from lit_loader.inspection.recorder import Recorder, TableSet
 from lit_loader.types import IndexArray
@@ -314,8 +314,9 @@ def _corner_distances(boxes: _Boxes, pairs: _Pairs) -> npt.NDArray[np.float64]:
     table = boxes.source.table
     if table.corners is None and table.rotated_boxes is None:
         return np.zeros(len(pairs.first))
-    first = table.oriented_corners(pairs.first).astype(np.float64)
-    second = table.oriented_corners(pairs.second).astype(np.float64)
+    # Two annotators may go round an object in opposite senses.
+    first = clockwise(table.oriented_corners(pairs.first))
+    second = clockwise(table.oriented_corners(pairs.second))
     # Either object may begin at any of its corners.
     distances = [np.abs(first - np.roll(second, shift, axis=1)).max(axis=(1, 2), initial=0) for shift in range(4)]
     smallest: npt.NDArray[np.float64] = np.min(distances, axis=0)

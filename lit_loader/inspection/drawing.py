@@ -13,6 +13,7 @@ from torchvision import tv_tensors
 from torchvision.utils import draw_keypoints
 
 from lit_loader.annotations import AnnotationTable
+from lit_loader.annotations.quadrangles import enclosing_boxes
 from lit_loader.datamodules.pictures import LONGER_SIDE, class_colours, draw_fitted_objects, fit_canvas, label_texts
 from lit_loader.datamodules.text_drawing import draw_texts, font_for, short_text, wrapped_text
 from lit_loader.errors import ImageError
@@ -314,7 +315,7 @@ def _fields(
     if table.corners is None and table.rotated_boxes is None:
         corners = np.clip(table.boxes[objects].reshape(-1, 2, 2) * scale, 0, limits).astype(np.float32)
         # Readers may keep boxes whose corners are exchanged, which torchvision refuses to draw.
-        boxes = np.concatenate([corners.min(axis=1), corners.max(axis=1)], axis=1)
+        boxes = enclosing_boxes(corners)
     else:
         # Clipped corners would change the shape, so only sizes beyond single precision are cut.
         corners = (table.oriented_corners(objects) * scale).clip(*_SINGLE_PRECISION).astype(np.float32)

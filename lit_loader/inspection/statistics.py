@@ -371,7 +371,8 @@ def _edges(measure: Measure, values: Mapping[str, _Floats]) -> _Floats:
     num_bins = min(_MAX_BINS, math.ceil(2 * max(map(len, values.values())) ** (1 / 3)))
     is_whole = high < 2**31 and all((part == np.rint(part)).all() for part in values.values())
     if not is_whole and low == high:
-        return np.array([low / 1.1, high * 1.1])
+        margin = 0.1 * abs(low)
+        return np.array([low - margin, high + margin])
     if has_log_bins(measure, low, high):
         edges = np.geomspace(low, high, num_bins + 1)
         # Bins narrower than 1 would contain a whole number or none in turns.

@@ -19,8 +19,7 @@ import torch
 from torch import Tensor
 from torchvision import tv_tensors
 
-from lit_loader.annotations.oriented import rotated_corners
-from lit_loader.annotations.quadrangles import signed_areas, visible_parts
+from lit_loader.annotations.quadrangles import rotated_corners, signed_areas, visible_parts
 from lit_loader.images.lazy_image import Part
 from lit_loader.transforms.moving import as_array, wrap
 from lit_loader.transforms.oriented import box_corners, boxes_of_corners, is_oriented

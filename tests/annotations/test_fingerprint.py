@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from lit_loader.annotations import AnnotationTable, Attribute, Masks, ReadReport
-from lit_loader.annotations.fingerprint import KINDS, table_digests
+from lit_loader.annotations.fingerprint import KINDS, annotation_digest, table_digests
 from tests.support.annotation_tables import SQUARE, full_table
 
 
@@ -76,3 +76,9 @@ def test_a_table_from_the_cache_has_the_same_digests(tmp_path):
 @pytest.mark.parametrize("rows", [[], [1]])
 def test_tables_without_objects_have_digests(rows):
     assert table_digests(full_table().select(rows)).keys() == {*KINDS}
+
+
+def test_images_without_objects_have_the_same_annotation_digest():
+    table = full_table().select([1, 1])
+    assert table.num_objects == 0
+    assert annotation_digest(table, 0) == annotation_digest(table, 1)

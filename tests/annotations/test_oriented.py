@@ -11,7 +11,13 @@ from torchvision.transforms.v2 import functional
 from lit_loader.annotations import AnnotationTable, Tiling, concatenate, tile_table
 from lit_loader.annotations.figures import figures_of
 from lit_loader.annotations.fingerprint import annotation_digest, table_digests
-from lit_loader.annotations.oriented import enclosing_boxes, quad_areas, rotated_corners
+from lit_loader.annotations.quadrangles import (
+    enclosing_boxes,
+    rotated_corners,
+    signed_areas,
+    visible_areas,
+    visible_parts,
+)
 
 NAN = np.nan
 QUAD = [[10, 2], [14, 6], [8, 12], [4, 8]]
@@ -57,7 +63,7 @@ def test_rotated_corners_equal_torchvisions_conversion():
     expected = functional.convert_bounding_box_format(tensor, new_format="XYXYXYXY").numpy().reshape(-1, 4, 2)
     np.testing.assert_allclose(rotated_corners(boxes), expected, atol=1e-3)
     # A turned rectangle has the same area, and its box encloses it.
-    np.testing.assert_allclose(quad_areas(rotated_corners(boxes)), boxes[:, 2] * boxes[:, 3].astype(float), rtol=1e-6)
+    np.testing.assert_allclose(signed_areas(rotated_corners(boxes)), boxes[:, 2] * boxes[:, 3].astype(float), rtol=1e-6)
     corners = rotated_corners(boxes)
     low, high = np.split(enclosing_boxes(corners), 2, axis=1)
     assert (low[:, None] <= corners).all()
@@ -110,3 +116,30 @@ def test_tiles_move_oriented_boxes_and_clip_only_the_box_around_them():
         np.testing.assert_allclose(tiles.oriented_corners([row])[0], expected, atol=1e-5)
     assert (tiles.boxes >= 0).all()
     assert (tiles.boxes <= 10).all()
+
+
+def test_tiles_have_oriented_objects_by_the_share_of_the_polygon():
+    ship = [[2, 0], [40, 38], [38, 40], [0, 2]]
+    columns = {
+        "root": "/",
+        "image_paths": ["a.png"],
+        "class_names": ("ship",),
+        "widths": [40],
+        "heights": [40],
+        "offsets": [0, 1],
+        "boxes": [[0, 0, 40, 40]],
+        "labels": [0],
+    }
+    tiling = Tiling(20, overlap=0, keep=0.2)
+    tiles = tile_table(AnnotationTable(**columns, corners=[ship]), tiling)
+    # The tiles beside the diagonal show a quarter of the box, and hardly anything of the ship.
+    assert np.diff(tiles.offsets).tolist() == [1, 0, 0, 1]
+    assert np.diff(tile_table(AnnotationTable(**columns), tiling).offsets).tolist() == [1, 1, 1, 1]
+
+
+def test_visible_areas_of_several_regions_equal_those_of_each_region():
+    rng = np.random.default_rng(3)
+    corners = rotated_corners(rng.uniform([0, 0, 1, 1, -180], [50, 50, 40, 40, 180], (40, 5)))
+    regions = np.sort(rng.uniform(0, 50, (40, 2, 2)), axis=1).reshape(40, 4)
+    expected = [visible_parts(corners[[row]], regions[row]).areas[0] for row in range(40)]
+    np.testing.assert_allclose(visible_areas(corners, regions), expected, atol=1e-9)

@@ -16,7 +16,7 @@ from torchvision import tv_tensors
 
 from lit_loader import DetectionDataModule
 from lit_loader.annotations import AnnotationTable
-from lit_loader.annotations.oriented import enclosing_boxes, rotated_corners
+from lit_loader.annotations.quadrangles import enclosing_boxes, rotated_corners
 from lit_loader.datamodules.pictures import draw_objects
 from lit_loader.datasets import DetectionDataset
 from lit_loader.errors import SettingError
@@ -125,10 +125,7 @@ def test_tiles_show_oriented_boxes_in_their_own_pixels(table: AnnotationTable) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"oriented": "rotated", "mixing": CopyPaste()}, "cuts objects out along the axes"),
-    ],
+    ("settings", "match"), [({"oriented": "rotated", "mixing": CopyPaste()}, "cuts objects out along the axes")]
 )
 def test_settings_that_cannot_hold_oriented_boxes_are_refused(
     table: AnnotationTable, settings: dict[str, Any], match: str

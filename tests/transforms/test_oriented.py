@@ -13,8 +13,7 @@ from torch import Tensor
 from torchvision import tv_tensors
 from torchvision.transforms import v2
 
-from lit_loader.annotations.oriented import rotated_corners
-from lit_loader.annotations.quadrangles import smallest_rectangles, visible_parts
+from lit_loader.annotations.quadrangles import rotated_corners, smallest_rectangles, visible_parts
 from lit_loader.errors import SettingError
 from lit_loader.seeding import sample_rng
 from lit_loader.transforms import (

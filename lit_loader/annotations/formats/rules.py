@@ -21,9 +21,9 @@ from lit_loader.annotations.formats.image_sizes import read_image_sizes, read_sh
 from lit_loader.annotations.formats.rows import FLAG_BITS, BoxKind, DeclaredNames, Rows, as_array
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.masks import MAX_ROW_CROSSINGS, Masks, RunLengths, row_crossings
-from lit_loader.annotations.oriented import enclosing_boxes, quad_areas, rotated_corners
 from lit_loader.annotations.places import Places
 from lit_loader.annotations.problems import shorten
+from lit_loader.annotations.quadrangles import are_flat, enclosing_boxes, rotated_corners
 from lit_loader.annotations.table import AnnotationTable, Attribute
 from lit_loader.errors import AnnotationError
 
@@ -425,7 +425,7 @@ class _Objects:
             quads.append((rows, rotated_corners(self.rotated_boxes[rows])))
         # Boxes follow from the float32 numbers, so that a written and reread set has the same boxes.
         for rows, quad in quads:
-            self._is_flat[rows] = quad_areas(quad) == 0
+            self._is_flat[rows] = are_flat(quad)
             is_around = self._kinds[rows] == BoxKind.AROUND_ORIENTED
             self._boxes[rows[is_around]] = enclosing_boxes(quad[is_around])
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from lit_loader.annotations.formats.parallel import iter_chunks
 from lit_loader.annotations.formats.rows import FLAG_BITS
-from lit_loader.annotations.oriented import enclosing_boxes, rotated_corners
+from lit_loader.annotations.quadrangles import enclosing_boxes, has_numbers, rotated_corners
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.errors import SettingError
 from lit_loader.foundation.files import new_file
@@ -92,13 +92,14 @@ def write_file(path: Path, parts: Iterable[bytes]) -> None:
 
 
 def corner_losses(table: AnnotationTable) -> dict[str, int]:
-    """Return the counts of the losses of a format that has nothing but four corners for each object."""
+    """Count the losses of a format that stores four corners for each object and no box."""
     around = enclosing_boxes(table.oriented_corners())
+    num_rotated = 0
     if table.rotated_boxes is not None:
-        # Readers give a rotated box the same box from its float64 corners.
-        is_rotated = ~np.isnan(table.rotated_boxes[:, 0])
+        is_rotated = has_numbers(table.rotated_boxes)
+        num_rotated = int(is_rotated.sum())
+        # Readers compute the box from float64 corners, so float32 ones would differ in the last digit.
         around[is_rotated] = enclosing_boxes(rotated_corners(table.rotated_boxes[is_rotated])).astype(np.float32)
-    num_rotated = 0 if table.rotated_boxes is None else int(np.isfinite(table.rotated_boxes[:, 0]).sum())
     return {
         "axis-aligned boxes, which become corners": int((~table.has_orientation()).sum()),
         "rotated boxes, which become corners": num_rotated,

@@ -607,12 +607,13 @@ def _encode_polygons(table: AnnotationTable, sizes: _Floats) -> tuple[Sequence[_
     num_without = 0
     num_joined = 0
     is_oriented = table.has_orientation()
+    outlines = table.oriented_corners()
     for row in range(table.num_objects):
         parts = [] if table.masks is None else table.masks.polygons(row)
         if not parts or min(map(len, parts)) < 3:
             num_without += not is_oriented[row]
             # An oriented box is its own polygon, which a reader cannot tell from other polygons.
-            parts = list(table.oriented_corners([row]))
+            parts = [outlines[row]]
         if len(parts) > 1:
             num_joined += 1
             # The outline runs from part to part and returns the same way, so that the lines between the parts are

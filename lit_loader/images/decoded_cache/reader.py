@@ -24,8 +24,7 @@ from torchvision.transforms.v2 import functional
 from torchvision.tv_tensors import BoundingBoxFormat
 
 from lit_loader.annotations.cache import cache_key, image_stamp
-from lit_loader.annotations.oriented import rotated_corners
-from lit_loader.annotations.quadrangles import smallest_rectangles
+from lit_loader.annotations.quadrangles import rotated_corners, smallest_rectangles
 from lit_loader.annotations.tiling import file_sizes
 from lit_loader.errors import CacheError, ImageError
 from lit_loader.foundation.host import count_cores

@@ -14,6 +14,7 @@ from lit_loader.annotations import AnnotationTable, Masks
 from lit_loader.annotations.formats import read_annotations, write_annotations
 from lit_loader.annotations.layouts import choose_layout, find_layouts
 from lit_loader.errors import AnnotationError, UnsafePathError
+from lit_loader.inspection import check_tables
 
 HEADER = "imagesource:GoogleEarth\ngsd:0.146343590398\n"
 LINES = "10.5 2 14 6.25 8 12 4 8 ship 0\n1 1 5 1 5 9 1 9 large-vehicle 1\n20 20 28 22 27 29 19 27 ship 2\n"
@@ -163,6 +164,15 @@ def test_flat_oriented_boxes_are_degenerate(tmp_path):
     assert (table.num_objects, table.report.count("degenerate", "drop")) == (3, 1)
 
 
+@pytest.mark.parametrize("corners", ["20 20 28 20 20 26 28 26", "20 20 28 26 28 20 20 26"])
+def test_rectangles_with_corners_in_crossed_order_are_read_and_found_by_the_check(tmp_path, corners):
+    table = read("dota", dota_set(tmp_path, f"{corners} plane 0\n{LINES}"))
+    assert table.report.num_handled == table.report.count("degenerate") == 0
+    assert table.boxes[0].tolist() == [20, 20, 28, 26]
+    findings = check_tables({"train": table})
+    assert [finding.object_row for finding in findings if finding.kind == "odd_quadrangle"] == [0]
+
+
 def test_dota_images_and_labels_without_a_partner_follow_the_policy(tmp_path):
     root = dota_set(tmp_path)
     draw(root, "train/images/new.png")
@@ -236,6 +246,7 @@ def test_formats_without_oriented_boxes_refuse_them(tmp_path, format, options, l
     if format == "coco":
         reread = read("coco", tmp_path, name)
         np.testing.assert_array_equal(reread.masks.polygons(0)[0], quad[0])
+        assert reread.areas.tolist() == [28]  # of the polygon; the box around it has 32
 
 
 def test_other_boxes_become_corners_only_with_allow_loss(tmp_path):

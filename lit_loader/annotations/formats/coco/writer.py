@@ -19,6 +19,7 @@ from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, write
 from lit_loader.annotations.masks import RunLengths, encode_counts, run_lengths
 from lit_loader.annotations.paths import check_relative
 from lit_loader.annotations.problems import shorten
+from lit_loader.annotations.quadrangles import signed_areas
 from lit_loader.annotations.table import AnnotationTable
 from lit_loader.types import FIRST_LABEL
 
@@ -78,7 +79,7 @@ class CocoWriter(Writer):
         _check_names(table)
         path = root / check_relative(name)
         ids = _ids(table)
-        annotations = partial(_annotations, table=table, ids=ids)
+        annotations = partial(_annotations, table=table, ids=ids, is_oriented=table.has_orientation())
         # Streamed, because all annotations of a large set as one text would take gigabytes.
         chunks = in_chunks(annotations, range(table.num_images), progress=progress)
 
@@ -237,7 +238,9 @@ def _categories(table: AnnotationTable, ids: Sequence[int]) -> Iterator[str]:
         yield _text({"id": number, "name": name, "supercategory": ""} | points)
 
 
-def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> list[str]:
+def _annotations(
+    chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids, is_oriented: npt.NDArray[np.bool_]
+) -> list[str]:
     image_ids, category_ids, object_ids = ids
     lines = []
     for i in chunk:
@@ -246,15 +249,17 @@ def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> 
             x, y, right, bottom = table.boxes[row].tolist()  # float64, in which width and height are exact
             width = right - x
             height = bottom - y
+            outline = table.oriented_corners([row])[0] if is_oriented[row] else None
+            outline_area = width * height if outline is None else float(np.abs(signed_areas(outline[None])[0]))
             record: dict[str, Any] = {
                 "id": object_ids[row],
                 "image_id": image_ids[i],
                 "category_id": category_ids[table.labels[row]],
                 "bbox": [_short(value) for value in (x, y, width, height)],
-                "area": _area(table, row, box_area=width * height),
+                "area": _area(table, row, outline_area=outline_area),
                 "iscrowd": int(table.crowd[row]),
                 **{key: 1 for key, name in _FLAGS.items() if getattr(table, name)[row]},
-                **_mask(table, row),
+                **_mask(table, row, outline),
                 **_points(table, row),
                 **_attributes(table, row),
             }
@@ -262,25 +267,24 @@ def _annotations(chunk: Sequence[int], *, table: AnnotationTable, ids: _Ids) -> 
     return lines
 
 
-def _area(table: AnnotationTable, row: int, *, box_area: float) -> float | int:
-    # float32 as in the table; the area of a box beyond its range stays float64.
+def _area(table: AnnotationTable, row: int, *, outline_area: float) -> float | int:
+    # float32 as in the table; the area of an outline beyond its range stays float64.
     file_area = math.nan if table.areas is None else table.areas[row]
     with np.errstate(over="ignore"):
-        area = np.float32(box_area if np.isnan(file_area) else file_area)
-    return _short(area if np.isfinite(area) else box_area)
+        area = np.float32(outline_area if np.isnan(file_area) else file_area)
+    return _short(area if np.isfinite(area) else outline_area)
 
 
-def _mask(table: AnnotationTable, row: int) -> dict[str, Any]:
+def _mask(table: AnnotationTable, row: int, outline: npt.NDArray[np.float32] | None) -> dict[str, Any]:
     polygons: list[list[float | int]] = []
     if table.masks is not None:
         if (runs := table.masks.run_lengths(row)) is not None:
             size = [runs.height, runs.width]
             return {"segmentation": {"size": size, "counts": np.asarray(runs.counts).tolist()}}
         polygons = [[_short(value) for value in polygon.ravel()] for polygon in table.masks.polygons(row)]
-    for column in (table.corners, table.rotated_boxes):
-        # COCO has no oriented boxes, so the corners of an object without a mask become its polygon.
-        if not polygons and column is not None and np.isfinite(column[row]).all():
-            polygons = [[_short(value) for value in table.oriented_corners([row]).ravel()]]
+    # COCO has no oriented boxes, so the corners of an object without a mask become its polygon.
+    if not polygons and outline is not None:
+        polygons = [[_short(value) for value in outline.ravel()]]
     return {"segmentation": polygons} if polygons else {}
 
 

@@ -24,6 +24,7 @@ from lit_loader.annotations.formats.voc.schema import (
 )
 from lit_loader.annotations.formats.writer import Writer, in_chunks, lost, number_text
 from lit_loader.annotations.paths import check_relative
+from lit_loader.annotations.quadrangles import has_numbers
 from lit_loader.annotations.table import AnnotationTable
 
 __all__ = ["VocWriter", "voc_image_paths", "write_image_xml"]
@@ -180,9 +181,9 @@ def _add_object(root: Element, table: AnnotationTable, row: int, point_scores: n
 def _add_oriented(element: Element, table: AnnotationTable, row: int) -> None:
     """Add the oriented box of an object, if it has one."""
     texts: dict[str, str] = {}
-    if table.corners is not None and not np.isnan(table.corners[row, 0, 0]):
+    if table.corners is not None and has_numbers(table.corners[[row]]):
         texts = dict(zip(QUAD_CORNERS, map(number_text, table.corners[row].ravel()), strict=True))
-    if table.rotated_boxes is not None and not np.isnan(table.rotated_boxes[row, 0]):
+    if table.rotated_boxes is not None and has_numbers(table.rotated_boxes[[row]]):
         *numbers, degrees = table.rotated_boxes[row]
         # float64 radians, because a float32 would not restore the degrees.
         angle = number_text(np.float64(0.0 - math.radians(degrees)))
