@@ -18,7 +18,8 @@ class EmaWeights(WeightAveraging):
 
     Update n of the average is ``average = d * average + (1 - d) * weights`` with
     ``d = min(decay, (1 + n) / (10 + n))``: with a constant 0.999, the random weights of the first step would still be
-    60 % of the average after 500 steps. Until the first update, the weights themselves are validated and saved.
+    60 % of the average after 500 steps. Until the first update, the weights themselves are validated and saved. Buffers
+    of whole numbers, such as counters and tables of positions, are copied.
 
     A checkpoint of a fit holds the average as ``state_dict``, so everything that reads a checkpoint uses the average,
     and the weights that training continues from as ``current_model_state``. A resumed fit continues both. A fit that
@@ -28,7 +29,7 @@ class EmaWeights(WeightAveraging):
 
     - loads ``current_model_state`` in a test that follows the fit, so another model than the best checkpoint's average;
     - validates and saves the initial weights until ``update_starting_at_step``;
-    - swaps the average of a finished fit in when another checkpoint is validated.
+    - has a constant decay, and rounds averages of whole numbers down.
 
     Args:
         decay: Largest share of the average that an update leaves, in [0, 1).
@@ -63,14 +64,21 @@ class EmaWeights(WeightAveraging):
         self.decay = decay
         self.update_every_n_steps = update_every_n_steps
         self.update_starting_at_step = update_starting_at_step
+        # Whether the model has the average, and the average model the weights that are trained.
         self._is_swapped = False
 
     def _update(self, averages: Any, values: Any, num_averaged: Tensor | int) -> None:
+        # torch groups the tensors by type. Averages of integers would be cut off: a counter would fall behind, and a
+        # table of positions select wrong rows.
+        if not averages[0].is_floating_point():
+            for average, value in zip(averages, values, strict=True):
+                average.copy_(value)
+            return
         # torch has read the number on the CPU before this call, so another read costs no further wait.
         count = int(num_averaged)
         decay = min(self.decay, (1 + count) / (10 + count))
-        average: Any = get_ema_multi_avg_fn
-        average(decay)(averages, values, num_averaged)
+        update: Any = get_ema_multi_avg_fn
+        update(decay)(averages, values, num_averaged)
 
     @property
     def has_started(self) -> bool:
@@ -87,33 +95,38 @@ class EmaWeights(WeightAveraging):
         """Prepare an empty average for a fit."""
         super().setup(trainer, pl_module, stage)
         if stage == "fit":
-            # A validation of an earlier fit may have ended with an error.
+            # An earlier fit leaves the models swapped, and its steps do not count in this one. A checkpoint to resume
+            # from is loaded after this hook.
             self._is_swapped = False
+            self._latest_update_step = trainer.global_step
 
     def on_validation_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Give the model the average for a validation of the fit."""
         # After a fit, `trainer.validate` validates the weights that it was given.
-        if trainer.state.fn == "fit" and self.has_started:
-            self._swap_models(pl_module)
-            self._is_swapped = True
+        if trainer.state.fn == "fit":
+            self._swap(pl_module)
 
     def on_validation_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Return the weights that are trained to the model."""
-        if self._is_swapped:
-            self._swap_models(pl_module)
-            self._is_swapped = False
+        if trainer.state.fn == "fit":
+            self._swap(pl_module)
 
     def on_train_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """Leave the average in the model."""
+        # Not copied over the weights of training, which checkpoints at the end of the fit still save.
+        self._swap(pl_module)
+
+    def _swap(self, pl_module: LightningModule) -> None:
         if self.has_started:
-            self._copy_average_to_current(pl_module)
+            self._swap_models(pl_module)
+            self._is_swapped = not self._is_swapped
 
     def on_save_checkpoint(self, trainer: Trainer, pl_module: LightningModule, checkpoint: dict[str, Any]) -> None:
         """Save the average as ``state_dict``, and the weights that are trained as ``current_model_state``."""
         if self._average_model is None or not self.has_started or trainer.state.fn != "fit":
             return
         super().on_save_checkpoint(trainer, pl_module, checkpoint)
-        # SIGTERM may end a validation, while the model has the average and the average model the weights of training.
+        # At the end of a fit, and where SIGTERM ends a validation.
         if self._is_swapped:
             averages: Mapping[str, Any] = checkpoint["current_model_state"]
             checkpoint["current_model_state"] = checkpoint["state_dict"]

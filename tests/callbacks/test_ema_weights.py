@@ -49,13 +49,13 @@ class Weights(Callback):
         self.tested.append(copied(pl_module))
 
 
-def fitted(folder, *, ckpt_path=None, **settings):
+def fitted(folder, *, task=WithoutDropout, ckpt_path=None, **settings):
     """Fit, save a checkpoint after each epoch, and return the trainer, the model and the recorded weights."""
     weights = Weights()
     best = ModelCheckpoint(folder, filename="epoch{epoch}", auto_insert_metric_name=False, save_top_k=-1)
     callbacks = [EmaWeights(**settings.pop("ema", {})), best, weights]
     running = trainer(folder, enable_checkpointing=True, callbacks=callbacks, **settings)
-    model = WithoutDropout()
+    model = task()
     running.fit(model, loader(), loader(1), ckpt_path=ckpt_path, weights_only=True)
     return running, model, weights
 
@@ -72,6 +72,18 @@ def test_average_is_the_warmed_up_mean_of_the_weights(tmp_path):
         decay = min(0.3, (1 + count) / (10 + count))
         average = decay * average + (1 - decay) * state["head.weight"]
     torch.testing.assert_close(model.model.head.weight.detach(), average)
+
+
+def test_buffers_of_whole_numbers_are_copied(tmp_path):
+    class WithPositions(WithoutDropout):
+        def __init__(self):
+            super().__init__()
+            self.model.register_buffer("positions", torch.arange(300))
+
+    _, _, weights = fitted(tmp_path, task=WithPositions, max_epochs=1)
+    assert torch.equal(saved(tmp_path, 0)["positions"], torch.arange(300))
+    assert saved(tmp_path, 0)["body.1.num_batches_tracked"] == 4
+    assert not torch.equal(saved(tmp_path, 0)["body.1.running_mean"], weights.trained[3]["body.1.running_mean"])
 
 
 def test_validated_weights_are_saved_and_tested(tmp_path):
@@ -102,6 +114,30 @@ def test_resumed_fit_continues_the_average_and_the_weights(tmp_path):
     assert not torch.equal(
         uninterrupted["state_dict"]["model.head.weight"], uninterrupted["current_model_state"]["model.head.weight"]
     )
+
+
+def test_checkpoints_after_the_last_step_have_both_weights(tmp_path):
+    weights = Weights()
+    # Saves nothing before the fit ends.
+    last = ModelCheckpoint(tmp_path, save_last=True, save_top_k=0, every_n_epochs=100)
+    running = trainer(tmp_path, enable_checkpointing=True, callbacks=[EmaWeights(), last, weights], max_epochs=1)
+    model = ToyTask()
+    running.fit(model, loader(), loader(1))
+    running.save_checkpoint(tmp_path / "after.ckpt")
+    for name in ("last.ckpt", "after.ckpt"):
+        state = torch.load(tmp_path / name, weights_only=True)
+        for key, expected in (("state_dict", copied(model)), ("current_model_state", weights.trained[-1])):
+            assert torch.equal(state[key]["model.head.weight"], expected["head.weight"])
+    assert not torch.equal(model.model.head.weight, weights.trained[-1]["head.weight"])
+
+
+def test_callback_of_a_finished_fit_averages_another_one(tmp_path):
+    ema = EmaWeights()
+    for _ in range(2):
+        weights = Weights()
+        model = ToyTask()
+        trainer(tmp_path, callbacks=[ema, weights], max_epochs=1).fit(model, loader(), loader(1))
+        assert not torch.equal(weights.validated[0]["head.weight"], weights.trained[-1]["head.weight"])
 
 
 def test_weights_are_validated_and_saved_until_the_average_starts(tmp_path):
