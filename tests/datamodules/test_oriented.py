@@ -125,10 +125,7 @@ def test_tiles_show_oriented_boxes_in_their_own_pixels(table: AnnotationTable) -
 
 
 @pytest.mark.parametrize(
-    ("settings", "match"),
-    [
-        ({"oriented": "rotated", "mixing": CopyPaste()}, "cuts objects out along the axes"),
-    ],
+    ("settings", "match"), [({"oriented": "rotated", "mixing": CopyPaste()}, "cuts objects out along the axes")]
 )
 def test_settings_that_cannot_hold_oriented_boxes_are_refused(
     table: AnnotationTable, settings: dict[str, Any], match: str
