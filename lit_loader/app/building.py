@@ -22,6 +22,7 @@ from lightning.pytorch.utilities import rank_zero_only
 from omegaconf import DictConfig, OmegaConf
 from rich.console import Console
 from rich.syntax import Syntax
+from torch.nn.parameter import is_lazy
 
 from lit_loader.app.composition import ConfigError, validate
 from lit_loader.app.composition.hints import shipped_targets
@@ -32,7 +33,16 @@ from lit_loader.datamodules import DetectionDataModule, TableDataModule
 from lit_loader.foundation.escaping import escape_interpolations
 from lit_loader.recipes import check_model_fits, model_kwargs_from_datamodule
 
-__all__ = ["Run", "build_model", "build_run", "checkpoint_path", "console", "loading", "read_checkpoint"]
+__all__ = [
+    "Run",
+    "build_model",
+    "build_run",
+    "checkpoint_path",
+    "console",
+    "loading",
+    "parameter_sizes",
+    "read_checkpoint",
+]
 
 # Formats whose files have a class per image and never a box: the box of every object is the whole image.
 _FORMATS_WITHOUT_BOXES = frozenset({"class_list", "image_folder"})
@@ -329,16 +339,20 @@ def _resolve_auto(callback: DictConfig, model: LightningModule) -> dict[str, Any
     return {name: getattr(model, attributes[name]) for name in auto_arguments}
 
 
+def parameter_sizes(model: LightningModule) -> tuple[int, int]:
+    """Return the numbers of trainable and of frozen parameters, without those that have no size before a batch."""
+    parameters = [parameter for parameter in model.parameters() if not is_lazy(parameter)]
+    trainable = sum(parameter.numel() for parameter in parameters if parameter.requires_grad)
+    return trainable, sum(parameter.numel() for parameter in parameters) - trainable
+
+
 @rank_zero_only
 def _log_hyperparameters(run: Run) -> None:
     """Log the config and the number of parameters of the model to every logger."""
     if not run.trainer.loggers:
         return
-    parameters = list(run.model.parameters())
-    sizes = {
-        "total": sum(parameter.numel() for parameter in parameters),
-        "trainable": sum(parameter.numel() for parameter in parameters if parameter.requires_grad),
-    }
+    trainable, frozen = parameter_sizes(run.model)
+    sizes = {"total": trainable + frozen, "trainable": trainable}
     config: Any = OmegaConf.to_container(run.cfg, resolve=True, throw_on_missing=False)
     class_names = getattr(run.datamodule, "class_names", None)
     hyperparameters = {**config, "num_parameters": sizes}

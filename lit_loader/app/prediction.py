@@ -78,6 +78,9 @@ def _with_image_files(cfg: DictConfig) -> DictConfig:
             "progress": OmegaConf.select(cfg, "dataset.progress", default=True),
         }
         copy.datamodule.source = "${dataset}"
+        # Images have no annotated attributes, and the names of predicted ones come from the checkpoint.
+        if "attributes" in copy.datamodule:
+            copy.datamodule.attributes = []
     if cuts_objects:
         console().print(
             "datamodule.sample_unit=object: each image is taken as one object that fills it", soft_wrap=True

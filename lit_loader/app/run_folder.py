@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import logging
 import platform
 import re
-import shlex
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -18,21 +18,23 @@ from urllib.parse import quote
 
 import torch
 from hydra.core.hydra_config import HydraConfig
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.errors import HydraException
 from lightning.pytorch.callbacks import ModelCheckpoint
 from omegaconf import DictConfig, OmegaConf
 
-from lit_loader.app.building import Run
+from lit_loader.app.building import Run, parameter_sizes
 from lit_loader.app.composition.stored_overrides import overrides_to_repeat
 from lit_loader.app.results import BestValidation, write_results
 from lit_loader.callbacks import ClassMixMonitor, SigtermCheckpoint
 from lit_loader.callbacks.attached import find_callback
 from lit_loader.datamodules import TableDataModule
-from lit_loader.foundation.escaping import escape_markdown, quote_for_hydra, shell_command
+from lit_loader.foundation.escaping import escape_formula, escape_markdown, quote_for_hydra, shell_command
 from lit_loader.foundation.files import new_file
 from lit_loader.recipes import Task
 from lit_loader.recipes.metrics import Report
 
-__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint"]
+__all__ = ["RunPage", "commands", "git_commit", "last_checkpoint", "secret_overrides"]
 
 _log = logging.getLogger(__name__)
 
@@ -40,7 +42,12 @@ _log = logging.getLogger(__name__)
 _PACKAGES: Final = ("torch", "torchvision", "lightning", "lit_loader", "numpy", "transformers", "timm", "rfdetr")
 _STAGES: Final = ("train", "val", "test")
 _MAX_CLASSES: Final = 30
-_SECRET: Final = re.compile(r"(api_?key|token|secret|password|passwd|credential)\w*$", re.IGNORECASE)
+# Whole words: a tokenizer and a number of tokens are settings.
+_SECRET: Final = re.compile(
+    r"(?:^|[._-])(?:auth|authorization|pwd|\w*?(?:password|passwd|passphrase|secret|credentials?|token)"
+    r"|(?:\w*?[_-])?(?:api|access|private|secret)[_-]?keys?)(?=$|[._-])|(?:^|\.)(?:secrets|tokens)(?=$|\.)",
+    re.IGNORECASE,
+)
 _FILES: Final = {
     "results.json": "every metric, and the scores of the best validation and of the test",
     "class_mix.csv": "objects of each class in each set, and the classes in training batches",
@@ -68,7 +75,8 @@ class RunPage:
 
     The page is written before the fit, and again after it, also after an error: a run whose process was killed has the
     first page. Names from files are escaped. Environment variables are not written; values of overrides whose key looks
-    like a password are replaced. An error while writing is logged, and the run continues.
+    like a password are replaced, and so are passwords and queries of addresses. An error while writing is logged, and
+    the run continues.
 
     Args:
         run: The run.
@@ -82,60 +90,63 @@ class RunPage:
         self._checkpoint = checkpoint
         self._start = datetime.now().astimezone()
 
-    def write(self, state: str, *, tested: str | None = None) -> None:
+    def write(self, state: str, *, tested: str | None = None, is_running: bool = False) -> None:
         """Write the files.
 
         Args:
             state: State of the run, such as ``running`` or ``finished``; one line.
             tested: Description of the tested checkpoint, or None before a test.
+            is_running: If True, the commands name checkpoints that are not saved yet.
         """
         if not self._run.trainer.is_global_zero:
             return
         folder = self._run.folder
         try:
-            write_results(folder / "versions.json", _versions(self._run))
+            versions = _versions(self._run)
+            write_results(folder / "versions.json", versions)
             rows = _class_rows(self._run)
             if rows:
                 text = io.StringIO()
-                csv.writer(text, lineterminator="\n").writerows(rows)
+                csv.writer(text, lineterminator="\n").writerows(map(escape_formula, row) for row in rows)
                 _write(folder / "class_mix.csv", text.getvalue())
+            checkpoints = _checkpoints(self._run, with_future=is_running)
+            parts = (
+                self._summary(state, tested),
+                _class_lines(rows),
+                _file_lines(self._run, checkpoints),
+                _command_lines(self._run, checkpoints),
+                ["## Versions", "", *_table(("", ""), versions.items())],
+            )
             # Last, since the page lists the other files.
-            _write(folder / "README.md", "\n".join(self._lines(state, tested)) + "\n")
-        except OSError as error:
-            _log.warning("%s could not be written: %s", folder / "README.md", error)
+            _write(folder / "README.md", "\n".join(itertools.chain(*parts)) + "\n")
+        # The page reads models, data and configs of users, and no surprise in them is worth the training.
+        except Exception as error:
+            _log.warning("%s could not be written: %s: %s", folder / "README.md", type(error).__name__, error)
 
-    def _lines(self, state: str, tested: str | None) -> Iterator[str]:
+    def _summary(self, state: str, tested: str | None) -> Iterator[str]:
         run = self._run
-        experiment = _experiment()
         yield f"# Training run {escape_markdown(run.folder.name)}"
         yield ""
-        yield f"State: {escape_markdown(state)}."
+        yield f"State: {escape_markdown(_without_logins(state))}."
         yield ""
-        yield from _table(("", ""), self._facts(experiment))
+        yield from _table(("", ""), self._facts())
         yield from self._scores(tested)
-        yield from _classes(run)
-        yield "## Files"
-        yield ""
-        yield from _file_lines(run)
-        yield ""
-        yield from _command_lines(run)
-        yield "## Versions"
-        yield ""
-        yield from _table(("", ""), [(name, str(value)) for name, value in _versions(run).items()])
 
-    def _facts(self, experiment: str | None) -> Iterator[tuple[str, str]]:
+    def _facts(self) -> Iterator[tuple[str, str]]:
         run = self._run
-        cfg = run.cfg
+        # A value such as `${oc.env:NAME}` stays as it is written.
+        cfg: Any = OmegaConf.to_container(run.cfg, resolve=False)
+        experiment = _experiment()
         if experiment is not None:
             yield "experiment", experiment
         network = getattr(run.model, "model", None)
         yield "task", type(run.model).__name__ + ("" if network is None else f" with {type(network).__name__}")
-        parameters = sum(parameter.numel() for parameter in run.model.parameters())
-        yield "parameters", f"{parameters:,}"
-        dataset = cfg.get("dataset") or {}
-        root = dataset.get("root")
-        kind = str(dataset.get("format") or dataset.get("_target_", "")).rpartition(".")[2]
-        yield "data", f"{kind} in {root}" if root else kind
+        yield "parameters", f"{sum(parameter_sizes(run.model)):,}"
+        dataset = cfg.get("dataset")
+        if isinstance(dataset, dict):
+            kind = str(dataset.get("format") or dataset.get("_target_", "")).rpartition(".")[2]
+            root = dataset.get("root")
+            yield "data", f"{kind} in {_without_logins(str(root))}" if root else kind
         yield from _set_sizes(run)
         yield "seed", str(cfg.get("seed"))
         trainer = run.trainer
@@ -168,33 +179,44 @@ class RunPage:
         yield from _table(("score", *columns), rows)
 
 
-def commands(run: Run, *, relative: bool) -> dict[str, str]:
+def commands(run: Run, checkpoints: tuple[str, str], *, relative: bool) -> dict[str, str]:
     """Return the commands that resume, test and predict with a run, to be typed in the folder where it was started.
 
+    Overrides with a secret are left out, see `secret_overrides`.
+
     Args:
-        run: The run; a checkpoint that is not saved yet has the path at which it is going to be.
+        run: The run.
+        checkpoints: Paths of the checkpoint to resume from, and of the best one.
         relative: Name checkpoints relative to the folder where the run was started, so that the commands still work
             after the project has moved; otherwise by whole paths.
     """
-    overrides = _overrides()
-    last, best = (_relative(path, run.cfg) if relative else path for path in _checkpoints(run))
+    last, best = (_relative(path, run.cfg) if relative else path for path in checkpoints)
     config_dirs, config_name = _own_configs()
 
     def words(program: Sequence[str], checkpoint: str) -> str:
         # Hydra parses a path as an override's value.
         path = checkpoint if re.fullmatch(r"[\w./-]+", checkpoint, re.ASCII) else quote_for_hydra(checkpoint)
-        repeated = [word for word in overrides_to_repeat(overrides, checkpoint) if not _is_secret(word)]
+        repeated = [word for word in overrides_to_repeat(_overrides(), checkpoint) if _masked(word) == word]
         return shell_command([*program, f"ckpt_path={path}", *repeated])
 
-    train = ["lit-loader", "train", *config_dirs, *config_name]
-    # An app other than lit-loader has its own main file.
-    if Path(sys.argv[0]).parent != Path(__file__).parent:
-        train = ["python", sys.argv[0], *config_dirs, *config_name]
     return {
-        "resume": words(train, last),
+        "resume": words([*_program(), *config_dirs, *config_name], last),
         "eval": words(["lit-loader", "eval", *config_dirs], best),
         "predict": f"{words(['lit-loader', 'predict', *config_dirs], best)} source=path/to/images",
     }
+
+
+def secret_overrides(checkpoint: str) -> list[str]:
+    """Return the overrides that `commands` leave out and a user has to add, with their secrets masked."""
+    words = overrides_to_repeat(_overrides(), checkpoint)
+    return [_masked(word) for word in words if _masked(word) != word]
+
+
+def _program() -> list[str]:
+    """Return the words that start a training; an app other than lit-loader has its own main file."""
+    if Path(sys.argv[0]).absolute().parent == Path(__file__).parent:
+        return ["lit-loader", "train"]
+    return ["python", sys.argv[0]]
 
 
 def last_checkpoint(run: Run) -> str | None:
@@ -209,12 +231,21 @@ def last_checkpoint(run: Run) -> str | None:
     return str(max(files, key=lambda path: path.stat().st_mtime)) if files else None
 
 
-def _checkpoints(run: Run) -> tuple[str, str]:
-    """Return the last and the best checkpoint, at their later paths before they are saved."""
+def _checkpoints(run: Run, *, with_future: bool) -> tuple[str, str] | None:
+    """Return the checkpoint to resume from and the best one, or None without any.
+
+    Args:
+        run: The run.
+        with_future: If True and none is saved, return the paths at which they are going to be.
+    """
     folder = run.folder / "checkpoints"
     last = last_checkpoint(run) or str(folder / "last.ckpt")
     best = getattr(run.trainer.checkpoint_callback, "best_model_path", None) or str(folder / "best.ckpt")
-    return last, best if Path(best).exists() or not Path(last).exists() else last
+    # A path with a protocol is not on this disk.
+    files = [path for path in (last, best) if "://" in path or Path(path).exists()]
+    if not files:
+        return (last, best) if with_future else None
+    return files[0], files[-1]
 
 
 def _relative(path: str, cfg: DictConfig) -> str:
@@ -248,48 +279,89 @@ def _experiment() -> str | None:
     return choices.get("experiment")
 
 
-def _is_secret(word: str) -> bool:
-    return _SECRET.search(word.partition("=")[0]) is not None
+def _masked(word: str) -> str:
+    """Return an override without passwords: ``***`` replaces a value with a secret key, and the login of an address."""
+    key, _, value = word.partition("=")
+    try:
+        parsed = OverridesParser.create().parse_override(word)
+        has_secret = parsed.is_sweep_override() or any(_has_secret(name) for name in _keys(key, parsed.value()))
+    # Hydra's parser is recursive.
+    except (HydraException, RecursionError):
+        has_secret = True
+    return f"{key}=***" if value and has_secret else _without_logins(word)
 
 
-def _command_lines(run: Run) -> Iterator[str]:
+def _keys(key: str, value: object) -> Iterator[str]:
+    """Yield the key of every value that is text or a number, also of nested values."""
+    if isinstance(value, dict):
+        for name, item in value.items():
+            yield from _keys(f"{key}.{name}", item)
+    elif isinstance(value, list):
+        for item in value:
+            yield from _keys(key, item)
+    elif value is not None and not isinstance(value, bool):
+        yield key
+
+
+def _has_secret(key: str) -> bool:
+    # `accessToken` has the same words as `access_token`.
+    words = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", key.lstrip("+~"))
+    return _SECRET.search(words) is not None
+
+
+def _without_logins(text: str) -> str:
+    """Replace user names, passwords and queries of addresses by ``***``."""
+    text = re.sub(r"(?<=://)[^/\s]*@", "***@", text)
+    return re.sub(r"(://[^\s?]*\?)[^\s'\"]+", r"\1***", text)
+
+
+def _command_lines(run: Run, checkpoints: tuple[str, str] | None) -> Iterator[str]:
     start = (run.cfg.get("paths") or {}).get("work_dir") or "."
-    texts = commands(run, relative=True)
     yield "## Commands"
     yield ""
-    yield f"In {escape_markdown(str(start))}; `eval` and `predict` use the best checkpoint:"
-    yield ""
-    yield "```bash"
-    yield from texts.values()
-    yield "```"
-    yield ""
-    yield f"{escape_markdown('resume_in_place=true')} continues in this folder."
-    yield ""
+    if checkpoints is None:
+        yield "The run has saved no checkpoint to resume, test or predict with."
+        yield ""
+    else:
+        yield f"In {escape_markdown(str(start))}; `eval` and `predict` use the best checkpoint:"
+        yield ""
+        yield from _code(commands(run, checkpoints, relative=True).values())
+        secrets = secret_overrides(checkpoints[0])
+        if secrets:
+            yield f"Add to each command, with their values: {escape_markdown(', '.join(secrets))}."
+            yield ""
+        yield f"{escape_markdown('resume_in_place=true')} continues in this folder."
+        yield ""
     if HydraConfig.initialized():
-        overrides = [f"{word.partition('=')[0]}=***" if _is_secret(word) else word for word in _overrides()]
-        program = shlex.join(["lit-loader", "train"] if "lit_loader" in sys.argv[0] else ["python", sys.argv[0]])
+        folders, name = _own_configs()
         yield "The command of this run:"
         yield ""
-        yield "```bash"
-        folders, name = _own_configs()
-        yield f"{program} {shell_command([*folders, *name, *overrides])}".rstrip()
-        yield "```"
-        yield ""
+        yield from _code([shell_command([*_program(), *folders, *name, *map(_masked, _overrides())])])
 
 
-def _file_lines(run: Run) -> Iterator[str]:
+def _code(lines: Iterable[str]) -> Iterator[str]:
+    yield "```bash"
+    yield from lines
+    yield "```"
+    yield ""
+
+
+def _file_lines(run: Run, checkpoints: tuple[str, str] | None) -> Iterator[str]:
+    yield "## Files"
+    yield ""
     for path, text in _FILES.items():
         if (run.folder / path).exists():
             yield f"- [{path}]({path}): {text}"
-    last, best = _checkpoints(run)
+    last, best = checkpoints or ("", "")
     for path, text in {best: "the best checkpoint", last: "the checkpoint to resume from"}.items():
         file = Path(path)
         if file.exists() and file.is_relative_to(run.folder):
             relative = file.relative_to(run.folder).as_posix()
             yield f"- [{escape_markdown(relative)}]({quote(relative)}): {text}"
+    yield ""
     if (run.folder / "pictures/class_report.png").exists():
-        yield ""
         yield "![classes](pictures/class_report.png)"
+        yield ""
 
 
 def _set_sizes(run: Run) -> Iterator[tuple[str, str]]:
@@ -327,8 +399,7 @@ def _class_rows(run: Run) -> list[tuple[str, ...]]:
     return rows
 
 
-def _classes(run: Run) -> Iterator[str]:
-    rows = _class_rows(run)
+def _class_lines(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
     if not rows:
         return
     yield "## Classes"

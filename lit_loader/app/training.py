@@ -20,7 +20,7 @@ from lit_loader.app.checkpoints import use_durable_checkpoints
 from lit_loader.app.composition import ConfigError
 from lit_loader.app.report import print_report
 from lit_loader.app.results import BestValidation, plain_scores, scores_of_sets, write_results
-from lit_loader.app.run_folder import RunPage, commands, last_checkpoint
+from lit_loader.app.run_folder import RunPage, commands, last_checkpoint, secret_overrides
 from lit_loader.app.running import FULL_DISK, NOT_WRITABLE, config_errors, one_job, run
 from lit_loader.callbacks import SigtermCheckpoint
 from lit_loader.datamodules import TableDataModule
@@ -79,7 +79,7 @@ def train(cfg: DictConfig) -> float | None:
 @contextmanager
 def _described(page: RunPage) -> Iterator[None]:
     """Write the page of a run before it starts, and with the reason if it ends with an error."""
-    page.write("running, or killed: this page is written again at the end of the run")
+    page.write("running, or killed: this page is written again at the end of the run", is_running=True)
     try:
         yield
     except BaseException as error:
@@ -173,12 +173,15 @@ def _check_early_stopping(run: Run) -> None:
 def _print_how_to_resume(run: Run) -> None:
     """Print the command that resumes a run from its last checkpoint, on rank 0."""
     out = console()
-    if last_checkpoint(run) is None:
+    checkpoint = last_checkpoint(run)
+    if checkpoint is None:
         out.print("stopped before the first checkpoint was saved", soft_wrap=True)
         return
-    command = commands(run, relative=False)["resume"]
+    command = commands(run, (checkpoint, checkpoint), relative=False)["resume"]
+    secrets = secret_overrides(checkpoint)
+    remark = f"; add, with their values: {', '.join(secrets)}" if secrets else ""
     out.print(
-        f"stopped; to resume:\n\n  {command}\n\nresume_in_place=true continues in the same folder",
+        f"stopped; to resume:\n\n  {command}\n\nresume_in_place=true continues in the same folder{remark}",
         soft_wrap=True,
         markup=False,
         highlight=False,

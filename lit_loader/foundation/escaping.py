@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 __all__ = [
+    "escape_formula",
     "escape_interpolations",
     "escape_markdown",
     "has_hydra_keys",
@@ -31,6 +32,12 @@ def escape_markdown(text: str) -> str:
     escaped = re.sub(r"([\\`*_{}\[\]()<>#+!|~&$@])", r"\\\1", printable(text).replace("\n", "\\n"))
     # A web address becomes a link without brackets.
     return escaped.replace("www.", "www\\.").replace("://", "\\://")
+
+
+def escape_formula(text: str) -> str:
+    """Escape text for a cell of a CSV file, which a spreadsheet would take for a formula."""
+    text = printable(text)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@", "'")) else text
 
 
 def shell_command(words: Iterable[str]) -> str:

@@ -14,7 +14,7 @@ from typing import Any, Final, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.foundation.escaping import printable
+from lit_loader.foundation.escaping import escape_formula
 from lit_loader.foundation.files import new_file
 
 __all__ = [
@@ -33,8 +33,6 @@ Floats: TypeAlias = npt.NDArray[np.float64]
 
 CURVE_FILES: Final = ("curves.csv", "classes.csv", "confusion.csv")
 """Names of the files of `write_curves`."""
-
-_FORMULA_STARTS: Final = ("=", "+", "-", "@", "'")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -339,7 +337,4 @@ def _cell(value: Any) -> Any:
     """Return a value as `csv` writes it: nothing for an undefined number, six digits of others, escaped text."""
     if isinstance(value, float):
         return "" if math.isnan(value) else f"{value:.6g}"
-    if not isinstance(value, str):
-        return value
-    text = printable(value)
-    return f"'{text}" if text.startswith(_FORMULA_STARTS) else text
+    return escape_formula(value) if isinstance(value, str) else value
