@@ -14,9 +14,10 @@ from lit_loader.recipes.metrics import ClassificationScores, ClassMetric, Landma
 from lit_loader.recipes.multi_task import MultiTask
 from lit_loader.recipes.multi_task_metric import MultiTaskScores
 from lit_loader.recipes.multi_task_model import MultiTaskModel
-from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small, keypointrcnn_small, maskrcnn_small
+from lit_loader.recipes.network import PyramidBackbone, classifier_small, fcos_small
 from lit_loader.recipes.regression_model import RegressionModel, regression_model, regression_small
 from lit_loader.recipes.rfdetr_detector import RFDETRDetector, rfdetr_detector
+from lit_loader.recipes.small_rcnn import keypointrcnn_small, maskrcnn_small
 from lit_loader.recipes.task import Task, WarmupCosineLR
 from lit_loader.recipes.transformers_detector import TransformersDetector, transformers_detector
 from lit_loader.recipes.with_datamodule import check_model_fits, draw_predictions, model_kwargs_from_datamodule, task_of

@@ -22,7 +22,8 @@ from lit_loader.collate import batch_duplicates, batch_images, batch_targets
 from lit_loader.errors import SettingError
 from lit_loader.recipes.average_precision import AveragePrecision
 from lit_loader.recipes.matching import detection_error, mark_errors
-from lit_loader.recipes.network import check_labels, check_names, fcos_small, maskrcnn_small, plain, unit_range
+from lit_loader.recipes.network import check_labels, check_names, fcos_small, plain, unit_range
+from lit_loader.recipes.small_rcnn import maskrcnn_small
 from lit_loader.recipes.task import Metric, Task
 from lit_loader.recipes.tiles import TiledSet, tiled_sets
 from lit_loader.recipes.unlabelled import drop_unlabelled, training_losses

@@ -17,7 +17,8 @@ from lit_loader.recipes.average_precision import AveragePrecision
 from lit_loader.recipes.detection import DetectionTask, replace_detection_heads
 from lit_loader.recipes.keypoint_metric import DEFAULT_SIGMA, CorrectKeypoints, KeypointMetric, KeypointPrecision
 from lit_loader.recipes.metrics import NormalizeBy, landmark_metric
-from lit_loader.recipes.network import check_keypoints, check_names, keypointrcnn_small, plain
+from lit_loader.recipes.network import check_keypoints, check_names, plain
+from lit_loader.recipes.small_rcnn import keypointrcnn_small
 from lit_loader.recipes.weights import ModelBuilder, build_model, model_builder
 from lit_loader.types import FIRST_LABEL
 

@@ -5,32 +5,18 @@ from __future__ import annotations
 import itertools
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
-from functools import partial
 from typing import Any, Final
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torchvision.models.detection.anchor_utils import AnchorGenerator
-from torchvision.models.detection.faster_rcnn import FastRCNNPredictor, TwoMLPHead
 from torchvision.models.detection.fcos import FCOS, FCOSHead
-from torchvision.models.detection.keypoint_rcnn import KeypointRCNN, KeypointRCNNHeads, KeypointRCNNPredictor
-from torchvision.models.detection.mask_rcnn import MaskRCNN, MaskRCNNHeads, MaskRCNNPredictor
 from torchvision.models.resnet import BasicBlock
-from torchvision.ops import Conv2dNormActivation, MultiScaleRoIAlign
+from torchvision.ops import Conv2dNormActivation
 
 IMAGE_MEAN: Final = 0.5
 IMAGE_STD: Final = 0.25
-
-# Of one image. torchvision's 2000 proposals take longer than a small network.
-_FEW_PROPOSALS: Final = {
-    "rpn_pre_nms_top_n_train": 300,
-    "rpn_pre_nms_top_n_test": 300,
-    "rpn_post_nms_top_n_train": 100,
-    "rpn_batch_size_per_image": 64,
-    "box_batch_size_per_image": 32,
-}
-_BOX_CELLS: Final = 5
 
 
 def plain(value: Tensor) -> Tensor:
@@ -275,144 +261,6 @@ def fcos_small(
     # gradient where they get below 0: with mosaics, two of three seeds never left a regression loss of 1.
     nn.init.ones_(detector.get_parameter("head.regression_head.bbox_reg.bias"))
     return detector
-
-
-def maskrcnn_small(
-    *,
-    num_classes: int,
-    channels: int = 48,
-    head_channels: int = 64,
-    strides: Sequence[int] = (4, 8),
-    anchor_scale: float = 4.0,
-    min_size: int | Sequence[int] = 96,
-    max_size: int = 192,
-    score_thresh: float = 0.05,
-    nms_thresh: float = 0.5,
-    detections_per_img: int = 100,
-) -> MaskRCNN:
-    """Return torchvision's Mask R-CNN on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
-
-    Args:
-        num_classes: Classes and the background; labels count from 1.
-        channels: Width of the backbone, a positive multiple of 8.
-        head_channels: Width of the pyramid and of the mask head; the box head has twice this width.
-        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        anchor_scale: Side of an anchor in strides; objects should have half to twice the size of one.
-        min_size: As in `fcos_small`.
-        max_size: As in `fcos_small`.
-        score_thresh: Detections below this score are dropped.
-        nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
-        detections_per_img: Most detections of one image.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
-    if head_channels <= 0 or not anchor_scale > 0:
-        raise ValueError(f"head_channels={head_channels} and anchor_scale={anchor_scale} must be positive")
-    strides = tuple(int(stride) for stride in strides)
-    maps = [str(stride) for stride in strides]
-    shorter_sides: Any = min_size  # a list of sizes is missing in torchvision's annotation
-    return MaskRCNN(
-        PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
-        min_size=shorter_sides,
-        max_size=max_size,
-        image_mean=[IMAGE_MEAN] * 3,
-        image_std=[IMAGE_STD] * 3,
-        rpn_anchor_generator=AnchorGenerator(
-            tuple((round(anchor_scale * stride),) for stride in strides), ((0.5, 1.0, 2.0),) * len(strides)
-        ),
-        # torchvision's 2000 and 1000 proposals are for images of 800 pixels.
-        rpn_pre_nms_top_n_train=max(300, detections_per_img),
-        rpn_pre_nms_top_n_test=max(300, detections_per_img),
-        rpn_post_nms_top_n_train=max(200, detections_per_img),
-        rpn_post_nms_top_n_test=max(200, detections_per_img),
-        box_roi_pool=MultiScaleRoIAlign(maps, output_size=7, sampling_ratio=2),
-        box_head=TwoMLPHead(head_channels * 7**2, 2 * head_channels),
-        box_predictor=FastRCNNPredictor(2 * head_channels, num_classes),
-        box_score_thresh=score_thresh,
-        box_nms_thresh=nms_thresh,
-        box_detections_per_img=detections_per_img,
-        # Images for a small model have few objects, so most of torchvision's 512 would be background.
-        box_batch_size_per_image=64,
-        mask_roi_pool=MultiScaleRoIAlign(maps, output_size=14, sampling_ratio=2),
-        mask_head=MaskRCNNHeads(head_channels, (head_channels,) * 2, 1),
-        mask_predictor=MaskRCNNPredictor(head_channels, head_channels, num_classes),
-    )
-
-
-def keypointrcnn_small(
-    *,
-    num_classes: int,
-    num_keypoints: int,
-    channels: int = 48,
-    head_channels: int = 64,
-    strides: Sequence[int] = (8, 16),
-    anchor_sizes: Sequence[int] = (32, 64),
-    min_size: int | Sequence[int] = 96,
-    max_size: int = 192,
-    score_thresh: float = 0.05,
-    nms_thresh: float = 0.5,
-    detections_per_img: int = 20,
-) -> KeypointRCNN:
-    """Return torchvision's Keypoint R-CNN on a `PyramidBackbone`, small enough to learn from scratch on two CPU cores.
-
-    Args:
-        num_classes: Classes and the background; labels count from 1.
-        num_keypoints: Points of an object.
-        channels: Width of the backbone, a positive multiple of 8.
-        head_channels: Width of the pyramid and of the heads.
-        strides: Strides of the pyramid's maps, a run of neighbours from (4, 8, 16, 32).
-        anchor_sizes: Typical size of an object for each map, in pixels of the resized image.
-        min_size: Images are resized so that the shorter side has this many pixels, or one of several sizes, drawn for
-            each training image; evaluation has the last...
-        max_size: ... unless the longer side would exceed this many.
-        score_thresh: Detections below this score are dropped.
-        nms_thresh: Of two boxes of one class that overlap by more than this IoU the weaker is dropped.
-        detections_per_img: Most detections of one image; points are predicted for each.
-
-    Raises:
-        ValueError: If an argument is out of range.
-    """
-    strides = tuple(int(stride) for stride in strides)
-    if len(anchor_sizes) != len(strides):
-        raise ValueError(
-            f"anchor_sizes={list(anchor_sizes)} and strides={list(strides)} differ in length; give one each"
-        )
-    # A list of sizes, which the annotation of Keypoint R-CNN does not know.
-    shorter_sides: Any = min_size
-    return KeypointRCNN(
-        PyramidBackbone(channels=channels, out_channels=head_channels, strides=strides),
-        min_size=shorter_sides,
-        max_size=max_size,
-        image_mean=[IMAGE_MEAN] * 3,
-        image_std=[IMAGE_STD] * 3,
-        rpn_anchor_generator=AnchorGenerator(
-            tuple((int(size),) for size in anchor_sizes), ((0.5, 1.0, 2.0),) * len(strides)
-        ),
-        rpn_post_nms_top_n_test=max(100, detections_per_img),
-        box_score_thresh=score_thresh,
-        box_nms_thresh=nms_thresh,
-        box_detections_per_img=detections_per_img,
-        **_FEW_PROPOSALS,
-        **_keypoint_heads(strides, head_channels, num_classes=num_classes, num_keypoints=num_keypoints),
-    )
-
-
-def _keypoint_heads(
-    strides: Sequence[int], channels: int, *, num_classes: int, num_keypoints: int
-) -> dict[str, nn.Module]:
-    """Return the heads of `keypointrcnn_small` for boxes and points, as arguments of torchvision's Keypoint R-CNN."""
-    names = [str(stride) for stride in strides]
-    # Regions of 64 pixels are pooled from the map at stride 16, smaller ones from finer maps.
-    pooler = partial(MultiScaleRoIAlign, names, sampling_ratio=2, canonical_scale=64, canonical_level=4)
-    return {
-        "box_roi_pool": pooler(output_size=_BOX_CELLS),
-        "box_head": TwoMLPHead(channels * _BOX_CELLS**2, 2 * channels),
-        "box_predictor": FastRCNNPredictor(2 * channels, num_classes),
-        "keypoint_roi_pool": pooler(output_size=14),
-        "keypoint_head": KeypointRCNNHeads(channels, (channels,) * 3),
-        "keypoint_predictor": KeypointRCNNPredictor(channels, num_keypoints),
-    }
 
 
 # -- heatmaps; absent points do not contribute ------------------------------------------------------------

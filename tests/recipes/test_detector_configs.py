@@ -28,8 +28,8 @@ def build(name: str) -> DetectionTask:
 
 def test_every_config_of_a_detector_is_tested() -> None:
     names = {path.stem for path in CONF.glob("*.yaml") if "recipes.DetectionTask" in path.read_text()}
-    others = {"transformers", "rfdetr"}  # in test_hub_detectors.py
-    assert names == {"fcos_small", "maskrcnn_small", *LARGE, *others}
+    hub_names = {"transformers", "rfdetr"}  # in test_hub_detectors.py
+    assert names == {"fcos_small", "maskrcnn_small", *LARGE, *hub_names}
 
 
 @pytest.mark.parametrize(

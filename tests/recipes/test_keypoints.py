@@ -14,7 +14,13 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from lit_loader.recipes import KeypointTask, WithoutDuplicates, keypointrcnn_small, replace_detection_heads
+from lit_loader.recipes import (
+    KeypointTask,
+    WithoutDuplicates,
+    keypointrcnn_small,
+    maskrcnn_small,
+    replace_detection_heads,
+)
 from lit_loader.recipes.keypoint_metric import CorrectKeypoints, KeypointPrecision
 from lit_loader.recipes.weights import load_weights
 from tests.support.drawn_batches import CLASSES, CORNERS, detection_batch, drawn, fit, overfit
@@ -220,6 +226,28 @@ def test_checkpoint_restores_points_and_settings(tmp_path: Path) -> None:
     assert (restored.keypoint_names, metric.precision.sigmas) == (CORNERS, (0.1, 0.2, 0.3, 0.4))
     assert (metric.correct.threshold, metric.errors.normalization_pair) == (0.3, (0, 1))
     assert all(torch.equal(restored.state_dict()[name], values) for name, values in source.state_dict().items())
+
+
+@pytest.mark.parametrize("build", [maskrcnn_small, partial(keypointrcnn_small, num_keypoints=3)])
+def test_arguments_of_small_rcnns_out_of_range_are_refused(build: Any) -> None:
+    for name, value in [("anchor_sizes", [0]), ("anchor_sizes", [math.inf]), ("head_channels", 0)]:
+        with pytest.raises(ValueError, match=rf"{name}=.* must be (above 0|at least 1)"):
+            build(num_classes=2, **NET | {name: value})
+    with pytest.raises(ValueError, match="num_classes=1 must be at least 2"):
+        build(num_classes=1, **NET)
+    with pytest.raises(ValueError, match="detections_per_img=0 must be at least 1"):
+        build(num_classes=2, **NET, detections_per_img=0)
+    with pytest.raises(ValueError, match="num_keypoints=0 must be at least 1"):
+        keypointrcnn_small(num_classes=2, num_keypoints=0)
+
+
+def test_image_may_have_as_many_detections_as_asked_for() -> None:
+    sizes = {"head_channels": 8, "min_size": 96, "score_thresh": 0.0, "nms_thresh": 1.0, "detections_per_img": 350}
+    model = keypointrcnn_small(num_classes=3, num_keypoints=1, **NET | sizes).eval()
+    model.rpn.nms_thresh = 1.0
+    with torch.no_grad():
+        (prediction,) = model([torch.rand(3, 96, 96)])
+    assert len(prediction["boxes"]) == 350
 
 
 # -- metrics ---------------------------------------------------------------------------------------------
