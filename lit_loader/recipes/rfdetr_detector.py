@@ -13,7 +13,12 @@ from torchvision.transforms.v2.functional import normalize
 
 from lit_loader.errors import SettingError
 from lit_loader.foundation.extras import require
-from lit_loader.recipes.transformers_detector import layer_sums, relative_boxes, with_all_gradients
+from lit_loader.recipes.transformers_detector import (
+    check_single_precision,
+    layer_sums,
+    relative_boxes,
+    with_all_gradients,
+)
 from lit_loader.recipes.weights import IMAGENET_MEAN, IMAGENET_STD
 from lit_loader.types import FIRST_LABEL
 
@@ -28,6 +33,15 @@ _CONFIGS: Final = {
     "large": "RFDETRLargeConfig",
 }
 _PREFIX: Final = "detector."
+# Settings of rfdetr that are set elsewhere, with the place.
+_ELSEWHERE: Final = {
+    "num_classes": "the data has the classes",
+    "pretrain_weights": "give weights=FILE to DetectionTask (model.weights)",
+    "resolution": "give image_size (model.model.image_size)",
+    "device": "the trainer chooses the device (trainer.accelerator)",
+    "segmentation_head": "masks are not supported",
+    "use_grouppose_keypoints": "keypoints are not supported",
+}
 
 
 class RFDETRDetector(nn.Module):
@@ -62,6 +76,7 @@ class RFDETRDetector(nn.Module):
             Losses by name, each summed over the layers; or one dict an image with ``boxes`` float ``(n, 4)``, xyxy in
             pixels of the image, ``labels`` int64 ``(n,)`` from 1 and ``scores`` float ``(n,)``.
         """
+        check_single_precision(self)
         size = (self.image_size, self.image_size)
         # Without antialiasing, like rfdetr itself.
         squares = [functional.interpolate(image[None], size, mode="bilinear") for image in images]
@@ -78,6 +93,8 @@ class RFDETRDetector(nn.Module):
             return with_all_gradients(losses, self)
         sizes = [(int(image.shape[-2]), int(image.shape[-1])) for image in images]
         no_object = outputs["pred_logits"].shape[-1] - 1
+        # In bfloat16, scores would tie, and coordinates above 256 would be rounded to 2 pixels.
+        outputs = {key: outputs[key].float() for key in ("pred_logits", "pred_boxes")}
         rows = self.postprocess(outputs, torch.tensor(sizes, device=images[0].device))
         return [_detections(fields, size, no_object) for fields, size in zip(rows, sizes, strict=True)]
 
@@ -107,7 +124,8 @@ def rfdetr_detector(
         config: Settings of the model that differ, by the names of rfdetr's ``ModelConfig``, such as ``num_queries``.
 
     Raises:
-        SettingError: If the size is unknown, or ``image_size`` cannot be divided into patches and windows.
+        SettingError: If the size is unknown, ``config`` has a setting that belongs elsewhere, or ``image_size`` cannot
+            be divided into patches and windows.
         ValueError: If a setting in ``config`` is unknown or of the wrong type.
         ImportError: If rfdetr is not installed.
     """
@@ -116,6 +134,10 @@ def rfdetr_detector(
     configs = require("rfdetr.config", "rfdetr")
     models = require("rfdetr.models", "rfdetr")
     settings = dict(config or {})
+    for key in settings.keys() & _ELSEWHERE.keys():
+        raise SettingError(f"config.{key}", settings[key], "is set elsewhere", _ELSEWHERE[key])
+    if image_size is not None and image_size <= 0:
+        raise SettingError("image_size", image_size, "must be positive")
     if image_size is not None:
         settings["resolution"] = image_size
     # A name of weights, which are not read here: without one, rfdetr would download a backbone.

@@ -104,7 +104,7 @@ def build_model(
     if known_weights is not None and weights not in known_weights.__members__:
         raise ValueError(f"weights={weights!r} is neither a file nor one of {', '.join(known_weights.__members__)}")
     if _requires_argument(builder, "num_classes"):
-        return _call(builder, num_classes=num_classes, weights=weights)
+        return _call(builder, num_classes=num_classes, weights=weights, **(counts or {}))
     # torchvision refuses a number of classes that differs from the weights', so the heads are replaced afterwards.
     model = _call(builder, weights=weights)
     replace_heads(model, num_classes)
@@ -170,7 +170,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         "unknown": sorted(state.keys() - model_state.keys()),
         # A head may have another number of outputs; a 0-d tensor has none.
         "of another shape": [
-            n for n in resized if not _differ_in_outputs(model_state[n], state[n], dim=1 if n in transposed else 0)
+            n
+            for n in resized
+            if not differ_in_outputs(model_state[n].shape, state[n].shape, dim=1 if n in transposed else 0)
         ],
     }
     parts = [f"{len(names)} {kind}, such as {names[0]}" for kind, names in mismatches.items() if names]
@@ -182,9 +184,9 @@ def load_weights(model: nn.Module, path: str | Path) -> None:
         _log.warning("weights=%s: heads for other classes were left out: %s", path, ", ".join(resized))
 
 
-def _differ_in_outputs(first: Tensor, second: Tensor, *, dim: int) -> bool:
-    """Return True if two tensors have the same shape without a dimension that both have."""
-    shapes = [list(first.shape), list(second.shape)]
+def differ_in_outputs(first: Sequence[int], second: Sequence[int], *, dim: int) -> bool:
+    """Return True if two shapes of tensors are equal without a dimension that both have."""
+    shapes = [list(first), list(second)]
     if min(map(len, shapes)) <= dim:
         return False
     return shapes[0][:dim] + shapes[0][dim + 1 :] == shapes[1][:dim] + shapes[1][dim + 1 :]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import pickle
 import re
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -16,12 +17,14 @@ import torch.distributed as dist
 import yaml
 from hydra.utils import instantiate
 from lightning.pytorch import Callback
+from safetensors.torch import save_file
 from torch import Tensor
 
 from lit_loader import ClassBalancedSamplerConfig, DetectionDataModule
 from lit_loader.datasets import ShapesSource
 from lit_loader.errors import LitLoaderError, SettingError
 from lit_loader.recipes import DetectionTask, rfdetr_detector, transformers_detector
+from lit_loader.recipes.weights import load_weights
 from tests.support.drawn_batches import CLASSES, detection_batch, fit, overfit
 from tests.support.lightning_ranks import on_ranks, trainer
 
@@ -80,6 +83,16 @@ CONFIGS: dict[str, dict[str, Any]] = {
     },
     "conditional_detr": DETR,
 }
+YOLOS = {
+    "hidden_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "num_detection_tokens": 10,
+    "image_size": [64, 64],
+}
+DAB_DETR = {**{key: value for key, value in DETR.items() if key != "d_model"}, "hidden_size": 32}
+FURTHER_CONFIGS: dict[str, dict[str, Any]] = {"rt_detr_v2": RT_DETR, "dab-detr": DAB_DETR, "yolos": YOLOS}
 RF_DETR = {
     "num_queries": 10,
     "num_select": 10,
@@ -95,7 +108,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*does not have many workers")]
 
 
 def builder(name: str, **changes: Any) -> Any:
-    config = {**CONFIGS[name], **changes}
+    config = {**{**CONFIGS, **FURTHER_CONFIGS}[name], **changes}
     return partial(transformers_detector, name=name, image_size=64, config=config)
 
 
@@ -115,7 +128,7 @@ def mixed_batch() -> tuple[list[Tensor], list[dict[str, Tensor]]]:
 # -- losses and detections -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [*CONFIGS, *FURTHER_CONFIGS])
 def test_losses_sum_to_the_loss_of_transformers_and_every_parameter_has_a_gradient(name: str) -> None:
     torch.manual_seed(0)
     model = builder(name)(num_classes=3).train()
@@ -127,7 +140,7 @@ def test_losses_sum_to_the_loss_of_transformers_and_every_parameter_has_a_gradie
     torch.testing.assert_close(total, outputs[0].loss)
     assert {"loss_bbox", "loss_giou"} < set(losses)
     assert all(float(losses[kind].detach()) > 0 for kind in ("loss_bbox", "loss_giou"))
-    assert len(losses) < len(outputs[0].loss_dict)
+    assert len(losses) <= len(outputs[0].loss_dict)
     empty = [{field: values[:0] for field, values in target.items()} for target in targets]
     for batch in (targets, empty):
         model.zero_grad()
@@ -135,16 +148,15 @@ def test_losses_sum_to_the_loss_of_transformers_and_every_parameter_has_a_gradie
         assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
 
 
-@pytest.mark.parametrize("name", ["rt_detr", "detr", "d_fine", "deformable_detr"])
-@pytest.mark.parametrize("size", [{"height": 64, "width": 64}, {"shortest_edge": 48, "longest_edge": 96}])
+@pytest.mark.parametrize(
+    ("name", "size"),
+    [(name, {"height": 64, "width": 64}) for name in ("rt_detr", "detr", "d_fine", "deformable_detr")]
+    + [(name, {"shortest_edge": 48, "longest_edge": 96}) for name in ("detr", "deformable_detr")],
+)
 def test_boxes_return_to_the_pixels_of_images_of_different_shapes(name: str, size: Any) -> None:
     model = transformers_detector(num_classes=3, name=name, config=CONFIGS[name], processor={"size": size}).eval()
     images, targets = mixed_batch()
     targets[1] = {"boxes": torch.tensor([[4.0, 50, 36, 88]]), "labels": torch.tensor([2])}
-    if name in ("rt_detr", "d_fine") and "shortest_edge" in size:
-        # Their processor does not pad.
-        images = images[:1]
-        targets = targets[:1]
     labels: list[Any] = []
 
     def record(**inputs: Any) -> Any:
@@ -168,6 +180,30 @@ def test_boxes_return_to_the_pixels_of_images_of_different_shapes(name: str, siz
         order = detections["labels"][is_sure].argsort()
         torch.testing.assert_close(detections["boxes"][is_sure][order], target["boxes"])
         assert detections["labels"][is_sure][order].tolist() == target["labels"].tolist()
+
+
+@pytest.mark.parametrize("name", ["rt_detr", "d_fine"])
+def test_every_parameter_has_a_gradient_without_auxiliary_losses(name: str) -> None:
+    model = builder(name, auxiliary_loss=False)(num_classes=3).train()
+    sum(model(*mixed_batch()).values()).backward()
+    assert [n for n, p in model.named_parameters() if p.requires_grad and p.grad is None] == []
+
+
+@pytest.mark.parametrize("name", ["rt_detr", "rf_detr"])
+def test_half_precision_does_not_round_scores_and_boxes_again(name: str) -> None:
+    torch.manual_seed(0)
+    model: Any = rf_detr(num_classes=3) if name == "rf_detr" else builder(name)(num_classes=3)
+    logits_name = "pred_logits" if name == "rf_detr" else "logits"
+    logits = torch.linspace(-1, 1, 20).reshape(1, 10, 2).bfloat16()
+    boxes = torch.linspace(0.3, 0.6, 40).reshape(1, 10, 4).bfloat16()
+    outputs = {logits_name: logits, "pred_boxes": boxes}
+    model.detector.forward = lambda *_, **__: outputs if name == "rf_detr" else SimpleNamespace(**outputs)
+    (detections,) = model.eval()([torch.rand(3, 700, 900)])
+    scores = detections["scores"]
+    assert not torch.equal(scores, scores.bfloat16().float())
+    assert not torch.equal(detections["boxes"], detections["boxes"].bfloat16().float())
+    with pytest.raises(ValueError, match=r"float32, got torch.bfloat16; pass precision='bf16-mixed'"):
+        model.bfloat16()(mixed_batch()[0])
 
 
 def test_images_are_resized_normalised_and_padded_once() -> None:
@@ -261,26 +297,97 @@ def test_pickled_weights_and_missing_folders_are_refused(folder: Path, tmp_path:
     with pytest.raises(LitLoaderError, match=r"only pickles: \['pytorch_model.bin'\]; load the model"):
         transformers_detector(num_classes=3, name=str(tmp_path), weights="DEFAULT")
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    with pytest.raises(LitLoaderError, match=r"neither a type of transformers, nor .* give the folder of a model"):
-        transformers_detector(num_classes=3, name="someone/absent", weights="DEFAULT")
-    with pytest.raises(LitLoaderError, match=r"nor can it be read as the folder of a model"):
+    with pytest.raises(LitLoaderError, match=r"neither a type of transformers nor a folder.* give the folder of a"):
+        transformers_detector(num_classes=3, name="someone/absent", weights="DEFAULT", revision="v1")
+    with pytest.raises(LitLoaderError, match=r"neither a type of transformers nor a folder"):
         transformers_detector(num_classes=3, name=str(tmp_path / "missing"))
 
 
-def test_unknown_settings_are_refused() -> None:
-    with pytest.raises(SettingError, match=r"num_querys.* has no such setting; did you mean num_queries"):
-        builder("detr", num_querys=3)(num_classes=3)
-    with pytest.raises(SettingError, match=r"sizes.* has no such setting"):
-        transformers_detector(num_classes=3, processor={"sizes": 3})
-    with pytest.raises(SettingError, match=r"bert models detect no objects; take one of .*rt_detr"):
-        transformers_detector(num_classes=3, name="bert")
-    with pytest.raises(SettingError, match=r"rt_detr is a type of model, which has no weights"):
-        DetectionTask(builder("rt_detr"), class_names=CLASSES, weights="DEFAULT")
+def changed_folder(folder: Path, target: Path, file: str = "config.json", **values: Any) -> str:
+    """Copy a folder and change values of one of its files."""
+    shutil.copytree(folder, target)
+    content = json.loads((target / file).read_text())
+    (target / file).write_text(json.dumps({**content, **values}))
+    return str(target)
+
+
+def test_weights_of_another_model_are_refused(folder: Path, tmp_path: Path) -> None:
+    name = changed_folder(folder, tmp_path / "model")
+    model = builder("detr")(num_classes=3).detector
+    save_file(model.state_dict(), tmp_path / "model" / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(LitLoaderError, match=r"do not fit a RTDetrForObjectDetection.* tensors are missing"):
+        transformers_detector(num_classes=3, name=name, weights="DEFAULT")
+    (tmp_path / "model" / "model.safetensors").write_bytes(b"damaged")
+    with pytest.raises(LitLoaderError, match=r"model.safetensors of the folder .* cannot be read"):
+        transformers_detector(num_classes=3, name=name, weights="DEFAULT")
+    with pytest.raises(ValueError, match=r"give the folder as the builder's name"):
+        load_weights(builder("rt_detr")(num_classes=3), folder / "model.safetensors")
+
+
+@pytest.mark.parametrize(
+    ("file", "values", "message"),
+    [
+        ("config.json", {"num_queries": 10**8}, r"contains the number 100000000"),
+        ("config.json", {"num_labels": 10**8}, r"contains the number 100000000"),
+        ("config.json", {"decoder_layers": 90_000}, r"more than 2,000,000,000 weights"),
+        ("config.json", {"d_model": 65_536}, r"more than 2,000,000,000 weights"),
+        ("config.json", {"num_queries": "many"}, r"config.json of the folder .* cannot be read"),
+        ("config.json", {"backbone": "local-dir:/x"}, r"backbone 'local-dir:/x' of another model"),
+        ("config.json", {"backbone": "a", "use_timm_backbone": False}, r"backbone 'a' of another model"),
+        ("preprocessor_config.json", {"size": {"height": 10**7, "width": 64}}, r"contains the number 10000000"),
+        ("preprocessor_config.json", {"image_processor_type": "CLIPImageProcessor"}, r"is for no detector"),
+        ("preprocessor_config.json", {"image_processor_type": "Code"}, r"preprocessor_config.json of the folder"),
+    ],
+)
+def test_hostile_files_are_refused(folder: Path, tmp_path: Path, file: str, values: Any, message: str) -> None:
+    name = changed_folder(folder, tmp_path / "model", file, **values)
+    with pytest.raises(LitLoaderError, match=message):
+        transformers_detector(num_classes=3, name=name)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"config": {"num_querys": 3}}, r"num_querys.* has no such setting; did you mean num_queries"),
+        ({"config": {"to_dict": 1}}, r"config.to_dict=1 and RTDetrConfig has no such setting"),
+        ({"config": {"num_labels": 1}}, r"config.num_labels"),
+        ({"config": {"id2label": {}}}, r"config.id2label"),
+        ({"config": {"dtype": "float16"}}, r"config.dtype"),
+        ({"config": {"_attn_implementation": "x"}}, r"config._attn_implementation"),
+        ({"processor": {"do_rescale": True}}, r"processor.do_rescale"),
+        ({"processor": {"rescale_factor": 1}}, r"processor.rescale_factor"),
+        ({"processor": {"size": {"height": 64, "width": 64}}, "image_size": 64}, r"set the same size"),
+        ({"image_size": 0}, r"image_size=0 must be at least 32"),
+        ({"image_size": 50}, r"image_size=50 must be a height and a width in multiples of 32"),
+        ({"processor": {"size": {"shortest_edge": 64}}}, r"processor.size.* must be a height and a width"),
+        ({"name": "bert"}, r"bert models detect no objects; take rt_detr"),
+        ({"name": "rf_detr"}, r"model=rfdetr"),
+        ({"revision": "v1"}, r"revision='v1' is for names on the hub"),
+        ({"weights": "DEFAULT"}, r"rt_detr is a type of model, which has no weights"),
+    ],
+)
+def test_settings_that_do_nothing_are_refused(arguments: Any, message: str) -> None:
+    with pytest.raises(SettingError, match=message):
+        transformers_detector(num_classes=3, **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"size": "huge"}, r"size='huge' must be one of nano"),
+        ({"image_size": 65}, r"image_size=65 must be a multiple of 32"),
+        ({"image_size": 0}, r"image_size=0 must be positive"),
+        ({"config": {"num_classes": 9}}, r"the data has the classes"),
+        ({"config": {"pretrain_weights": "x.pth"}}, r"give weights=FILE"),
+        ({"config": {"resolution": 96}}, r"give image_size"),
+        ({"config": {"device": "cuda"}}, r"the trainer chooses"),
+        ({"config": {"segmentation_head": True}}, r"masks are not supported"),
+    ],
+)
+def test_settings_of_rfdetr_that_do_nothing_are_refused(arguments: Any, message: str) -> None:
     pytest.importorskip("rfdetr")
-    with pytest.raises(SettingError, match=r"size='huge' must be one of nano"):
-        rfdetr_detector(num_classes=3, size="huge")  # type: ignore[arg-type] # a wrong value
-    with pytest.raises(SettingError, match=r"image_size=65 must be a multiple of 32"):
-        rfdetr_detector(num_classes=3, size="nano", image_size=65)
+    with pytest.raises(SettingError, match=message):
+        rfdetr_detector(num_classes=3, **{"size": "nano", **arguments})
 
 
 def test_rf_detr_reads_files_of_rfdetr_for_other_classes_and_sizes(tmp_path: Path) -> None:

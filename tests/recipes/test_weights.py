@@ -141,6 +141,16 @@ def test_failed_download_names_the_file_and_the_folder_to_copy_it_to(
     assert isinstance(info.value, LitLoaderError)  # so an app writes the setting as its own key
 
 
+def test_builders_that_replace_heads_themselves_get_counts_with_weights_by_name() -> None:
+    def with_points(*, num_classes: int, num_keypoints: int, weights: str | None = None) -> nn.Module:
+        assert weights == "DEFAULT"
+        return nn.Linear(num_classes, num_keypoints)
+
+    counts = {"num_keypoints": 5}
+    model = build_model(with_points, num_classes=3, weights="DEFAULT", replace_heads=no_heads, counts=counts)
+    assert model.out_features == 5
+
+
 def test_error_of_the_builder_is_not_reported_as_a_failed_download() -> None:
     def builder(*, num_classes: int = 3, weights: Any = None) -> nn.Module:
         raise RuntimeError("size mismatch for head.weight")
