@@ -43,11 +43,17 @@ def _note(rule: str, remedy: str) -> FindingKind:
 READER_KINDS: Final[Mapping[str, FindingKind]] = MappingProxyType(
     {
         "bad_skeleton": _warning(
-            "a category's skeleton is not pairs of its points", "write positions from 1, or remove the skeleton"
+            "a skeleton is not pairs of the points",
+            "write positions from 1 in COCO and from 0 in YOLO, or remove the skeleton",
         ),
         "bad_size": _warning("an annotated image size is not two whole numbers from 1", "correct the size"),
         "duplicate_id": _warning("an image or annotation is listed twice", "remove one of the two"),
         "empty_class": _note("a class has no image", "add images, or remove the class"),
+        "box_mismatch": _warning("the box of an object is not around its oriented box", "correct one of the two"),
+        "four_points": _warning(
+            "all rows may be polygons of four points or oriented boxes",
+            "pass --option task=obb or --option task=segment",
+        ),
         "invalid_keypoint": _warning("a coordinate of a point is not a number", "correct the point, or mark it absent"),
         "malformed": _error("an entry violates its format", "correct the entry"),
         "missing_annotation": _error(

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Final
+from typing import Any, Final
 
-from lit_loader.annotations.formats.rows import DeclaredNames, Rows
+from lit_loader.annotations.formats.rows import MAX_POINTS, DeclaredNames, Rows
 from lit_loader.annotations.keypoints import KeypointSchema
 from lit_loader.annotations.problems import shorten
 
-__all__ = ["mirrored_by_name", "unite", "unite_keypoints"]
+__all__ = ["mirrored_by_name", "skeleton_edges", "unite", "unite_keypoints"]
 
 # "left" as a word of its own: left_eye, eyeLeft, LEFT-EYE, but not "cleft".
 _LEFT: Final = re.compile(r"(?<![a-zA-Z])left|(?<=[a-z0-9])Left|(?<![a-zA-Z])Left|(?<![a-zA-Z])LEFT")
@@ -144,3 +144,26 @@ def _disjoint(pairs: Iterable[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
             paired.update(pair)
             disjoint_pairs.append(pair)
     return tuple(disjoint_pairs)
+
+
+def skeleton_edges(edges: Any, *, first: int) -> tuple[tuple[int, int], ...]:
+    """Return the pairs of positions in a file as positions from 0; the schema checks that the points exist.
+
+    Args:
+        edges: Value in the file; None without a skeleton.
+        first: Position of the first point in the format.
+
+    Raises:
+        ValueError: If it is not a list of pairs of positions, or longer than any skeleton.
+    """
+    if edges is None:
+        return ()
+    # The bound keeps a file from having every drawing take minutes.
+    if not isinstance(edges, list) or len(edges) > MAX_POINTS:
+        raise ValueError(f"expected a list of at most {MAX_POINTS} pairs of positions, got {shorten(repr(edges))}")
+    for edge in edges:
+        if not isinstance(edge, list) or len(edge) != 2 or {type(position) for position in edge} != {int}:
+            raise ValueError(f"expected pairs of whole numbers from {first}, got {shorten(repr(edge))}")
+        if min(edge) < first:
+            raise ValueError(f"expected positions from {first}, got {shorten(repr(edge))}; add 1 to every position")
+    return tuple((start - first, end - first) for start, end in edges)

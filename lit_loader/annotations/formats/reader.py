@@ -202,6 +202,9 @@ class Reader(ABC):
         """Return the files of a set; by default the file called ``name``."""
         return Inputs(files=[name])
 
+    def finish(self, rows: Rows) -> None:  # noqa: B027 # most formats need not override it
+        """Report problems of the set as a whole, after all of its units were read; by default none."""
+
     def given_keypoints(self) -> KeypointSchema | None:
         """Return the schema of an object's points if an option sets it, else None."""
         # Formats without points have no such option.
@@ -305,6 +308,7 @@ class Reader(ABC):
             rows = next(chunks, None) or Rows(folder.root, options.policy, options.class_names)
             for chunk in chunks:
                 rows.join(chunk)
+            self.finish(rows)
             table = build_table(
                 rows,
                 folder,

@@ -33,6 +33,8 @@ _CHUNK_ROWS: Final = 65_536
 _CHUNK_POINTS: Final = 2**20
 _MAX_MESSAGE_POINTS: Final = 3
 _MIN_SIDE_RATIO: Final = 0.1
+# Boxes may be written in whole pixels, counted from 0 or from 1.
+_ROUNDED_PIXELS: Final = 1.0
 _MAX_UNKNOWN_HEIGHT: Final = 2**16  # assumed rows of pixels of an image without a size
 _AROUND: Final = {BoxKind.AROUND_POINTS: " around the points", BoxKind.AROUND_ORIENTED: " around the oriented box"}
 _Mask: TypeAlias = npt.NDArray[np.bool_]
@@ -334,7 +336,7 @@ class _Objects:
         self.labels = lookup[objects["label"]]
         self._sizes = images.sizes[self.images]
         self._boxes = objects["box"].copy()
-        self._kinds = objects["kind"]
+        self._kinds = objects["kind"].copy()
         self.keep: _Mask = images.keep[self.images] & (objects["label"] >= 0)
         self.masks: Masks | None = None
         with np.errstate(over="ignore", invalid="ignore"):  # the policy decides on coordinates that are not finite
@@ -426,8 +428,31 @@ class _Objects:
         # Boxes follow from the float32 numbers, so that a written and reread set has the same boxes.
         for rows, quad in quads:
             self._is_flat[rows] = are_flat(quad)
+            around = enclosing_boxes(quad)
+            self._report_other_boxes(rows, around)
             is_around = self._kinds[rows] == BoxKind.AROUND_ORIENTED
-            self._boxes[rows[is_around]] = enclosing_boxes(quad[is_around])
+            self._boxes[rows[is_around]] = around[is_around]
+
+    def _report_other_boxes(self, rows: npt.NDArray[np.intp], around: npt.NDArray[np.float64]) -> None:
+        """Report written boxes that contradict the oriented box, and put them around it.
+
+        Args:
+            rows: Rows of objects with an oriented box.
+            around: Boxes around the oriented boxes, ``(n, 4)``.
+        """
+        sizes = self._sizes[rows]
+        # Tools clip boxes to the image.
+        limits = np.tile(np.where(sizes > 0, sizes, np.inf), 2)
+        distances = np.abs(np.clip(self._boxes[rows], 0, limits) - np.clip(around, 0, limits)).max(axis=1, initial=0)
+        # `not <=`, because NaN fails every comparison.
+        is_other = (self._kinds[rows] == BoxKind.GIVEN) & ~(distances <= _ROUNDED_PIXELS)
+        box_by_row = dict(zip(rows[is_other].tolist(), around[is_other].tolist(), strict=True))
+
+        def message(row: int) -> str:
+            return f"box {self._boxes[row].tolist()} is replaced by {box_by_row[row]}, the box around the oriented box"
+
+        self._report("box_mismatch", "replace", rows[is_other & self.keep[rows]], message)
+        self._kinds[rows[is_other]] = BoxKind.AROUND_ORIENTED
 
     def oriented_columns(self, object_rows: npt.NDArray[np.intp]) -> dict[str, Any]:
         """Return the columns of the oriented boxes of some objects."""

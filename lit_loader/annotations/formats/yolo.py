@@ -16,7 +16,7 @@ from __future__ import annotations
 import posixpath
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Final, Literal, NamedTuple
@@ -25,9 +25,10 @@ import numpy as np
 import numpy.typing as npt
 import yaml
 
+from lit_loader.annotations.formats.declared import skeleton_edges
 from lit_loader.annotations.formats.folder import Folder, is_image_name, join_path
 from lit_loader.annotations.formats.reader import Inputs, Reader
-from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, MAX_POINTS, Rows
+from lit_loader.annotations.formats.rows import MAX_NAME_CHARS, MAX_POINTS, Rows, as_array
 from lit_loader.annotations.formats.text_file import numbers, read_bytes, read_lines
 from lit_loader.annotations.formats.writer import Writer, corner_losses, in_chunks, lost, write_file
 from lit_loader.annotations.keypoints import KeypointSchema, keypoint_schema, known_by_names
@@ -56,8 +57,8 @@ _YAML_LOADER: Final = getattr(yaml, "CBaseLoader", yaml.BaseLoader)
 
 
 _FOUR_POINTS: Final = (
-    "8 numbers after the class are a polygon of 4 points or an oriented box (YOLO-OBB); they are read as a polygon, "
-    "pass task=obb for oriented boxes, or task=segment to confirm polygons"
+    "all rows of the set are a class and 8 numbers, which are polygons of 4 points or oriented boxes (YOLO-OBB); they "
+    "are read as polygons: pass task=obb for oriented boxes, or task=segment to confirm polygons"
 )
 
 
@@ -116,8 +117,8 @@ class YoloReader(Reader):
     ultralytics, a point of two numbers is absent if one is negative and visible otherwise, also at 0 0.
 
     With ``task="obb"`` a row is the class and the four corners of an oriented box, ``x1 y1 x2 y2 x3 y3 x4 y4``
-    (YOLO-OBB). A polygon of four points is the same row, and no file tells the two apart: without ``task`` such a row
-    is read as a polygon and reported as ``four_points``.
+    (YOLO-OBB). A polygon of four points is the same row, and no file tells the two apart: without ``task`` such rows
+    are read as polygons, and a set of nothing else is reported as ``four_points``.
 
     A row of points can have as many numbers as a polygon, so the data set must declare its kind: by ``kpt_shape`` in
     its data file, or by ``task`` or ``schema``. A data.yaml without ``kpt_shape`` declares no points.
@@ -170,6 +171,13 @@ class YoloReader(Reader):
         label_folders = [posixpath.dirname(find_labels(f"{source}/x")[0]) for source in sources]
         row_format = self._row_format(data, [".", *label_folders])
         units: list[_Unit] = []
+        if self.schema is None and row_format.keypoints is not None:
+            try:
+                row_format = row_format._replace(keypoints=_with_skeleton(row_format.keypoints, data.entries))
+            except (TypeError, ValueError) as error:
+                # Only drawings need it, so the points are read all the same.
+                problem = "bad_skeleton", f"the points are read without their skeleton: {error}"
+                units.append(_Unit(row_format, "", "", file, problem=problem))
         # A dict keeps the order of the list, and finds duplicates.
         images: dict[str, None] = {}
         for source in sources:
@@ -215,8 +223,8 @@ class YoloReader(Reader):
         rows.file = unit.source
         kind, message = unit.problem
         if kind:
-            # Kinds outside the policy are only counted.
-            action = getattr(rows.policy, kind, "not read")
+            # Other kinds outside the policy are only counted.
+            action = "ignore" if kind == "bad_skeleton" else getattr(rows.policy, kind, "not read")
             rows.problem(kind, action, message, line=unit.line)
             if action != "empty":
                 return
@@ -230,14 +238,20 @@ class YoloReader(Reader):
         for line, text in lines:
             try:
                 if fields := text.split():
-                    arguments = _object_arguments(numbers(fields), row_format, names)
-                    rows.object(image, line=line, **arguments)
-                    if len(fields) == _NUM_OBB and "polygons" in arguments and row_format.task is None:
-                        rows.problem("four_points", "polygon", _FOUR_POINTS, line=line)
+                    rows.object(image, line=line, **_object_arguments(numbers(fields), row_format, names))
             except AnnotationError as error:
                 if error is rows.raised:
                     raise
                 rows.malformed(error.message, line=line)
+
+    def finish(self, rows: Rows) -> None:
+        """Report a set whose rows are either all polygons of four points or all oriented boxes."""
+        lengths = as_array(rows.objects.polygon_lengths)
+        # One row with a box or another number of points proves that the others are polygons.
+        if self.task is None and 0 < len(lengths) == len(rows.objects) and (lengths == _NUM_OBB - 1).all():
+            first = rows.objects.rows()[0]
+            rows.file = list(rows.files)[first["file"]]
+            rows.problem("four_points", "polygon", _FOUR_POINTS, line=int(first["line"]))
 
     def _sources(self, data: _DataFile, name: str) -> tuple[list[str], str | None]:
         """Return the folders and lists of images that a name means, and the split."""
@@ -471,14 +485,31 @@ def _read_schema(entries: Mapping[str, Any], schema: KeypointSchema | None) -> t
     if len(flips) != num_points or [flips[i] for i in flips if 0 <= i < num_points] != list(range(num_points)):
         raise ValueError(f"flip_idx={flips} does not exchange pairs of {num_points} points")
     pair: Any = entries.get("normalization_pair")
-    known = known_by_names(tuple(names)) if name_lists else None
+    standard = known_by_names(tuple(names)) if name_lists else None
     return KeypointSchema(
         names=names if name_lists else keypoint_schema(num_points).names,
         flip_pairs=tuple((i, j) for i, j in enumerate(flips) if i < j),
         normalization_pair=None if pair is None else tuple(map(int, pair)),  # type: ignore[arg-type] # checked there
-        sigmas=tuple(map(float, entries.get("sigmas") or (known.sigmas if known else ()))),
-        skeleton=tuple(tuple(map(int, edge)) for edge in entries.get("skeleton") or (known.skeleton if known else ())),  # type: ignore[misc] # checked there
+        sigmas=tuple(map(float, entries.get("sigmas") or (standard.sigmas if standard else ()))),
+        skeleton=() if standard is None else standard.skeleton,
     ), point_size
+
+
+def _with_skeleton(schema: KeypointSchema, entries: Mapping[str, Any]) -> KeypointSchema:
+    """Return the schema with the skeleton of a data file, if it has one.
+
+    Raises:
+        ValueError: If the skeleton is not pairs of the points' positions.
+    """
+    edges = skeleton_edges(_with_numbers(entries.get("skeleton")), first=0)
+    return replace(schema, skeleton=edges) if edges else schema
+
+
+def _with_numbers(value: Any) -> Any:
+    """Return the value of an entry with whole numbers in the place of their texts."""
+    if isinstance(value, list):
+        return [_with_numbers(part) for part in value]
+    return int(value) if isinstance(value, str) and re.fullmatch("[0-9]{1,9}", value) else value
 
 
 # -- writer ----------------------------------------------------------------------------------------------

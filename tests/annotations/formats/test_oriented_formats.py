@@ -222,9 +222,53 @@ def test_yolo_rows_of_four_points_are_oriented_boxes_only_by_option(tmp_path):
     assert "task=obb" in str(silent.report)
     with pytest.raises(AnnotationError, match="read with task='obb'"):
         read("yolo", tmp_path, task="detect")
+    (finding,) = (finding for finding in check_tables({"train": silent}) if finding.kind == "four_points")
+    assert "--option task=obb" in finding.remedy
     (tmp_path / "labels/train/a.txt").write_text("0 0.1 0.1 0.5 0.2\n")
     with pytest.raises(AnnotationError, match="x and y of four corners"):
         read("yolo", tmp_path, task="obb")
+
+
+def test_yolo_rows_of_four_points_are_reported_once_and_not_next_to_other_polygons(tmp_path):
+    draw(tmp_path, "images/train/a.png", "images/train/b.png")
+    (tmp_path / "labels/train").mkdir(parents=True)
+    (tmp_path / "data.yaml").write_text("train: images/train\nnames: [ship]\n")
+    quad = "0 0.1 0.1 0.5 0.2 0.4 0.6 0.1 0.5\n"
+    for name in "ab":
+        (tmp_path / f"labels/train/{name}.txt").write_text(quad * 2)
+    (problem,) = read("yolo", tmp_path).report.problems
+    assert (problem.kind, problem.file, problem.line) == ("four_points", "labels/train/a.txt", 1)
+    for other in ("0 0.1 0.1 0.5 0.2 0.4 0.6\n", "0 0.5 0.5 0.2 0.2\n"):
+        (tmp_path / "labels/train/b.txt").write_text(quad + other)
+        assert len(read("yolo", tmp_path).report) == 0
+
+
+def voc_set(root: Path, box: str, oriented: str) -> Path:
+    draw(root, "JPEGImages/a.png")
+    (root / "Annotations").mkdir()
+    text = f"<object><name>ship</name>{box}<robndbox>{oriented}</robndbox></object>"
+    (root / "Annotations/a.xml").write_text(f"<annotation>{text}</annotation>")
+    return root
+
+
+ROTATED = "<cx>20</cx><cy>15</cy><w>10</w><h>4</h><angle>0</angle>"
+
+
+@pytest.mark.parametrize(
+    ("box", "expected", "count"), [((15.5, 13, 25, 16.5), (15.5, 13, 25, 16.5), 0), ((1, 1, 8, 9), (15, 13, 25, 17), 1)]
+)
+def test_boxes_of_xml_that_contradict_the_oriented_box_are_reported_and_replaced(tmp_path, box, expected, count):
+    tags = zip(("xmin", "ymin", "xmax", "ymax"), box, strict=True)
+    element = "<bndbox>" + "".join(f"<{tag}>{value}</{tag}>" for tag, value in tags) + "</bndbox>"
+    table = read("voc", voc_set(tmp_path, element, ROTATED), ".")
+    assert table.boxes.tolist() == [list(expected)]
+    assert table.report.count("box_mismatch", "replace") == len(table.report) == count
+
+
+def test_repeated_numbers_of_an_oriented_box_are_malformed(tmp_path):
+    root = voc_set(tmp_path, "", f"<cx>1</cx>{ROTATED}")
+    with pytest.raises(AnnotationError, match="<robndbox> holds <cx> more than once"):
+        read("voc", root, ".")
 
 
 @pytest.mark.parametrize(

@@ -71,6 +71,26 @@ def test_data_file_sets_names_and_pairs_of_points(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("skeleton", "message"),
+    [
+        ('[12, "01"]', "pairs of whole numbers from 0, got 12"),
+        ("[[0, 2]]", "skeleton has position 2, but there are 2 points"),
+        ("[[0, -1]]", "pairs of whole numbers from 0"),
+        (f"[{'[0, 1], ' * 2049}]", "a list of at most 2048 pairs"),
+    ],
+)
+def test_bad_skeleton_is_reported_and_the_points_are_read(tmp_path, skeleton, message):
+    rows = "0 0.5 0.5 0.2 0.4 0.5 0.1 2 0.25 0.5 1\n"
+    table = read(make_set(tmp_path, rows, data=f"{POSE}skeleton: {skeleton}\n"))
+    (problem,) = table.report.problems
+    assert (problem.kind, problem.action, problem.file) == ("bad_skeleton", "ignore", "data.yaml")
+    assert message in problem.message
+    assert (table.skeleton, len(table.keypoint_names)) == ((), 2)
+    (tmp_path / "data.yaml").write_text(f"{POSE}skeleton: [[0, 1]]\n")
+    assert read(tmp_path).skeleton == ((0, 1),)
+
+
+@pytest.mark.parametrize(
     ("row", "count", "size"),
     [("0 0.5 0.5 0.2 0.4" + " 0.5 0.5" * 6, 6, 2), ("0 0.5 0.5 0.2 0.4" + " 0.5 0.5 2" * 4, 4, 3)],
 )

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Final, TypeGuard
 import numpy as np
 import numpy.typing as npt
 
-from lit_loader.annotations.formats.declared import mirrored_by_name, unite_keypoints
+from lit_loader.annotations.formats.declared import mirrored_by_name, skeleton_edges, unite_keypoints
 from lit_loader.annotations.formats.json_file import RepeatedKey, entry_lines, read_entries
 from lit_loader.annotations.formats.reader import Reader
 from lit_loader.annotations.formats.rows import (
@@ -314,7 +314,7 @@ class _File:
         schema = _schema(names, record) if names else None
         try:
             # A schema of known names has a skeleton already, which the file's own replaces.
-            if schema is not None and (skeleton := _skeleton(record.get("skeleton"))):
+            if schema is not None and (skeleton := skeleton_edges(record.get("skeleton"), first=1)):
                 schema = replace(schema, skeleton=skeleton)
         except (TypeError, ValueError) as error:
             # Only drawings need it, and other tools write positions from 0, so the points are read all the same.
@@ -536,14 +536,14 @@ def _pixels(value: Any) -> float:
 def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema:
     """Return the points of a category, without the file's skeleton."""
     # The same names as in a known schema have its flip pairs, which words alone may not show.
-    known = known_by_names(names)
+    standard = known_by_names(names)
     flip_pairs = record.get("flip_pairs")
     normalization_pair = record.get("normalization_pair")
     sigmas = record.get("sigmas") or []
     if not isinstance(sigmas, list):
         raise ValueError("sigmas must be a list of numbers")
     if flip_pairs is None and normalization_pair is None:
-        schema = known or mirrored_by_name(names)
+        schema = standard or mirrored_by_name(names)
     else:
         if not isinstance(flip_pairs, list | None) or not isinstance(normalization_pair, list | None):
             raise ValueError("flip_pairs must be a list of pairs, and normalization_pair a pair")
@@ -551,25 +551,10 @@ def _schema(names: tuple[str, ...], record: Mapping[str, Any]) -> KeypointSchema
             names=names,
             flip_pairs=tuple(flip_pairs or ()),
             normalization_pair=None if normalization_pair is None else tuple(normalization_pair),
-            sigmas=() if known is None else known.sigmas,
-            skeleton=() if known is None else known.skeleton,
+            sigmas=() if standard is None else standard.sigmas,
+            skeleton=() if standard is None else standard.skeleton,
         )
     return replace(schema, sigmas=tuple(sigmas)) if sigmas else schema
-
-
-def _skeleton(edges: Any) -> tuple[tuple[int, int], ...]:
-    """Return positions from 0 for COCO's positions from 1; the schema checks that the points exist."""
-    if edges is None:
-        return ()
-    # The bound keeps a file from having every drawing take minutes.
-    if not isinstance(edges, list) or len(edges) > MAX_POINTS:
-        raise ValueError(f"expected a list of at most {MAX_POINTS} pairs of positions, got {shorten(repr(edges))}")
-    for edge in edges:
-        if not isinstance(edge, list) or len(edge) != 2 or {type(position) for position in edge} != {int}:
-            raise ValueError(f"expected pairs of whole numbers from 1, got {shorten(repr(edge))}")
-        if min(edge) < 1:
-            raise ValueError(f"expected positions from 1, got {shorten(repr(edge))}; add 1 to every position")
-    return tuple((first - 1, second - 1) for first, second in edges)
 
 
 def _are_numbers(values: Iterable[Any]) -> bool:

@@ -430,12 +430,15 @@ def _read_oriented(element: Element, shift: float) -> tuple[float, ...]:
     """Return the oriented box of an object as `Rows.object` takes it.
 
     Raises:
-        ValueError: If a number is missing.
+        ValueError: If the object has several oriented boxes, or a number is missing or repeated.
     """
-    oriented = only_child(element, "robndbox")
-    is_quad = oriented is not None and oriented.find(QUAD_CORNERS[0]) is not None
-    tags = QUAD_CORNERS if is_quad else ROTATED_BOX
-    values = [_number(element.findtext(f"robndbox/{tag}", ""), f"<{tag}> of <robndbox>") for tag in tags]
+    box = only_child(element, "robndbox")
+    assert box is not None  # the caller has seen it
+    is_quad = box.find(QUAD_CORNERS[0]) is not None
+    values = []
+    for tag in QUAD_CORNERS if is_quad else ROTATED_BOX:
+        child = only_child(box, tag)
+        values.append(_number("" if child is None else child.text or "", f"<{tag}> of <robndbox>"))
     if is_quad:
         return tuple(value - shift for value in values)
     x, y, width, height, angle = values
