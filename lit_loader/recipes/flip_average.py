@@ -54,7 +54,7 @@ def average_points(points: Tensor, mirrored: Tensor, *, width: float, order: Seq
         order: See `mirror_order`.
     """
     x, y = mirrored[:, list(order)].unbind(-1)
-    # Coordinates are those of pixel edges, so the right edge of an image is its width, not width - 1.
+    # Pixel 0 covers [0, 1), so the right edge of an image is at its width, not at width - 1.
     return (points + torch.stack([width - x, y], dim=-1)) / 2
 
 

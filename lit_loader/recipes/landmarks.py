@@ -262,8 +262,10 @@ class LandmarkTask(Task):
         predictions: dict[str, Any] = {}
         if "heatmaps" in outputs:
             points, predictions["scores"] = soft_argmax(outputs["heatmaps"])
+            # Of the map, which may reach beyond the crop.
             predictions["keypoints"] = points * self._map_size(outputs["heatmaps"], images)
         else:
+            # bfloat16 has 8 bits, too few for pixels.
             points = outputs["points"].float()
             predictions["keypoints"] = points * _crop_size(images, like=points)
         if self.class_names is not None:
@@ -325,6 +327,7 @@ class LandmarkTask(Task):
     def collect(self, batch: LandmarkBatch, metric: Metric) -> dict[str, Any]:
         """Update a metric with the points and labels of a batch; return the predictions, see `predict`."""
         batch = self._checked(batch)
+        # Not in validations, which are many and would take twice the time.
         predictions = self.predict(batch.images) if self.is_testing else self.forward(batch.images)
         points = (predictions["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
         # Flat, as `WithoutDuplicates` takes rows of samples.
