@@ -2,7 +2,7 @@
 
 ``python -m benchmarks.landmark_heads --faces FOLDER`` reads ``training_frames_keypoints.csv`` and ``training/`` of
 Udacity's facial keypoints. A fifth of the people is held out. Models from scratch, optimizer and transforms are those
-of the experiment ``faces``. Contenders train in turn, each for the same CPU time of one thread, loading included, so
+of the experiment ``faces`` with ``model=heatmaps_small`` and ``model=regression_small``. Contenders train in turn, each for the same CPU time of one thread, loading included, so
 that other work on the machine does not change the result; the learning rate follows this time. The weights at its end
 are scored, so that no contender gains from the choice of a checkpoint.
 """
@@ -40,6 +40,9 @@ CONTENDERS: Final[dict[str, tuple[str, nn.Module]]] = {
 }
 """Model and loss of the points by the name of the contender."""
 
+LEARNING_RATES: Final = {"heatmaps_small": 0.003, "regression_small": 0.001}
+"""Learning rates of the shipped configs, the better of 0.003 and 0.001 for the model."""
+
 
 class CpuClock(pl.Callback):
     """Ends a fit after some CPU time, and scales the learning rate by it: a warm-up, then half a cosine.
@@ -67,8 +70,10 @@ class CpuClock(pl.Callback):
 
     def factor(self, step: int) -> float:
         """Return the factor of the learning rate now."""
+        # The last batch ends after the time is over, where the cosine would rise again.
         progress = min(1.0, self.progress)
         if progress < WARMUP_SHARE:
+            # Above 0, so that the first step already learns.
             return (progress + 0.01) / (WARMUP_SHARE + 0.01)
         return 0.5 * (1 + math.cos(math.pi * (progress - WARMUP_SHARE) / (1 - WARMUP_SHARE)))
 
@@ -91,7 +96,7 @@ def train(source: FormatSource, contender: str, *, seed: int, seconds: float) ->
         model,
         **model_kwargs_from_datamodule(datamodule),
         loss=LandmarkLoss(point_loss=point_loss),
-        optimizer=partial(torch.optim.AdamW, lr=0.003, weight_decay=0.01),
+        optimizer=partial(torch.optim.AdamW, lr=LEARNING_RATES[model], weight_decay=0.01),
         scheduler=partial(LambdaLR, lr_lambda=clock.factor),
         scheduler_interval="step",
     )
@@ -103,6 +108,7 @@ def train(source: FormatSource, contender: str, *, seed: int, seconds: float) ->
     )
     trainer.fit(task, datamodule=datamodule)
     errors = {}
+    # One fit for both errors: mirrored crops are averaged in tests only.
     for flip in (False, True):
         task.test_time_flip = flip
         make_trainer().test(task, datamodule=datamodule, verbose=False)
@@ -132,6 +138,7 @@ def compare_heads(folder: Path, *, seeds: int, seconds: float) -> dict[str, list
         progress=False,
     )
     runs: dict[str, list[Mapping[str, float]]] = {name: [] for name in CONTENDERS}
+    # Seeds outside: a slow spell of the machine then hits all contenders alike.
     for seed in range(seeds):
         for name, results in runs.items():
             results.append(train(source, name, seed=seed, seconds=seconds))
@@ -162,6 +169,7 @@ def main() -> None:
             f"skipped: --faces={arguments.faces} has no training_frames_keypoints.csv; give Udacity's facial keypoints"
         )
         return
+    # CPU time of several threads would add up, and depend on the machine's load.
     torch.set_num_threads(1)
     compare_heads(arguments.faces, seeds=arguments.seeds, seconds=arguments.seconds)
 

@@ -471,14 +471,15 @@ def label_texts(
     """Return a text for each label, followed by the values of the attributes.
 
     Args:
-        labels: int64 ``(N,)`` from 0, or ``(N, num_classes)``: multi-hot, where -1 is unknown, or the proportion of
-            each class, which becomes a text such as ``cat 0.7, dog 0.3``.
+        labels: int64 ``(N,)`` from 0, or -1 for unknown; or ``(N, num_classes)``: multi-hot, where -1 is unknown, or
+            the proportion of each class, which becomes a text such as ``cat 0.7, dog 0.3``.
         class_names: Names of the classes.
         attributes: For each attribute its ids ``(N,)``, -1 for none, and the names of its values.
     """
     if labels.ndim == 2:
         return [_mixed_text(row, class_names) for row in labels.float()]
-    texts = [class_names[c] if 0 <= c < len(class_names) else f"label {c}" for c in labels.tolist()]
+    text_by_id = {-1: "unknown"} | dict(enumerate(class_names))
+    texts = [text_by_id.get(c, f"label {c}") for c in labels.tolist()]
     for ids, names in (attributes or {}).values():
         values = [f", {names[i]}" if i >= 0 else "" for i in ids.tolist()]
         texts = [text + value for text, value in zip(texts, values, strict=True)]

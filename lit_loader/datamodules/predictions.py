@@ -50,10 +50,7 @@ def draw_found(
         ImportError: If matplotlib is not installed.
     """
     drawing: dict[str, Any] = {"captions": captions, "max_images": max_images, "title": title}
-    # A model may predict other points than the data has, whose lines are unknown.
-    num_points = {item["keypoints"].shape[-2] for item in _mappings(predictions) if "keypoints" in item}
-    schema = datamodule.keypoint_schema
-    skeleton = schema.skeleton if schema is not None and num_points <= {len(schema.names)} else ()
+    skeleton = _skeleton(datamodule, predictions)
     names = datamodule.class_names
     if isinstance(batch, LandmarkBatch):
         drawing |= _crop_texts(datamodule, batch, predictions)
@@ -96,10 +93,20 @@ def _crop_texts(datamodule: TableDataModule, batch: LandmarkBatch, predictions: 
     labels = predictions["class_logits"].argmax(dim=1) if "class_logits" in predictions else batch.labels
     attributes = {name: (logits[name].argmax(dim=1), value_names) for name, value_names in values.items()}
     true_values = {name: (batch.attributes[name], value_names) for name, value_names in values.items()}
-    has_labels = torch.stack([batch.labels, *(ids for ids, _ in true_values.values())]).amin(dim=0) >= 0
+    predicted_ids = torch.stack([labels, *(ids for ids, _ in attributes.values())])
+    true_ids = torch.stack([batch.labels, *(ids for ids, _ in true_values.values())])
+    # Part by part, since an object with an unknown attribute may still have a wrong class.
+    is_wrong = ((true_ids >= 0) & (true_ids != predicted_ids)).any(dim=0).tolist()
     true_texts = label_texts(batch.labels, names, attributes=true_values)
-    truths = [text if is_known else None for text, is_known in zip(true_texts, has_labels.tolist(), strict=True)]
+    truths = [text if wrong else None for text, wrong in zip(true_texts, is_wrong, strict=True)]
     return {"texts": label_texts(labels, names, attributes=attributes), "truths": truths}
+
+
+def _skeleton(datamodule: TableDataModule, predictions: Any) -> Sequence[tuple[int, int]]:
+    """Return the lines between the points of the data, or none if a model predicts another number of points."""
+    schema = datamodule.keypoint_schema
+    num_points = {item["keypoints"].shape[-2] for item in _mappings(predictions) if "keypoints" in item}
+    return schema.skeleton if schema is not None and num_points <= {len(schema.names)} else ()
 
 
 def _mappings(predictions: Any) -> list[Mapping[str, Any]]:

@@ -54,6 +54,7 @@ def average_points(points: Tensor, mirrored: Tensor, *, width: float, order: Seq
         order: See `mirror_order`.
     """
     x, y = mirrored[:, list(order)].unbind(-1)
+    # Pixel 0 covers [0, 1), so the right edge of an image is at its width, not at width - 1.
     return (points + torch.stack([width - x, y], dim=-1)) / 2
 
 
@@ -63,7 +64,7 @@ def average_scores(scores: Tensor, mirrored: Tensor, *, order: Sequence[int]) ->
 
 
 def average_logits(first: Tensor, second: Tensor) -> Tensor:
-    """Return logits float32 ``(B, C)`` whose softmax is the mean of the softmax of both."""
+    """Return logits float32 ``(B, C)`` whose softmax is the mean of the softmax of both, NaN for infinite logits."""
     # Probabilities, whose mean is one again; a mean of logits would be a geometric mean. Logarithms for the metrics,
     # which take logits, and so that a small probability is not rounded to 0.
     return torch.logaddexp(first.float().log_softmax(dim=1), second.float().log_softmax(dim=1)) - math.log(2)
@@ -71,6 +72,7 @@ def average_logits(first: Tensor, second: Tensor) -> Tensor:
 
 def average_answers(first: Tensor, second: Tensor) -> Tensor:
     """Return logits float32 ``(B, C)`` whose sigmoid is the mean of the sigmoid of both."""
+    # Half precision rounds probabilities near 0 and 1 before their mean is taken.
     first = first.float()
     second = second.float()
     log_yes = torch.logaddexp(functional.logsigmoid(first), functional.logsigmoid(second))

@@ -208,12 +208,15 @@ class LandmarkTask(Task):
         self.head = head
         self.keypoint_names = tuple(check_names("keypoint_names", keypoint_names))
         self.class_names = None if class_names is None else tuple(check_names("class_names", class_names))
+        attributes = attributes or {}
+        if not isinstance(attributes, Mapping):
+            rule = "is not a dict from the name of each attribute to the names of its values"
+            raise SettingError("attributes", attributes, rule, 'give one such as {"glasses": ["no", "yes"]}')
         self.attributes = {
-            str(name): tuple(check_names(f"attributes[{name!r}]", values))
-            for name, values in (attributes or {}).items()
+            str(name): tuple(check_names(f"attributes[{name!r}]", values)) for name, values in attributes.items()
         }
         self.test_time_flip = test_time_flip
-        # Wrong pairs are refused without flips too; unknown pairs only with flips.
+        # Check pairs without flips too; only flips need known pairs.
         needs_pairs = test_time_flip or flip_pairs is not None
         self._mirror_order = mirror_order(len(self.keypoint_names), flip_pairs) if needs_pairs else ()
         # Before the model: wrong settings of the metric should raise before weights are downloaded.
@@ -253,14 +256,16 @@ class LandmarkTask(Task):
             ``(B, num_classes)``; with attributes ``attribute_logits``, a dict of float32 ``(B, num_values)`` by name.
 
         Raises:
-            ValueError: If the model does not return the points, or its output is not that of ``head``.
+            ValueError: If the model returns no points, or those of another ``head``.
         """
         outputs = self._outputs(images)
         predictions: dict[str, Any] = {}
         if "heatmaps" in outputs:
             points, predictions["scores"] = soft_argmax(outputs["heatmaps"])
+            # Of the map, which may reach beyond the crop.
             predictions["keypoints"] = points * self._map_size(outputs["heatmaps"], images)
         else:
+            # bfloat16 has 8 bits, too few for pixels.
             points = outputs["points"].float()
             predictions["keypoints"] = points * _crop_size(images, like=points)
         if self.class_names is not None:
@@ -322,6 +327,7 @@ class LandmarkTask(Task):
     def collect(self, batch: LandmarkBatch, metric: Metric) -> dict[str, Any]:
         """Update a metric with the points and labels of a batch; return the predictions, see `predict`."""
         batch = self._checked(batch)
+        # Not in validations, which are many and would take twice the time.
         predictions = self.predict(batch.images) if self.is_testing else self.forward(batch.images)
         points = (predictions["keypoints"], plain(batch.keypoints), batch.mask, plain(batch.boxes))
         # Flat, as `WithoutDuplicates` takes rows of samples.

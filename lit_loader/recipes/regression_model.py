@@ -76,6 +76,7 @@ class RegressionModel(CropModel):
             [0, 1]; and the entries of `CropModel.label_logits`.
         """
         features = feature_map(self.backbone, images, stride=self.backbone_stride)
+        # Fewer channels before the grid, since the first linear layer has a weight for each channel of each part.
         offsets = self.points(average_cells(self.reduce(features), self.cells))
         # From the middle of the crop: with first weights near 0, all points start there.
         points = 0.5 + offsets.float().unflatten(1, (-1, 2))
@@ -100,7 +101,9 @@ def average_cells(features: Tensor, cells: int) -> Tensor:
 
 def _part_weights(side: int, cells: int, *, like: Tensor) -> Tensor:
     """Return the share of each of ``side`` pixels in the mean of each part, ``(cells, side)``."""
+    # In single precision: float16 could not tell the edges of maps wider than 2048 cells, nor bfloat16 of 256.
     edges = torch.arange(cells + 1, device=like.device, dtype=torch.float32) * (side / cells)
+    # Cell i of the map covers [i, i + 1).
     starts = torch.arange(side, device=like.device, dtype=torch.float32)
     overlaps = torch.minimum(edges[1:, None], starts + 1) - torch.maximum(edges[:-1, None], starts)
     return (overlaps.clamp(min=0) * (cells / side)).to(like.dtype)

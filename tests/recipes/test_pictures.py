@@ -193,6 +193,17 @@ def test_wrong_attribute_of_a_crop_is_drawn_with_the_true_one(table):
     assert {-1, 0, 1} <= set(batch.attributes["finish"].tolist())
 
 
+def test_wrong_class_is_drawn_where_an_attribute_is_unknown_and_the_other_way_round(table):
+    datamodule, batch = batch_of(LandmarkDataModule, table, attributes=["finish"])
+    logits = torch.eye(3)[[0] * len(batch.labels)]
+    # Predicted are class 0, common, and finish 0, plain.
+    batch.labels[:4] = torch.tensor([1, 0, -1, -1])
+    batch.attributes["finish"][:4] = torch.tensor([-1, -1, 1, 0])
+    prediction = {"keypoints": batch.keypoints, "class_logits": logits, "attribute_logits": {"finish": logits}}
+    expected = ["common, plain (true: rare)", "common, plain", "common, plain (true: unknown, dotted)", "common, plain"]
+    assert titles(draw_predictions(Constant(prediction), datamodule, batch))[:4] == expected
+
+
 def test_predicted_points_of_unlabelled_crops_are_drawn_alone(tmp_path):
     bare = draw_set(tmp_path / "bare", num_images=2, objects=1, **NO_POINTS)
     datamodule = LandmarkDataModule(DrawnSource(predict=bare), train_transforms={"size": 96})

@@ -168,6 +168,11 @@ def test_attribute_loss_is_weighted_and_skips_unknown_values() -> None:
     assert float(loss.attribute(logits, torch.full((4,), -1))) == 0
 
 
+def test_attributes_without_values_are_refused() -> None:
+    with pytest.raises(SettingError, match=r"attributes=\['finish'\] is not a dict .*; give one such as"):
+        task("regression", attributes=["finish"])
+
+
 def test_attributes_have_a_loss_and_must_fit_the_batch() -> None:
     batch = landmark_batch(2)
     losses: dict[str, Any] = {}
