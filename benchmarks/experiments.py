@@ -1,9 +1,10 @@
 """Needs of each experiment on this CPU: parameters, memory and time of a training step, with random weights.
 
 ``python -m benchmarks.experiments`` measures all experiments, ``python -m benchmarks.experiments NAME...`` some. Each
-runs in a process of its own, with the experiment's model and transforms, on drawn scenes instead of its data: of 96
-pixels for the embedded set, else of 480, which torchvision's detectors resize to 800. Memory is the largest resident
-size during the steps, less that before the model was built. Seconds are those of one core, with one thread.
+runs in a process of its own, with the experiment's model and transforms, on drawn scenes instead of its data: of the
+experiment's size for an embedded set, else of 480 pixels, which torchvision's detectors resize to 800. Memory is the
+largest resident size during the steps, less that before the model was built. Seconds are those of one core, with one
+thread.
 """
 
 from __future__ import annotations
@@ -14,17 +15,19 @@ import statistics
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_class, instantiate
 from lightning.pytorch import Callback, Trainer
-from omegaconf import open_dict
+from omegaconf import DictConfig, open_dict
 
 from lit_loader.app.building import build_model
-from lit_loader.app.composition import compose_config
+from lit_loader.app.composition import ConfigError, compose_config
+from lit_loader.datamodules import KeypointDataModule
 
 BATCH_SIZE = 2
 NUM_STEPS = 5
@@ -44,15 +47,10 @@ class _StepTimes(Callback):
 
 def measure(name: str) -> dict[str, float]:
     """Return the parameters in millions, CPU seconds of a step and memory in GiB."""
-    overrides = [f"experiment={name}", "datamodule.batch_size=2", "workers=inline", "++model.weights=null"]
-    is_drawn = name.startswith("shapes")
-    cfg = compose_config(overrides=overrides if is_drawn else [*overrides, "++dataset.root=unused"])
     torch.set_num_threads(1)
+    cfg = _composed(name)
     with TemporaryDirectory() as folder, open_dict(cfg):
-        scenes = {"num_images": {"train": BATCH_SIZE * NUM_STEPS}, "image_size": 96 if is_drawn else 480}
-        shares = {"class_shares": [0.4, 0.3, 0.3], "finish_shares": [0.4, 0.3, 0.3]}
-        target = {"_target_": "lit_loader.datasets.ShapesSource", "cache_dir": folder, "progress": False}
-        cfg.dataset = {**target, **scenes, **shares, "masks": bool(cfg.datamodule.get("masks"))}
+        cfg.dataset = _scenes(cfg, folder)
         if "sample_unit" in cfg.datamodule:
             cfg.datamodule.sample_unit = "object"  # a scene has several labels
         datamodule = instantiate(cfg.datamodule, _convert_="all")
@@ -75,6 +73,29 @@ def measure(name: str) -> dict[str, float]:
     }
 
 
+def _composed(name: str) -> DictConfig:
+    """Return the config of an experiment, which draws its images, reads files, or leaves the choice to the user."""
+    overrides = [f"experiment={name}", f"datamodule.batch_size={BATCH_SIZE}", "workers=inline", "++model.weights=null"]
+    root = "dataset.root=unused"
+    for words in ([], [root]):
+        with suppress(ConfigError):
+            return compose_config(overrides=[*overrides, *words])
+    return compose_config(overrides=[*overrides, "dataset=voc", root])
+
+
+def _scenes(cfg: DictConfig, folder: str) -> dict[str, Any]:
+    """Return the config of a drawn set for an experiment: its own images if it draws them, else larger ones."""
+    has_figures = get_class(cfg.datamodule["_target_"]) is KeypointDataModule
+    target = f"lit_loader.datasets.{'FiguresSource' if has_figures else 'ShapesSource'}"
+    scenes = {"_target_": target, "num_images": {"train": BATCH_SIZE * NUM_STEPS}, "cache_dir": folder}
+    # Without `num_images`, the images are files of a user.
+    scenes |= {"image_size": cfg.dataset.image_size if "num_images" in cfg.dataset else 480, "progress": False}
+    if has_figures:
+        return scenes
+    shares = {"class_shares": [0.4, 0.3, 0.3], "finish_shares": [0.4, 0.3, 0.3]}
+    return {**scenes, **shares, "masks": bool(cfg.datamodule.get("masks"))}
+
+
 def main(names: list[str]) -> None:
     """Print a row of a Markdown table for each experiment."""
     print("| experiment | parameters, M | CPU s per step | images/s | memory, GiB |\n|---|---|---|---|---|")
@@ -86,7 +107,7 @@ def main(names: list[str]) -> None:
             continue
         figures = json.loads(result.stdout.strip().splitlines()[-1])
         rate = BATCH_SIZE / figures["seconds"]
-        row = f"{figures['parameters']:.1f} | {figures['seconds']:.2f} | {rate:.1f} | {figures['memory']:.1f}"
+        row = f"{figures['parameters']:.1f} | {figures['seconds']:.2f} | {rate:.0f} | {figures['memory']:.2f}"
         print(f"| `{name}` | {row} |", flush=True)
 
 
