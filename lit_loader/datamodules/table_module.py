@@ -502,10 +502,16 @@ class TableDataModule(LoaderDataModule):
         ]
         all_samples = [*(samples for sets in self._samples.values() for samples in sets), *stage_samples]
         # The first open table decides the names. Ids of other tables would otherwise mean other classes.
-        for samples in stage_samples:
+        for samples, table in zip(stage_samples, tables, strict=True):
             self._check_names(all_samples[0].table, samples.table, stage)
-            if samples.num_left_out or samples.num_crowd:
-                left_out = f"{samples.num_left_out} samples and {samples.num_crowd} crowd regions"
+            counts = {
+                # A sample of one object has an image row of its own, so only whole images are comparable.
+                "image": table.num_images - samples.images.num_images if self.sample_unit == "image" else 0,
+                "object": table.num_objects - samples.images.num_objects,
+                "crowd region": samples.num_crowd,
+            }
+            left_out = " and ".join(f"{count} {noun}{'s' * (count > 1)}" for noun, count in counts.items() if count)
+            if left_out:
                 rank_zero_info(f"{samples.name}: {left_out} left out, {samples.images.num_images} samples stay")
             if samples.table is not samples.images:
                 rank_zero_info(

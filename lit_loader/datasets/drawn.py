@@ -11,6 +11,7 @@ import json
 import shutil
 from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
+from numbers import Integral
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,7 +24,7 @@ from lit_loader.samplers.class_balanced import class_quotas
 from lit_loader.seeding import key64
 from lit_loader.types import IndexArray
 
-__all__ = ["check_drawing", "check_shares", "drawn_folder", "shuffled_quotas"]
+__all__ = ["check_shares", "drawing_settings", "drawn_folder", "shuffled_quotas"]
 
 
 def drawn_folder(
@@ -66,24 +67,52 @@ def _draw_locked(folder: Path, settings_file: str, text: str, draw: Callable[[Pa
             new_folder.replace(folder)
 
 
-def check_drawing(settings: Mapping[str, Any], *, min_image_size: int) -> None:
-    """Check the settings that all drawn datasets have.
+def drawing_settings(
+    *,
+    num_images: Mapping[str, int],
+    image_size: int,
+    objects_per_image: Sequence[int],
+    max_rotation: float,
+    seed: int,
+    min_image_size: int,
+) -> dict[str, Any]:
+    """Return the settings that all drawn datasets have, as plain values.
 
     Raises:
         ValueError: ``objects_per_image``, ``image_size`` or ``num_images`` is out of range.
+        TypeError: A number is not whole, or the name of a split is not a string.
     """
-    min_objects, max_objects = settings["objects_per_image"]
+    if not isinstance(objects_per_image, Sequence) or len(objects_per_image) != 2:
+        raise ValueError(f"objects_per_image={objects_per_image!r} must be two numbers, smallest and largest")
+    min_objects, max_objects = (_whole("objects_per_image", number) for number in objects_per_image)
     if not 1 <= min_objects <= max_objects:
         raise ValueError(f"objects_per_image={[min_objects, max_objects]} must be 1 <= smallest <= largest")
-    if settings["image_size"] < min_image_size:
+    if _whole("image_size", image_size) < min_image_size:
         rule = f"is too small for recognizable objects; give at least {min_image_size}"
-        raise ValueError(f"image_size={settings['image_size']} {rule}")
-    if not settings["num_images"]:
+        raise ValueError(f"image_size={image_size} {rule}")
+    if not num_images:
         raise ValueError("num_images={} contains no split; give e.g. {'train': 3000, 'val': 300}")
-    for split, count in settings["num_images"].items():
+    for split, count in num_images.items():
+        if not isinstance(split, str):
+            raise TypeError(f"num_images has the split {split!r}; expected a name, such as 'train'")
         # The name becomes part of paths and must not lead elsewhere.
-        if count < 1 or not split or Path(split).name != split:
+        is_file_name = Path(split).name == split != ".." and split.isprintable()
+        if _whole(f"num_images[{split!r}]", count) < 1 or not is_file_name:
             raise ValueError(f"num_images[{split!r}]={count}: expected a file name and at least one image")
+    return {
+        "num_images": {split: int(count) for split, count in num_images.items()},
+        "image_size": int(image_size),
+        "objects_per_image": [min_objects, max_objects],
+        "max_rotation": float(max_rotation),
+        "seed": _whole("seed", seed),
+    }
+
+
+def _whole(name: str, value: Any) -> int:
+    # `bool` is an integer as well, and int() would cut 64.7 off to 64.
+    if isinstance(value, bool) or not isinstance(value, Integral):
+        raise TypeError(f"{name}={value!r} must be a whole number")
+    return int(value)
 
 
 def check_shares(key: str, shares: Sequence[float], names: Sequence[str]) -> None:

@@ -16,7 +16,7 @@ from rich.progress import Progress
 
 from lit_loader.annotations import AnnotationTable, KeypointSchema
 from lit_loader.annotations.formats import write_annotations
-from lit_loader.datasets.drawn import check_drawing, check_shares, drawn_folder, shuffled_quotas
+from lit_loader.datasets.drawn import check_shares, drawing_settings, drawn_folder, shuffled_quotas
 from lit_loader.datasets.scenes import is_inside, least_overlapping, random_colour, render_over_background
 from lit_loader.seeding import key64
 
@@ -29,7 +29,7 @@ _JOINTS: Final = ("shoulder", "elbow", "hand", "hip", "knee", "foot")
 
 FIGURE_POINTS: Final = KeypointSchema(
     names=("head", *(f"{side}_{joint}" for joint in _JOINTS for side in ("left", "right"))),
-    flip_pairs=tuple((left, left + 1) for left in range(1, 13, 2)),
+    flip_pairs=tuple((point, point + 1) for point in range(1, 13, 2)),
     # COCO's numbers for an ear and for the joints of the same name, wrist and ankle.
     sigmas=(0.035, *(sigma for sigma in (0.079, 0.072, 0.062, 0.107, 0.087, 0.089) for _ in ("left", "right"))),
     skeleton=(
@@ -171,17 +171,20 @@ def draw_figures(
 
     Raises:
         ValueError: A setting is out of range, or a split is too small to contain both classes.
+        TypeError: A number is not whole.
     """
     settings = {
         "drawing": _DRAWING,
-        "num_images": {split: int(count) for split, count in num_images.items()},
-        "image_size": int(image_size),
-        "objects_per_image": [int(number) for number in objects_per_image],
+        **drawing_settings(
+            num_images=num_images,
+            image_size=image_size,
+            objects_per_image=objects_per_image,
+            max_rotation=max_rotation,
+            seed=seed,
+            min_image_size=64,
+        ),
         "class_shares": [float(share) for share in class_shares],
-        "max_rotation": float(max_rotation),
-        "seed": int(seed),
     }
-    check_drawing(settings, min_image_size=64)
     check_shares("class_shares", class_shares, FIGURE_NAMES)
     if not 0 <= max_rotation < 90:
         raise ValueError(f"max_rotation={max_rotation} must be in [0, 90) degrees; beyond it, left looks like right")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from abc import abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any, ClassVar, Final, get_args
+from typing import Any, Final, get_args
 
 from lit_loader.annotations import AnnotationTable
 from lit_loader.annotations.formats import read_annotations
@@ -215,7 +216,6 @@ class _DrawnSource(FileSource):
     num_images: Mapping[str, int]
     cache_dir: str | None
     progress: bool
-    _draw: ClassVar[Callable[..., Path]]
 
     def __post_init__(self) -> None:
         unknown_splits = sorted(set(self.num_images) - set(_SPLITS))
@@ -230,10 +230,14 @@ class _DrawnSource(FileSource):
         """Return the source of the drawn folder."""
         return VocSource(self._folder(), cache_dir=self.cache_dir, progress=self.progress, **self._splits("{}"))
 
+    @abstractmethod
     def _folder(self) -> Path:
         """Draw the dataset if it does not exist, and return its folder."""
+
+    def _settings(self) -> dict[str, Any]:
+        """Return the arguments of the drawing function, which are the fields of the source."""
         settings: Any = fields(self)  # type: ignore[arg-type] # every subclass is a dataclass
-        return type(self)._draw(**{setting.name: getattr(self, setting.name) for setting in settings})
+        return {setting.name: getattr(self, setting.name) for setting in settings}
 
     def _splits(self, name: str) -> dict[str, Any]:
         """Return the annotations of each split, or None for a missing one, which VocSource would look for."""
@@ -274,7 +278,8 @@ class ShapesSource(_DrawnSource):
     cache_dir: str | None = None
     progress: bool = True
 
-    _draw = staticmethod(draw_shapes)
+    def _folder(self) -> Path:
+        return draw_shapes(**self._settings())
 
     def _source(self) -> FileSource:
         if not self.masks:
@@ -313,4 +318,5 @@ class FiguresSource(_DrawnSource):
     cache_dir: str | None = None
     progress: bool = True
 
-    _draw = staticmethod(draw_figures)
+    def _folder(self) -> Path:
+        return draw_figures(**self._settings())

@@ -14,7 +14,7 @@ from rich.progress import Progress
 from lit_loader.annotations import AnnotationTable, Attribute
 from lit_loader.annotations.formats import write_annotations
 from lit_loader.annotations.masks import Masks
-from lit_loader.datasets.drawn import check_drawing, check_shares, drawn_folder, shuffled_quotas
+from lit_loader.datasets.drawn import check_shares, drawing_settings, drawn_folder, shuffled_quotas
 from lit_loader.datasets.scenes import (
     FINISH_NAMES,
     MAX_ROTATION,
@@ -78,16 +78,20 @@ def draw_shapes(
 
     Raises:
         ValueError: A setting is out of range, or a split is too small to contain every class and finish.
+        TypeError: A number is not whole.
     """
     settings: dict[str, Any] = {
         "drawing": _DRAWING,
-        "num_images": {split: int(count) for split, count in num_images.items()},
-        "image_size": int(image_size),
-        "objects_per_image": [int(number) for number in objects_per_image],
+        **drawing_settings(
+            num_images=num_images,
+            image_size=image_size,
+            objects_per_image=objects_per_image,
+            max_rotation=max_rotation,
+            seed=seed,
+            min_image_size=32,
+        ),
         "class_shares": [float(share) for share in class_shares],
         "finish_shares": [float(share) for share in finish_shares],
-        "max_rotation": float(max_rotation),
-        "seed": int(seed),
         **({"masks": True} if masks else {}),  # absent without masks, so that such a folder is reused
     }
     _check_settings(settings)
@@ -96,7 +100,6 @@ def draw_shapes(
 
 
 def _check_settings(settings: Mapping[str, Any]) -> None:
-    check_drawing(settings, min_image_size=32)
     check_shares("class_shares", settings["class_shares"], SHAPE_NAMES)
     check_shares("finish_shares", settings["finish_shares"], FINISH_NAMES)
     if not 0 <= settings["max_rotation"] < MAX_ROTATION:

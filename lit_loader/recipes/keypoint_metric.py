@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
@@ -240,7 +241,7 @@ class CorrectKeypoints(Metric):
         threshold: Largest distance of a correct point, as a share of the larger side of the box.
 
     Raises:
-        ValueError: If ``threshold`` is not above 0.
+        ValueError: If ``threshold`` is not finite and above 0.
 
     Source:
         Yang and Ramanan 2013, "Articulated Human Detection with Flexible Mixtures of Parts": 0.2 for upper bodies,
@@ -252,9 +253,9 @@ class CorrectKeypoints(Metric):
 
     def __init__(self, num_points: int, *, threshold: float) -> None:
         super().__init__()
-        if not threshold > 0:
+        if not 0 < threshold < math.inf:
             raise ValueError(
-                f"pck_threshold={threshold} must be above 0, a share of the larger side of a box; give 0.2"
+                f"pck_threshold={threshold} must be finite and above 0, a share of the larger side of a box; give 0.2"
             )
         self.threshold = threshold
         self.add_state("counts", torch.zeros(num_points, 2, dtype=torch.int64), dist_reduce_fx="sum")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Final
@@ -11,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torchvision.models.detection import FasterRCNN
 
+from lit_loader.annotations import KeypointSchema
 from lit_loader.collate import batch_targets
 from lit_loader.errors import SettingError
 from lit_loader.recipes.average_precision import AveragePrecision
@@ -70,6 +70,7 @@ class KeypointTask(DetectionTask):
 
     Raises:
         ValueError: If an argument is out of range, or the model predicts no points.
+        TypeError: If ``sigmas`` are not numbers.
         OSError: If weights cannot be downloaded or read.
     """
 
@@ -93,7 +94,7 @@ class KeypointTask(DetectionTask):
         **training: Any,
     ) -> None:
         keypoint_names = check_names("keypoint_names", keypoint_names)
-        sigmas = _checked_sigmas(sigmas, len(keypoint_names))
+        sigmas = list(KeypointSchema(names=tuple(keypoint_names), sigmas=sigmas).sigmas)
         # `keep_arguments` saves the values that the parameters have now.
         super().__init__(model, class_names=class_names, weights=weights, max_detections=max_detections, **training)
         self.keypoint_names = tuple(keypoint_names)
@@ -174,14 +175,6 @@ class KeypointTask(DetectionTask):
             target["keypoints"] = points[..., :2]
             target["visibility"] = points[..., 2].to(torch.uint8)
         return marked
-
-
-def _checked_sigmas(sigmas: Sequence[float], num_points: int) -> list[float]:
-    """Return sigmas as plain floats, one for each point or none at all."""
-    values = [float(sigma) for sigma in sigmas]
-    if len(values) not in (0, num_points) or not all(0 < value < math.inf for value in values):
-        raise ValueError(f"sigmas={values} must be {num_points} positive numbers, one for each point, or empty")
-    return values
 
 
 def _with_visibility(points: Tensor, visibility: Tensor) -> Tensor:

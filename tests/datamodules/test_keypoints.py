@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import warnings
 from functools import partial
 
@@ -112,6 +113,13 @@ def test_objects_with_too_few_points_are_left_out(tmp_path, min_points):
     expected = (table.visibility > 0).sum(axis=1)
     assert sorted(torch.cat(counts).tolist()) == sorted(expected[expected >= min_points].tolist())
     assert keypoint_samples(table, min_points=min_points).num_left_out == (expected < min_points).sum()
+
+
+def test_message_counts_left_out_objects_and_images(tmp_path, caplog):
+    table = draw_set(tmp_path, num_images=4, objects=1, labels=[2, 0, 0, 0], visibility=[[0] * 3, *[[2] * 3] * 3])
+    with caplog.at_level(logging.INFO):
+        batch_of(table, min_points=1).first_batch("train")
+    assert "train: 1 image and 1 object left out, 3 samples stay" in caplog.messages
 
 
 def test_images_without_any_object_stay_and_images_of_left_out_objects_go(tmp_path):

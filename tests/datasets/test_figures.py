@@ -39,8 +39,9 @@ def test_present_points_are_inside_image_and_box_and_some_are_absent_or_hidden(t
     present = table.visibility > 0
     assert ((table.keypoints >= 0) & (table.keypoints < 96)).all()
     assert (table.keypoints[~present] == 0).all()
-    low, high = table.boxes[:, None, :2], table.boxes[:, None, 2:]
-    assert ((table.keypoints >= low) & (table.keypoints <= high)).all(axis=2)[present].all()
+    boxes = table.boxes[:, None]
+    is_inside = (table.keypoints >= boxes[..., :2]) & (table.keypoints <= boxes[..., 2:])
+    assert is_inside.all(axis=2)[present].all()
     assert set(np.unique(table.visibility)) == {0, 1, 2}
 
 
@@ -93,8 +94,8 @@ def test_limbs_have_the_colour_of_their_figure_and_end_at_its_points(table: Anno
 
 def test_same_settings_give_the_same_bytes_and_other_seeds_other_figures(tmp_path: Path) -> None:
     few = SMALL | {"num_images": {"train": 2}}
-    first, again = (draw_figures(tmp_path / name, **few) for name in "ab")
-    assert (first.name, content(first)) == (again.name, content(again))
+    first, second = (draw_figures(tmp_path / name, **few) for name in "ab")
+    assert (first.name, content(first)) == (second.name, content(second))
     other = draw_figures(tmp_path / "a", **few, seed=1)
     assert content(other)["Annotations/train_00000.xml"] != content(first)["Annotations/train_00000.xml"]
 
@@ -106,7 +107,10 @@ def test_same_settings_give_the_same_bytes_and_other_seeds_other_figures(tmp_pat
         ({"image_size": 63}, "at least 64"),
         ({"class_shares": (0.7, 0.2)}, "2 positive shares of sum 1"),
         ({"objects_per_image": (0, 2)}, "1 <= smallest <= largest"),
+        ({"objects_per_image": [1]}, r"objects_per_image=\[1\] must be two numbers"),
         ({"num_images": {"../x": 2}}, "expected a file name"),
+        ({"num_images": {"..": 2}}, "expected a file name"),
+        ({"num_images": {"a\n": 2}}, "expected a file name"),
     ],
 )
 def test_settings_out_of_range_are_refused(tmp_path: Path, settings: dict[str, Any], message: str) -> None:
@@ -114,3 +118,11 @@ def test_settings_out_of_range_are_refused(tmp_path: Path, settings: dict[str, A
         draw_figures(tmp_path, **settings)
     with pytest.raises(ValueError, match="the splits are train, val and test"):
         FiguresSource(num_images={"other": 3})
+
+
+@pytest.mark.parametrize(
+    "settings", [{"image_size": 64.7}, {"num_images": {"a": 2.9}}, {"objects_per_image": (1, 2.5)}, {"seed": True}]
+)
+def test_numbers_that_are_not_whole_are_refused_instead_of_cut_off(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(TypeError, match=f"^{next(iter(settings))}.* must be a whole number"):
+        draw_figures(tmp_path, **settings)

@@ -138,6 +138,7 @@ def test_fit_and_test_report_points_by_name_and_curves_of_boxes_and_points(tmp_p
     assert set(sections["PCK@0.5 by point"]) == set(sections["NME by point"]) == set(CORNERS)
     assert {"keypoint mAP", "PCK@0.5", "NME", "mAP@50"} <= set(sections["test"])
     assert math.isnan(sections["NME by point"]["never"])
+    assert set(sections["keypoint AP"]) == set(CLASSES)
     assert [curves.label for curves in model.test_curves] == ["boxes", "points"]
     predictions = model.eval().predict_step(keypoint_batch(), 0)
     ((_, target), _) = model.mark_errors(keypoint_batch(), predictions, min_score=0.5)
@@ -173,10 +174,11 @@ def test_models_and_batches_without_points_are_refused() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"sigmas": [0.1]}, r"sigmas=\[0.1\] must be 4 positive numbers"),
-        ({"sigmas": [0.1, 0.1, 0.1, 0.0]}, "must be 4 positive numbers"),
+        ({"sigmas": [0.1]}, "sigmas has 1 numbers, but there are 4 points"),
+        ({"sigmas": [0.1, 0.1, 0.1, 0.0]}, "sigmas must be finite and positive, got 0.0"),
         ({"masks": True}, "masks=True has no effect on points"),
-        ({"pck_threshold": 0.0}, "pck_threshold=0.0 must be above 0"),
+        ({"pck_threshold": 0.0}, "pck_threshold=0.0 must be finite and above 0"),
+        ({"pck_threshold": math.inf}, "pck_threshold=inf must be finite and above 0"),
         ({"max_keypoint_detections": 0}, "max_keypoint_detections=0 must be 1 or more"),
         ({"normalization_pair": (0, 9)}, "must be two different points among 4"),
     ],
@@ -184,6 +186,10 @@ def test_models_and_batches_without_points_are_refused() -> None:
 def test_settings_out_of_range_are_refused(settings: dict[str, Any], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         task(**settings)
+    with pytest.raises(TypeError, match=r"sigmas as one number per point, got 0\.05"):
+        task(sigmas=0.05)
+    with pytest.raises(TypeError, match="sigmas must be numbers, got 'a'"):
+        task(sigmas=["a"] * 4)
     with pytest.raises(ValueError, match=r"anchor_sizes=\[24\] and strides=\[8, 16\] differ in length"):
         task({"strides": (8, 16)})
 
